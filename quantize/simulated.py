@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from pocketbert.core.models.learned_ranges import LearnedRanges, ProductRanges, Range
+from pocketbert.core.families.ranges import ProductRanges, Range
+from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.quantize import rounding
 from pocketbert.quantize.rounding import Rounding

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
+from pocketbert.core.families.ranges import ProductRanges
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.models.learned_ranges import LearnedRanges, ProductRanges, fingerprint
+from pocketbert.core.models.learned_ranges import LearnedRanges, fingerprint
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.recipe.qat import QatStage
 from pocketbert.core.tasks import Level, Task, TaskName

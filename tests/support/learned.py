@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from pocketbert.core.models.learned_ranges import LearnedRanges, ProductRanges, fingerprint
+from pocketbert.core.families.ranges import ProductRanges
+from pocketbert.core.models.learned_ranges import LearnedRanges, fingerprint
 from pocketbert.core.types import Format, Scheme
 
 SMALL = ProductRanges(inputs=(-0.25, 0.5), outputs=(-0.5, 0.25))

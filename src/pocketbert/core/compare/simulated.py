@@ -1,4 +1,4 @@
-"""How far a right file in fewer bits is off, file by file: what torch measured when the files were made."""
+"""What torch measured when smaller files were made: how far a right one is off, and the ranges that a static one must hold."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families.ranges import ProductRanges
 from pocketbert.core.host.hardware import machine
 
 FILE_NAME = "simulated.json"
@@ -26,6 +27,8 @@ class Simulated(BaseModel):
             artefact folder. Files whose bound depends on none are not in it.
         saturating: The same where int8 products saturate; see `pocketbert.core.host.hardware.Machine.int8_saturates`.
             Files that are computed alike everywhere are not in it.
+        ranges: Of each static file, the ranges of what weights are multiplied with and of the results on the calibration
+            texts, by the paths of the weights in the torch module; several where the file may hold any of them.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -33,6 +36,7 @@ class Simulated(BaseModel):
     texts: Annotated[int, Field(ge=0)] = 0
     errors: dict[str, Error] = {}
     saturating: dict[str, Error] = {}
+    ranges: dict[str, dict[str, list[ProductRanges]]] = {}
 
     def on_this_machine(self, path: str) -> float | None:
         """Look up the error of a file as this machine computes it; None where none was recorded."""
@@ -43,15 +47,15 @@ class Simulated(BaseModel):
 
 
 def write_simulated(folder: Path, simulated: Simulated) -> None:
-    """Write the errors into the folder of the golden rows."""
+    """Write errors and ranges into the folder of the golden rows."""
     write_json(folder / FILE_NAME, simulated.model_dump(mode="json"))
 
 
 def read_simulated(folder: Path) -> Simulated:
-    """Read the errors; nothing where the folder was made before they were recorded.
+    """Read errors and ranges; nothing where the folder was made before they were recorded.
 
     Raises:
-        InputError: If the file is too long or no JSON, or an error in it is not a finite number of at least 0.
+        InputError: If the file is too long or no JSON, or a number in it is not what it must be.
     """
     path = folder / FILE_NAME
     if not path.exists():

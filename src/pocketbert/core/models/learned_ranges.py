@@ -14,24 +14,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.families.ranges import ProductRanges
 from pocketbert.core.types import Format, Scheme
 
 FILE_NAME = "learned_ranges.json"
-Range = tuple[float, float]
-
-
-class ProductRanges(BaseModel):
-    """The ranges of one matrix product.
-
-    Attributes:
-        inputs: Smallest and largest number of its input; None where none was learned.
-        outputs: The same of its result.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    inputs: Range | None = None
-    outputs: Range | None = None
 
 
 class LearnedRanges(BaseModel):

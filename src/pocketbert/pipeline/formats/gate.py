@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.families.ranges import ProductRanges
 from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.versions import version_of
@@ -67,6 +68,8 @@ class Subject:
         task: What it does.
         folder: Where its tokenizer files are.
         simulated: Error of its scheme, simulated in torch; None where none was recorded.
+        ranges: Of a static file, the ranges that torch measured for products, by the paths of their weights; empty where
+            none were recorded.
         weights: What was to be made of each weight, where some were left as exported.
     """
 
@@ -82,6 +85,7 @@ class Subject:
     task: Task
     folder: Path
     simulated: float | None = None
+    ranges: Mapping[str, Sequence[ProductRanges]] = field(default_factory=dict)
     weights: Sequence[WeightRole] = ()
 
     @property

@@ -199,7 +199,12 @@ def _against(
 def run_subjects(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
     """Open files of a run folder."""
     simulated = read_simulated(model.run / "golden")
-    return [replace(subject_of(model, f, model.source(f)), simulated=simulated.on_this_machine(f.path)) for f in files]
+
+    def subject(file: ModelFile) -> Subject:
+        error, ranges = simulated.on_this_machine(file.path), simulated.ranges.get(file.path, {})
+        return replace(subject_of(model, file, model.source(file)), simulated=error, ranges=ranges)
+
+    return [subject(file) for file in files]
 
 
 def subject_of(model: RunModel, file: ModelFile, path: Path) -> Subject:
@@ -365,6 +370,7 @@ def open_subject(
         task=task,
         folder=folder,
         simulated=simulated.on_this_machine(record.path),
+        ranges=simulated.ranges.get(record.path, {}),
         weights=record.weights,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.golden import FILE_NAME, GoldenRow, read_golden
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.compare.simulated import Simulated, write_simulated
+from pocketbert.core.families.ranges import ProductRanges, Range
 from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.learned_ranges import read_learned
@@ -47,7 +48,7 @@ def make_simulated(
     files: Sequence[ModelFile],
     calibration: Callable[[], Rows],
 ) -> Sequence[str]:
-    """Simulate the scheme of every file that has a simulation, and record its error.
+    """Simulate the scheme of every file that has a simulation, and record its error; of static files, measure the ranges.
 
     Args:
         model: The exported model.
@@ -98,7 +99,8 @@ def make_simulated(
     broken = [path for path, error in errors[False].items() if not np.isfinite(error)]
     if broken:
         return [f"{path}: its scheme, simulated in torch, gives NaN or infinite logits." for path in broken]
-    simulated = Simulated(texts=len(rows), errors=errors[False], saturating=errors[True])
+    ranges = _all_ranges(model, [f for f in wanted if f.scheme.static], modules, calibration)
+    simulated = Simulated(texts=len(rows), errors=errors[False], saturating=errors[True], ranges=ranges)
     write_simulated(destination, simulated)
     for file in wanted:
         error = simulated.on_this_machine(file.path)
@@ -120,6 +122,37 @@ def _by_role(how: Simulation, file: ModelFile, weights: Sequence[WeightRole], ba
         (names, second.simulation.made_from(base)) for s, second in row.seconds.items() if (names := named(s))
     )
     return replace(how, left=named(None), seconds=seconds)
+
+
+def _all_ranges(
+    model: RunModel,
+    files: Sequence[ModelFile],
+    modules: Mapping[Format, ModulePredictor],
+    calibration: Callable[[], Rows],
+) -> dict[str, dict[str, list[ProductRanges]]]:
+    """The ranges that static files must hold, measured on the rows that each takes; by path of the file."""
+    from pocketbert.quantize.measured import product_ranges
+
+    out: dict[str, dict[str, list[ProductRanges]]] = {}
+    known: dict[tuple[Format, Scheme, int], dict[str, list[ProductRanges]]] = {}
+    for file in files:
+        longest = max(place_of(file.format).lengths(model.recipe, file, model.length), default=model.length)
+        key = file.format, file.scheme, longest
+        if key not in known:
+            taken = (row for row in calibration() if row["input_ids"].shape[1] <= longest)
+            found = product_ranges(modules[file.format], taken, read_learned(model.weights, file.scheme))
+            known[key] = {name: [_shown(r) for r in own] for name, own in found.items()}
+        out[file.path] = known[key]
+    return out
+
+
+def _shown(ranges: ProductRanges) -> ProductRanges:
+    """Ranges with the digits that are written down."""
+
+    def ends(found: Range | None) -> Range | None:
+        return None if found is None else (float(f"{found[0]:.6g}"), float(f"{found[1]:.6g}"))
+
+    return ProductRanges(inputs=ends(ranges.inputs), outputs=ends(ranges.outputs))
 
 
 def _more_rows(

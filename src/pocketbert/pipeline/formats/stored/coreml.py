@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.pipeline.formats.stored.numbers import dequantized, from_palette, numbers_of
+from pocketbert.pipeline.formats.stored.numbers import dequantized, from_palette, numbers_of, range_of
 from pocketbert.pipeline.formats.stored.tracker import Constant, Tracker
 from pocketbert.runtime.coreml.blob import unpack
 from pocketbert.runtime.coreml.constants import Constant as Stored
@@ -126,9 +126,15 @@ class _Reader:
         self.tracker.rearrange(op.outputs[0].name, self._name(op, "x"), lambda v: v.transpose(order))
 
     def on_quantize(self, op: pb.Operation) -> None:
-        self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
+        """Follow an activation into 8 bits."""
+        self.on_dequantize(op)
+        scale, zero = (self._value(op, name) for name in ("scale", "zero_point"))
+        if scale is not None and np.size(scale) == 1:
+            ends = (0, 255) if self._value(op, "output_dtype") == "uint8" else (-128, 127)
+            self.tracker.limit(op.outputs[0].name, *range_of(np.asarray(scale), 0 if zero is None else zero, ends))
 
-    on_dequantize = on_quantize  # activations that go through 8 bits
+    def on_dequantize(self, op: pb.Operation) -> None:
+        self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
 
     def on_gather(self, op: pb.Operation) -> None:
         if np.asarray(self._value(op, "axis")).any():

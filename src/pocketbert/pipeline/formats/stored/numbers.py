@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Range = tuple[float, float]
 INTEGERS = (np.dtype("int8"), np.dtype("uint8"))
 """Types of compressed numbers; other integers are shapes, axes and ids."""
 
@@ -173,3 +174,15 @@ def dequantized(
     value = numbers.value - along(zero) if zero is not None and moved else numbers.value
     whole = replace(numbers, value=value, offset=numbers.offset or moved)
     return whole.times(Numbers(along(scale), halves=int(half)))
+
+
+def range_of(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int, int]) -> Range:
+    """Return the smallest and the largest number that integers with one scale can be.
+
+    Args:
+        scale: Distance of two neighbours.
+        zero: The integer that means 0.
+        ends: Smallest and largest integer.
+    """
+    step, middle = float(np.asarray(scale).reshape(-1)[0]), int(np.asarray(zero).reshape(-1)[0])
+    return (ends[0] - middle) * step, (ends[1] - middle) * step

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.pipeline.formats.stored.numbers import Numbers, compressed, dequantized, numbers_of
+from pocketbert.pipeline.formats.stored.numbers import Numbers, compressed, dequantized, numbers_of, range_of
 from pocketbert.pipeline.formats.stored.tracker import Constant, Tracker
 from pocketbert.quantize.blocks import unpacked
 from pocketbert.quantize.onnx.tables import PackedLookup, packed_lookups
@@ -83,6 +83,7 @@ class _Reader:
         shape = self._shape(node, value) if value is not None else None
         if (node.op_type == "Reshape" and value is None) or (value is not None and shape is None):
             self._other(node)  # channels may be split into heads
+            self.tracker.move_range(out, source)
         else:
             self.tracker.keep(out, source, None if shape is None else lambda v: v.reshape(shape))
 
@@ -166,6 +167,13 @@ class _Reader:
             self.rounded.add(node.output[0])
         else:
             self._other(node)
+        names = [*node.input, ""]
+        scale, zero = self.raw.get(names[1]), self.raw.get(names[2])
+        if scale is not None and scale.size == 1 and zero is not None:
+            kind = np.iinfo(zero.dtype)
+            # what is stored with zero in the middle has as many steps on both sides
+            low = -kind.max if kind.min < 0 and not zero.any() else kind.min
+            self.tracker.limit(node.output[0], *range_of(scale, zero, (low, kind.max)))
 
     def on_dequantizelinear(self, node: Any) -> None:
         if node.input[0] in self.rounded:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.packages.tflite import load_model, tflite_schema, unpacked_int4
-from pocketbert.pipeline.formats.stored.numbers import Numbers, dequantized, numbers_of
+from pocketbert.pipeline.formats.stored.numbers import Numbers, dequantized, numbers_of, range_of
 from pocketbert.pipeline.formats.stored.tracker import Constant, Tracker
 
 
@@ -23,6 +23,8 @@ _READ = ("float32", "float16", "int8", "uint8", "int4", "int16", "int32", "int64
 """Types of stored tensors that are numbers."""
 _WIDE = {"int16": 16, "int32": 32, "int64": 64}
 """Bits of what norms and sums read, and of what is added to the sums of products of 8 and of 16 bits."""
+_ENDS = {"int8": (-128, 127), "int16": (-32767, 32767)}
+"""Smallest and largest integer of an activation; 16 bits have zero in the middle."""
 
 
 def _array(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -104,11 +106,21 @@ class _Graph:
                 handler(op, inputs, outputs[0])
                 if getattr(op.builtinOptions, "fusedActivationFunction", 0):
                     self.tracker.other(outputs, outputs)
+            for out in outputs:
+                self._limit(out)
         return self.tracker.finish(int(i) for i in self.graph.outputs)
 
     def _shape(self, number: int) -> tuple[int, ...]:
         shape = self.graph.tensors[number].shape
         return () if shape is None else tuple(int(n) for n in shape)
+
+    def _limit(self, number: int) -> None:
+        """Tell the tracker the range of a tensor that is computed in integers."""
+        tensor = self.graph.tensors[number]
+        ends, found = _ENDS.get(self.file.types.get(tensor.type, "")), tensor.quantization
+        if ends is not None and found is not None and found.scale is not None and len(found.scale) == 1:
+            zero = 0 if found.zeroPoint is None else np.asarray(found.zeroPoint)
+            self.tracker.limit(number, *range_of(np.asarray(found.scale), zero, ends))
 
     def on_reshape(self, _: Any, inputs: list[int], out: int) -> None:
         shape = self._shape(out)

@@ -7,14 +7,14 @@ compressed numbers, factors and offsets behind a product belong to it, and a tab
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.pipeline.formats.stored.numbers import Numbers
+from pocketbert.pipeline.formats.stored.numbers import Numbers, Range
 
 LARGE = 1024
 """Bytes from which integers, which are mostly shapes and axes, count as a constant."""
@@ -35,6 +35,19 @@ class Role(StrEnum):
     """Anything else."""
 
 
+@dataclass(eq=False)
+class StoredRanges:
+    """The ranges that a file holds for a product with a stored matrix.
+
+    Attributes:
+        inputs: Smallest and largest number that the integers of its input can be; None where the file holds no range.
+        outputs: The same of its result.
+    """
+
+    inputs: Range | None = None
+    outputs: Range | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Constant:
     """A constant where a graph uses it.
@@ -46,6 +59,7 @@ class Constant:
         group: Constants of one affine operation have the same number.
         covers: Constants that a file does not need if it holds this one, as `before`; nothing where it is needed itself.
         used: Whether an output of the graph depends on it.
+        ranges: Of a matrix, the ranges that the file holds for its product.
     """
 
     role: Role
@@ -54,6 +68,7 @@ class Constant:
     group: int
     covers: int = 0
     used: bool = True
+    ranges: StoredRanges = field(default_factory=StoredRanges)
 
     @property
     def names(self) -> set[str]:
@@ -83,6 +98,7 @@ class _Affine:
     factor: Numbers | None = None
     offset: Numbers | None = None
     behind: _Affine | None = None
+    ranges: StoredRanges = field(default_factory=StoredRanges)
 
     def takes(self, numbers: Numbers) -> bool:
         """Whether a constant has one number for each channel."""
@@ -119,6 +135,7 @@ class Tracker:
         self._values: dict[Hashable, _Value] = {}
         self._used: dict[int, tuple[_Value, int]] = {}
         self._groups = 0
+        self._ranges: dict[Hashable, Range] = {}
 
     def store(self, key: Hashable, numbers: Numbers) -> None:
         """Name a constant."""
@@ -133,12 +150,28 @@ class Tracker:
         """Whether a value has this key."""
         return key in self._values
 
+    def limit(self, key: Hashable, low: float, high: float) -> None:
+        """Note the range of a value that a file holds as integers.
+
+        Where a product and its offset made the value, it is the range of the result.
+        """
+        self._ranges[key] = low, high
+        value = self._values.get(key)
+        if isinstance(value, _Affine) and value.matrix is not None and value.offset is not None:
+            value.ranges.outputs = value.ranges.outputs or (low, high)
+
+    def move_range(self, out: Hashable, key: Hashable) -> None:
+        """Note that a value has the numbers of another one, in other places."""
+        if key in self._ranges:
+            self._ranges[out] = self._ranges[key]
+
     def keep(self, out: Hashable, key: Hashable, change: Callable[[NDArray[Any]], NDArray[Any]] | None = None) -> None:
         """Follow an operator that leaves channels where they are; `change` is what it does to a constant."""
         value = self._values.get(key)
         if isinstance(value, Numbers) and change is not None:
             value = value.changed(change)
         self._values[out] = value if value is not None else _Data(0)
+        self.move_range(out, key)
 
     def rearrange(self, out: Hashable, key: Hashable, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
         """Follow an operator that moves channels, such as a transposition."""
@@ -146,6 +179,7 @@ class Tracker:
             self.keep(out, key, change)
         else:
             self.other([out], [key])
+            self.move_range(out, key)
 
     def dequantize(self, out: Hashable, key: Hashable, change: Callable[[Numbers], Numbers]) -> None:
         """Follow an operator that widens compressed numbers, stored ones or rows looked up in them."""
@@ -156,6 +190,7 @@ class Tracker:
             self._values[out] = replace(value, table=change(value.table))
         else:
             self.other([out], [key])
+            self.move_range(out, key)
 
     def lookup(self, out: Hashable, table: Hashable, index: Hashable) -> None:
         """Follow a lookup of rows."""
@@ -177,7 +212,8 @@ class Tracker:
         flat = numbers.changed(lambda v: v.reshape(v.shape[-2:]) if turned else v.reshape(v.shape[0], -1))
         source = self._values.get(data)
         behind = source if isinstance(source, _Affine) and source.matrix is not None else None
-        self._values[out] = _Affine(self._use(data), flat.changed(np.transpose) if turned else flat, behind=behind)
+        matrix, ranges = flat.changed(np.transpose) if turned else flat, StoredRanges(self._ranges.get(data))
+        self._values[out] = _Affine(self._use(data), matrix, behind=behind, ranges=ranges)
         if offset is not None:
             self.add(out, out, offset)
 
@@ -248,7 +284,7 @@ class Tracker:
             return self._constant(Role.ARRAY, value.changed(np.squeeze), 0)
         after = value.before
         if value.matrix is not None:
-            after |= self._constant(Role.MATRIX, value.matrix, value.before)
+            after |= self._constant(Role.MATRIX, value.matrix, value.before, ranges=value.ranges)
         # converters drop what changes nothing
         if value.factor is not None and np.any(value.factor.value != 1):
             after |= self._constant(Role.FACTOR, value.factor, value.before)
@@ -272,8 +308,10 @@ class Tracker:
             covers |= sum(1 << i for i, c in enumerate(self.constants) if own >> i & 1 and c.role is Role.OFFSET)
         self._constant(Role.OFFSET, replace(pushed, name=f"{matrix.name} times {first.name}"), value.before, covers)
 
-    def _constant(self, role: Role, numbers: Numbers, before: int, covers: int = 0) -> int:
-        self.constants.append(Constant(role, numbers, before, self._groups, covers))
+    def _constant(
+        self, role: Role, numbers: Numbers, before: int, covers: int = 0, ranges: StoredRanges | None = None
+    ) -> int:
+        self.constants.append(Constant(role, numbers, before, self._groups, covers, ranges=ranges or StoredRanges()))
         return 1 << (len(self.constants) - 1)
 
     def finish(self, keys: Iterable[Hashable]) -> list[Constant]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.pipeline.formats.stored.numbers import Floats, Numbers
-from pocketbert.pipeline.formats.stored.tracker import Constant, Role
+from pocketbert.pipeline.formats.stored.tracker import Constant, Role, StoredRanges
 
 ROUNDING = 1e-6
 """Of a number, what fp32 loses where an exporter multiplies two constants in advance."""
@@ -131,10 +131,12 @@ class Comparison:
     Attributes:
         count: Tensors of the model.
         problems: Sentences without a full stop.
+        products: The ranges that the file holds for products, by the paths of their weights in the module.
     """
 
     count: int
     problems: list[str]
+    products: list[tuple[str, StoredRanges]] = field(default_factory=list)
 
 
 def as_floats(graphs: Sequence[Sequence[Constant]]) -> list[list[Constant]]:
@@ -155,6 +157,7 @@ def compare(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths:
         lengths: Tokens of the inputs of each graph that takes one length; empty where a graph takes any.
     """
     problems: dict[str, None] = {}
+    products = list[tuple[str, StoredRanges]]()
     reference.know(lengths)
     for constants in graphs:
         places = [reference.places(c) for c in constants]
@@ -165,8 +168,23 @@ def compare(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths:
         problems.update(dict.fromkeys(_missing(used, reference)))
         problems.update(dict.fromkeys(_misplaced(constants, places, reference)))
         problems.update(dict.fromkeys(_strange(constants, places, reference)))
+        products += _products(constants, places, reference)
     problems.update(dict.fromkeys(_uncovered(graphs, reference, lengths)))
-    return Comparison(sum(c.used and not c.covers for c in reference.constants), list(problems))
+    return Comparison(sum(c.used and not c.covers for c in reference.constants), list(problems), products)
+
+
+def _products(
+    constants: Sequence[Constant], places: Sequence[Sequence[int]], reference: Reference
+) -> list[tuple[str, StoredRanges]]:
+    """List the ranges of products whose weights are one tensor of the module."""
+    if reference.multiples:  # what such weights are multiplied with was divided by a number that is not known here
+        return []
+    out = []
+    for constant, found in zip(constants, places, strict=True):
+        names = {reference.constants[i].numbers.name for i in found}
+        if constant.role is Role.MATRIX and len(names) == 1:
+            out.append((names.pop(), constant.ranges))
+    return out
 
 
 def _unknown(constant: Constant, reference: Reference) -> str:

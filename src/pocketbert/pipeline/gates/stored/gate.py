@@ -8,6 +8,7 @@ from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.gates.stored.compare import as_floats, compare
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
+from pocketbert.pipeline.gates.stored.ranges import range_problems
 
 NAME = "stored"
 UNDIVIDED = "outlier channels are as in the model"
@@ -19,7 +20,8 @@ TOLD = 3
 def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
     """Whether every constant of a file is a tensor of the model, in its place, and every tensor of the model is in the file.
 
-    Names play no part. Compressed numbers may be off by what their scheme rounds, channel by channel.
+    Names play no part. Compressed numbers may be off by what their scheme rounds, channel by channel. The ranges of a static
+    file must be those that torch measured on the calibration texts.
 
     Args:
         subject: The file.
@@ -40,20 +42,30 @@ def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
         graphs = as_floats(graphs)
     layout, lengths = place.layout_of(subject.path), subject.predictor.lengths
     found, note = compare(graphs, models.reference(subject.format, layout), lengths), ""
+    told, count = range_problems(found.products, subject.ranges, whole=_whole(subject))
     if found.problems and (older := models.undivided(subject.format, layout)) is not None:
         as_before = compare(graphs, older, lengths)
         found, note = (found, note) if as_before.problems else (as_before, f"; {UNDIVIDED}")
-    more = len(found.problems) - TOLD
+    problems = [*found.problems, *told]
+    more = len(problems) - TOLD
+    note += f"; {count} ranges of activations are those of the calibration texts" if count else ""
     return Gate(
         name=NAME,
         file=subject.name,
-        passed=not found.problems,
-        value=float(len(found.problems)),
+        passed=not problems,
+        value=float(len(problems)),
         bound=0.0,
-        detail=f"{'; '.join(found.problems[:TOLD])}{f' ({more} more)' if more > 0 else ''}."
-        if found.problems
+        detail=f"{'; '.join(problems[:TOLD])}{f' ({more} more)' if more > 0 else ''}."
+        if problems
         else f"all {found.count} tensors of the model are in the file, value by value{note}.",
     )
+
+
+def _whole(subject: Subject) -> bool:
+    """Whether a file computes in integers throughout."""
+    from pocketbert.quantize import row_of
+
+    return row_of(subject.format, subject.scheme, subject.runtime).weights.whole
 
 
 def _skipped(subject: Subject, why: str) -> Gate:

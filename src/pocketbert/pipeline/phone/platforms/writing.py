@@ -115,4 +115,6 @@ def _write_simulated(folder: Path, names: dict[str, str], destination: Path) -> 
     found = read_simulated(folder)
     errors = {names[p]: e for p, e in found.errors.items() if p in names}
     saturating = {names[p]: e for p, e in found.saturating.items() if p in names}
-    write_simulated(destination, found.model_copy(update={"errors": errors, "saturating": saturating}))
+    ranges = {names[p]: r for p, r in found.ranges.items() if p in names}
+    own = {"errors": errors, "saturating": saturating, "ranges": ranges}
+    write_simulated(destination, found.model_copy(update=own))

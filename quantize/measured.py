@@ -1,0 +1,99 @@
+"""The ranges of what a torch module multiplies its weights with, and of the results: what static files should hold.
+
+A static file is written from ranges that its own engine measured. These are measured a second time, without exporter,
+quantizer and engine, and belong to paths of weights in the module.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from pocketbert.core.families.ranges import ProductRanges, Range
+from pocketbert.core.models.learned_ranges import LearnedRanges
+from pocketbert.quantize.simulation import ModulePredictor
+
+
+def product_ranges(
+    exact: ModulePredictor, rows: Iterable[Mapping[str, NDArray[np.int64]]], learned: LearnedRanges | None = None
+) -> dict[str, list[ProductRanges]]:
+    """Measure the ranges of a module's products with stored weights; all of them hold zero.
+
+    Args:
+        exact: The module.
+        rows: Calibration rows, [1, L] each, without padding.
+        learned: Ranges that the module was trained with, which take the place of measured ones.
+
+    Returns:
+        The ranges that a file may hold, by the path of the weight, of all weights that a product read. There are several where
+        products share a weight, where a part of a product's result is never used, and where its input is a part of a tensor,
+        such as the first token: operators that only move numbers may have the range of all of it.
+    """
+    mode = _Measured(exact.module)
+    for row in rows:
+        mode.calls.clear()
+        with mode:
+            exact.run(row)
+    return {n: [_learned(mode.weights[n], own, learned) for own in mode.of(n)] for n in mode.names}
+
+
+def _learned(weight: Tensor, measured: ProductRanges, learned: LearnedRanges | None) -> ProductRanges:
+    if learned is None:
+        return measured
+    own = learned.of(weight.detach().numpy())
+    return ProductRanges(inputs=own.inputs or measured.inputs, outputs=own.outputs or measured.outputs)
+
+
+class _Measured(TorchFunctionMode):
+    """Watches the functions of torch that multiply with a stored weight, while it is entered.
+
+    Attributes:
+        weights: The module's parameters by their paths.
+        names: Paths of those that products read.
+        calls: How many products read a weight in this run; empty before a run.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.weights = dict(module.named_parameters())
+        self.names: dict[str, None] = {}
+        self.calls = Counter[str]()
+        self._found: dict[tuple[str, int, bool], ProductRanges] = {}
+        self._paths = {w.data_ptr(): name for name, w in self.weights.items()}
+
+    def of(self, name: str) -> list[ProductRanges]:
+        """Return what was measured about the products with a weight."""
+        return list(dict.fromkeys(own for (n, _, _), own in self._found.items() if n == name))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch, and measure what it read and made."""
+        out = func(*args, **(kwargs or {}))
+        if func in (F.linear, F.conv2d) and len(args) > 1 and args[1].data_ptr() in self._paths:
+            name = self._paths[args[1].data_ptr()]
+            self.names[name] = None
+            self.calls[name] += 1
+            for whole, values in ((False, args[0]), (True, _stored(args[0]))):
+                key = name, self.calls[name], whole
+                before = self._found.get(key, ProductRanges())
+                self._found[key] = ProductRanges(
+                    inputs=_widened(before.inputs, values), outputs=_widened(before.outputs, out)
+                )
+        return out
+
+
+def _stored(values: Tensor) -> Tensor:
+    """All numbers of the tensor that values are a view of."""
+    return torch.empty(0, dtype=values.dtype).set_(values.untyped_storage())
+
+
+def _widened(before: Range | None, values: Tensor) -> Range:
+    low, high = before or (0.0, 0.0)
+    return min(low, float(values.min())), max(high, float(values.max()))

@@ -1,0 +1,177 @@
+"""Static files with the range of one activation halved or doubled: the gate `stored` finds it, in every format.
+
+The fault is made where ranges are chosen, so that the written file is whole and its golden rows are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.families.ranges import ProductRanges
+from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.types import Format, Layout, Runtime
+from pocketbert.export import coreml
+from pocketbert.export.prepare import PreparedPredictor, prepare
+from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.formats.stored.tracker import StoredRanges
+from pocketbert.pipeline.gates.stored.compare import compare
+from pocketbert.pipeline.gates.stored.prepared import PreparedModels
+from pocketbert.pipeline.gates.stored.ranges import range_problems
+from pocketbert.quantize import Plan, quantize, row_of
+from pocketbert.quantize.calibration import Range, Ranges
+from pocketbert.quantize.measured import product_ranges
+from pocketbert.runtime.tflite import TflitePredictor
+from support.defects import format_of
+from support.stored_models import CLASSIFY
+from support.tiny import EXPORTED
+
+from .conftest import LENGTHS, SMALLER
+
+STATIC = {name: plan for name, plan in SMALLER.items() if plan.scheme.static}
+PLAIN = {Format.ONNX: "model.onnx", Format.TFLITE: "model.tflite", Format.COREML: "Model.mlpackage"}
+DOWN = "layer.1.down.weight"
+Measured = Callable[[str], dict[str, list[ProductRanges]]]
+
+
+@pytest.fixture(scope="module")
+def rows(every_file: Path) -> list[dict[str, Any]]:
+    """The rows that the static files of the fixture were calibrated on."""
+    tokenizer = TextTokenizer(every_file / "model", max(LENGTHS))
+    return [tokenizer.pad([e]) for e in tokenizer.encode(list(SENTENCES))]
+
+
+@pytest.fixture(scope="module")
+def measured(every_file: Path, rows: list[dict[str, Any]]) -> Measured:
+    """`measured(file)`: what torch measures on these rows."""
+    folder = open_model_folder(str(every_file / "model"))
+    model = load_model(folder, CLASSIFY)
+
+    @cache
+    def of(format: Format) -> dict[str, list[ProductRanges]]:
+        module = prepare(model, folder.family, CLASSIFY, format)
+        return product_ranges(PreparedPredictor(module, folder.family, CLASSIFY), rows)
+
+    return lambda file: of(STATIC[file].format)
+
+
+def _whole(plan: Plan) -> bool:
+    return row_of(plan.format, plan.scheme, plan.runtime).weights.whole
+
+
+def products(path: Path, models: PreparedModels) -> list[tuple[str, StoredRanges]]:
+    """The ranges that a file holds."""
+    graphs = place_of(format_of(path)).constants(path)
+    assert graphs is not None
+    lengths = TflitePredictor(path, 1).lengths if format_of(path) is Format.TFLITE else ()
+    return compare(graphs, models.reference(format_of(path), Layout.PLAIN), lengths).products
+
+
+@pytest.mark.parametrize("file", STATIC)
+def test_a_file_that_nobody_changed_passes(
+    file: str, every_file: Path, models: PreparedModels, measured: Measured
+) -> None:
+    found = products(every_file / "files" / file, models)
+    problems, count = range_problems(found, measured(file), _whole(STATIC[file]))
+    assert problems == []
+    # every product of the module was looked at, in every signature
+    assert {name for name, ranges in found if ranges.inputs is not None} == set(measured(file))
+    assert count >= len(found) >= len(measured(file)) > 10
+
+
+@pytest.mark.parametrize(("file", "factor"), [(file, (0.5, 2.0)[number % 2]) for number, file in enumerate(STATIC)])
+def test_one_wrong_range_is_found(
+    file: str,
+    factor: float,
+    every_file: Path,
+    models: PreparedModels,
+    measured: Measured,
+    rows: list[dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [name] = [n for n in measured(file) if n.endswith(DOWN)]
+    wanted = measured(file)[name][0].inputs
+    assert wanted is not None
+    spoil(monkeypatch, wanted, factor)
+    plan = STATIC[file]
+    path = tmp_path / file
+    quantize(
+        every_file / "files" / PLAIN[plan.format], path, Plan(plan.format, plan.scheme, plan.runtime, lambda: rows)
+    )
+    problems, _ = range_problems(products(path, models), measured(file), _whole(plan))
+    assert [p for p in problems if p.startswith(f"{name} is multiplied with numbers from ")]
+    assert all("on the calibration texts" in p for p in problems)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, wanted: Range, factor: float) -> None:
+    """Multiply the range of the activations that have `wanted`, wherever a quantizer chooses ranges."""
+    chosen = Ranges.chosen
+
+    def wrong(self: Ranges, title: str) -> dict[str, Range]:
+        def is_it(own: Range) -> bool:
+            room = 0.02 * (wanted[1] - wanted[0])
+            return all(abs(a - b) <= room for a, b in zip(own, wanted, strict=True))
+
+        return {n: (r[0] * factor, r[1] * factor) if is_it(r) else r for n, r in chosen(self, title).items()}
+
+    monkeypatch.setattr(Ranges, "chosen", wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", EXPORTED)
+def test_ranges_of_every_family(
+    family: str,
+    exported: Callable[[str], Path],
+    exported_tflite: Callable[[str], Path],
+    open_tiny: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    model, source, tokenizer = open_tiny(family, 2)
+    references = PreparedModels(source.path, CLASSIFY, 40)
+    rows = [tokenizer.pad([e]) for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
+    modules = {f: prepare(model, source.family, CLASSIFY, f) for f in PLAIN}
+    package = tmp_path / "Model.mlpackage"
+    info = coreml.CoremlInfo("a", "1", "b", "c")
+    coreml.export(modules[Format.COREML], source.family, CLASSIFY, LENGTHS, package, coreml.CoremlForm(), info)
+    bases = {Format.ONNX: exported(family), Format.TFLITE: exported_tflite(family), Format.COREML: package}
+    for file, plan in STATIC.items():
+        if family == "modernbert" and plan.runtime is Runtime.QNN:
+            continue  # its writer does not know Split
+        row, path = row_of(plan.format, plan.scheme, plan.runtime), tmp_path / file
+        assert row.write is not None
+        row.write(bases[plan.format], path, replace(plan, rows=lambda: rows))
+        measured = product_ranges(PreparedPredictor(modules[plan.format], source.family, CLASSIFY), rows)
+        problems, count = range_problems(products(path, references), measured, row.weights.whole)
+        assert (file, problems) == (file, [])
+        assert count >= 3
+
+
+@pytest.mark.parametrize(
+    ("stored", "whole", "right"),
+    [
+        ((-1.004, 2.996), False, True),
+        ((-3.0, 3.0), False, True),  # zero in the middle
+        ((-9.0, 9.5), False, True),  # of the tensor that a product reads a part of
+        ((-0.5, 1.5), False, False),
+        ((-2.0, 6.0), False, False),
+        ((-1.0, 6.0), False, False),
+        ((-1.0, 1.0), False, False),
+        ((-1.0, 0.992), True, True),  # what compilers prescribe behind tanh
+        ((float("nan"), 3.0), False, False),
+    ],
+)
+def test_which_ranges_are_right(stored: Range, whole: bool, right: bool) -> None:
+    measured = {"a.weight": [ProductRanges(inputs=(-1.0, 3.0)), ProductRanges(inputs=(-9.0, 9.5))]}
+    problems, count = range_problems(
+        [("a.weight", StoredRanges(stored, (5.0, 6.0))), ("b", StoredRanges(stored))], measured, whole
+    )
+    assert (problems == [], count) == (right, 1)
