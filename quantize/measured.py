@@ -83,9 +83,9 @@ class _Measured(TorchFunctionMode):
             for whole, values in ((False, args[0]), (True, _stored(args[0]))):
                 key = name, self.calls[name], whole
                 before = self._found.get(key, ProductRanges())
-                self._found[key] = ProductRanges(
-                    inputs=_widened(before.inputs, values), outputs=_widened(before.outputs, out)
-                )
+                # without an offset of the product, an exporter may join one that is added later, as XLNet's to its queries
+                made = _widened(before.outputs, out) if len(args) > 2 and args[2] is not None else None
+                self._found[key] = ProductRanges(inputs=_widened(before.inputs, values), outputs=made)
         return out
 
 

@@ -28,6 +28,7 @@ class Plan:
             None for all other schemes.
         calibration: How static schemes choose ranges from these rows.
         learned: Ranges that the model was trained with; static schemes store them where they have them.
+        pads_left: Whether shorter rows are padded in front, as XLNet's; padding is in no range.
         weights: What to make of each weight, where some stay as they were exported or have a second scheme; empty where all
             have the scheme.
     """
@@ -38,6 +39,7 @@ class Plan:
     rows: Callable[[], Rows] | None = None
     calibration: Calibration = Calibration.MINMAX
     learned: LearnedRanges | None = None
+    pads_left: bool = False
     weights: Sequence[WeightRole] = ()
 
     @property

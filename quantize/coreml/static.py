@@ -73,14 +73,16 @@ def _measure(source: Path, plan: Plan, title: str) -> dict[str, Range]:
         length = next((n for n in evaluator.lengths if n >= tokens), None) if evaluator.lengths else tokens
         if length is None:
             continue
-        padding = ((0, 0), (0, length - tokens))
+        more = length - tokens
+        padding = ((0, 0), (more, 0) if plan.pads_left else (0, more))
+        real = range(more, length) if plan.pads_left else range(tokens)
         found: dict[str, NDArray[Any]] = {}
 
-        def keep(step: Step, found: dict[str, NDArray[Any]] = found, size: int = length, tokens: int = tokens) -> None:
+        def keep(step: Step, found: dict[str, NDArray[Any]] = found, size: int = length, real: range = real) -> None:
             if step.output in axes and isinstance(step.value, np.ndarray):
                 axis = axes[step.output]
                 has_tokens = step.value.ndim >= -axis and step.value.shape[axis] == size
-                found[step.output] = step.value.take(range(tokens), axis) if has_tokens else step.value
+                found[step.output] = step.value.take(real, axis) if has_tokens else step.value
 
         evaluator.run({f.name: np.pad(row[f.name], padding).astype(np.int32) for f in evaluator.inputs}, keep)
         ranges.add(found)

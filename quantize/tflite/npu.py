@@ -96,7 +96,9 @@ class _Whole(MeasuredModel):
         """Numbers of the operators that add a mask to scores."""
         masks = {int(i) for at in self._masked for i in self._first.operators[at].outputs}
         operators = enumerate(self._first.operators)
-        return {at for at, op in operators if at not in self._masked and any(int(i) in masks for i in op.inputs)}
+        reading = {at: op for at, op in operators if at not in self._masked and any(int(i) in masks for i in op.inputs)}
+        # XLM multiplies states with the mask, which takes them no further down
+        return {at for at, op in reading.items() if self.kind(op) in ("ADD", "SUB")}
 
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
         """Return the ranges of masks and segments, from a row that has zeros and ones of both."""

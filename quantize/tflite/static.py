@@ -144,11 +144,10 @@ class MeasuredModel:
             fitting = [n for n in predictor.lengths if n >= tokens]
             if not fitting:
                 continue
-            padding = ((0, 0), (0, fitting[0] - tokens))
+            more, left = fitting[0] - tokens, plan.pads_left
+            padding = ((0, 0), (more, 0) if left else (0, more))
             found = predictor.run({name: np.pad(row[name], padding) for name in predictor.inputs})
-            ranges.add(
-                {place_title(p): _cut(found[place_title(p)], cut, fitting[0] - tokens) for p, cut in axes.items()}
-            )
+            ranges.add({place_title(p): _cut(found[place_title(p)], cut, more, left) for p, cut in axes.items()})
         chosen = ranges.chosen(title)
         return known | {place: chosen[place_title(place)] for place in axes}
 
@@ -216,10 +215,12 @@ def _token_axes(shapes: Mapping[int, Mapping[Place, tuple[int, ...]]]) -> dict[P
     return out
 
 
-def _cut(values: NDArray[Any], axes: Sequence[int], padding: int) -> NDArray[np.floating]:
+def _cut(values: NDArray[Any], axes: Sequence[int], padding: int, left: bool = False) -> NDArray[np.floating]:
     """What real tokens have; an axis may have a token less than the input, where neighbours are joined."""
     for axis in axes:
-        values = values.take(range(max(1, values.shape[axis] - padding)), axis)
+        size = values.shape[axis]
+        kept = max(1, size - padding)
+        values = values.take(range(size - kept, size) if left else range(kept), axis)
     return values
 
 

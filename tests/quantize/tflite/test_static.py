@@ -129,6 +129,12 @@ def test_padding_is_in_no_range(
     assert seen.count(tokens) == 6 * 2  # what the products of the first layer read and write
 
 
+@pytest.mark.parametrize(("left", "kept"), [(False, [0, 1, 2]), (True, [2, 3, 4])])
+def test_padding_is_cut_where_the_family_has_it(left: bool, kept: list[int]) -> None:
+    values = np.arange(5.0).reshape(1, 5, 1)
+    assert static._cut(values, [1], 2, left).ravel().tolist() == kept
+
+
 def test_a_range_can_clip(exported_tflite: Exported, rows: list[dict[str, Any]], made: Path, tmp_path: Path) -> None:
     quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(rows, Calibration.MSE))
     assert (tmp_path / "a.tflite").read_bytes() != made.read_bytes()

@@ -11,6 +11,7 @@ from pocketbert.core.disk.files import write_json
 from pocketbert.core.errors import GateError
 from pocketbert.core.host.progress import say, waiting
 from pocketbert.core.models.learned_ranges import read_learned
+from pocketbert.core.predict.tokenization import padding_side_of
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.run_model import RunModel
@@ -76,4 +77,6 @@ def plan_of(file: ModelFile, calibration: Callable[[], Rows], weights: Path) -> 
 
     static = file.scheme.static
     learned = read_learned(weights, file.scheme) if static else None
-    return Plan(file.format, file.scheme, file.runtime, calibration if static else None, learned=learned)
+    left = static and padding_side_of(weights) == "left"
+    rows = calibration if static else None
+    return Plan(file.format, file.scheme, file.runtime, rows, learned=learned, pads_left=left)
