@@ -134,6 +134,19 @@ def test_a_table_that_a_group_size_leaves_float_in_silence_is_an_error(
     assert words.name in said
 
 
+def test_weights_that_blocks_leave_float_in_silence_are_an_error(
+    exported: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the check beforehand is passed by, and blocks of 48 do not divide rows of 32: coremltools warns only
+    monkeypatch.setattr(quantizer, "BLOCK", 48)
+    monkeypatch.setattr(quantizer.reading, "large_widths", lambda path: {})
+    with pytest.raises(GateError) as caught:
+        quantize(exported(18), tmp_path / "a.mlpackage", plan(Scheme.W4))
+    said = "\n".join(caught.value.failures)
+    assert "a.mlpackage: still float: " in said
+    assert "no embedding table has int4 numbers" in said
+
+
 @pytest.mark.parametrize(
     ("scheme", "does"), [(Scheme.LUT4, "palettize_weights"), (Scheme.W4, "linear_quantize_weights")]
 )

@@ -122,3 +122,16 @@ def test_products_that_stay_float_are_refused(
     monkeypatch.setattr(blocks._Writer, "_product", lambda self, node: [node])
     with pytest.raises(GateError, match="no matrix product has int4 weights"):
         quantize(exported("bert"), tmp_path / "a.onnx", Plan(Format.ONNX, Scheme.W4))
+
+
+@pytest.mark.parametrize("scheme", [Scheme.W4, Scheme.INT8_B32])
+def test_a_table_that_blocks_leave_float_in_silence_is_refused(
+    scheme: Scheme, exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # what a quantizer does that skips a table whose rows its blocks do not divide, with a warning at most
+    lookup = blocks._Writer._lookup
+    monkeypatch.setattr(
+        blocks._Writer, "_lookup", lambda self, node: node if "word" in node.input[0] else lookup(self, node)
+    )
+    with pytest.raises(GateError, match="a.onnx: (still float: .*word_embeddings|no embedding table has int4 numbers)"):
+        quantize(exported("bert"), tmp_path / "a.onnx", Plan(Format.ONNX, scheme))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,7 +218,6 @@ def test_one_operator_left_float_is_named(
     graph = TfliteGraph(exported_tflite("bert"))
     left = next(o for o in graph.operators if o.name == "FULLY_CONNECTED")
     scope, weight = graph.tensors[left.outputs[0]].name, graph.tensors[left.inputs[1]].name
-    import re
 
     def forget(manager: Any) -> None:
         manager.add_quantization_config(f"^{re.escape(scope)}", "FULLY_CONNECTED", algorithm_key="no_quantize")
@@ -308,6 +308,24 @@ def test_widths_that_blocks_do_not_divide_are_refused(
         caught.value
     )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("form", ["small", "w4"])
+def test_a_table_that_blocks_leave_float_in_silence_is_an_error(
+    form: str, exported_tflite: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # what a quantizer does that skips a table whose rows its blocks do not divide, with a warning at most
+    graph = TfliteGraph(exported_tflite("bert"))
+    lookups = [o for o in graph.operators if o.name == "EMBEDDING_LOOKUP"]
+    words = max(lookups, key=lambda o: graph.tensors[o.inputs[1]].numbers)
+
+    def skip(manager: Any) -> None:
+        scope = re.escape(graph.tensors[words.outputs[0]].name)
+        manager.add_quantization_config(f"^{scope}", "EMBEDDING_LOOKUP", algorithm_key="no_quantize")
+
+    patched(monkeypatch, skip)
+    with pytest.raises(GateError, match=r"a.tflite: (still float: |no embedding table has int4 numbers)"):
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS[form])
 
 
 def test_a_table_that_is_multiplied_too_has_the_weight_s_numbers(tmp_path: Path) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import RoleRow
-from pocketbert.core.families.digests import digest_of
 from pocketbert.core.families.roles import WeightRole
-from pocketbert.core.types import Format, Role
+from pocketbert.core.types import Role
 from pocketbert.pipeline.formats.model_files import ModelFile, base_of
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.make.roles import all_weights, name_of, resolved
+from pocketbert.pipeline.make.stored_weights import float_digests
 
 if TYPE_CHECKING:
     from pocketbert.quantize.table import SchemeRow
@@ -41,9 +40,9 @@ def role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
     from pocketbert.quantize.weights import Use, bits_of
 
     row, base = row_of(file.format, file.scheme, file.runtime), model.source(base_of(file, model.files))
-    names = dict(_floats(base, file.format))
+    names = float_digests(base, file.format)
     uses = {names[u.name]: u for u in reversed(weight_types(base, file.format).uses) if u.name in names}
-    floats = {digest for _, digest in _floats(model.source(file), file.format)}
+    floats = set(float_digests(model.source(file), file.format).values())
     most = max((u.numbers for u in uses.values() if u.use is Use.TABLE), default=0)
     kind = "float16" if any(u.dtype == "float16" for u in uses.values()) else "float32"
     section = model.recipe.quantize.of(file.format, file.scheme, file.runtime)
@@ -87,12 +86,3 @@ def _policy(row: SchemeRow, role: Role) -> str:
 
     why = reason_against(row, role, None) or (reason_against(row, role, row.scheme) if not role.weighs else None)
     return "" if why is None else why.removeprefix(f"{role}: ").removeprefix(f"{role} ")
-
-
-def _floats(path: Path, format: Format) -> Iterator[tuple[str, str]]:
-    """Name and digest of every matrix that a file holds in floats."""
-    from pocketbert.quantize import stored_numbers
-
-    for name, numbers in stored_numbers(path, format):
-        if numbers.dtype.kind == "f" and (digest := digest_of(numbers)) is not None:
-            yield name, digest

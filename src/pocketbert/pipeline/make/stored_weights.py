@@ -25,10 +25,9 @@ def stored_weights(model: RunModel, format: Format, path: Path) -> list[WeightRo
     Raises:
         InputError: If the file has large weights that are not those of the model as it is prepared now.
     """
-    from pocketbert.quantize import stored_numbers, weight_types, weights
+    from pocketbert.quantize import weight_types, weights
 
-    known = all_weights(model.run, format) or _prepared(model, format)
-    stored = {n: d for n, v in stored_numbers(path, format) if v.dtype.kind == "f" and (d := digest_of(v)) is not None}
+    known, stored = all_weights(model.run, format) or _prepared(model, format), float_digests(path, format)
     digests = {w.digest for w in known}
     large = {u.name for u in weight_types(path, format).uses if u.numbers >= weights.SMALL and u.name in stored}
     lost = [name for name in large if stored[name] not in digests]
@@ -36,6 +35,14 @@ def stored_weights(model: RunModel, format: Format, path: Path) -> list[WeightRo
         what = f"has weights without a role: {', '.join(sorted(lost)[:4])}; another version exported it."
         raise InputError(Problem(str(path), what, "Export the model again: pocketbert export -m MODEL -o FOLDER"))
     return [w for w in known if w.digest in set(stored.values())]
+
+
+def float_digests(path: Path, format: Format) -> dict[str, str]:
+    """Return the digest of every matrix that a file holds in floats, by its name in the file."""
+    from pocketbert.quantize import stored_numbers
+
+    floats = ((name, numbers) for name, numbers in stored_numbers(path, format) if numbers.dtype.kind == "f")
+    return {name: digest for name, numbers in floats if (digest := digest_of(numbers)) is not None}
 
 
 def _prepared(model: RunModel, format: Format) -> list[WeightRole]:

@@ -132,11 +132,13 @@ class Comparison:
         count: Tensors of the model.
         problems: Sentences without a full stop.
         products: The ranges that the file holds for products, by the paths of their weights in the module.
+        weights: Matrices and tables of the file that are one tensor of the module, by its path there.
     """
 
     count: int
     problems: list[str]
     products: list[tuple[str, StoredRanges]] = field(default_factory=list)
+    weights: list[tuple[str, Constant]] = field(default_factory=list)
 
 
 def as_floats(graphs: Sequence[Sequence[Constant]]) -> list[list[Constant]]:
@@ -157,7 +159,7 @@ def compare(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths:
         lengths: Tokens of the inputs of each graph that takes one length; empty where a graph takes any.
     """
     problems: dict[str, None] = {}
-    products = list[tuple[str, StoredRanges]]()
+    weights = list[tuple[str, Constant]]()
     reference.know(lengths)
     for constants in graphs:
         places = [reference.places(c) for c in constants]
@@ -168,22 +170,26 @@ def compare(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths:
         problems.update(dict.fromkeys(_missing(used, reference)))
         problems.update(dict.fromkeys(_misplaced(constants, places, reference)))
         problems.update(dict.fromkeys(_strange(constants, places, reference)))
-        products += _products(constants, places, reference)
+        weights += _weights(constants, places, reference)
     problems.update(dict.fromkeys(_uncovered(graphs, reference, lengths)))
-    return Comparison(sum(c.used and not c.covers for c in reference.constants), list(problems), products)
+    products = [(name, c.ranges) for name, c in weights if c.role is Role.MATRIX]
+    return Comparison(
+        count=sum(c.used and not c.covers for c in reference.constants),
+        problems=list(problems),
+        products=[] if reference.multiples else products,  # multiples were measured on texts that are not known here
+        weights=weights,
+    )
 
 
-def _products(
+def _weights(
     constants: Sequence[Constant], places: Sequence[Sequence[int]], reference: Reference
-) -> list[tuple[str, StoredRanges]]:
-    """List the ranges of products whose weights are one tensor of the module."""
-    if reference.multiples:  # what such weights are multiplied with was divided by a number that is not known here
-        return []
+) -> list[tuple[str, Constant]]:
+    """List matrices and tables that are one tensor of the module, with its path."""
     out = []
     for constant, found in zip(constants, places, strict=True):
         names = {reference.constants[i].numbers.name for i in found}
-        if constant.role is Role.MATRIX and len(names) == 1:
-            out.append((names.pop(), constant.ranges))
+        if constant.role in (Role.MATRIX, Role.TABLE) and len(names) == 1:
+            out.append((names.pop(), constant))
     return out
 
 

@@ -9,6 +9,7 @@ from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.gates.stored.compare import as_floats, compare
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.gates.stored.ranges import range_problems
+from pocketbert.pipeline.gates.stored.schemes import scheme_problems
 
 NAME = "stored"
 UNDIVIDED = "outlier channels are as in the model"
@@ -21,12 +22,14 @@ def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
     """Whether every constant of a file is a tensor of the model, in its place, and every tensor of the model is in the file.
 
     Names play no part. Compressed numbers may be off by what their scheme rounds, channel by channel. The ranges of a static
-    file must be those that torch measured on the calibration texts.
+    file must be those that torch measured on the calibration texts, and each weight must have the bits of its scheme.
 
     Args:
         subject: The file.
         models: The model that it was made of.
     """
+    from pocketbert.quantize import row_of
+
     unread, place = unread_gate(subject, NAME), place_of(subject.format)
     if unread is not None:
         return unread
@@ -42,7 +45,9 @@ def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
         graphs = as_floats(graphs)
     layout, lengths = place.layout_of(subject.path), subject.predictor.lengths
     found, note = compare(graphs, models.reference(subject.format, layout), lengths), ""
-    told, count = range_problems(found.products, subject.ranges, whole=_whole(subject))
+    row = row_of(subject.format, subject.scheme, subject.runtime)
+    told, count = range_problems(found.products, subject.ranges, whole=row.weights.whole)
+    told += scheme_problems(found.weights, subject.weights, row)
     if found.problems and (older := models.undivided(subject.format, layout)) is not None:
         as_before = compare(graphs, older, lengths)
         found, note = (found, note) if as_before.problems else (as_before, f"; {UNDIVIDED}")
@@ -59,13 +64,6 @@ def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
         if problems
         else f"all {found.count} tensors of the model are in the file, value by value{note}.",
     )
-
-
-def _whole(subject: Subject) -> bool:
-    """Whether a file computes in integers throughout."""
-    from pocketbert.quantize import row_of
-
-    return row_of(subject.format, subject.scheme, subject.runtime).weights.whole
 
 
 def _skipped(subject: Subject, why: str) -> Gate:

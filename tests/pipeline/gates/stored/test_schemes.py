@@ -1,0 +1,72 @@
+"""Two matrices of one size that exchanged their schemes: the types gate counts them and sees nothing, the stored gate does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pocketbert.core.families.roles import WeightRole
+from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.types import Format, Layout, Scheme
+from pocketbert.export.prepare import prepare
+from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.gates.stored.compare import compare
+from pocketbert.pipeline.gates.stored.prepared import PreparedModels
+from pocketbert.pipeline.gates.stored.schemes import scheme_problems
+from pocketbert.pipeline.make.roles import weights_of
+from pocketbert.pipeline.make.stored_weights import float_digests
+from pocketbert.quantize import Plan, quantize, row_of, weight_types, weights
+from pocketbert.quantize.left import file_problems
+from pocketbert.runtime.tflite import TflitePredictor
+from support.stored_models import CLASSIFY
+
+QUERY, KEY = "layer.0.attention.query.weight", "layer.0.attention.key.weight"
+
+
+def chosen(plain: list[WeightRole], end: str, scheme: Scheme, second: Scheme) -> list[WeightRole]:
+    """All weights with a scheme, and one with a second one."""
+    return [w.model_copy(update={"scheme": second if w.name.endswith(end) else scheme}) for w in plain]
+
+
+@pytest.mark.parametrize(
+    ("base", "scheme", "second", "stored_as"),
+    [
+        ("model.onnx", Scheme.W4, Scheme.INT8_B32, Scheme.FP32),
+        ("model.tflite", Scheme.INT8, Scheme.W4, Scheme.FP32),
+        ("Model.mlpackage", Scheme.W8, Scheme.W4, Scheme.FP16),
+    ],
+)
+def test_schemes_that_changed_places_are_found(
+    base: str,
+    scheme: Scheme,
+    second: Scheme,
+    stored_as: Scheme,
+    every_file: Path,
+    models: PreparedModels,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(weights, "SMALL", 512)  # tiny models have no matrix above the usual bound
+    format = {".onnx": Format.ONNX, ".tflite": Format.TFLITE, ".mlpackage": Format.COREML}[Path(base).suffix]
+    folder, path = open_model_folder(str(every_file / "model")), tmp_path / base
+    held = set(float_digests(every_file / "files" / base, format).values())
+    module = prepare(load_model(folder, CLASSIFY), folder.family, CLASSIFY, format)
+    plain = [w for w in weights_of(module, stored_as) if w.digest in held]
+    asked, other = (chosen(plain, end, scheme, second) for end in (QUERY, KEY))
+    quantize(every_file / "files" / base, path, Plan(format, scheme, weights=asked))
+    row = row_of(format, scheme)
+    assert file_problems(path, row, weight_types(path, format), "a", other) == []
+    graphs = place_of(format).constants(path)
+    assert graphs is not None
+    lengths = TflitePredictor(path, 1).lengths if format is Format.TFLITE else ()
+    found = compare(graphs, models.reference(format, Layout.PLAIN), lengths)
+    assert found.problems == []
+    assert scheme_problems(found.weights, asked, row) == []
+    problems = scheme_problems(found.weights, other, row)
+    bits = {s: 4 if s is Scheme.W4 else 8 for s in (scheme, second)}
+    assert {p.split(".encoder.", 1)[1] for p in problems} == {
+        f"{QUERY} is stored in {bits[second]} bits, and {scheme} was chosen for it",
+        f"{KEY} is stored in {bits[scheme]} bits, and {second} was chosen for it",
+    }
