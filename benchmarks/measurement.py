@@ -17,6 +17,7 @@ from pocketbert.benchmarks.records import (
     Profile,
     Protocol,
     Record,
+    Reported,
     Sustained,
     TokenizerTime,
 )
@@ -183,7 +184,7 @@ class Comparison(Record):
 
 
 _RAW: Any = {"__all__": {"wall_ms", "cpu_ms", "engine_ms"}}
-_SESSION_RAW: Any = {"measurements": _RAW, "sustained": _RAW}
+_SESSION_RAW: Any = {"measurements": _RAW, "sustained": _RAW, "reported": _RAW}
 """Raw samples of measurements."""
 
 
@@ -206,6 +207,7 @@ class BenchmarkResult(Record):
         others: Sessions of other devices, measured after this one or imported.
         compilations: Files compiled for devices on which nothing is timed.
         sustained: Files that ran for minutes without a pause.
+        reported: What saved texts of measuring programs tell; only in the first session.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -221,11 +223,14 @@ class BenchmarkResult(Record):
     others: list[BenchmarkResult] = Field(default_factory=list)
     compilations: list[Compilation] = Field(default_factory=list)
     sustained: list[Sustained] = Field(default_factory=list)
+    reported: list[Reported] = Field(default_factory=list)
 
     def __repr__(self) -> str:
-        devices = ", ".join(dict.fromkeys([*(s.device for s in self.sessions), *(c.device for c in self.compilations)]))
+        told = [*(c.device for c in self.compilations), *(r.device for r in self.reported)]
+        devices = ", ".join(dict.fromkeys([*(s.device for s in self.sessions), *told]))
         files = len({v.name for s in (self, *self.others) for v in s.variants})
         compiled = f", {len(self.compilations)} compilations" if self.compilations else ""
+        compiled += f", {len(self.reported)} text{'s' * (len(self.reported) > 1)}" if self.reported else ""
         made = sum(len(s.measurements) for s in self.sessions)
         return f"<BenchmarkResult {files} files, {made} measurements{compiled} on {devices}>"
 

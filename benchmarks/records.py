@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from pocketbert.benchmarks.statistics import Ratio, Statistics
 from pocketbert.core.types import Provenance
@@ -12,6 +12,9 @@ from pocketbert.core.types import Provenance
 TEXT: Literal["text"] = "text"
 Length = int | Literal["text"]
 """Tokens of an input, or ``"text"``: real texts at the length they have."""
+
+
+Milliseconds = Annotated[float, Field(gt=0, le=1e8, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
@@ -225,3 +228,65 @@ class AnswerCheck(Record):
         """What was found."""
         found = f"largest difference {self.largest:.3g}" if self.finite else "answers that are not numbers"
         return f"{self.rows} {self.against}: {found}, allowed {self.tolerance:.3g}"
+
+
+class Reported(Record):
+    """What a text tells that a user saved of a measuring program; None where it does not tell.
+
+    Neither the load, nor CPU time, nor repeats are in such a text, so that it is no `Measurement`.
+
+    Attributes:
+        variant: Name of the file in tables.
+        path: The file in its artefact folder.
+        sha256: Digest of that file: the text has none, and its reader was told that it is this file.
+        bytes: Its size.
+        device: Where it was measured, in the user's words.
+        tool: The program.
+        source: Name of the text.
+        provenance: How the figures came about.
+        threads: Threads within an operator; 0 where the engine decided.
+        length: Tokens.
+        settings: Other settings that the text tells, in its own words.
+        runs: Timed inferences.
+        mean_ms: Their mean.
+        p50_ms: Their median.
+        p90_ms: Their 90th percentile.
+        p99_ms: Their 99th percentile.
+        min_ms: The shortest one.
+        max_ms: The longest one.
+        stdev_ms: Their standard deviation.
+        load_ms: Opening the file.
+        first_ms: First inference.
+        peak_memory_bytes: Peak memory above that of the program.
+        peak_rss_bytes: Peak memory of the process.
+        wall_ms: Single times in ms, in order; empty where the text has none.
+        profile: Time per operator.
+        notes: What the reader should know.
+    """
+
+    variant: str
+    path: str
+    sha256: str
+    bytes: int
+    device: str
+    tool: str
+    source: str
+    provenance: Provenance
+    threads: int = Field(ge=0, le=4096)
+    length: int = Field(ge=1, le=65536)
+    settings: list[str] = []
+    runs: int = Field(ge=1, le=1_000_000_000)
+    mean_ms: Milliseconds
+    p50_ms: Milliseconds | None = None
+    p90_ms: Milliseconds | None = None
+    p99_ms: Milliseconds | None = None
+    min_ms: Milliseconds | None = None
+    max_ms: Milliseconds | None = None
+    stdev_ms: float | None = Field(default=None, ge=0, le=1e8, allow_inf_nan=False)
+    load_ms: Milliseconds | None = None
+    first_ms: Milliseconds | None = None
+    peak_memory_bytes: int | None = Field(default=None, ge=0, le=2**48)
+    peak_rss_bytes: int | None = Field(default=None, ge=0, le=2**48)
+    wall_ms: list[Milliseconds] = []
+    profile: Profile | None = None
+    notes: list[str] = []

@@ -3,15 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pocketbert.benchmarks.devices.android.importing import import_phone
 from pocketbert.benchmarks.devices.android.record import KIND as PHONE
 from pocketbert.benchmarks.devices.mac.importing import import_mac
+from pocketbert.benchmarks.devices.runners.facts import Fact
+from pocketbert.benchmarks.devices.runners.importing import import_texts
+from pocketbert.benchmarks.devices.runners.texts import is_text
 from pocketbert.benchmarks.measurement import BenchmarkResult
+from pocketbert.benchmarks.records import Reported
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was imported.
+
+    Attributes:
+        sessions: One result for each file of a Mac or a phone.
+        reported: One record for each text.
+    """
+
+    sessions: list[BenchmarkResult]
+    reported: list[Reported]
+
+
+def import_all(paths: Sequence[Path], folders: Sequence[Path], facts: Sequence[Fact] = ()) -> Imported:
+    """Read files of any kind: JSON of a Mac or a phone, and texts of measuring programs.
+
+    Args:
+        paths: The files.
+        folders: Artefact folders that hold the measured files; texts need them.
+        facts: What texts do not tell.
+
+    Raises:
+        InputError: Listing every problem of all files.
+    """
+    texts = [path for path in paths if is_text(path)]
+    listed = {folder: read_artefacts(folder).models() for folder in folders} if texts else {}
+    problems: list[Problem] = []
+    sessions: list[BenchmarkResult] = []
+    reported: list[Reported] = []
+    try:
+        sessions = import_results([path for path in paths if path not in texts], folders)
+    except InputError as error:
+        problems += error.problems
+    try:
+        reported = import_texts(texts, listed, facts)
+    except InputError as error:
+        problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return Imported(sessions, reported)
 
 
 def import_results(paths: Sequence[Path], folders: Sequence[Path]) -> list[BenchmarkResult]:

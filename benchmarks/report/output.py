@@ -134,7 +134,9 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
     here = {(v.name, v.sha256) for v in sessions[0].variants}
     # a Mac's variants are one file on several compute units, told apart in its own section
     variants = {v.name if (v.name, v.sha256) in here else str(v.path): v for s in sessions for v in s.variants}
-    only_compiled = {c.variant: c for c in result.compilations if c.variant not in variants}
+    sizes = [(r.variant, r.bytes, r.sha256) for r in result.reported]
+    sizes += [(c.variant, c.bytes, c.sha256) for c in result.compilations]
+    others = {one[0]: one for one in sizes if one[0] not in variants}
     write_report(
         ReportData(
             title=f"Benchmark of {' and '.join(wording.short_names(folders).values()) if len(folders) > 1 else artefacts.name}",
@@ -153,8 +155,8 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
                 for name, v in variants.items()
             ]
             + [
-                ModelRow(name=one.variant, bytes=one.bytes, path=Path(one.variant).name, sha256=one.sha256)
-                for one in only_compiled.values()
+                ModelRow(name=name, bytes=size, path=Path(name).name, sha256=sha256)
+                for name, size, sha256 in others.values()
             ],
             gates=[
                 GateRow(

@@ -16,6 +16,7 @@ from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, s
 from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row, compiled_stamps, left_rows
 from pocketbert.benchmarks.report.data import GateRow, ReportData
 from pocketbert.benchmarks.report.estimated import ESTIMATES, estimated_rows
+from pocketbert.benchmarks.report.reported import REPORTED, reported_stamps, reported_table
 from pocketbert.benchmarks.report.roles import file_roles
 from pocketbert.benchmarks.report.sensitivity import sensitivity_bars
 from pocketbert.benchmarks.report.summary import condition_words, headline_condition, shown_sessions, summary_rows
@@ -138,6 +139,7 @@ def render_report(data: ReportData) -> str:
     template = environment.from_string(resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8"))
     colors = _colors(data)
     compilations = data.benchmark.compilations if data.benchmark else []
+    reported = data.benchmark.reported if data.benchmark else []
     return template.render(
         d=data,
         b=data.timed,
@@ -145,6 +147,10 @@ def render_report(data: ReportData) -> str:
         compiled_stamps=compiled_stamps(compilations),
         left=left_rows(compilations),
         estimated=estimated_rows(compilations),
+        reported=reported_table(reported) if reported else None,
+        reported_stamps=reported_stamps(reported),
+        reported_profiles=[(one, p, _shown_ops(p)) for one in reported if (p := one.profile) is not None],
+        as_reported=REPORTED,
         no_latency=NO_LATENCY,
         estimates=ESTIMATES,
         w=wording,

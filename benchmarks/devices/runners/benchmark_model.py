@@ -20,6 +20,7 @@ _REST = re.compile(rf"(\w+)=({_NUMBER})")
 _SUMMARY = re.compile(rf"Inference timings in us: Init: ({_NUMBER}), First inference: ({_NUMBER})")
 _MEMORY = re.compile(r"memory footprint[^\n]*\(MB\): init=[\d.]+ overall=([\d.]+)", re.IGNORECASE)
 _PROFILE = "Operator-wise Profiling Info for Regular Benchmark Runs"
+_ASKED = re.compile(r"Enable op profiling: \[1\]|--enable_op_profiling=(?:true|1)")
 _INTERNAL = re.compile(r"^Delegate internal:", re.MULTILINE)
 _TYPES = "Summary by node type"
 _TYPE_ROW = re.compile(
@@ -88,6 +89,11 @@ def read_litert(text: str) -> LitertTimes:
         median_us=rest.get("median"),
         stdev_us=rest.get("std"),
     )
+
+
+def has_operators(text: str) -> bool:
+    """Whether an output has a table of operators, or should have: the tool was asked for it."""
+    return _PROFILE in text or _ASKED.search(text) is not None
 
 
 def read_operators(text: str) -> OpTimes:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pocketbert.benchmarks.devices.runners.facts import Fact
     from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.options import BenchmarkOptions
     from pocketbert.core.artefacts import Sensitivities
@@ -84,6 +85,7 @@ def benchmark(
     *,
     texts: Sequence[Text] = (),
     imports: Sequence[str | Path] = (),
+    facts: Sequence[Fact] = (),
     record: bool = False,
 ) -> BenchmarkResult:
     """Measure the model files of artefact folders in turns on each device, and add imported figures of other machines.
@@ -93,7 +95,9 @@ def benchmark(
         options: Devices, thread counts, lengths, runs and budget; default as on the command line.
         texts: Real texts; default the project's own sentences.
         imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac, or the Android demo app on a phone. What they
-            measured must be files of `models`; without `models` that is not checked, and the result records it.
+            measured must be files of `models`; without `models` that is not checked, and the result records it. Also texts that
+            ``benchmark_model`` or ``onnxruntime_perf_test`` printed, which need `models`.
+        facts: What such texts do not tell, for example ``Fact("device", "Pixel 8")`` of `pocketbert.benchmarks.devices.runners.facts`.
         record: Whether the figures are written into the one folder of `models`: its model card and report.
 
     Returns:
@@ -105,7 +109,7 @@ def benchmark(
     """
     from pocketbert.pipeline.direct import measure_folders
 
-    return measure_folders([Path(m) for m in models], options, texts, [Path(i) for i in imports], record)
+    return measure_folders([Path(m) for m in models], options, texts, [Path(i) for i in imports], record, facts)
 
 
 def sensitivity(

@@ -16,6 +16,7 @@ from pocketbert.cli.output import print_json, print_table
 from pocketbert.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
+    from pocketbert.benchmarks.devices.runners.facts import Fact
     from pocketbert.benchmarks.options import BenchmarkOptions
 
 
@@ -35,7 +36,17 @@ def benchmark(
         typer.Option(
             "--import",
             help="Add the JSON file that the folder's coreml/benchmark_on_mac.py wrote on a Mac, or the Android demo app on a "
-            "phone; may be repeated. With -m its files must be those of the folder.",
+            "phone, or a text that benchmark_model or onnxruntime_perf_test printed; may be repeated. With -m its files must be "
+            "those of the folder; a text needs -m.",
+        ),
+    ] = None,
+    fact: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fact",
+            metavar="[TEXT:]KEY=VALUE",
+            help="Tell what imported texts do not, as device='Pixel 8', file=tflite/model.tflite, length=32 or threads=1; of one "
+            "text with its file's name in front. May be repeated.",
         ),
     ] = None,
     local: Annotated[
@@ -175,6 +186,7 @@ def benchmark(
     from pocketbert.benchmarks.report.compiled import compiled_lines, compiled_table
     from pocketbert.benchmarks.report.estimated import estimated_table
     from pocketbert.benchmarks.report.output import check_output, latency_table, session_lines, write_result
+    from pocketbert.benchmarks.report.reported import reported_lines, reported_table
     from pocketbert.core.data.streams import read_texts
     from pocketbert.core.errors import GateError
 
@@ -200,6 +212,7 @@ def benchmark(
         ),
         texts=texts,
         imports=files,
+        facts=_facts(fact or []),
         record=record,
     )
     if output is not None:
@@ -211,7 +224,10 @@ def benchmark(
             print_table(*compiled_table(result.compilations))
         if any(one.estimate for one in result.compilations):
             print_table(*estimated_table(result.compilations))
-        print("\n".join([*session_lines(result), *compiled_lines(result.compilations)]))
+        if result.reported:
+            print_table(*reported_table(result.reported))
+        lines = [*session_lines(result), *compiled_lines(result.compilations), *reported_lines(result.reported)]
+        print("\n".join(lines))
     slowdowns = compare(result, earlier, str(baseline)) if earlier else []
     if json:
         print_json({**result.to_dict(), **({"baseline": [s.words for s in slowdowns]} if earlier else {})})
@@ -238,6 +254,21 @@ def _given(
     if gaps is not None:
         changes["gaps_ms"] = _idle_times(gaps)
     return replace(preset_options(preset), **changes)
+
+
+def _facts(written: list[str]) -> list[Fact]:
+    """Read the values of ``--fact``."""
+    from pocketbert.benchmarks.devices.runners.facts import parse_fact
+
+    out, problems = [], []
+    for one in written:
+        try:
+            out.append(parse_fact(one))
+        except ValueError as error:
+            problems.append(Problem("--fact", f"{error}.", "For example --fact device='Pixel 8'"))
+    if problems:
+        raise InputError(problems)
+    return out
 
 
 def _idle_times(text: str) -> list[float]:

@@ -28,6 +28,7 @@ from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import KIND
 
 if TYPE_CHECKING:
+    from pocketbert.benchmarks.devices.runners.facts import Fact
     from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.options import BenchmarkOptions
 
@@ -109,6 +110,7 @@ def measure_folders(
     texts: Sequence[Text],
     imports: Sequence[Path],
     record: bool,
+    facts: Sequence[Fact] = (),
 ) -> BenchmarkResult:
     """See `pocketbert.api.benchmark`."""
     if record and (len(models) != 1 or is_marked(models[0], KIND)):
@@ -119,7 +121,10 @@ def measure_folders(
     if record and options is not None and not imports and only_compiled(options.devices):
         what = "writes latencies into the folder, and files are only compiled for the devices named."
         raise InputError(Problem("--record", what, "Name a device that runs files as well, such as --device local."))
-    result = benchmark_folders(models, options, texts, imports)
+    result = benchmark_folders(models, options, texts, imports, facts)
+    if record and not result.sessions:
+        what = "writes latencies of devices into the folder, and texts only were imported."
+        raise InputError(Problem("--record", what, "Leave --record away, or measure on a device as well."))
     if record and all(a.passed for s in result.sessions for a in s.answers):
         record_benchmark(models[0], result)
     return result

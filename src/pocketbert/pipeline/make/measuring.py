@@ -27,6 +27,7 @@ from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.make.labelled import labelled_rows
 
 if TYPE_CHECKING:
+    from pocketbert.benchmarks.devices.runners.facts import Fact
     from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
     from pocketbert.benchmarks.options import BenchmarkOptions
 
@@ -151,11 +152,16 @@ def only_compiled(devices: Sequence[str]) -> bool:
 
 
 def benchmark_folders(
-    models: Sequence[Path], options: BenchmarkOptions | None, texts: Sequence[Text], imports: Sequence[Path]
+    models: Sequence[Path],
+    options: BenchmarkOptions | None,
+    texts: Sequence[Text],
+    imports: Sequence[Path],
+    facts: Sequence[Fact] = (),
 ) -> BenchmarkResult:
     """Measure the files of artefact folders; see `pocketbert.api.benchmark`."""
-    from pocketbert.benchmarks.devices.importing import import_results
+    from pocketbert.benchmarks.devices.importing import import_all
     from pocketbert.benchmarks.options import FOLDER_OPTIONS
+    from pocketbert.benchmarks.results import nothing_timed
 
     models = [artefact_folder(folder) for folder in models]
     chosen = options or FOLDER_OPTIONS
@@ -167,10 +173,13 @@ def benchmark_folders(
     chosen = dataclasses.replace(chosen, devices=names) if by_app else chosen
     with tempfile.TemporaryDirectory(prefix="pocketbert-app-") as folder:
         measured = [_measured_by_app(name, models, chosen, Path(folder) / f"{n}.json") for n, name in enumerate(by_app)]
-        imported = import_results([*imports, *measured], models)
+        found = import_all([*imports, *measured], models, facts)
+    imported, reported = found.sessions, found.reported
     variants = folder_variants(models, names) if names else []
     if imported and not variants:
-        return imported[0].model_copy(update={"others": imported[1:]})
+        return imported[0].model_copy(update={"others": imported[1:], "reported": reported})
+    if reported and not variants:
+        return nothing_timed((), chosen).model_copy(update={"reported": reported})
     if not variants:
         raise InputError(
             Problem(
@@ -180,7 +189,7 @@ def benchmark_folders(
             )
         )
     result = measure(variants, texts, chosen, labelled=_labelled(models, chosen))
-    return result.model_copy(update={"others": [*result.others, *imported]})
+    return result.model_copy(update={"others": [*result.others, *imported], "reported": reported})
 
 
 def _measured_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions, destination: Path) -> Path:

@@ -1,0 +1,3 @@
+"""The command line."""
+
+from support.fixtures import cli
