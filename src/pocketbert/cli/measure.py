@@ -17,6 +17,7 @@ from pocketbert.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.devices.runners.facts import Fact
+    from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.options import BenchmarkOptions
 
 
@@ -183,10 +184,7 @@ def benchmark(
     from pocketbert import api
     from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.regression import check_repeats, compare
-    from pocketbert.benchmarks.report.compiled import compiled_lines, compiled_table
-    from pocketbert.benchmarks.report.estimated import estimated_table
-    from pocketbert.benchmarks.report.output import check_output, latency_table, session_lines, write_result
-    from pocketbert.benchmarks.report.reported import reported_lines, reported_table
+    from pocketbert.benchmarks.report.output import check_output, write_result
     from pocketbert.core.data.streams import read_texts
     from pocketbert.core.errors import GateError
 
@@ -218,16 +216,7 @@ def benchmark(
     if output is not None:
         write_result(result, output, folders)
     if not json:
-        if result.sessions:
-            print_table(*latency_table(result))
-        if result.compilations:
-            print_table(*compiled_table(result.compilations))
-        if any(one.estimate for one in result.compilations):
-            print_table(*estimated_table(result.compilations))
-        if result.reported:
-            print_table(*reported_table(result.reported))
-        lines = [*session_lines(result), *compiled_lines(result.compilations), *reported_lines(result.reported)]
-        print("\n".join(lines))
+        _show(result)
     slowdowns = compare(result, earlier, str(baseline)) if earlier else []
     if json:
         print_json({**result.to_dict(), **({"baseline": [s.words for s in slowdowns]} if earlier else {})})
@@ -254,6 +243,24 @@ def _given(
     if gaps is not None:
         changes["gaps_ms"] = _idle_times(gaps)
     return replace(preset_options(preset), **changes)
+
+
+def _show(result: BenchmarkResult) -> None:
+    """Print the tables of a result, and where its figures come from."""
+    from pocketbert.benchmarks.report.compiled import compiled_lines, compiled_table
+    from pocketbert.benchmarks.report.estimated import estimated_table
+    from pocketbert.benchmarks.report.output import latency_table, session_lines
+    from pocketbert.benchmarks.report.reported import reported_lines, reported_table
+
+    if result.sessions:
+        print_table(*latency_table(result))
+    if result.compilations:
+        print_table(*compiled_table(result.compilations))
+    if any(one.estimate for one in result.compilations):
+        print_table(*estimated_table(result.compilations))
+    if result.reported:
+        print_table(*reported_table(result.reported))
+    print("\n".join([*session_lines(result), *compiled_lines(result.compilations), *reported_lines(result.reported)]))
 
 
 def _facts(written: list[str]) -> list[Fact]:
