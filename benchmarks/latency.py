@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pocketbert.benchmarks import results, wording
+from pocketbert.benchmarks import results
 from pocketbert.benchmarks.answers import ANSWERED, compare_answers
+from pocketbert.benchmarks.block import Block, Tick
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.compiling import Target, compile_for
 from pocketbert.benchmarks.devices.protocol import Answering, Bringing, Connection, Profiling, Service
 from pocketbert.benchmarks.devices.table import compiler_of, connect, device, service_of
+from pocketbert.benchmarks.fresh import can_start, run_fresh
 from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, Profile, Sustained, TokenizerTime
-from pocketbert.benchmarks.timing import BURST, Cell, interleave, sustain
+from pocketbert.benchmarks.timing import Cell, sustain
 from pocketbert.core.compare.evaluate import EvalSet
-from pocketbert.core.devices import DeviceName, Figure, parse_measuring_device
+from pocketbert.core.devices import LOCAL, DeviceName, Figure, parse_measuring_device
 from pocketbert.core.errors import InputError, PocketBertError, Problem
 from pocketbert.core.host.progress import Meter, say
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.seeds import generator
 
 PROFILE_RUNS = 10
-WARMUP_SHARE, IDLE_SHARE = 0.25, 0.5
-"""Most of the time that warm-up, and inferences after idle times, may take."""
-SINGLES = 20
-"""Most inferences of a variant after an idle time in one repeat: each costs the idle time."""
-
-Tick = Callable[[str], None]
 
 
 def benchmark(
@@ -169,7 +165,8 @@ class _Session:
         steps = len(lengths) + len(self._gaps)
         minutes = len(self.variants) * bool(options.sustained_min)
         last = len(self.variants) * self._profiles_last
-        work = minutes + last + len(counts) * (len(self.variants) * (1 + len(lengths)) + options.repeats * steps)
+        warmups = 0 if self.fresh else len(lengths)
+        work = minutes + last + len(counts) * (len(self.variants) * (1 + warmups) + options.repeats * steps)
         label = options.label and (options.label if len(options.devices) == 1 else f"{options.label} on {self.name}")
         with Meter(label, work) as meter:
 
@@ -184,7 +181,7 @@ class _Session:
                 now = time.monotonic()
                 deadline = now + (began + self.budget_s - now) / (len(counts) - number)
                 cells, load = self._block(inputs, lengths, count, deadline, tick)
-                measured = results.Measured(self.name, self.connection.machine(), count, load)
+                measured = results.Measured(self.name, self.connection.machine(), count, load, self.fresh)
                 measurements += [measured.measurement(c, cold[c.variant.name, count]) for c in cells]
                 self.made += [len(repeat) for c in cells for repeat in c.repeats if not c.gap_ms]
                 comparisons += measured.comparisons(cells, self.baseline)
@@ -308,32 +305,29 @@ class _Session:
         tick: Tick,
     ) -> tuple[list[Cell], Load]:
         """Everything at one thread count; all files are open at once, and only here."""
-        order = generator(self.options.seed, "benchmark order", self.threads.index(threads))
-        timed = Figure.LATENCY in self.name.info.figures
-        opened = {v.name: self.connection.open(v.file, threads) for v in self.variants}
-        groups = [[Cell(v, opened[v.name], x, inputs[v.name, x], timed) for v in self.variants] for x in lengths]
-        cells = [cell for group in groups for cell in group]
-        allowance = WARMUP_SHARE * (deadline - time.monotonic()) / len(cells)
-        for cell in cells:
-            cell.warm_up(allowance)
-            tick(f"{wording.threads(threads)}: warm-up")
-        cost_s = sum(c.cost_ms for c in cells) / 1000 * (1 + 1 / BURST)
-        idle = [[c.after_idle(gap) for c in groups[0]] for gap in self._gaps]
-        idle_s = sum(c.gap_ms + c.cost_ms for group in idle for c in group) / 1000
-        watch, runs, singles = self.connection.watch(), self.options.runs, min(SINGLES, self.options.runs)
-        least_s = self.options.least_s / self.options.repeats if timed else 0.0
-        for repeat in range(self.options.repeats):
-            # Planned again each time and only ever downwards: the machine may have become slower meanwhile.
-            left = (deadline - time.monotonic()) / (self.options.repeats - repeat)
-            singles = min(singles, max(BURST, int(IDLE_SHARE * left / idle_s))) if idle else 0
-            left -= singles * idle_s
-            if not least_s:  # else all runs are made, whatever they take
-                runs = min(runs, max(BURST, int(left / max(cost_s, 1e-9)) // BURST * BURST))
-            for group in [*groups, *idle]:
-                count = singles if group[0].gap_ms else runs
-                interleave(group, count, order, 0.0 if group[0].gap_ms else least_s)
-                tick(f"{wording.threads(threads)}, {wording.pace(group[0].length, group[0].gap_ms)}, {count} runs")
-        return [*cells, *(c for group in idle for c in group)], watch.stop()
+        options, timed = self.options, Figure.LATENCY in self.name.info.figures
+        block = Block(
+            variants=self.variants,
+            threads=threads,
+            lengths=lengths,
+            gaps_ms=self._gaps,
+            runs=options.runs,
+            repeats=options.repeats,
+            least_s=options.least_s / options.repeats if timed else 0.0,
+            timed=timed,
+            seed=(options.seed, "benchmark order", self.threads.index(threads)),
+        )
+        watch = self.connection.watch()
+        if self.fresh:
+            cells = run_fresh(block, inputs, deadline, tick)
+        else:
+            cells = block.run(self.connection, inputs, deadline, tick)
+        return cells, watch.stop()
+
+    @property
+    def fresh(self) -> bool:
+        """Whether every repeat is made in a new process: asked for, and possible on this machine only."""
+        return self.options.fresh and str(self.name) == LOCAL and can_start()
 
 
 def _longest_feed(inputs: Mapping[tuple[str, Length], list[Feed]], variant: Variant, lengths: Sequence[Length]) -> Feed:

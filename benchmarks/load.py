@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,12 +72,12 @@ class LoadWatch:
     def __init__(self) -> None:
         self._before, self._celsius, self._mhz = _average(), _temperatures(), _clock_rates()
         self._energy = PackageWatch()
-        self._busy, self._own, self._wall = _busy_seconds(), time.process_time(), time.monotonic()
+        self._busy, self._own, self._wall = _busy_seconds(), _own_seconds(), time.monotonic()
 
     def stop(self) -> Load:
         """The load since this object was made."""
         wall = time.monotonic() - self._wall
-        others = (_busy_seconds() - self._busy) - (time.process_time() - self._own)
+        others = (_busy_seconds() - self._busy) - (_own_seconds() - self._own)
         share = others / (wall * (psutil.cpu_count() or 1)) if wall > 0 else 0.0
         return Load(
             before=self._before,
@@ -91,6 +92,12 @@ class LoadWatch:
 def _average() -> float | None:
     value = load_average()
     return None if math.isnan(value) else value
+
+
+def _own_seconds() -> float:
+    """CPU seconds of this process and of those that it started and waited for, which time files too."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
 
 
 def _busy_seconds() -> float:

@@ -38,6 +38,7 @@ class BenchmarkOptions:
         data: Labelled rows on which emulated files are scored in place of golden rows and texts; of one folder's task.
         sustained_min: Minutes that each file runs without a pause at the end, at the first thread count and length; 0 for none.
             They are not part of the budget.
+        fresh: Whether every repeat on this machine is made by a fresh process, so that intervals hold how processes differ.
         least_s: Seconds of timed inferences that every figure without idle time has at least, all repeats together; `runs`
             are made at any rate then, whatever the budget. 0 for no such bound.
     """
@@ -55,6 +56,7 @@ class BenchmarkOptions:
     label: str = "benchmark"
     data: DataSource | None = None
     app: bool = False
+    fresh: bool = False
     least_s: float = 0.0
     sustained_min: float = 0.0
 
@@ -118,6 +120,7 @@ def preset_options(name: str) -> BenchmarkOptions:
         budget_s=preset.budget_s,
         least_s=preset.least_s,
         profile=preset.profile,
+        fresh=preset.fresh,
     )
 
 

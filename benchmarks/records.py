@@ -129,6 +129,7 @@ class Protocol(Record):
         runs_asked: Timed inferences per variant and repeat that were asked for.
         runs_made: Fewest and most timed inferences per variant and repeat that were really made.
         repeats: Passes over everything.
+        fresh: Whether every repeat was made by a fresh process; intervals of ratios then come from the repeats.
         burst: Timed inferences of one variant before the next one has its turn.
         budget_s: Time allowed; 0 where there was no limit.
         took_s: Time taken.
@@ -144,6 +145,7 @@ class Protocol(Record):
     runs_asked: int
     runs_made: tuple[int, int]
     repeats: int
+    fresh: bool = False
     burst: int
     budget_s: float
     took_s: float

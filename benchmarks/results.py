@@ -17,7 +17,7 @@ from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measu
 from pocketbert.benchmarks.operators.times import OpTimes
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.records import Length, Profile, Protocol, TokenizerTime
-from pocketbert.benchmarks.statistics import Statistics, paired_ratio, repeat_interval
+from pocketbert.benchmarks.statistics import Statistics, repeat_interval, time_ratio
 from pocketbert.benchmarks.timing import BURST, STABLE, WARMUP_LEAST, WARMUP_MOST, Cell
 from pocketbert.core.devices import DeviceName, Figure
 from pocketbert.core.disk.files import sha256_file
@@ -50,6 +50,11 @@ class Session(Shape):
         """The variant that the others are compared with."""
         ...
 
+    @property
+    def fresh(self) -> bool:
+        """Whether every repeat was made by a fresh process."""
+        ...
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -60,12 +65,14 @@ class Measured:
         machine: Its CPU and ISA.
         threads: Threads within an operator.
         load: What else it did.
+        fresh: Whether every repeat was made by a fresh process.
     """
 
     device: DeviceName
     machine: Machine
     threads: int
     load: Load
+    fresh: bool = False
 
     def measurement(self, cell: Cell, cold: ColdRun | None) -> Measurement:
         """The record of a cell. Times of a device whose times are no latency are left out."""
@@ -107,10 +114,8 @@ class Measured:
                 threads=self.threads,
                 length=c.length,
                 gap_ms=c.gap_ms,
-                wall=paired_ratio(c.round_medians(), base[c.length, c.gap_ms].round_medians()),
-                cpu=paired_ratio(c.round_medians(cpu=True), base[c.length, c.gap_ms].round_medians(cpu=True))
-                if c.cpu_ms
-                else None,
+                wall=time_ratio(c.wall_ms, base[c.length, c.gap_ms].wall_ms, c.turn, self.fresh),
+                cpu=time_ratio(c.cpu_ms, base[c.length, c.gap_ms].cpu_ms, c.turn, self.fresh) if c.cpu_ms else None,
                 provenance=self.device.info.figures[Figure.LATENCY],
             )
             for c in cells
@@ -187,7 +192,7 @@ def protocol(session: Session, lengths: list[Length], measurements: Sequence[Mea
     options, made = session.options, session.made
     budget_s = options.budget_s if len(options.devices) == 1 else round(session.budget_s, 1)
     return Protocol(
-        description=_describe(session.connection.method, measurements) + _least(options),
+        description=_describe(session.connection.method, measurements, session.fresh) + _least(options),
         baseline=session.baseline,
         threads=session.threads,
         lengths=lengths,
@@ -195,6 +200,7 @@ def protocol(session: Session, lengths: list[Length], measurements: Sequence[Mea
         runs_asked=options.runs,
         runs_made=(min(made), max(made)),
         repeats=options.repeats,
+        fresh=session.fresh,
         burst=BURST,
         budget_s=0.0 if options.least_s else budget_s,
         took_s=round(took_s, 2),
@@ -264,18 +270,25 @@ def _least(options: BenchmarkOptions) -> str:
     )
 
 
-def _describe(method: str, measurements: Sequence[Measurement]) -> str:
+def _describe(method: str, measurements: Sequence[Measurement], fresh: bool) -> str:
     gaps = sorted({m.gap_ms for m in measurements if m.gap_ms})
     idle = (
         f"After idle times ({', '.join(f'{g:g} ms' for g in gaps)}) files take turns of one inference each. "
         if gaps
         else ""
     )
+    processes = "Every repeat opens all files in a fresh process. " if fresh else ""
+    ratios = (
+        "the means of the logarithms of the repeats' ratios, and Student's t"
+        if fresh
+        else "order statistics of the rounds' ratios"
+    )
     return (
         "Batch 1; unpadded where a file takes any length, else padded to the smallest length that it takes. Files take turns in bursts "
         f"of {BURST} timed inferences, in a new order each round, "
         "after one untimed inference each; a repeat visits every length. Warm-up: every input shape once, then until "
-        f"the medians of two windows agree within {STABLE * 100:.0f} %, {WARMUP_LEAST} to {WARMUP_MOST} runs. {idle}{method} "
+        f"the medians of two windows agree within {STABLE * 100:.0f} %, {WARMUP_LEAST} to {WARMUP_MOST} runs. {processes}{idle}{method} "
         "Percentiles are nearest-rank; intervals are 95 %: for times, Student's t on the logarithms of the repeats' "
-        "medians; for ratios, order statistics of the rounds' ratios."
+        "medians; for ratios, "
+        f"{ratios}."
     )

@@ -89,10 +89,10 @@ class Ratio(_Frozen):
     """How two series of paired timings compare: below 1, the first one is faster.
 
     Attributes:
-        median: Median of the paired ratios.
-        low: Lower end of the interval of that median.
+        median: Median of the paired ratios; of fresh processes, the geometric mean of their medians.
+        low: Lower end of its interval.
         high: Upper end.
-        pairs: Number of pairs.
+        pairs: Number of pairs; of fresh processes, their number.
         confidence: Coverage of the interval. 0.95 or a little more from 6 pairs on; less with fewer.
     """
 
@@ -190,6 +190,50 @@ def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
         high=math.exp(logs[-1 - cut]),
         pairs=len(logs),
         confidence=coverage,
+    )
+
+
+def time_ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], turn: int, fresh: bool = False) -> Ratio:
+    """Compare two files by the repeats in which they took turns.
+
+    Args:
+        a: Timings in ms of the first, [repeats][runs].
+        b: Timings of the second, taken in the same rounds.
+        turn: Timings of one turn.
+        fresh: Whether every repeat was made by a fresh process.
+
+    Returns:
+        `paired_ratio` of all rounds; of three fresh processes or more `repeated_ratio`.
+    """
+    if fresh and len(a) >= REPEATS_LEAST:
+        pairs = zip(a, b, strict=True)
+        return repeated_ratio(
+            [paired_ratio(burst_medians([x], turn), burst_medians([y], turn)).median for x, y in pairs]
+        )
+    return paired_ratio(burst_medians(a, turn), burst_medians(b, turn))
+
+
+def repeated_ratio(ratios: Sequence[float]) -> Ratio:
+    """Combine the ratios of fresh processes, each the median of its rounds.
+
+    A t interval over logarithms, as `repeat_interval`: processes differ from each other by more than the rounds of one, so
+    that an interval of all rounds would be too narrow by half.
+
+    Args:
+        ratios: At least three, positive.
+
+    Returns:
+        Their geometric mean with its interval.
+    """
+    interval = repeat_interval(ratios)
+    if interval is None:
+        raise ValueError(f"an interval needs {REPEATS_LEAST} repeats, got {len(ratios)}")
+    return Ratio(
+        median=math.exp(float(np.mean(np.log(ratios)))),
+        low=interval.low,
+        high=interval.high,
+        pairs=len(ratios),
+        confidence=interval.confidence,
     )
 
 

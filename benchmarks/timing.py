@@ -128,9 +128,10 @@ class Cell:
         time.sleep(self.gap_ms / 1000)
         self.repeats[-1] += self._run([number])
 
-    def round_medians(self, cpu: bool = False) -> list[float]:
-        """Median in ms of each turn, all repeats after one another; entry i is round i of every variant."""
-        return burst_medians(self.cpu_ms if cpu else self.wall_ms, 1 if self.gap_ms else BURST)
+    @property
+    def turn(self) -> int:
+        """Timed inferences of one turn; entry i of the turns' medians is round i of every variant."""
+        return 1 if self.gap_ms else BURST
 
 
 def interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s: float = 0.0) -> None:
@@ -146,7 +147,7 @@ def interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s
     """
     for cell in cells:
         cell.repeats.append([])
-    turn = 1 if cells[0].gap_ms else BURST
+    turn = cells[0].turn
     with _no_garbage_collection():
         first = 0
         while first < runs or min(sum(s.wall_ms for s in c.repeats[-1]) for c in cells) < least_s * 1000:

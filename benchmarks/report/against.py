@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Variant
-from pocketbert.benchmarks.statistics import Ratio, burst_medians, paired_ratio
+from pocketbert.benchmarks.statistics import Ratio, time_ratio
 
 
 def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
@@ -25,7 +25,7 @@ def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
     for other in session.measurements:
         if other.variant in others and (other.threads, other.length, other.gap_ms) == condition:
             turn = 1 if m.gap_ms else session.protocol.burst
-            return paired_ratio(burst_medians(m.wall_ms, turn), burst_medians(other.wall_ms, turn))
+            return time_ratio(m.wall_ms, other.wall_ms, turn, session.protocol.fresh)
     return None
 
 

@@ -7,6 +7,7 @@ import pytest
 from pocketbert.benchmarks import timing
 from pocketbert.benchmarks.devices import Sample
 from pocketbert.benchmarks.load import Load
+from pocketbert.benchmarks.statistics import burst_medians
 from pocketbert.benchmarks.timing import BURST, SLICES, WARMUP_LEAST, WARMUP_MOST, Cell, interleave, sustain
 
 
@@ -63,7 +64,7 @@ def test_after_idle_times_variants_take_turns_of_one_inference(monkeypatch):
     assert all(set(names[i : i + 3]) == {"a", "b", "c"} for i in range(0, 12, 3))
     for cell in group:
         assert [len(r) for r in cell.wall_ms] == [4]
-        assert cell.round_medians() == cell.wall_ms[0]  # a round is one inference
+        assert burst_medians(cell.wall_ms, cell.turn) == cell.wall_ms[0]  # a round is one inference
         assert cell.warmup_runs == 12
     assert [c.repeats for c in warm] == [repeats([1.0])] * 3
 
@@ -74,13 +75,13 @@ def test_every_timed_inference_is_kept_per_repeat():
         interleave(group, runs, np.random.default_rng(0))
     for cell in group:
         assert [len(r) for r in cell.wall_ms] == [len(r) for r in cell.cpu_ms] == [12, 7]
-        assert len(cell.round_medians()) == len(cell.round_medians(cpu=True)) == 3 + 2
+        assert len(burst_medians(cell.wall_ms, cell.turn)) == len(burst_medians(cell.cpu_ms, cell.turn)) == 3 + 2
 
 
 def test_round_medians_pair_by_round():
     (cell,) = cells([], names=("a",))
     cell.repeats = repeats([1.0, 2.0, 3.0, 4.0, 100.0, 7.0], [5.0, 5.0, 5.0])
-    assert cell.round_medians() == [3.0, 7.0, 5.0]
+    assert burst_medians(cell.wall_ms, cell.turn) == [3.0, 7.0, 5.0]
 
 
 def orders(seed):

@@ -26,7 +26,7 @@ class BenchmarkSection(Section):
     )
     threads: list[PositiveInt] = Field([1, 2], min_length=1, description="Thread counts.")
     runs: int = Field(100, ge=10, description="Timed inferences per variant and repeat.")
-    repeats: int = Field(3, ge=2, description="Repeats, for the interval.")
+    repeats: int = Field(5, ge=2, description="Repeats, for the interval.")
     gaps_ms: list[Annotated[float, Field(gt=0, le=MOST_GAP_MS)]] = Field(
         [100.0], description="Idle times in ms; single inferences after them are timed too, on real text."
     )

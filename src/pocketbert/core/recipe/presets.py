@@ -35,6 +35,7 @@ class PresetSettings:
         budget_s: Most seconds for everything.
         least_s: Least seconds of timed inferences of each figure, whatever the budget; 0 for no such bound.
         profile: Whether time per operator is measured.
+        fresh: Whether every repeat on this machine is made by a fresh process.
     """
 
     runs: int
@@ -44,12 +45,13 @@ class PresetSettings:
     budget_s: float = 120.0
     least_s: float = 0.0
     profile: bool = False
+    fresh: bool = False
 
 
 PRESETS: Mapping[Preset, PresetSettings] = MappingProxyType(
     {
         Preset.QUICK: PresetSettings(runs=35, repeats=3, budget_s=10.0),
-        Preset.STANDARD: PresetSettings(100, 3, (32, 64, 128), (100.0,), profile=True),
-        Preset.MLPERF: PresetSettings(MLPERF_RUNS // _MLPERF_REPEATS, _MLPERF_REPEATS, least_s=MLPERF_S),
+        Preset.STANDARD: PresetSettings(100, 5, (32, 64, 128), (100.0,), profile=True, fresh=True),
+        Preset.MLPERF: PresetSettings(MLPERF_RUNS // _MLPERF_REPEATS, _MLPERF_REPEATS, least_s=MLPERF_S, fresh=True),
     }
 )
