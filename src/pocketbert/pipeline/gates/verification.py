@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -97,3 +99,8 @@ def told_confidence(confidence: Confidence | None) -> str:
     return (
         f"calibration error {before}, with temperature {confidence.temperature:g} {after} on {confidence.measured_on}"
     )
+
+
+def read_verification(path: Path) -> Verification:
+    """Read ``verify.json``."""
+    return Verification.model_validate(json.loads(path.read_text(encoding="utf-8")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -394,8 +393,3 @@ def report_gates(result: Verification) -> None:
         say(f"  {note}")
     for line, failed in result.summary():
         say(f"  {line}", style="red" if failed else "green")
-
-
-def read_verification(path: Path) -> Verification:
-    """Read ``verify.json``."""
-    return Verification.model_validate(json.loads(path.read_text(encoding="utf-8")))

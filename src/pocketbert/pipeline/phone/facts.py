@@ -25,8 +25,7 @@ from pocketbert.pipeline.formats.recipe_files import model_files, open_run_model
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.gates.stored.gate import UNDIVIDED
 from pocketbert.pipeline.gates.student import STUDENT, student_gates
-from pocketbert.pipeline.gates.verification import Verification
-from pocketbert.pipeline.gates.verify import read_verification
+from pocketbert.pipeline.gates.verification import Verification, read_verification
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.learn.training import CARD_FILE
 from pocketbert.pipeline.make.exporting import read_parity

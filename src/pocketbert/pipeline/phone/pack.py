@@ -38,8 +38,7 @@ from pocketbert.pipeline.formats.recipe_files import absent_files
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.gates.selftest import FILE_NAME as SELFTEST_FILE
 from pocketbert.pipeline.gates.selftest import write_selftest
-from pocketbert.pipeline.gates.verification import Verification
-from pocketbert.pipeline.gates.verify import read_verification
+from pocketbert.pipeline.gates.verification import Verification, read_verification
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.exporting import PARITY_FILE, read_parity
 from pocketbert.pipeline.make.measuring import is_measured
