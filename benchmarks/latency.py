@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 
 from pocketbert.benchmarks import results
 from pocketbert.benchmarks.answers import ANSWERED, compare_answers
-from pocketbert.benchmarks.block import Block, Tick
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.compiling import Target, compile_for
 from pocketbert.benchmarks.devices.protocol import Answering, Bringing, Connection, Profiling, Service
 from pocketbert.benchmarks.devices.table import compiler_of, connect, device, service_of
-from pocketbert.benchmarks.fresh import can_start, run_fresh
 from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, Profile, Sustained, TokenizerTime
-from pocketbert.benchmarks.timing import Cell, sustain
+from pocketbert.benchmarks.timing.block import Block, Tick
+from pocketbert.benchmarks.timing.cell import Cell, sustain
+from pocketbert.benchmarks.timing.fresh import can_start, run_fresh
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import LOCAL, DeviceName, Figure, parse_measuring_device
 from pocketbert.core.errors import InputError, PocketBertError, Problem

@@ -18,7 +18,7 @@ from pocketbert.benchmarks.operators.times import OpTimes
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.records import Length, Profile, Protocol, TokenizerTime
 from pocketbert.benchmarks.statistics import Statistics, repeat_interval, time_ratio
-from pocketbert.benchmarks.timing import BURST, STABLE, WARMUP_LEAST, WARMUP_MOST, Cell
+from pocketbert.benchmarks.timing.cell import BURST, STABLE, WARMUP_LEAST, WARMUP_MOST, Cell
 from pocketbert.core.devices import DeviceName, Figure
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.host.hardware import Machine, machine

@@ -26,7 +26,7 @@ from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.statistics import paired_ratio
-from pocketbert.benchmarks.timing import BURST, burst_medians
+from pocketbert.benchmarks.timing.cell import BURST, burst_medians
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.disk.files import path_bytes, write_atomic
 from pocketbert.core.families import family_of

@@ -19,7 +19,7 @@ from pocketbert.quantize.onnx.qnn.encodings import Encoding
 DOMAIN = "com.microsoft"
 """Where 16-bit QuantizeLinear exists in opset 20; in ONNX itself it came with 21, which older phone builds do not read."""
 WIDE, NARROW = 16, 8
-LAYOUT = ("Reshape", "Transpose", "Slice", "Squeeze", "Unsqueeze", "Identity", "Gather", "Flatten", "Expand")
+LAYOUT = ("Reshape", "Transpose", "Slice", "Squeeze", "Unsqueeze", "Identity", "Gather", "Flatten", "Expand", "Split")
 """Operators that move numbers: results have the encoding of what they read."""
 
 
@@ -117,11 +117,12 @@ class Writer:
             copy.input[2] = self._bias(node.input[2], unit, node.output[0])
 
     def _result(self, node: Any, encoding: Encoding) -> None:
-        """Quantize what a node computes; an output of the graph keeps its name."""
-        name = node.output[0]
-        if name in self._outputs:
-            node.output[0] = f"{name}_exact"
-        self._written[name] = self._through(node.output[0], name, encoding, name if name in self._outputs else None)
+        """Quantize what a node computes, all parts of it; an output of the graph keeps its name."""
+        for at, name in enumerate([*node.output]):
+            if name in self._outputs:
+                node.output[at] = f"{name}_exact"
+            out = name if name in self._outputs else None
+            self._written[name] = self._through(node.output[at], name, encoding, out)
 
     def _in_bits(self, name: str, bits: int) -> _Written:
         """A computed tensor in 8 or 16 bits: as it was written, or converted."""

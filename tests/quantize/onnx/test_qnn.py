@@ -179,3 +179,25 @@ def test_the_npu_takes_the_whole_graph(scheme: Scheme, soc: str, made: Made) -> 
     assert (compiled.failed, compiled.left, compiled.partitions) == ("", [], 1)
     emulated = np.concatenate([a["logits"] for a in compiled.answers])
     assert rms_error(emulated, answers(path, rows)) < 0.1
+
+
+def test_an_operator_with_several_results_is_followed_in_all_of_them(
+    exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As the split of a question-answering head into first and last tokens."""
+    model = onnx.load(exported("bert"))
+    for node in model.graph.node:
+        for at, name in enumerate(node.output):
+            node.output[at] = "all" if name == "logits" else name
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 2]), "parts"))
+    model.graph.node.append(onnx.helper.make_node("Split", ["all", "parts"], ["first", "logits"], axis=1))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("first", TensorProto.FLOAT, ["batch", 1]))
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 2
+    onnx.save(model, tmp_path / "parts.onnx")
+    quantize(tmp_path / "parts.onnx", tmp_path / "parts_qnn.onnx", plan(Scheme.A16W8, feeds(40)))
+    rows, exact = feeds(20, seed=1), [OnnxPredictor(tmp_path / n, threads=1) for n in ("parts.onnx", "parts_qnn.onnx")]
+    for name in ("first", "logits"):
+        fp32, small = (np.concatenate([np.asarray(p.run(r)[name]) for r in rows]) for p in exact)
+        assert 0 < rms_error(small, fp32) < WORST[Scheme.A16W8]
+    quantized = {n.input[0] for n in onnx.load(tmp_path / "parts_qnn.onnx").graph.node if n.op_type == "QuantizeLinear"}
+    assert {"first_exact", "logits_exact"} <= quantized

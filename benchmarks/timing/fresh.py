@@ -5,7 +5,7 @@ when a process begins. In an hour of runs on a quiet machine, ratios of two file
 one thread and by up to 15 % on two, and by less than half of that within one (`benchmarks/peers/repeats.py`). So each
 repeat opens all files in a new process, and intervals come from the repeats.
 
-``python -m pocketbert.benchmarks.fresh`` reads a request from stdin and prints the timings of one repeat.
+``python -m pocketbert.benchmarks.timing.fresh`` reads a request from stdin and prints the timings of one repeat.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from pocketbert.benchmarks.block import Block, Inputs, Tick
 from pocketbert.benchmarks.devices.protocol import Burst, Sample
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.measurement import Variant
 from pocketbert.benchmarks.records import Length
-from pocketbert.benchmarks.timing import Cell
+from pocketbert.benchmarks.timing.block import Block, Inputs, Tick
+from pocketbert.benchmarks.timing.cell import Cell
 from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
 
 HANGS_S = 1800.0
@@ -128,7 +128,7 @@ def can_start() -> bool:
 
 
 def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick) -> list[Cell]:
-    """Make every repeat of a block in a process of its own.
+    """Make every repeat of a block in a separate process.
 
     Args:
         block: What is timed.

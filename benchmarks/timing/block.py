@@ -11,7 +11,7 @@ from pocketbert.benchmarks.devices.protocol import Connection
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.measurement import Variant
 from pocketbert.benchmarks.records import Length
-from pocketbert.benchmarks.timing import BURST, Cell, interleave
+from pocketbert.benchmarks.timing.cell import BURST, Cell, interleave
 from pocketbert.core.seeds import generator
 
 WARMUP_SHARE, IDLE_SHARE = 0.25, 0.5

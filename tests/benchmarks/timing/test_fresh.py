@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketbert.benchmarks import fresh, load
+from pocketbert.benchmarks import load
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions, preset_options
 from pocketbert.benchmarks.statistics import burst_medians, paired_ratio, repeated_ratio, time_ratio
+from pocketbert.benchmarks.timing import fresh
 from pocketbert.core.errors import InputError, MachineError
 
 OPTIONS = BenchmarkOptions(
