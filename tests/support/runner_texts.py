@@ -2,8 +2,8 @@
 
 The forms are those of the logs in issues 53138 of tensorflow/tensorflow and 999 of google/XNNPACK (tables with tabs, lines
 without INFO), of newer logs with wide columns and the operators of XNNPACK in the table, of the sources in
-``tensorflow/lite/profiling`` and ``onnxruntime/test/perftest``, and of Arm's learning paths for onnxruntime_perf_test. Operators
-and numbers are those of no recording.
+``tensorflow/lite/profiling`` and ``onnxruntime/test/perftest``, and of Arm's learning paths for onnxruntime_perf_test. `PRINTED`
+and some lines of logs keep the numbers of these recordings; operators and the other numbers are those of none.
 """
 
 OLD = """STARTING!

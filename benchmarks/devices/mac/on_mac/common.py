@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import itertools
 import json
 import logging
 import subprocess
@@ -54,10 +55,15 @@ def files_of(path: Path) -> list[Path]:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write so that readers see the whole file or none."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Write so that readers see the whole file or none; whatever has the name of the unfinished file is left as it is."""
+    for number in itertools.count():
+        partial = path.with_name(f".{path.name}.{number}.partial")
+        with contextlib.suppress(FileExistsError):
+            stream = partial.open("x", encoding="utf-8")
+            break
     try:
-        partial.write_text(text, encoding="utf-8")
+        with stream:
+            stream.write(text)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

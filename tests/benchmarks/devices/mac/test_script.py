@@ -365,3 +365,16 @@ def test_a_disturbed_warm_up_is_not_called_stable(mac, monkeypatch):
     values = iter([t for t in times for _ in range(mac.WINDOW)])
     cell.warm_up()
     assert cell.content == {"warmup_runs": 60, "warmup_stable": False}
+
+
+def test_what_has_the_name_of_an_unfinished_file_stays(tmp_path):
+    from pocketbert.benchmarks.devices.mac.on_mac.common import write_atomic
+
+    (tmp_path / ".mac.json.0.partial").mkdir()
+    (tmp_path / ".mac.json.1.partial").write_text("somebody's")
+    write_atomic(tmp_path / "mac.json", "figures\n")
+    write_atomic(tmp_path / "mac.json", "new figures\n")
+    assert (tmp_path / "mac.json").read_text() == "new figures\n"
+    assert (tmp_path / ".mac.json.1.partial").read_text() == "somebody's"
+    names = [".mac.json.0.partial", ".mac.json.1.partial", "mac.json"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
