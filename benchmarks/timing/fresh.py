@@ -1,9 +1,10 @@
 """Repeats of a benchmark in fresh processes, one after the other.
 
-Two processes with the same file differ by more than the inferences of one: where memory, code and threads lie is decided
-when a process begins. In an hour of runs on a quiet machine, ratios of two files varied by 2 to 5 % between processes on
-one thread and by up to 15 % on two, and by less than half of that within one (`benchmarks/peers/repeats.py`). So each
-repeat opens all files in a new process, and intervals come from the repeats.
+Two processes with the same files differ by more than the rounds of one: where memory, code and threads lie is decided when a
+process begins. In an hour of runs on a quiet machine, ratios of two files varied by 2 to 7 % between processes on one thread
+and by up to 17 % on two, and intervals of the rounds of one process held later ratios in 67 % of cases instead of 90 %
+(docs/benchmarks.md, `benchmarks/peers/repeats.py`). So each repeat opens all files in a new process, and intervals come from
+the repeats.
 
 ``python -m pocketbert.benchmarks.timing.fresh`` reads a request from stdin and prints the timings of one repeat.
 """
