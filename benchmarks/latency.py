@@ -20,11 +20,12 @@ from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, Profile, Sustained, TokenizerTime
 from pocketbert.benchmarks.timing.block import Block, Tick
 from pocketbert.benchmarks.timing.cell import Cell, sustain
-from pocketbert.benchmarks.timing.fresh import can_start, run_fresh
+from pocketbert.benchmarks.timing.fresh import run_fresh
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import LOCAL, DeviceName, Figure, parse_measuring_device
 from pocketbert.core.errors import InputError, PocketBertError, Problem
 from pocketbert.core.host.progress import Meter, say
+from pocketbert.core.host.python import can_start_python
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.seeds import generator
 
@@ -277,7 +278,7 @@ class _Session:
             tick(f"{v.name}: time per operator")
             feed = _longest_feed(inputs, v, lengths)
             found = self.connection.profile(v.file, feed, count, PROFILE_RUNS)
-            out.append(results.profile_of(v, found, count, feed["input_ids"].shape[1]))
+            out.append(found.profile(v.name, count, feed["input_ids"].shape[1]))
         return out
 
     def _answers(self, inputs: dict[tuple[str, Length], list[Feed]]) -> list[AnswerCheck]:
@@ -327,7 +328,7 @@ class _Session:
     @property
     def fresh(self) -> bool:
         """Whether every repeat is made in a new process: asked for, and possible on this machine only."""
-        return self.options.fresh and str(self.name) == LOCAL and can_start()
+        return self.options.fresh and str(self.name) == LOCAL and can_start_python()
 
 
 def _longest_feed(inputs: Mapping[tuple[str, Length], list[Feed]], variant: Variant, lengths: Sequence[Length]) -> Feed:

@@ -14,7 +14,6 @@ from pocketbert.benchmarks.compiling import Target
 from pocketbert.benchmarks.devices.protocol import Connection
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
-from pocketbert.benchmarks.operators.times import OpTimes
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.records import Length, Profile, Protocol, TokenizerTime
 from pocketbert.benchmarks.statistics import Statistics, repeat_interval, time_ratio
@@ -161,24 +160,10 @@ def tokenizer_times(
 def profiles(variants: Sequence[Variant], cold: Mapping[str, ColdRun | None], threads: int) -> list[Profile]:
     """The profiles that were made, in the order of the variants."""
     return [
-        profile_of(v, found.ops, threads, found.start.length)
+        found.ops.profile(v.name, threads, found.start.length)
         for v in variants
         if (found := cold[v.name]) is not None and found.ops is not None
     ]
-
-
-def profile_of(variant: Variant, found: OpTimes, threads: int, length: int) -> Profile:
-    """The record of a profile that was measured."""
-    return Profile(
-        variant=variant.name,
-        threads=threads,
-        length=length,
-        runs=found.runs,
-        ops=found.ops,
-        placement=found.placement,
-        note=found.note,
-        provenance=Provenance.MEASURED,
-    )
 
 
 def missing_profiles(variants: Sequence[Variant], made: Sequence[Profile]) -> list[str]:

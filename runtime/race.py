@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.errors import MachineError
+from pocketbert.core.host.python import can_start_python
 from pocketbert.core.predict.predictor import fitting
 from pocketbert.runtime.engines import FilePredictor, filled
 from pocketbert.runtime.onnx import Spin
@@ -106,7 +107,7 @@ def race_apart(candidates: Sequence[Candidate], max_length: int, cadence: Cadenc
         MachineError: If the process crashes or hangs, as this one then would.
     """
     request = Request(candidates=list(candidates), max_length=max_length, rounds=ROUNDS, cadence=cadence)
-    if not sys.executable or getattr(sys, "frozen", False):  # it would start the application once more
+    if not can_start_python():
         return race(candidates, max_length, ROUNDS, cadence)
     # -P: a folder named like one of our imports in the user's working directory must not be picked up
     command = [sys.executable, "-P", "-m", __name__]

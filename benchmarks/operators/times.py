@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from pocketbert.benchmarks.records import OpShare, Placement
+from pocketbert.benchmarks.records import OpShare, Placement, Profile
+from pocketbert.core.types import Provenance
 
 WARMUP = 3
 """Inferences that a profile leaves out."""
@@ -24,3 +25,22 @@ class OpTimes(BaseModel):
     ops: list[OpShare]
     placement: list[Placement]
     note: str = ""
+
+    def profile(self, variant: str, threads: int, length: int) -> Profile:
+        """Return the record of a profile that was measured.
+
+        Args:
+            variant: Name of the file.
+            threads: Threads within an operator.
+            length: Tokens.
+        """
+        return Profile(
+            variant=variant,
+            threads=threads,
+            length=length,
+            runs=self.runs,
+            ops=self.ops,
+            placement=self.placement,
+            note=self.note,
+            provenance=Provenance.MEASURED,
+        )

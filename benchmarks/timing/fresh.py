@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from pydantic import BaseModel, ValidationError
 
 from pocketbert.benchmarks.devices.protocol import Burst, Sample
 from pocketbert.benchmarks.inputs import Feed
-from pocketbert.benchmarks.measurement import Variant
 from pocketbert.benchmarks.records import Length
 from pocketbert.benchmarks.timing.block import Block, Inputs, Tick
 from pocketbert.benchmarks.timing.cell import Cell
@@ -36,20 +35,15 @@ HANGS_S = 1800.0
 
 
 class Request(BaseModel):
-    """What one process does; fields as in `Block`.
+    """What one process does.
 
     Attributes:
+        block: What is timed, in one repeat.
         seconds: Time that it may take.
         inputs: File with the inputs, written by `write_inputs`.
     """
 
-    variants: list[Variant]
-    threads: int
-    lengths: list[Length]
-    gaps_ms: list[float]
-    runs: int
-    least_s: float
-    seed: tuple[int, str, int]
+    block: Block
     seconds: float
     inputs: Path
 
@@ -123,11 +117,6 @@ class _Merged:
         cell.repeats.append([Sample(w, c) for w, c in zip(series.wall_ms, series.cpu_ms, strict=True)])
 
 
-def can_start() -> bool:
-    """Whether a Python with this package can be started; a frozen application would start itself once more."""
-    return bool(sys.executable) and not getattr(sys, "frozen", False)
-
-
 def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick) -> list[Cell]:
     """Make every repeat of a block in a separate process.
 
@@ -151,7 +140,8 @@ def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick) -> list
         for repeat in range(block.repeats):
             left = (deadline - time.monotonic()) / (block.repeats - repeat)
             seed = (*block.seed[:2], block.seed[2] * 1000 + repeat)
-            answer = _apart(replace(block, runs=runs, seed=seed), path, left)
+            one_repeat = replace(block, runs=runs, repeats=1, seed=seed)
+            answer = _apart(Request(block=one_repeat, seconds=left, inputs=path))
             for series in answer.series:
                 merged.add(series)
             made = [len(s.wall_ms) for s in answer.series if not s.gap_ms]
@@ -162,18 +152,7 @@ def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick) -> list
     return list(merged.cells.values())
 
 
-def _apart(block: Block, path: Path, seconds: float) -> Answer:
-    request = Request(
-        variants=list(block.variants),
-        threads=block.threads,
-        lengths=list(block.lengths),
-        gaps_ms=list(block.gaps_ms),
-        runs=block.runs,
-        least_s=block.least_s,
-        seed=block.seed,
-        seconds=seconds,
-        inputs=path,
-    )
+def _apart(request: Request) -> Answer:
     # -P: a folder named like one of our imports in the user's working directory must not be picked up
     command = [sys.executable, "-P", "-m", __name__]
     try:
@@ -182,7 +161,7 @@ def _apart(block: Block, path: Path, seconds: float) -> Answer:
             input=request.model_dump_json(),
             capture_output=True,
             encoding="utf-8",
-            timeout=max(seconds, 0.0) + HANGS_S,
+            timeout=max(request.seconds, 0.0) + HANGS_S,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
@@ -233,19 +212,8 @@ def measure(request: Request) -> Answer:
     from pocketbert.benchmarks.devices.local import connect_local
 
     began = time.monotonic()
-    block = Block(
-        variants=request.variants,
-        threads=request.threads,
-        lengths=request.lengths,
-        gaps_ms=request.gaps_ms,
-        runs=request.runs,
-        repeats=1,
-        least_s=request.least_s,
-        timed=True,
-        seed=request.seed,
-    )
-    quiet: Callable[[str], None] = lambda _: None  # noqa: E731
-    cells = block.run(connect_local(""), read_inputs(request.inputs), began + request.seconds, quiet)
+    inputs, deadline = read_inputs(request.inputs), began + request.seconds
+    cells = request.block.run(connect_local(""), inputs, deadline, lambda _: None)
     return Answer(
         series=[
             Series(

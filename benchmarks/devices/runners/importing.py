@@ -13,8 +13,7 @@ from pocketbert.benchmarks.devices.runners.benchmark_model import has_operators,
 from pocketbert.benchmarks.devices.runners.facts import Fact, Told, told_of
 from pocketbert.benchmarks.devices.runners.perf_test import ONNX, read_perf_test, read_printed
 from pocketbert.benchmarks.devices.runners.texts import Kind, Settings, kind_of, read_text, settings_of
-from pocketbert.benchmarks.operators.times import OpTimes
-from pocketbert.benchmarks.records import Profile, Reported
+from pocketbert.benchmarks.records import Reported
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.benchmarks.wording import short_names
 from pocketbert.core.artefacts import ModelRecord
@@ -126,7 +125,7 @@ def _reported(path: Path, listed: Mapping[Path, Sequence[ModelRecord]], told: To
             threads=threads,
             length=length,
             settings=settings.others,
-            profile=None if operators is None else _profile(operators, file.name, threads, length),
+            profile=None if operators is None else operators.profile(file.name, threads, length),
             notes=[] if operators is None else [PROFILED],
             **figures,
         )
@@ -174,19 +173,6 @@ def _figures(kind: Kind, text: str) -> dict[str, Any]:
         },
         "peak_memory_bytes": times.memory_bytes,
     }
-
-
-def _profile(found: OpTimes, variant: str, threads: int, length: int) -> Profile:
-    return Profile(
-        variant=variant,
-        threads=threads,
-        length=length,
-        runs=found.runs,
-        ops=found.ops,
-        placement=found.placement,
-        note=found.note,
-        provenance=Provenance.MEASURED,
-    )
 
 
 def _settled(path: Path, key: str, told: int | None, given: int | None, problems: list[Problem]) -> int | None:
