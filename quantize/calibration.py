@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import GateError, InputError, Problem
+from pocketbert.core.families.ranges import Range
 from pocketbert.core.types import Calibration
 
 BINS = 4096
@@ -17,7 +18,6 @@ KEPT = 0.9999
 """Share of the numbers of a tensor that lie inside the range of `Calibration.PERCENTILE`."""
 _FRACTIONS = np.linspace(0.2, 1.0, 81)
 """Parts of the full range that `Calibration.MSE` tries."""
-Range = tuple[float, float]
 
 
 class Histogram:

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families.ranges import Range
 from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.types import Format, Scheme
-from pocketbert.quantize.calibration import Range, Ranges
+from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.coreml.quantizer import W8_SIMULATION, linear_w8, write_smaller
 from pocketbert.quantize.coreml.reading import FLOATS, oldest_ios
 from pocketbert.quantize.plan import Plan

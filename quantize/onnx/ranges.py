@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pocketbert.core.families.ranges import Range
 from pocketbert.core.models.learned_ranges import LearnedRanges
-from pocketbert.quantize.calibration import Range, Ranges
+from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.plan import Plan
 from pocketbert.runtime.onnx import OnnxPredictor
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
+from pocketbert.core.families.ranges import Range
 from pocketbert.core.types import Format, Scheme
-from pocketbert.quantize.calibration import Range
 from pocketbert.quantize.onnx.dynamic import load_plain, write_dynamic
 from pocketbert.quantize.onnx.ranges import learned_inputs, measure
 from pocketbert.quantize.plan import Plan

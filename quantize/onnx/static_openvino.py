@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
+from pocketbert.core.families.ranges import Range
 from pocketbert.core.types import Format, Role, Runtime, Scheme
-from pocketbert.quantize.calibration import Range
 from pocketbert.quantize.onnx.dynamic import load_plain
 from pocketbert.quantize.onnx.ranges import measure
 from pocketbert.quantize.plan import Plan

@@ -19,11 +19,11 @@ import numpy as np
 
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.families.ranges import Range
 from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.packages.tflite import dump_model, load_model
 from pocketbert.core.types import Format, Role, Runtime, Scheme
-from pocketbert.quantize.calibration import Range
 from pocketbert.quantize.plan import Plan, Rows
 from pocketbert.quantize.rounding import per_row, per_tensor
 from pocketbert.quantize.simulation import Simulation

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.families.ranges import Range
 from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Scheme
-from pocketbert.quantize.calibration import Range, Ranges
+from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import per_row
 from pocketbert.quantize.simulation import Simulation

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pocketbert.core.errors import GateError
-from pocketbert.quantize.calibration import Range
+from pocketbert.core.families.ranges import Range
 
 INPUT = "attention_mask"
 _LARGE = -1e3

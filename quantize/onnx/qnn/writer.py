@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.quantize.calibration import Range
+from pocketbert.core.families.ranges import Range
 from pocketbert.quantize.onnx.qnn.encodings import Encoding
 
 DOMAIN = "com.microsoft"

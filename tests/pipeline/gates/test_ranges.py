@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pocketbert.core.compare.simulated import FILE_NAME
+from pocketbert.core.families.ranges import Range
 from pocketbert.core.types import Format
-from pocketbert.quantize.calibration import Range, Ranges
+from pocketbert.quantize.calibration import Ranges
 from support.defects import defects_of, relist
 from support.tiny_task import Task
 

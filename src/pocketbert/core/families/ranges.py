@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 Range = tuple[float, float]
+"""Smallest and largest number."""
 
 
 class ProductRanges(BaseModel):

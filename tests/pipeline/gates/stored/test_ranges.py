@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.families.ranges import ProductRanges
+from pocketbert.core.families.ranges import ProductRanges, Range
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -27,7 +27,7 @@ from pocketbert.pipeline.gates.stored.compare import compare
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.gates.stored.ranges import range_problems
 from pocketbert.quantize import Plan, quantize, row_of
-from pocketbert.quantize.calibration import Range, Ranges
+from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.measured import product_ranges
 from pocketbert.runtime.tflite import TflitePredictor
 from support.defects import format_of

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.families.ranges import Range
+
 Floats = NDArray[np.float32]
-Range = tuple[float, float]
 INTEGERS = (np.dtype("int8"), np.dtype("uint8"))
 """Types of compressed numbers; other integers are shapes, axes and ids."""
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.pipeline.formats.stored.numbers import Numbers, Range
+from pocketbert.core.families.ranges import Range
+from pocketbert.pipeline.formats.stored.numbers import Numbers
 
 LARGE = 1024
 """Bytes from which integers, which are mostly shapes and axes, count as a constant."""
