@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,9 @@ from pocketbert.core.host.hardware import default_threads, machine
 from pocketbert.core.predict.predictor import Arrays, fitting
 from pocketbert.core.types import Format
 from pocketbert.runtime.cache import remembered
-from pocketbert.runtime.engines import EngineFile, FilePredictor
+from pocketbert.runtime.engines import EngineFile, FilePredictor, Run, runs
 from pocketbert.runtime.onnx import Spin
+from pocketbert.runtime.padding import Padding
 from pocketbert.runtime.plan import IDLE_MS, Cadence, Candidate, Plan
 from pocketbert.runtime.race import LENGTHS, race_apart
 
@@ -33,7 +33,24 @@ TOLD = 32
 """Tokens of a sentence: the length that a user is told times of."""
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
+class _Known:
+    """What is the same for every text of one length, found by the first one: a short text takes less than a millisecond.
+
+    Attributes:
+        steady: The candidate for a text after others of its own length.
+        costs: What one text costs each candidate after others of mixed lengths.
+        fits: Candidates that take the length.
+        routes: Those that ran it, by candidate: a function that was prepared for the length, and the file behind it.
+    """
+
+    steady: int
+    costs: NDArray[np.float64]
+    fits: frozenset[int]
+    routes: dict[int, tuple[Run, Path]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class FastestPredictor:
     """Runs every batch with the file, engine and thread count that the plan expects to be fastest.
 
@@ -60,8 +77,11 @@ class FastestPredictor:
     lengths: tuple[int, ...] = ()
     answered: Path = Path()
     cadence: Cadence = Cadence.BATCH
-    _routes: dict[int, int] = field(default_factory=dict)
-    _costs: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    engine_version: str = field(init=False)
+    inputs: tuple[str, ...] = field(init=False)
+    outputs: tuple[str, ...] = field(init=False)
+    _first: str = field(init=False)
+    _known: dict[int, _Known] = field(default_factory=dict)
     _recent: deque[NDArray[np.float64]] = field(default_factory=lambda: deque(maxlen=RECENT))
     _mixed: int = -1
     _until_review: int = 0
@@ -69,10 +89,12 @@ class FastestPredictor:
     _equal: int = 0
 
     def __post_init__(self) -> None:
-        usual = [n for n in LENGTHS if self._fits(n)]
+        longest = max(n for t in self.plan.timings for n in t.steady)  # a file that only wins beyond it is not opened
+        usual = [n for n in sorted({min(n, longest) for n in LENGTHS}) if self._fits(n)]
         used = {self.plan.best([n]) for n in usual} | {self.plan.best(usual, steady=False)}
         first = self._predictor(min(used))
         self.inputs, self.outputs = first.inputs, first.outputs
+        self._first = self.inputs[0]
         engines = [self._predictor(i) for i in sorted(used)]
         self.engine_version = " + ".join(dict.fromkeys(f"{p.engine} {p.engine_version}" for p in engines))
         for i in set(self.opened) - used:
@@ -106,28 +128,39 @@ class FastestPredictor:
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch of any length; see `pocketbert.core.predict.predictor.Predictor`."""
-        length = inputs[self.inputs[0]].shape[1]
-        self._equal = self._equal + 1 if length == self._last else 0
-        self._last = length
-        chosen = self._steady(length) if self._equal >= STEADY else self._for_mixed(length)
-        predictor, self.answered = self._predictor(chosen), self.candidates[chosen].file.path
-        more = fitting(predictor.lengths, length) - length
-        return predictor.run(self._padded(inputs, more) if more else inputs)
+        length = inputs[self._first].shape[1]
+        known = self._known.get(length) or self._learn(length)
+        if length == self._last:
+            self._equal += 1
+        else:
+            self._last, self._equal = length, 0
+        if self._equal >= STEADY:
+            chosen = known.steady
+        else:
+            self._recent.append(known.costs)
+            self._until_review -= 1
+            chosen = self._mixed
+            if self._until_review < 0 or chosen not in known.fits:
+                chosen = self._review()
+        run, self.answered = known.routes.get(chosen) or self._route(known, chosen, length)
+        return run(inputs)
 
-    def _steady(self, length: int) -> int:
-        if length not in self._routes:  # found once: a short text takes less than a millisecond
-            self._routes[length] = self.plan.best([length])
-        return self._routes[length]
+    def _learn(self, length: int) -> _Known:
+        costs = self.plan.costs(length, steady=False)
+        fits = frozenset(np.flatnonzero(np.isfinite(costs)).tolist())
+        if not fits:
+            fitting(self._predictor(0).lengths, length)  # refuses it
+        self._known[length] = _Known(self.plan.best([length]), costs, fits)
+        return self._known[length]
 
-    def _for_mixed(self, length: int) -> int:
-        if length not in self._costs:  # looked up once for each length, like a route
-            self._costs[length] = self.plan.costs(length, steady=False)
-        costs = self._costs[length]
-        self._recent.append(costs)
-        self._until_review -= 1
-        if self._until_review < 0 or not math.isfinite(costs[self._mixed]):
-            self._mixed, self._until_review = int(np.sum(self._recent, axis=0).argmin()), REVIEW
+    def _review(self) -> int:
+        self._mixed, self._until_review = int(np.sum(self._recent, axis=0).argmin()), REVIEW
         return self._mixed
+
+    def _route(self, known: _Known, number: int, length: int) -> tuple[Run, Path]:
+        run = runs(self._predictor(number), length, Padding(self.pad_id, self.side))
+        known.routes[number] = (run, self.candidates[number].file.path)
+        return known.routes[number]
 
     def _fits(self, length: int) -> bool:
         return bool(np.isfinite(min(t.at(length) for t in self.plan.timings)))
@@ -136,16 +169,6 @@ class FastestPredictor:
         if number not in self.opened:
             self.opened[number] = self.candidates[number].open()
         return self.opened[number]
-
-    def _padded(self, inputs: Mapping[str, NDArray[np.generic]], more: int) -> dict[str, NDArray[np.generic]]:
-        out: dict[str, NDArray[np.generic]] = {}
-        for name, value in inputs.items():  # not np.pad, which takes 0.1 ms where a short text takes one
-            rows, length, *widths = value.shape
-            wide = np.full((rows, length + more, *widths), self.pad_id if name == "input_ids" else 0, value.dtype)
-            start = 0 if self.side == "right" else more
-            wide[:, start : start + length] = value
-            out[name] = wide
-        return out
 
 
 def fastest(

@@ -86,12 +86,13 @@ class OnnxPredictor:
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
-        missing = [n for n in self.inputs if n not in inputs]
-        if missing:
-            raise InputError(Problem(str(self.path), f"wants the inputs {', '.join(missing)} too."))
-        feed = {name: inputs[name] for name in self.inputs}
         try:
-            results = self._session.run(None, feed)
+            feed = {name: inputs[name] for name in self.inputs}
+        except KeyError:
+            missing = ", ".join(n for n in self.inputs if n not in inputs)
+            raise InputError(Problem(str(self.path), f"wants the inputs {missing} too.")) from None
+        try:
+            results = self._session.run(self.outputs, feed)
         except Exception as error:  # an id beyond the table; the library's own exception classes are private
             first = (str(error).splitlines() or [type(error).__name__])[0]
             what = f"ONNX Runtime {self.engine_version} cannot run the file on this input: {first}"

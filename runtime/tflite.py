@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.packages.tflite import IDENTIFIER
-from pocketbert.core.predict.predictor import Arrays, input_order, output_order
+from pocketbert.core.predict.predictor import Arrays, fitting, input_order, output_order
 from pocketbert.runtime.coverage import Coverage, coverage
-from pocketbert.runtime.signature import SignatureCall
+from pocketbert.runtime.padding import Padding
+from pocketbert.runtime.signature import Rows, SignatureCall
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class TflitePredictor:
         Raises:
             InputError: If no signature has that length, or the engine fails: a damaged file, an id beyond the table.
         """
-        rows, length = inputs[self.inputs[0]].shape
+        length = inputs[self.inputs[0]].shape[1]
         call = self._calls.get(length)
         if call is None:
             raise InputError(
@@ -122,13 +123,26 @@ class TflitePredictor:
                     "Pad to the next one: pocketbert.core.predict.predictor.feed does.",
                 )
             )
+        return self._guarded(call, inputs)
+
+    def runs(self, length: int, padding: Padding) -> Callable[[Rows], Arrays]:
+        """A function that runs rows [B, `length`] as `run` does, for callers that run many: what a length decides is prepared.
+
+        Args:
+            length: Tokens of the rows.
+            padding: What fills the signature that they are given to.
+
+        Raises:
+            InputError: If no signature is so long.
+        """
+        call = self._calls[fitting(self.lengths, length)].prepared(length, padding)
+        return partial(self._guarded, call)
+
+    def _guarded(self, call: Callable[[Rows], Arrays], inputs: Rows) -> Arrays:
         try:
-            if rows == 1:  # what a phone does all day
-                return call(inputs)
-            results = [call({name: inputs[name][i : i + 1] for name in self.inputs}) for i in range(rows)]
+            return call(inputs)
         except (ValueError, RuntimeError) as error:
             raise self._problem("cannot run the file on this input", error) from error
-        return {name: np.concatenate([r[name] for r in results]) for name in self.outputs}
 
     def _problem(self, what: str, error: Exception) -> InputError:
         first = (str(error).splitlines() or [type(error).__name__])[0]

@@ -21,6 +21,7 @@ from pocketbert.runtime import race as race_module
 from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.fastest import FastestPredictor, fastest
 from pocketbert.runtime.onnx import Spin
+from pocketbert.runtime.padding import Padding
 from pocketbert.runtime.plan import Cadence, Candidate, Plan, Timing
 from pocketbert.runtime.race import race
 
@@ -148,6 +149,52 @@ def test_a_longer_text_than_the_chosen_file_takes_goes_to_another() -> None:
     assert free.seen[-1]["input_ids"].shape == (1, 70)
 
 
+def test_a_text_that_no_file_takes_is_refused_each_time_and_changes_nothing() -> None:
+    one, two = Engine((32, 64)), Engine((32,))
+    files = [EngineFile(Path(n), Format.TFLITE) for n in ("a.tflite", "b.tflite")]
+    plan = Plan(timings=[FIXED, timing("b.tflite", True, {32: 1.0})])
+    opened = {0: one, 1: two}
+    predictor = FastestPredictor([Candidate(f, 1) for f in files], plan, 9, "right", opened)  # type: ignore[arg-type]
+    predictor.run(feed(20))
+    for _ in range(2 * module.STEADY):
+        with pytest.raises(InputError, match="70 tokens; the file takes 32, 64"):
+            predictor.run(feed(70))
+    assert predictor.run(feed(20))["logits"].tolist() == [[20]]
+    assert (len(one.seen), len(two.seen)) == (0, 2)
+
+
+class Preparing(Engine):
+    """Counts what it prepares."""
+
+    def __init__(self, lengths: tuple[int, ...]) -> None:
+        super().__init__(lengths)
+        self.prepared: list[tuple[int, Padding]] = []
+
+    def runs(self, length: int, padding: Padding) -> Any:
+        self.prepared.append((length, padding))
+        return self.run
+
+
+def test_a_length_is_prepared_once() -> None:
+    engine = Preparing((32, 64))
+    candidate = Candidate(EngineFile(Path("b.tflite"), Format.TFLITE), 1)
+    predictor = FastestPredictor([candidate], Plan(timings=[FIXED]), 9, "left", {0: engine})  # type: ignore[dict-item]
+    for length in [20, 30, 20, 30, *[20] * 2 * module.STEADY]:
+        assert predictor.run(feed(length))["logits"].tolist() == [[length]]
+        assert predictor.answered == candidate.file.path
+    assert engine.prepared == [(20, Padding(9, "left")), (30, Padding(9, "left"))]
+    assert engine.seen[0]["input_ids"].shape == (1, 20)  # whoever prepares pads
+
+
+def test_a_file_that_would_only_win_beyond_the_longest_text_is_not_opened() -> None:
+    fixed, candidates = Engine((32, 64)), [Candidate(EngineFile(Path(n), Format.ONNX), 1) for n in ("b", "no file")]
+    plan = Plan(timings=[FIXED, timing("no file", False, {32: 9.0, 64: 18.0})])
+    predictor = FastestPredictor(candidates, plan, 9, "right", {0: fixed})  # type: ignore[dict-item]
+    assert [path.name for path, _ in predictor.predictors] == ["b"]
+    with pytest.raises(InputError, match="no file: file not found"):
+        predictor.run(feed(65))
+
+
 def test_a_file_that_suffers_from_mixed_lengths_waits_for_equal_ones() -> None:
     slow_at_first = timing("b.tflite", True, FIXED.steady, {32: 5.0, 64: 12.0})
     predictor, free, fixed = routed(second=slow_at_first)
@@ -208,7 +255,10 @@ def test_answers_have_the_temperature_of_the_file_that_computed_them(both: Path)
     predictor = quick.predictor
     assert isinstance(predictor, FastestPredictor)
     for number, candidate in enumerate(predictor.candidates):
-        predictor._steady = predictor._for_mixed = lambda length, chosen=number: chosen  # type: ignore[method-assign]
+        times = [t.model_copy(update={"fixed": False}) for t in predictor.plan.timings]
+        for i, t in enumerate(times):
+            t.steady = t.mixed = {8: 1.0 + (i != number)}
+        quick.predictor = FastestPredictor(predictor.candidates, Plan(timings=times), 0, "right")
         [answer] = quick.predict(["a good film"])
         path = candidate.file.path.relative_to(both).as_posix()
         logits = quick.outputs(["a good film"])[0][0].astype(np.float64) / temperatures[path]

@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pocketbert.runtime import tflite as engine
+from pocketbert.runtime.padding import Padding
 from pocketbert.runtime.signature import SignatureCall
 
 pytestmark = pytest.mark.skipif(engine.version_of("ai-edge-litert") is None, reason="needs pocketbert[tflite-runtime]")
@@ -78,4 +81,74 @@ def test_a_refused_value_leaves_the_signature_usable(exported_tflite: Callable[[
         call(row(17, 0))
     with pytest.raises((ValueError, RuntimeError)):
         call({**row(16, 0), "input_ids": np.full((1, 16), 10_000)})
+    np.testing.assert_array_equal(call(row(16, 0))["logits"], right)
+
+
+LENGTHS = st.lists(st.integers(1, 16), min_size=1, max_size=6)
+
+
+def test_rows_of_any_lengths_in_any_order_give_the_bits_of_the_engines_own_runner(
+    exported_tflite: Callable[[str], Path],
+) -> None:
+    """The law behind memory that is used again: what ran before, longer or shorter, changes no answer."""
+    path = exported_tflite("bert")
+    own, call = runner_of(path, 16), SignatureCall(runner_of(path, 16), INPUTS, OUTPUTS)
+
+    @settings(max_examples=40, deadline=None)
+    @given(lengths=LENGTHS, side=st.sampled_from(["right", "left"]), pad_id=st.integers(0, 9), seed=st.integers(0, 99))
+    def law(lengths: list[int], side: str, pad_id: int, seed: int) -> None:
+        padding = Padding(pad_id, side)
+        runs = {n: call.prepared(n, padding) for n in lengths}
+        for length in [*lengths, *reversed(lengths)]:
+            inputs = row(length, seed + length)
+            widened = {name: v.astype(np.int32) for name, v in padding.widened(inputs, 16).items()}
+            np.testing.assert_array_equal(runs[length](inputs)["logits"], own(**widened)["logits"])
+
+    law()
+
+
+def test_a_shorter_row_finds_the_padding_untouched(exported_tflite: Callable[[str], Path]) -> None:
+    given_to_engine = []
+
+    def recorded(**inputs: np.ndarray) -> Any:
+        given_to_engine.append({name: value.copy() for name, value in inputs.items()})
+        return runner(**inputs)
+
+    runner = runner_of(exported_tflite("bert"), 16)
+    hidden = Counted(runner)
+    call = SignatureCall(hidden, INPUTS, OUTPUTS)
+    hidden._inner = recorded
+    long, short = call.prepared(15, Padding(3, "left")), call.prepared(4, Padding(3, "left"))
+    for run, length in ((short, 4), (long, 15), (short, 4)):
+        run(row(length, 0))
+    first, _, last = given_to_engine
+    for name, padded in (("input_ids", 3), ("attention_mask", 0), ("token_type_ids", 0)):
+        np.testing.assert_array_equal(first[name], last[name])
+        assert (last[name][:, :12] == padded).all()
+        assert last[name].dtype == np.int32
+
+
+def test_answers_and_inputs_stay_the_callers(exported_tflite: Callable[[str], Path]) -> None:
+    run = SignatureCall(runner_of(exported_tflite("bert"), 16), INPUTS, OUTPUTS).prepared(9, Padding(0, "right"))
+    inputs = row(9, 1)
+    before = {name: value.copy() for name, value in inputs.items()}
+    run(inputs)  # the first one goes through the engine's runner
+    first = run(inputs)["logits"]
+    kept = first.copy()
+    other = run(row(9, 2))["logits"]
+    assert not np.array_equal(other, kept)
+    np.testing.assert_array_equal(first, kept)
+    assert not np.shares_memory(first, other)
+    assert all(np.array_equal(before[name], value) for name, value in inputs.items())
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 15), (16,), (0, 16)])
+@pytest.mark.parametrize("name", INPUTS)
+def test_an_input_of_another_shape_is_refused_not_repeated(
+    exported_tflite: Callable[[str], Path], name: str, shape: tuple[int, ...]
+) -> None:
+    call = SignatureCall(runner_of(exported_tflite("bert"), 16), INPUTS, OUTPUTS)
+    right = call(row(16, 0))["logits"]
+    with pytest.raises(ValueError, match=rf"{name} has the shape .*, \(1, 16\) is wanted"):
+        call({**row(16, 0), name: np.ones(shape, np.int64)})
     np.testing.assert_array_equal(call(row(16, 0))["logits"], right)
