@@ -11,7 +11,7 @@ from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.types import Role, Scheme
 from pocketbert.quantize import weights as stored_types
 from pocketbert.quantize.table import SchemeRow, reader_of
-from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
+from pocketbert.quantize.weights import Use, Wanted, WeightTypes, WeightUse, type_problems
 
 
 def file_problems(
@@ -56,9 +56,15 @@ def _scheme_problems(
     tables = {u.numbers for u in types.uses if u.use is Use.TABLE}
     wanted = {row.scheme: row.weights, **{s: second.weights for s, second in seconds.items()}}
 
+    def form(kind: Wanted | WeightUse) -> tuple[str, bool]:
+        """What tells schemes apart: the type, and whether a range makes what a weight is multiplied with an integer."""
+        return kind.dtype, kind.bits is not None
+
     def of(use: WeightUse) -> Scheme:
         largest = use.numbers >= max(tables, default=0)
-        return next((s for s, kind in wanted.items() if kind.of(use.use, largest).dtype == use.dtype), row.scheme)
+        kinds = {s: kind.of(use.use, largest) for s, kind in wanted.items()}
+        alike = [s for s, kind in kinds.items() if kind.dtype == use.dtype]
+        return next((s for s in alike if form(kinds[s]) == form(use)), alike[0] if alike else row.scheme)
 
     out, by_scheme = list[str](), dict[Scheme, list[WeightUse]]()
     for use in types.uses:
@@ -66,14 +72,14 @@ def _scheme_problems(
     for scheme, uses in by_scheme.items():
         own = {"uses": uses} if scheme is row.scheme else {"uses": uses, "integers": [], "coarse": []}
         out += type_problems(types.model_copy(update=own), name, wanted[scheme], left, whole=False)
-    there = Counter((u.numbers, u.dtype) for u in {u.name: u for u in types.uses if u.name not in left}.values())
+    there = Counter((u.numbers, form(u)) for u in {u.name: u for u in types.uses if u.name not in left}.values())
     larger = [w for w in weights if w.scheme is not None and w.numbers >= stored_types.SMALL]
     for weight in larger:
         reads = Use.TABLE if weight.numbers in tables and weight.role is Role.EMBEDDING else Use.MATMUL
-        kind = row.expected(weight.scheme).of(reads, weight.numbers >= max(tables, default=0)).dtype
-        there[weight.numbers, kind] -= 1
-        if there[weight.numbers, kind] < 0:
+        kind = row.expected(weight.scheme).of(reads, weight.numbers >= max(tables, default=0))
+        there[weight.numbers, form(kind)] -= 1
+        if there[weight.numbers, form(kind)] < 0:
             out.append(
-                f"{name}: {weight.name} is to have {weight.scheme} ({kind}), and the file has too few such weights."
+                f"{name}: {weight.name} is to have {weight.scheme} ({kind.dtype}), and the file has too few such weights."
             )
     return out

@@ -104,13 +104,15 @@ class _Rounded(TorchFunctionMode):
     def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if weight.data_ptr() in self._left:
             return F.linear(values, weight, bias)
-        out = F.linear(self._input(values), self._rounded(weight, self._of_weight(weight).weights), bias)
+        how = self._of_weight(weight)
+        out = F.linear(self._read(values, how), self._rounded(weight, how.weights), bias)
         return out + self._cut(values, weight) if self._saturates else out
 
     def _convolution(self, values: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
         if weight.data_ptr() in self._left:
             return F.conv2d(values, weight, *more, **named)
-        return F.conv2d(self._input(values), self._rounded(weight, self._of_weight(weight).weights), *more, **named)
+        how = self._of_weight(weight)
+        return F.conv2d(self._read(values, how), self._rounded(weight, how.weights), *more, **named)
 
     def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
         if table.data_ptr() in self._left:
@@ -126,8 +128,9 @@ class _Rounded(TorchFunctionMode):
         """The scheme that rounds a weight."""
         return self._seconds.get(weight.data_ptr(), self.how)
 
-    def _input(self, values: Tensor) -> Tensor:
-        return values if self.how.inputs is None else self.how.inputs(values)
+    def _read(self, values: Tensor, how: Simulation) -> Tensor:
+        """What a product of some scheme is computed with."""
+        return values if how.inputs is None else how.inputs(values)
 
     def _rounded(self, weight: Tensor, kind: Rounding) -> Tensor:
         """A stored weight, rounded once for all batches."""
@@ -213,9 +216,14 @@ class _Static(_Rounded):
     def _rounded(self, weight: Tensor, kind: Rounding) -> Tensor:
         return weight if self.measuring else super()._rounded(weight, kind)
 
+    def _read(self, values: Tensor, how: Simulation) -> Tensor:
+        if how.static:
+            return self._input(values)
+        return values if self.measuring else super()._read(values, how)
+
     def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        if weight.data_ptr() in self._left:
-            return F.linear(values, weight, bias)
+        if weight.data_ptr() in self._left or not self._of_weight(weight).static:
+            return super()._linear(values, weight, bias)
         if not self.how.narrowing and weight.shape[0] < weight.shape[1]:
             return F.linear(values, self._rounded(weight, self.how.weights), bias)
         own = self._of(weight)
@@ -223,8 +231,8 @@ class _Static(_Rounded):
         return self._output(super()._linear(values, weight, bias), own)
 
     def _convolution(self, values: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
-        if weight.data_ptr() in self._left:
-            return F.conv2d(values, weight, *more, **named)
+        if weight.data_ptr() in self._left or not self._of_weight(weight).static:
+            return super()._convolution(values, weight, *more, **named)
         own = self._of(weight)
         self._here = own.inputs
         return self._output(super()._convolution(values, weight, *more, **named), own)

@@ -52,6 +52,7 @@ class SchemeRow:
         computes: Roles whose operators have the scheme; the others stay float.
         selective: Whether `write` leaves the weights float that the plan names, see `Plan.left`.
         seconds: Further schemes that `write` gives to the weights that the plan names, see `Plan.seconds`.
+        usual: Roles that have a second scheme where a recipe chooses none for them.
     """
 
     format: Format
@@ -63,6 +64,7 @@ class SchemeRow:
     computes: frozenset[Role] = WEIGHTED
     selective: bool = False
     seconds: Mapping[Scheme, Second] = field(default_factory=dict)
+    usual: Mapping[Role, Scheme] = field(default_factory=dict)
 
     @property
     def calibrated(self) -> bool:
@@ -73,6 +75,10 @@ class SchemeRow:
     def title(self) -> str:
         """What errors call it."""
         return Plan(self.format, self.scheme, self.runtime).title
+
+    def scheme_of(self, role: Role) -> Scheme:
+        """Return the scheme of a role's weights where a recipe chooses none."""
+        return self.usual.get(role, self.scheme)
 
     def expected(self, scheme: Scheme | None) -> ExpectedWeights:
         """Return what weights with the file's scheme, or with a second one, must be stored as."""

@@ -109,12 +109,12 @@ class ExportedForm:
 
     Attributes:
         prepare: Rewrites a copy of the student as an exporter does.
-        roundings: How the scheme rounds.
+        roundings: How the scheme rounds in a rewritten student.
         judge: Compares the trained student with the one before, and tells which one goes on.
     """
 
     prepare: Prepare
-    roundings: Roundings
+    roundings: Callable[[nn.Module], Roundings]
     judge: Callable[[Rival], Verdict]
 
 

@@ -240,7 +240,7 @@ def train(job: StageJob[QatStage]) -> StageResult:
         raise InputError(Problem(pair.where, what, "Leave the stage out: post-training quantization needs none."))
     former = former or prepared.module
     parts = divided(job.rows(), pair.where)
-    rounded = RoundedModule(prepared.module, form.roundings)
+    rounded = RoundedModule(prepared.module, form.roundings(prepared.module))
     ranges = rounded.measure([*feed.values()] for feed in parts.calibration.feeds(family.inputs))
     before = {name: value.clone() for name, value in student.state_dict().items()}
     student.add_module(ATTACHED, ranges)

@@ -67,6 +67,16 @@ class Roundings(Protocol):
         """Whether a lookup of constant indices stays float."""
         ...
 
+    @property
+    def left(self) -> frozenset[str]:
+        """Paths of weights that stay float."""
+        ...
+
+    @property
+    def seconds(self) -> Sequence[tuple[frozenset[str], Roundings]]:
+        """Paths of weights that another scheme rounds, with that scheme."""
+        ...
+
 
 @dataclass(frozen=True)
 class Site:
@@ -175,6 +185,17 @@ class RoundedModule:
             made: tuple[Tensor, ...] = functional_call(self.module, dict(weights), tuple(feed))
         return made
 
+    def how_of(self, product: str) -> Roundings | None:
+        """Return how a linear layer is computed; None where it stays float.
+
+        Args:
+            product: Its path.
+        """
+        weight = f"{product}.weight"
+        if weight in self.how.left:
+            return None
+        return next((how for weights, how in self.how.seconds if weight in weights), self.how)
+
     def product(self, weight: Tensor, weights: Mapping[str, Tensor]) -> str:
         """Path of the linear layer that a weight is of; empty where it is of none."""
         for name, module in self._names.items():
@@ -203,8 +224,10 @@ class _Measuring(TorchFunctionMode):
             self.clipped.append(made)
             self.fixed.update(number for tensor, number in self.seen if tensor is args[0])
         if func is F.linear and (name := self._owner.product(args[1], {})):
-            self._widen(Site(name, reads=True), args[0])
-            if self._owner.how.outputs:
+            how = self._owner.how_of(name)
+            if how is not None and how.static:
+                self._widen(Site(name, reads=True), args[0])
+            if how is not None and how.outputs:
                 self._widen(Site(name, reads=False), made)
         return made
 
@@ -241,7 +264,10 @@ class _Rounding(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        how, name = self._owner.how, self._owner.product(weight, self._weights)
+        name = self._owner.product(weight, self._weights)
+        how = self._owner.how_of(name)
+        if how is None:
+            return F.linear(values, weight, bias)
         small = weight.numel() <= how.small
         given = self._between(Site(name, reads=True), values) if how.static else values
         if how.inputs is not None:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.ranges import Range
 from pocketbert.core.models.learned_ranges import LearnedRanges
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.coreml.quantizer import W8_SIMULATION, linear_w8, write_smaller
-from pocketbert.quantize.coreml.reading import FLOATS, oldest_ios
+from pocketbert.quantize.coreml.reading import FLOATS, named_weights, oldest_ios
 from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.table import WEIGHTED, SchemeRow, Second, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 from pocketbert.runtime.coreml.evaluator import Evaluator, Step
 from pocketbert.runtime.coreml.package import read_package
@@ -48,20 +48,33 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
         what = f"is for iOS {oldest_ios(source)}; activations in 8 bits need iOS {_IOS}."
         raise InputError(Problem(str(source), what, "Choose the scheme w8, or export with --ios 17 or 18."))
     ranges = {**_measure(source, plan, destination.name), **_learned(source, plan.learned)}
-    weights = linear_w8(source)
+    weights, others = linear_w8(source, plan.left), _others(source, plan)
 
     def compress(model: Any) -> Any:
         import coremltools.optimize as cto
         from coremltools.optimize.coreml import _post_training_quantization as own
 
         how = cto.coreml.experimental.OpActivationLinearQuantizerConfig(mode="linear")
-        config = cto.coreml.OptimizationConfig(op_type_configs=dict.fromkeys(_MEASURED, how))
+        config = cto.coreml.OptimizationConfig(
+            op_type_configs=dict.fromkeys(_MEASURED, how), op_name_configs=dict.fromkeys(others, None)
+        )
         statistics = {name: {"rmin": low, "rmax": high} for name, (low, high) in ranges.items()}
         with mock.patch.object(own, "_get_activation_calibration_stats", lambda *_: statistics):
             model = cto.coreml.experimental.linear_quantize_activations(model, config, [])
         return weights(model)
 
     write_smaller(source, destination, compress)
+
+
+def _others(source: Path, plan: Plan) -> list[str]:
+    """Name the operations whose weights have another scheme, or stay as they were: what these read and make stays float."""
+    digests = plan.left.union(*plan.seconds.values())
+    weights = named_weights(source, {Scheme.W8: digests} if digests else {})
+    return [
+        operation.attributes["name"].immediateValue.tensor.strings.values[0]
+        for operation in read_package(source).block.operations
+        if operation.type in _MEASURED and operation.inputs["weight"].arguments[0].name in weights
+    ]
 
 
 def _measure(source: Path, plan: Plan, title: str) -> dict[str, Range]:
@@ -133,5 +146,8 @@ register_scheme(
         ExpectedWeights(replace(_W8, bits=8), _W8, FLOATS),
         _write,
         simulation=replace(W8_SIMULATION, static=True, outputs=True),
+        selective=True,
+        seconds={Scheme.W8: Second(WEIGHTED, ExpectedWeights(_W8, _W8, FLOATS), W8_SIMULATION)},
+        usual={Role.FFN_DOWN: Scheme.W8},
     )
 )

@@ -39,6 +39,8 @@ def named(content: bytes) -> bytes:
 
 def results_left(content: bytes, left: frozenset[str]) -> list[str]:
     """Name the results of the operators that read weights with one of some digests, in every signature."""
+    if not left:
+        return []
     model, kind, digests = load_model(content), tflite_schema().TensorType.FLOAT32, dict[int, str | None]()
 
     def digest(tensor: Any) -> str | None:
@@ -58,6 +60,11 @@ def results_left(content: bytes, left: frozenset[str]) -> list[str]:
     ]
 
 
+def exactly(result: str) -> str:
+    """Return the pattern by which ai-edge-quantizer finds the operator with a result."""
+    return f"^{re.escape(result)}(;|$)"
+
+
 def leave(manager: RecipeManager, results: list[str]) -> None:
     """Tell ai-edge-quantizer, after everything else, to leave the operators with these results."""
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
@@ -65,5 +72,5 @@ def leave(manager: RecipeManager, results: list[str]) -> None:
 
     for name in results:
         manager.add_quantization_config(
-            f"^{re.escape(name)}(;|$)", TFLOperationName.ALL_SUPPORTED, algorithm_key=AlgorithmName.NO_QUANTIZE
+            exactly(name), TFLOperationName.ALL_SUPPORTED, algorithm_key=AlgorithmName.NO_QUANTIZE
         )

@@ -18,7 +18,7 @@ from pocketbert.quantize.rounding import four_bits_per_block, per_row, per_token
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import WEIGHTED, SchemeRow, Second, register_scheme
 from pocketbert.quantize.tflite.graph import TfliteGraph
-from pocketbert.quantize.tflite.left import leave, named, results_left
+from pocketbert.quantize.tflite.left import exactly, leave, named, results_left
 from pocketbert.quantize.tflite.scales import one_scale_per_tensor
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
@@ -142,7 +142,7 @@ def _recipe(scheme: Scheme, tied: Sequence[str] = (), results: _Results | None =
     for result, bits in own.bits.items():
         how = {"granularity": QuantGranularity.BLOCKWISE_32} if bits == 4 else {}
         for operation in _BLOCKED:
-            manager.add_dynamic_config(f"^{re.escape(result)}(;|$)", TFLOperationName(operation), num_bits=bits, **how)
+            manager.add_dynamic_config(exactly(result), TFLOperationName(operation), num_bits=bits, **how)
     leave(manager, list(own.left))
     return manager.get_quantization_recipe()
 
@@ -154,21 +154,21 @@ _HALF, _W8, _COARSE = (
 )
 _FOUR = Wanted("int4", block=BLOCK)
 _FLOAT_PRODUCTS = Simulation(weights=per_row, tables=per_row, fixed_positions=True)
-_DYNAMIC = Simulation(weights=per_row, tables=per_row, inputs=per_token, fixed_positions=True)
+DYNAMIC = Simulation(weights=per_row, tables=per_row, inputs=per_token, fixed_positions=True)
 register_scheme(SchemeRow(Format.TFLITE, Scheme.FP16, ExpectedWeights(_HALF, _HALF), write))
 register_scheme(
     SchemeRow(Format.TFLITE, Scheme.W8, ExpectedWeights(_W8, _W8), write, simulation=_FLOAT_PRODUCTS, selective=True)
 )
-_INT8 = ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8"))
+INT8 = ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8"))
 _W4 = ExpectedWeights(products=_FOUR, tables=_FOUR)
-_BLOCKS = replace(_DYNAMIC, weights=four_bits_per_block, tables=four_bits_per_block)
+_BLOCKS = replace(DYNAMIC, weights=four_bits_per_block, tables=four_bits_per_block)
 register_scheme(
     SchemeRow(
         Format.TFLITE,
         Scheme.INT8,
-        _INT8,
+        INT8,
         write,
-        simulation=_DYNAMIC,
+        simulation=DYNAMIC,
         selective=True,
         seconds={Scheme.W4: Second(WEIGHTED, _W4, _BLOCKS)},
     )
@@ -179,7 +179,7 @@ register_scheme(
         Scheme.SMALL,
         ExpectedWeights(products=Wanted("int8", per_channel=True), tables=_FOUR),
         write,
-        simulation=replace(_DYNAMIC, tables=four_bits_per_block),
+        simulation=replace(DYNAMIC, tables=four_bits_per_block),
     )
 )
 register_scheme(
@@ -190,12 +190,12 @@ register_scheme(
         write,
         simulation=_BLOCKS,
         selective=True,
-        seconds={Scheme.INT8: Second(WEIGHTED, _INT8, _DYNAMIC)},
+        seconds={Scheme.INT8: Second(WEIGHTED, INT8, DYNAMIC)},
     )
 )
 # one scale per tensor: the per-channel scales of a dynamic product are what old kernels get wrong
 register_scheme(
     SchemeRow(
-        Format.TFLITE, Scheme.INT8, ExpectedWeights(_COARSE, _COARSE), write, Runtime.TFLITE_2_16, simulation=_DYNAMIC
+        Format.TFLITE, Scheme.INT8, ExpectedWeights(_COARSE, _COARSE), write, Runtime.TFLITE_2_16, simulation=DYNAMIC
     )
 )

@@ -1,7 +1,8 @@
 """a8w8 for TFLite: matrix products in int8 with ranges measured on texts; everything between them stays fp32.
 
 XNNPACK runs the whole graph in one partition then. The attention mask and its constant 1e4 are in no range: no operator but
-FULLY_CONNECTED is quantized. Products have int8 results, too, which is where this loses accuracy against dynamic int8.
+FULLY_CONNECTED is quantized. Products have int8 results, too, which is where this loses accuracy against dynamic int8: most
+of it in the second projection of the feed-forward part, whose products are dynamic unless a recipe says otherwise.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import per_row
 from pocketbert.quantize.simulation import Simulation
-from pocketbert.quantize.table import SchemeRow, register_scheme
-from pocketbert.quantize.tflite.left import leave, name_results, results_left
+from pocketbert.quantize.table import WEIGHTED, SchemeRow, Second, register_scheme
+from pocketbert.quantize.tflite.left import exactly, leave, name_results, results_left
 from pocketbert.quantize.tflite.one_shape import operator_code
+from pocketbert.quantize.tflite.quantizer import DYNAMIC, INT8
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -60,19 +62,21 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
             from ai_edge_quantizer.quantizer import Quantizer
 
             quantizer = Quantizer(str(renamed))
-            quantizer.load_quantization_recipe(_recipe(results_left(model.content, plan.left)))
+            quantizer.load_quantization_recipe(_recipe(model.content, plan))
             content = bytes(quantizer.quantize(model.statistics(ranges)).quantized_model)
     destination.write_bytes(content)
 
 
-def _recipe(left: list[str]) -> ModelQuantizationRecipe:
+def _recipe(content: bytes, plan: Plan) -> ModelQuantizationRecipe:
     from ai_edge_quantizer.qtyping import TFLOperationName
     from ai_edge_quantizer.recipe_manager import RecipeManager
 
     manager = RecipeManager()
     manager.add_static_config(".*", TFLOperationName.FULLY_CONNECTED, activation_num_bits=8, weight_num_bits=8)
     manager.add_dynamic_config(".*", TFLOperationName.EMBEDDING_LOOKUP, num_bits=8)
-    leave(manager, left)
+    for result in results_left(content, plan.seconds.get(Scheme.INT8, frozenset())):
+        manager.add_dynamic_config(exactly(result), TFLOperationName.FULLY_CONNECTED, num_bits=8)
+    leave(manager, results_left(content, plan.left))
     return manager.get_quantization_recipe()
 
 
@@ -233,5 +237,7 @@ register_scheme(
         _write,
         simulation=Simulation(weights=per_row, tables=per_row, static=True, outputs=True, fixed_positions=True),
         selective=True,
+        seconds={Scheme.INT8: Second(WEIGHTED, INT8, DYNAMIC)},
+        usual={Role.FFN_DOWN: Scheme.INT8},
     )
 )

@@ -40,7 +40,7 @@ def rows(open_tiny: Callable[..., Any], labelled_rows: Callable[..., list[dict[s
 def form(scheme: Scheme, judge: Callable[[Rival], Verdict], format: Format = Format.ONNX) -> ExportedForm:
     roundings = row_of(format, scheme).simulation
     assert roundings is not None
-    return ExportedForm(lambda m, _: prepare(m, FAMILY, TASK, format), roundings, judge)
+    return ExportedForm(lambda m, _: prepare(m, FAMILY, TASK, format), lambda _: roundings, judge)
 
 
 def follow(family: Family, format: Format) -> Prepare:

@@ -22,9 +22,8 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.export import onnx as exporter
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.make import simulating
 from pocketbert.pipeline.make.roles import check_names, resolved, weights_of
+from pocketbert.pipeline.make.simulating import simulation_of
 from pocketbert.quantize import Plan, quantize, row_of, weight_types, weights
 from pocketbert.quantize.left import file_problems
 from pocketbert.quantize.policy import reason_against
@@ -111,9 +110,7 @@ def test_a_role_has_a_second_scheme_and_the_gate_knows_a_file_without_it(
     assert {u.dtype for u in types.uses if u.numbers >= 512} == kinds
     encoded = tokenizer.encode(list(SENTENCES))
     answers = partial(run_rows, tokenizer=tokenizer, encoded=encoded, task=TASK)
-    file = ModelFile("", "", Format.ONNX, scheme)
-    assert row.simulation is not None
-    how = simulating._by_role(row.simulation, file, chosen, Scheme.FP32)
+    how = simulation_of(row, chosen, Scheme.FP32)
     same = whole(answers(SimulatedPredictor(exact, how)))
     expected, given = whole(answers(exact)), whole(answers(OnnxPredictor(tmp_path / "mixed.onnx")))
     assert rms_error(given, same) < 0.4 * rms_error(same, expected)
@@ -122,6 +119,25 @@ def test_a_role_has_a_second_scheme_and_the_gate_knows_a_file_without_it(
     problems = file_problems(tmp_path / "alike.onnx", row, alike, "alike", chosen)
     assert any("and the file has too few such weights" in p for p in problems), problems
     assert file_problems(tmp_path / "mixed.onnx", row, types, "mixed", ignored), "and the other way round"
+
+
+def test_a_scheme_has_its_own_choice_of_roles_where_the_recipe_has_none(made) -> None:
+    _, found, _, _ = made
+    usual = {Role.FFN_DOWN: Scheme.INT8}
+    plain, asked = (
+        {w.role: w.scheme for w in resolved(QuantizeSection.model_validate({"roles": r}), found, Scheme.A8W8, usual)}
+        for r in ({}, {"ffn_down": "a8w8", "ffn_up": None})
+    )
+    assert plain[Role.FFN_DOWN] is Scheme.INT8
+    assert asked[Role.FFN_DOWN] is plain[Role.FFN_UP] is Scheme.A8W8
+    assert asked[Role.FFN_UP] is None
+
+
+def test_what_is_usual_for_a_role_is_a_second_scheme_that_the_file_can_have() -> None:
+    for row in all_rows():
+        for role, scheme in row.usual.items():
+            assert reason_against(row, role, scheme) is None, f"{row.title}: {role}"
+    assert any(row.usual for row in all_rows())
 
 
 def test_weights_that_are_left_must_have_the_models_numbers(made, tmp_path: Path) -> None:

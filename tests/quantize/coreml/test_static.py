@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,18 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.types import Format, Layout, Scheme, Shapes
+from pocketbert.core.types import Format, Layout, Role, Scheme, Shapes
 from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import PreparedPredictor, prepare
+from pocketbert.pipeline.make.roles import resolved, weights_of
+from pocketbert.pipeline.make.simulating import simulation_of
 from pocketbert.quantize import weights
 from pocketbert.quantize.coreml import reading, static
 from pocketbert.quantize.door import quantize
+from pocketbert.quantize.left import file_problems
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.table import row_of
@@ -97,6 +102,36 @@ def test_the_package_answers_as_its_scheme_simulated(
     error = rms_error(wanted, right)
     assert 0.005 < error < 0.5
     assert 0.5 * error < rms_error(found, right) < 1.6 * error
+
+
+def test_a_role_can_keep_float_activations_or_be_left(
+    exported: Callable[..., Path],
+    rows: list[dict[str, Any]],
+    tokenizer: TextTokenizer,
+    open_tiny: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    model, folder, _ = open_tiny("bert", 1)
+    exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.COREML), folder.family, TASK)
+    row = row_of(Format.COREML, Scheme.A8W8)
+    section = QuantizeSection.model_validate({"roles": {"ffn_up": None}})
+    chosen = resolved(section, weights_of(exact.module, Scheme.FP16), row.scheme, row.usual)
+    assert {w.scheme for w in chosen if w.role is Role.FFN_DOWN} == {Scheme.W8}
+    path = tmp_path / "a.mlpackage"
+    types = quantize(exported(), path, replace(plan(rows), weights=chosen))
+    kinds = sorted((u.dtype, u.bits) for u in types.uses if u.use is Use.MATMUL and u.bits is None)
+    assert kinds == [("float16", None), ("int8", None)]
+    encoded = tokenizer.encode(list(SENTENCES)[:12])
+    how = simulation_of(row, chosen, Scheme.FP16).of_lengths(2)
+    found, wanted, right = (
+        whole(run_rows(p, tokenizer, encoded, TASK))
+        for p in (CoremlPredictor(path), SimulatedPredictor(exact, how, rows), exact)
+    )
+    error = rms_error(wanted, right)
+    assert 0.5 * error < rms_error(found, right) < 1.6 * error
+    usual = resolved(QuantizeSection(), weights_of(exact.module, Scheme.FP16), row.scheme)
+    problems = file_problems(path, row, types, "mixed", usual)
+    assert any("not in a measured range" in line for line in problems), problems
 
 
 def test_learned_ranges_take_the_place_of_measured_ones(

@@ -167,7 +167,7 @@ def test_a_quantizer_that_leaves_the_graph_float_is_found_out(
 ) -> None:
     from pocketbert.quantize.tflite import static
 
-    monkeypatch.setattr(npu, "_recipe", lambda scheme, wide: static._recipe([]))
+    monkeypatch.setattr(npu, "_recipe", lambda scheme, wide: static._recipe(b"", plan(Scheme.A8W8, rows)))
     with pytest.raises(GateError, match="only matrix products are computed in integers"):
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(Scheme.A8W8, rows))
 

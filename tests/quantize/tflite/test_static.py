@@ -16,16 +16,21 @@ from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Calibration, Format, Scheme
+from pocketbert.core.types import Calibration, Format, Role, Scheme
 from pocketbert.export.prepare import PreparedPredictor, prepare
+from pocketbert.pipeline.make.roles import resolved, weights_of
+from pocketbert.pipeline.make.simulating import simulation_of
 from pocketbert.quantize import weights
 from pocketbert.quantize.calibration import Ranges
-from pocketbert.quantize.door import quantize
+from pocketbert.quantize.door import quantize, weight_types
+from pocketbert.quantize.left import file_problems
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.table import row_of
 from pocketbert.quantize.tflite import static
+from pocketbert.quantize.weights import Use
 from pocketbert.runtime.tflite import TflitePredictor
 from support.learned import learned_of
 
@@ -109,6 +114,42 @@ def test_learned_ranges_take_the_place_of_measured_ones(
     assert len(stored) == 2 * len(learned.products)
 
 
+def test_a_role_can_be_dynamic_and_the_gate_knows_a_file_without_it(
+    exported_tflite: Exported,
+    rows: list[dict[str, Any]],
+    made: Path,
+    open_tiny: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    model, folder, tokenizer = open_tiny("bert", 2)
+    exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.TFLITE), folder.family, TASK)
+    row = row_of(Format.TFLITE, Scheme.A8W8)
+    # the lookup of positions is a constant in the file
+    held = [w for w in weights_of(exact.module) if "position" not in w.name]
+    chosen = resolved(QuantizeSection(), held, row.scheme, row.usual)
+    assert {w.scheme for w in chosen if w.role is Role.FFN_DOWN} == {Scheme.INT8}
+    path = tmp_path / "a.tflite"
+    types = quantize(exported_tflite("bert"), path, replace(plan(rows), weights=chosen))
+    products = [u for u in types.uses if u.use is Use.MATMUL]
+    assert {u.dtype for u in products} == {"int8"}
+    assert sum(u.bits is None for u in products) == sum(w.role is Role.FFN_DOWN for w in chosen) == 2
+    encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
+    found, simulated, right = (
+        whole(run_rows(p, tokenizer, encoded, TASK))
+        for p in (
+            TflitePredictor(path, 1),
+            SimulatedPredictor(exact, simulation_of(row, chosen, Scheme.FP32), rows),
+            exact,
+        )
+    )
+    error = rms_error(simulated, right)
+    assert 0.6 * error < rms_error(found, right) < 1.5 * error
+    assert rms_error(found, simulated) < error
+    alike = file_problems(made, row, weight_types(made, Format.TFLITE), "alike", chosen)
+    assert any("is to have int8 (int8), and the file has too few such weights" in line for line in alike), alike
+    assert file_problems(path, row, types, "mixed"), "and the other way round"
+
+
 def test_padding_is_in_no_range(
     exported_tflite: Exported, rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +200,7 @@ def test_a_mask_in_int8_is_refused_and_with_reason(
         everything.add_static_config(".*", TFLOperationName(name), activation_num_bits=8, weight_num_bits=8)
     everything.add_dynamic_config(".*", TFLOperationName.EMBEDDING_LOOKUP, num_bits=8)
     monkeypatch.setattr(static, "_MEASURED", ("FULLY_CONNECTED", "MUL", "ADD", "SUB"))
-    monkeypatch.setattr(static, "_recipe", lambda _: everything.get_quantization_recipe())
+    monkeypatch.setattr(static, "_recipe", lambda *_: everything.get_quantization_recipe())
     with pytest.raises(GateError, match="nothing but zeros on the calibration texts"):
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(rows))
     assert not list(tmp_path.iterdir())
@@ -181,7 +222,7 @@ def test_products_on_the_fly_are_not_static(
     from pocketbert.quantize.tflite import quantizer
 
     dynamic = quantizer._recipe(Scheme.INT8)
-    monkeypatch.setattr(static, "_recipe", lambda _: dynamic)
+    monkeypatch.setattr(static, "_recipe", lambda *_: dynamic)
     with pytest.raises(GateError, match="on the fly, not in a measured range"):
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(rows))
 

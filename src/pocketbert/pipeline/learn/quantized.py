@@ -27,6 +27,8 @@ from pocketbert.core.recipe.qat import QatStage
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task
 from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.make.roles import resolved, weights_of
+from pocketbert.pipeline.make.simulating import simulation_of
 from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches
 
 if TYPE_CHECKING:
@@ -99,15 +101,19 @@ class QuantizedStage:
     tokenizer: TextTokenizer
     where: str
 
-    @property
-    def simulation(self) -> Simulation:
-        """How the scheme rounds in the stage's format."""
+    def simulation(self, module: nn.Module) -> Simulation:
+        """Tell how the scheme rounds in the stage's format, role by role.
+
+        Args:
+            module: What `prepare` made of a student.
+        """
         from pocketbert.quantize import row_of
 
-        stage, place = self.stage, place_of(self.stage.format)
-        how = row_of(stage.format, stage.scheme).simulation
-        assert how is not None
-        return how.made_from(place.exported_scheme(self.recipe)).of_lengths(len(self.recipe.export.lengths))
+        stage, base = self.stage, place_of(self.stage.format).exported_scheme(self.recipe)
+        row, section = row_of(stage.format, stage.scheme), self.recipe.quantize.of(stage.format, stage.scheme)
+        assert row.simulation is not None
+        weights = resolved(section, weights_of(module, base), row.scheme, row.usual)
+        return simulation_of(row, weights, base).of_lengths(len(self.recipe.export.lengths))
 
     def prepare(self, student: Any, divide: bool = True) -> nn.Module:
         """Rewrite a copy of a student as the exporter of the stage's format does.
@@ -155,7 +161,7 @@ class QuantizedStage:
         exact = PreparedPredictor(module, family, self.task)
         if calibration is None:
             return [_whole(exact.run(row)) for row in rows]
-        how = self.simulation
+        how = self.simulation(module)
         predictor = SimulatedPredictor(exact, how, calibration if how.static else (), learned=learned)
         return [_whole(predictor.run(row)) for row in rows]
 

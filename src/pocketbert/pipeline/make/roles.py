@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,16 +75,18 @@ def all_weights(run: Path, format: Format) -> list[WeightRole]:
 
 
 def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
-    """Resolve what the recipe makes of each weight in a file; empty where all weights have the file's scheme.
+    """Resolve what the recipe, or the scheme itself, makes of each weight; empty where all weights have the file's scheme.
 
     Raises:
         InputError: If an earlier version exported the model.
     """
-    section, path = (
-        model.recipe.quantize.of(file.format, file.scheme, file.runtime),
-        model.run / file.format / FILE_NAME,
-    )
-    if not section.chosen or file.exported:
+    if file.exported:
+        return []
+    from pocketbert.quantize.table import row_of
+
+    row, path = row_of(file.format, file.scheme, file.runtime), model.run / file.format / FILE_NAME
+    section = model.recipe.quantize.of(file.format, file.scheme, file.runtime)
+    if not section.chosen and not row.usual:
         return []
     if not path.is_file():
         raise InputError(
@@ -93,21 +96,19 @@ def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
                 "Export it again: repeat the command with --overwrite.",
             )
         )
-    found = resolved(section, all_weights(model.run, file.format), file.scheme)
-    _check_policy(file, found)
+    found = resolved(section, all_weights(model.run, file.format), row.scheme, row.usual)
+    _check_policy(row, found)
     return found
 
 
-def _check_policy(file: ModelFile, weights: Sequence[WeightRole]) -> None:
+def _check_policy(row: SchemeRow, weights: Sequence[WeightRole]) -> None:
     """Refuse schemes that a name gives to weights of a role that cannot have them.
 
     Raises:
         InputError: With the reasons of the policy.
     """
     from pocketbert.quantize.policy import reason_against
-    from pocketbert.quantize.table import row_of
 
-    row = row_of(file.format, file.scheme, file.runtime)
     reasons = {reason_against(row, w.role, w.scheme): w.name for w in weights}
     problems = [Problem("quantize.names", f"{name}: {why}.") for why, name in reasons.items() if why is not None]
     if problems:
@@ -119,18 +120,24 @@ def name_of(section: QuantizeSection, weight: WeightRole) -> str:
     return next((pattern for pattern in reversed(section.names) if weight.matches(pattern)), "")
 
 
-def resolved(section: QuantizeSection, weights: Sequence[WeightRole], scheme: Scheme) -> list[WeightRole]:
+def resolved(
+    section: QuantizeSection,
+    weights: Sequence[WeightRole],
+    scheme: Scheme,
+    usual: Mapping[Role, Scheme] = MappingProxyType({}),
+) -> list[WeightRole]:
     """Give each weight its scheme: that of the last name that means it, else of its role, else of the file.
 
     Args:
         section: The choices of one file, see `QuantizeSection.of`.
         weights: The weights in the file.
         scheme: The scheme of the file.
+        usual: Roles that have another scheme where the recipe chooses none, see `SchemeRow.usual`.
     """
 
     def of(weight: WeightRole) -> Scheme | None:
         name = name_of(section, weight)
-        choice = section.names[name] if name else section.roles.get(weight.role, scheme)
+        choice = section.names[name] if name else section.roles.get(weight.role, usual.get(weight.role, scheme))
         return None if choice == LEFT else Scheme(choice)
 
     return [w.model_copy(update={"scheme": of(w)}) for w in weights]

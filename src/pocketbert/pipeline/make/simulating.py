@@ -35,6 +35,7 @@ from pocketbert.runtime.engines import open_file
 if TYPE_CHECKING:
     from pocketbert.quantize.plan import Rows
     from pocketbert.quantize.simulation import ModulePredictor, Simulation
+    from pocketbert.quantize.table import SchemeRow
 
 TEXTS = 64
 """Texts that errors are measured on, golden rows among them."""
@@ -63,16 +64,13 @@ def make_simulated(
     """
     from pocketbert.quantize import row_of
 
-    by_file = {f: row_of(f.format, f.scheme, f.runtime).simulation for f in files if f.scheme is not Scheme.FP32}
+    rows_of_files = {f: row_of(f.format, f.scheme, f.runtime) for f in files if f.scheme is not Scheme.FP32}
     wanted = {
-        f: how.made_from(place_of(f.format).exported_scheme(model.recipe)).of_lengths(
+        f: simulation_of(row, roles_of(model, f), place_of(f.format).exported_scheme(model.recipe)).of_lengths(
             len(place_of(f.format).lengths(model.recipe, f, model.length))
         )
-        for f, how in (
-            (f, how and _by_role(how, f, roles_of(model, f), place_of(f.format).exported_scheme(model.recipe)))
-            for f, how in by_file.items()
-        )
-        if how is not None
+        for f, row in rows_of_files.items()
+        if row.simulation is not None
     }
     if not wanted:
         write_simulated(destination, Simulated())
@@ -110,18 +108,23 @@ def make_simulated(
     return ()
 
 
-def _by_role(how: Simulation, file: ModelFile, weights: Sequence[WeightRole], base: Scheme) -> Simulation:
-    """The simulation of a file with the choices of its recipe."""
-    from pocketbert.quantize import row_of
+def simulation_of(row: SchemeRow, weights: Sequence[WeightRole], base: Scheme) -> Simulation:
+    """Return the simulation of a file in which weights have different schemes.
+
+    Args:
+        row: The file's scheme, which has a simulation.
+        weights: What becomes of each weight; empty where all have the scheme.
+        base: Numbers of the exported file.
+    """
+    assert row.simulation is not None
 
     def named(scheme: Scheme | None) -> frozenset[str]:
         return frozenset(w.name for w in weights if w.scheme is scheme)
 
-    row = row_of(file.format, file.scheme, file.runtime)
     seconds = tuple(
         (names, second.simulation.made_from(base)) for s, second in row.seconds.items() if (names := named(s))
     )
-    return replace(how, left=named(None), seconds=seconds)
+    return replace(row.simulation.made_from(base), left=named(None), seconds=seconds)
 
 
 def _all_ranges(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.models.checkpoints import load_model
-from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export.prepare import prepare
 from pocketbert.pipeline.formats.place import place_of
@@ -30,12 +34,20 @@ def chosen(plain: list[WeightRole], end: str, scheme: Scheme, second: Scheme) ->
     return [w.model_copy(update={"scheme": second if w.name.endswith(end) else scheme}) for w in plain]
 
 
+def calibration_rows(folder: ModelFolder) -> list[dict[str, NDArray[np.int64]]]:
+    """A few unpadded rows."""
+    tokenizer = TextTokenizer(folder.path, 16)
+    return [tokenizer.pad([row]) for row in tokenizer.encode(list(SENTENCES)[:4])]
+
+
 @pytest.mark.parametrize(
     ("base", "scheme", "second", "stored_as"),
     [
         ("model.onnx", Scheme.W4, Scheme.INT8_B32, Scheme.FP32),
         ("model.tflite", Scheme.INT8, Scheme.W4, Scheme.FP32),
         ("Model.mlpackage", Scheme.W8, Scheme.W4, Scheme.FP16),
+        ("model.tflite", Scheme.A8W8, Scheme.INT8, Scheme.FP32),
+        ("Model.mlpackage", Scheme.A8W8, Scheme.W8, Scheme.FP16),
     ],
 )
 def test_schemes_that_changed_places_are_found(
@@ -55,7 +67,8 @@ def test_schemes_that_changed_places_are_found(
     module = prepare(load_model(folder, CLASSIFY), folder.family, CLASSIFY, format)
     plain = [w for w in weights_of(module, stored_as) if w.digest in held]
     asked, other = (chosen(plain, end, scheme, second) for end in (QUERY, KEY))
-    quantize(every_file / "files" / base, path, Plan(format, scheme, weights=asked))
+    rows = (lambda: calibration_rows(folder)) if scheme.static else None
+    quantize(every_file / "files" / base, path, Plan(format, scheme, rows=rows, weights=asked))
     row = row_of(format, scheme)
     assert file_problems(path, row, weight_types(path, format), "a", other) == []
     graphs = place_of(format).constants(path)
@@ -65,8 +78,11 @@ def test_schemes_that_changed_places_are_found(
     assert found.problems == []
     assert scheme_problems(found.weights, asked, row) == []
     problems = scheme_problems(found.weights, other, row)
-    bits = {s: 4 if s is Scheme.W4 else 8 for s in (scheme, second)}
+    what = {s: f"is stored in {4 if s is Scheme.W4 else 8} bits" for s in (scheme, second)}
+    if scheme.static:
+        read = "is multiplied with numbers that have"
+        what = {scheme: f"{read} a measured range", second: f"{read} no measured range"}
     assert {p.split(".encoder.", 1)[1] for p in problems} == {
-        f"{QUERY} is stored in {bits[second]} bits, and {scheme} was chosen for it",
-        f"{KEY} is stored in {bits[scheme]} bits, and {second} was chosen for it",
+        f"{QUERY} {what[second]}, and {scheme} was chosen for it",
+        f"{KEY} {what[scheme]}, and {second} was chosen for it",
     }

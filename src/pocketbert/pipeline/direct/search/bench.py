@@ -132,7 +132,7 @@ class Bench:
         remove(path)
         tokenizer, rows = self.sources.model.tokenizer, self.sources.calibration
         plan = plan_of(trial.file, lambda: [tokenizer.pad([row]) for row in rows], self.sources.model.weights)
-        plan = replace(plan, weights=trial.weights(self.weights)) if trial.left else plan
+        plan = replace(plan, weights=trial.weights(self.weights))
         try:
             with waiting(trial.name):
                 quantize(self.source, path, plan)

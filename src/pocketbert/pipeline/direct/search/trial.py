@@ -33,5 +33,14 @@ class Trial:
 
         Args:
             weights: The weights of the exported file.
+
+        Returns:
+            Nothing where all weights have the file's scheme.
         """
-        return [w.model_copy(update={"scheme": None if w.role in self.left else self.file.scheme}) for w in weights]
+        from pocketbert.quantize.table import row_of
+
+        row = row_of(self.file.format, self.file.scheme, self.file.runtime)
+        if not self.left and not row.usual:
+            return []
+        schemes = {role: None if role in self.left else row.scheme_of(role) for role in Role}
+        return [w.model_copy(update={"scheme": schemes[w.role]}) for w in weights]

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def scheme_problems(stored: Sequence[tuple[str, Constant]], weights: Sequence[WeightRole], row: SchemeRow) -> list[str]:
-    """Compare the bits of weights with those of their schemes.
+    """Compare the bits of weights, and whether their products have ranges, with what their schemes want.
 
     The types gate counts the weights of each size and type, since quantizers rename them. Here a weight is known by its
-    numbers, so that one of 8 bits in the place of one of 4 is seen.
+    numbers, so that one of 8 bits in the place of one of 4 is seen, and a static product in the place of a dynamic one.
 
     Args:
         stored: Matrices and tables of a file, by the paths of the tensors in the torch module.
@@ -36,8 +36,12 @@ def scheme_problems(stored: Sequence[tuple[str, Constant]], weights: Sequence[We
         if weight is None or weight.scheme is None or numbers.step is None:
             continue  # of floats the types gate compares every number
         use = Use.TABLE if constant.role is Role.TABLE else Use.MATMUL
-        wanted = row.expected(weight.scheme).of(use, numbers.value.size >= largest).dtype
-        bits = re.search(r"\d+$", wanted)
+        wanted = row.expected(weight.scheme).of(use, numbers.value.size >= largest)
+        bits = re.search(r"\d+$", wanted.dtype)
         if bits is not None and int(bits[0]) != numbers.bits:
             problems[f"{name} is stored in {numbers.bits} bits, and {weight.scheme} was chosen for it"] = None
+        static = constant.ranges.inputs is not None
+        if row.seconds and use is Use.MATMUL and static is not (wanted.bits is not None):
+            has = "a measured range" if static else "no measured range"
+            problems[f"{name} is multiplied with numbers that have {has}, and {weight.scheme} was chosen for it"] = None
     return list(problems)
