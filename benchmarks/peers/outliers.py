@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from schemes import CALIBRATED, size_of, texts_of
+from schemes import CALIBRATED, size_of, texts_of, usual_weights
 
 from pocketbert.core.compare.evaluate import agreement, rms_error
 from pocketbert.core.families import Family
@@ -34,7 +34,7 @@ from pocketbert.export.adapters.outliers.places import places_of
 from pocketbert.export.adapters.outliers.scaling import divide_outliers, largest_channels
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.pipeline.reference import own_texts, sample_batches
-from pocketbert.quantize import Plan, quantize
+from pocketbert.quantize import Plan, quantize, row_of
 from pocketbert.runtime.engines import open_file
 
 LENGTHS = (16, 32, 64)
@@ -115,7 +115,8 @@ def main() -> None:
                     (lambda: [tokenizer.pad([s]) for s in samples]) if scheme.static else None
                 )
                 path = Path(work) / f"{info.stem}_{scheme}{info.suffix}"
-                quantize(source, path, Plan(asked.format, scheme, asked.runtime, rows))
+                weights = usual_weights(module, source, row_of(asked.format, scheme, asked.runtime))
+                quantize(source, path, Plan(asked.format, scheme, asked.runtime, rows, weights=weights))
                 line(f"{kind}: {scheme}", open_file(path, asked.format, runtime=asked.runtime), size_of(path) / 1e6)
 
 

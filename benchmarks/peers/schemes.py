@@ -15,17 +15,27 @@ import itertools
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.evaluate import agreement, rms_error
+from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.readout import Matrix, run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import TASKS
+from pocketbert.core.recipe.quantize import QuantizeSection
+from pocketbert.core.tasks import TASKS, Task
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.quantize import Plan, quantize
+from pocketbert.export.prepare import prepare
+from pocketbert.pipeline.make.roles import resolved, weights_of
+from pocketbert.pipeline.make.stored_weights import float_digests
+from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches
+from pocketbert.quantize import Plan, quantize, row_of
+from pocketbert.quantize.table import SchemeRow
 from pocketbert.runtime.engines import open_file
 
 CALIBRATED = 300
@@ -43,6 +53,26 @@ def size_of(path: Path) -> int:
     return sum(p.stat().st_size for p in (path.rglob("*") if path.is_dir() else [path]) if p.is_file())
 
 
+def usual_weights(module: Any, source: Path, row: SchemeRow) -> list[WeightRole]:
+    """What becomes of the weights in a file of a scheme where no recipe chooses: single roles may have another one.
+
+    Args:
+        module: What the exported file was written from.
+        source: The exported file.
+        row: Format and scheme.
+    """
+    held = set(float_digests(source, row.format).values()) if row.usual else ()
+    weights = [w for w in weights_of(module, FORMATS[row.format].base) if w.digest in held] if row.usual else []
+    return resolved(QuantizeSection(), weights, row.scheme, row.usual)
+
+
+def prepared(folder: ModelFolder, task: Task, tokenizer: TextTokenizer, format: Format) -> Any:
+    """Rewrite the model of an artefact folder as its export did."""
+    samples, sentences = sample_batches(tokenizer, own_texts(task, tokenizer)), sentence_batches(task, tokenizer)
+    model = load_model(folder, task)
+    return prepare(model, folder.family, task, format, samples=samples, sentences=sentences)
+
+
 def main() -> None:
     """Measure, and print a line for each file."""
     parser = argparse.ArgumentParser(description="Compare schemes on an artefact folder.")
@@ -56,6 +86,7 @@ def main() -> None:
     asked = parser.parse_args()
     artefacts = read_artefacts(asked.folder)
     tokenizer, task = TextTokenizer(asked.folder, artefacts.processing.max_length), TASKS[artefacts.task]
+    model = open_model_folder(str(asked.folder))
     texts, labels = texts_of(asked.data, asked.rows)
     encoded = tokenizer.encode(texts)
     samples = tokenizer.encode(texts_of(asked.calibrate, CALIBRATED)[0]) if asked.calibrate else []
@@ -77,7 +108,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for scheme in map(Scheme, asked.scheme.split(",")):
             rows = (lambda: [tokenizer.pad([s]) for s in samples]) if scheme.static else None
-            plan = Plan(asked.format, scheme, asked.runtime, rows)
+            row = row_of(asked.format, scheme, asked.runtime)
+            module = prepared(model, task, tokenizer, asked.format) if row.usual else None
+            plan = Plan(asked.format, scheme, asked.runtime, rows, weights=usual_weights(module, source, row))
             path = Path(folder) / f"{info.stem}_{scheme}{info.suffix}"
             quantize(source, path, plan)
             line(plan.title, path, answers(path, asked.format, asked.runtime))

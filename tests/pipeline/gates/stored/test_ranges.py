@@ -185,3 +185,11 @@ def test_which_ranges_are_right(stored: Range, whole: bool, right: bool) -> None
         [("a.weight", StoredRanges(stored, (5.0, 6.0))), ("b", StoredRanges(stored))], measured, whole
     )
     assert (problems == [], count) == (right, 1)
+
+
+def test_a_range_that_fp16_cannot_tell_is_right() -> None:
+    # 255 steps of 1e-7: fp16, in which Core ML stores the scale, has 1.2e-7 and nothing nearer
+    measured = {"a.weight": [ProductRanges(outputs=(-1.4e-5, 1.13e-5))]}
+    for stored, right in (((-1.68e-5, 1.36e-5), True), ((-2.8e-5, 2.26e-5), False)):
+        problems, _ = range_problems([("a.weight", StoredRanges(outputs=stored))], measured)
+        assert (problems == []) is right

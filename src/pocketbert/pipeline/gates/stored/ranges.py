@@ -10,6 +10,8 @@ from pocketbert.pipeline.formats.stored.tracker import StoredRanges
 CLOSE = 0.05
 """Of a range, how far an end of it may be off. Rounding of the zero point moves ends by half a step, 0.002 of a range of 8
 bits, and fp16 by less; a wrong scale moves the width of the range by its factor."""
+LEAST = 255 * 2.0**-25
+"""What an end may be off in any case: Core ML stores scales in fp16, whose least step is 2**-24, and a range has 255 of them."""
 _FIXED = ((0.0, 1.0), (-1.0, 1.0))
 """Ranges that compilers for NPUs prescribe behind softmax, sigmoid and tanh."""
 
@@ -51,5 +53,5 @@ def _same(found: Range, wanted: Range) -> bool:
     if found[0] == -found[1]:
         most = max(-wanted[0], wanted[1])
         wanted = -most, most
-    room = CLOSE * (wanted[1] - wanted[0])
+    room = CLOSE * (wanted[1] - wanted[0]) + LEAST
     return all(abs(a - b) <= room for a, b in zip(found, wanted, strict=True))
