@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.core.families.roles import WeightRole
+from pocketbert.core.types import Format, Role, Runtime, Scheme
+from pocketbert.quantize.left import file_problems
 from pocketbert.quantize.table import all_rows, row_of
 from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse
 
@@ -213,3 +217,19 @@ def test_counts_and_the_line_for_people() -> None:
     assert found.summary == (
         "2 matrix products and 2 tables in int8, 1 matrix product in float32; 3.0 MB int8, 0.25 MB float"
     )
+
+
+def test_a_table_with_the_role_of_what_projected_it_is_counted_as_a_table() -> None:
+    # as DeBERTa's projected positions, in a file with two schemes
+    row = row_of(Format.TFLITE, Scheme.A8W8)
+    table, up = weight("positions", Use.TABLE, numbers=2 * SMALL), weight("up", **{**INT8, "bits": 8})
+    roles = {"positions": Role.ATTENTION_PROJECTION, "up": Role.FFN_UP, "down": Role.FFN_DOWN}
+    sizes = {"positions": 2 * SMALL}
+    chosen = [
+        WeightRole(name=n, role=r, digest=f"{i:064x}", numbers=sizes.get(n, SMALL), scheme=row.scheme_of(r))
+        for i, (n, r) in enumerate(roles.items())
+    ]
+    assert file_problems(Path("a"), row, types(table, up, weight("down", **INT8)), "a", chosen) == []
+    static = types(table, up, weight("down", **{**INT8, "bits": 8}))
+    (problem,) = file_problems(Path("a"), row, static, "a", chosen)
+    assert "down is to have int8 (int8), and the file has too few such weights" in problem

@@ -103,7 +103,7 @@ class QuantizeSection(Section):
     roles: dict[Role, Choice] = Field(
         {},
         description="Scheme of each role, null to leave it as it was exported: {ffn_down: null, embedding: w4}. Roles that are not listed "
-        "have the scheme of the file.",
+        "have the scheme of the file, but for ffn_down in a8w8 of TFLite (int8) and Core ML (w8).",
     )
     names: dict[str, Choice] = Field(
         {},

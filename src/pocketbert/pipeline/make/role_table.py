@@ -16,6 +16,7 @@ from pocketbert.pipeline.make.stored_weights import float_digests
 if TYPE_CHECKING:
     from pocketbert.quantize.table import SchemeRow
 
+_USUAL = "the default of this role in such files"
 _SMALL = "too small to be compressed"
 
 
@@ -76,7 +77,7 @@ def _row(
         numbers=sum(w.numbers for w, _ in weights),
         bytes=sum(size for _, size in weights),
         chosen=bool(name) or listed,
-        note=_SMALL if small else _policy(row, role),
+        note=_SMALL if small else _policy(row, role) or (_USUAL if role in row.usual and not (name or listed) else ""),
     )
 
 
