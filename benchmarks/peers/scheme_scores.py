@@ -43,6 +43,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.make.labelled import labelled_rows
+from pocketbert.quantize import row_of
 from pocketbert.runtime.engines import open_file
 
 DRAWS = 10_000
@@ -75,7 +76,7 @@ class FileScore(BaseModel):
     Attributes:
         path: Its path in the folder, or what it is.
         format: Its format.
-        scheme: Its scheme and runtime, or fp32 or fp16.
+        scheme: Its scheme, runtime and what was chosen for single roles, or fp32 or fp16.
         sha256: Its digest.
         bytes: Its size.
         rows_digest: Digest of the rows.
@@ -248,7 +249,7 @@ class Scorer:
         return FileScore(
             path=name,
             format=record.format,
-            scheme=f"{record.scheme}{f' for {record.runtime}' if record.runtime else ''}",
+            scheme=f"{record.scheme}{f' for {record.runtime}' if record.runtime else ''}{choices(record)}",
             sha256=key.sha256,
             bytes=path_bytes(path),
             rows_digest=key.rows_digest,
@@ -300,6 +301,13 @@ def digest_of(rows: EvalSet) -> str:
 def exported(record: ModelRecord) -> bool:
     """Whether an exporter wrote it for any client: files are compared with it."""
     return record.plain and record.scheme in (Scheme.FP32, Scheme.FP16)
+
+
+def choices(record: ModelRecord) -> str:
+    """The roles that have another scheme than by default."""
+    row = row_of(record.format, record.scheme, record.runtime)
+    odd = {w.role: w.scheme or "none" for w in record.weights if w.scheme is not row.scheme_of(w.role)}
+    return "".join(f", {role}={scheme}" for role, scheme in odd.items())
 
 
 def line(score: FileScore) -> str:

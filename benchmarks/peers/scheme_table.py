@@ -48,7 +48,7 @@ def read(path: Path) -> dict[tuple[str, str], FileScore]:
 
 def _order(key: tuple[str, str]) -> tuple[str, int, str]:
     format, scheme = key
-    name = scheme.split(" for ")[0].split(" after ")[0]
+    name = scheme.split(" for ")[0].split(" after ")[0].split(",")[0]
     return format, ORDER.index(name) if name in ORDER else len(ORDER), scheme
 
 
