@@ -120,9 +120,13 @@ class Bench:
         return self.ledger.recall(Written, self._origin(trial), lambda: self._write(trial))
 
     def _origin(self, trial: Trial) -> object:
+        from pocketbert.quantize.table import row_of
+
         file, rows = trial.file, self.sources.calibration_digest if trial.file.scheme.static else ""
         left = [[*trial.left]] if trial.left else []
-        return [self.source_digest, file.format, file.scheme, file.runtime, rows, installed(), *left]
+        usual = row_of(file.format, file.scheme, file.runtime).usual
+        others = [[f"{role}={scheme}" for role, scheme in usual.items()]] if usual else []
+        return [self.source_digest, file.format, file.scheme, file.runtime, rows, installed(), *left, *others]
 
     def _write(self, trial: Trial) -> Written:
         from pocketbert.quantize import quantize
