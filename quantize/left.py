@@ -72,18 +72,19 @@ def _scheme_problems(
     for scheme, uses in by_scheme.items():
         own = {"uses": uses} if scheme is row.scheme else {"uses": uses, "integers": [], "coarse": []}
         out += type_problems(types.model_copy(update=own), name, wanted[scheme], left, whole=False)
-    there = Counter((u.numbers, form(u)) for u in {u.name: u for u in types.uses if u.name not in left}.values())
-    larger = [w for w in weights if w.scheme is not None and w.numbers >= stored_types.SMALL]
-    for weight in larger:
+    counted = {u.name: u for u in types.uses if u.name not in left}.values()
+    there = Counter((u.numbers, form(u)) for u in counted)
+    products = Counter(u.numbers for u in counted if u.use is Use.MATMUL)
+    for weight in (w for w in weights if w.scheme is not None and w.numbers >= stored_types.SMALL):
+        looked_up = weight.numbers in tables
         # projected positions of DeBERTa are looked up, and have the role of what projected them
-        order = (Use.TABLE, Use.MATMUL) if weight.role is Role.EMBEDDING else (Use.MATMUL, Use.TABLE)
-        reads = [u for u in order if u is Use.MATMUL or weight.numbers in tables]
-        largest = weight.numbers >= max(tables, default=0)
-        kinds = [row.expected(weight.scheme).of(u, largest) for u in reads]
-        kind = next((k for k in kinds if there[weight.numbers, form(k)] > 0), None)
-        if kind is None:
-            named = f"{weight.scheme} ({kinds[0].dtype})"
+        reads = (
+            Use.TABLE if looked_up and (weight.role is Role.EMBEDDING or not products[weight.numbers]) else Use.MATMUL
+        )
+        products[weight.numbers] -= reads is Use.MATMUL
+        kind = row.expected(weight.scheme).of(reads, weight.numbers >= max(tables, default=0))
+        there[weight.numbers, form(kind)] -= 1
+        if there[weight.numbers, form(kind)] < 0:
+            named = f"{weight.scheme} ({kind.dtype})"
             out.append(f"{name}: {weight.name} is to have {named}, and the file has too few such weights.")
-        else:
-            there[weight.numbers, form(kind)] -= 1
     return out

@@ -31,7 +31,7 @@ from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import TASKS, Task
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.make.roles import resolved, weights_of
+from pocketbert.pipeline.formats.weight_schemes import resolved, weights_of
 from pocketbert.pipeline.make.stored_weights import float_digests
 from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches
 from pocketbert.quantize import Plan, quantize, row_of

@@ -51,7 +51,7 @@ def main() -> None:
     print(f"| {len(rows)} rows | rel | agree, % | accuracy, % |\n|---|---:|---:|---:|")
     line("the student, fp32", exact)
     for folder in asked.folders:
-        for file in read_artefacts(folder).models:
+        for file in read_artefacts(folder).models():
             if file.scheme in asked.scheme.split(",") and file.client is None and file.runtime is None:
                 predictor = open_file(folder / file.path, file.format)
                 line(f"{folder.name} {file.path}", whole(run_rows(predictor, tokenizer, encoded, task)))

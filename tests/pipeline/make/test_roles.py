@@ -22,8 +22,8 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.export import onnx as exporter
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.make.roles import check_names, resolved, weights_of
-from pocketbert.pipeline.make.simulating import simulation_of
+from pocketbert.pipeline.formats.weight_schemes import resolved, simulation_of, weights_of
+from pocketbert.pipeline.make.roles import check_names
 from pocketbert.quantize import Plan, quantize, row_of, weight_types, weights
 from pocketbert.quantize.left import file_problems
 from pocketbert.quantize.policy import reason_against

@@ -23,8 +23,7 @@ from pocketbert.core.types import Format, Layout, Role, Scheme, Shapes
 from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.make.roles import resolved, weights_of
-from pocketbert.pipeline.make.simulating import simulation_of
+from pocketbert.pipeline.formats.weight_schemes import resolved, simulation_of, weights_of
 from pocketbert.quantize import weights
 from pocketbert.quantize.coreml import reading, static
 from pocketbert.quantize.door import quantize

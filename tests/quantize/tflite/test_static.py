@@ -20,8 +20,7 @@ from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Calibration, Format, Role, Scheme
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.make.roles import resolved, weights_of
-from pocketbert.pipeline.make.simulating import simulation_of
+from pocketbert.pipeline.formats.weight_schemes import resolved, simulation_of, weights_of
 from pocketbert.quantize import weights
 from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.door import quantize, weight_types

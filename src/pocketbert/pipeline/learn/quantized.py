@@ -27,8 +27,7 @@ from pocketbert.core.recipe.qat import QatStage
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task
 from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.make.roles import resolved, weights_of
-from pocketbert.pipeline.make.simulating import simulation_of
+from pocketbert.pipeline.formats.weight_schemes import resolved, simulation_of, weights_of
 from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches
 
 if TYPE_CHECKING:

@@ -21,8 +21,9 @@ from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.formats.weight_schemes import weights_of
 from pocketbert.pipeline.make.outliers import outlier_line, write_outliers
-from pocketbert.pipeline.make.roles import check_names, weights_of, write_weights
+from pocketbert.pipeline.make.roles import check_names, write_weights
 from pocketbert.pipeline.reference import (
     check_spread,
     drawn_inputs,

@@ -10,7 +10,8 @@ from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.types import Role
 from pocketbert.pipeline.formats.model_files import ModelFile, base_of
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.make.roles import all_weights, name_of, resolved
+from pocketbert.pipeline.formats.weight_schemes import name_of, resolved
+from pocketbert.pipeline.make.roles import all_weights
 from pocketbert.pipeline.make.stored_weights import float_digests
 
 if TYPE_CHECKING:

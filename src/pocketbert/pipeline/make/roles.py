@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.digests import digest_of
-from pocketbert.core.families.roles import WeightRole, role_of
+from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.recipe.quantize import LEFT, QuantizeSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile, exported_file, smaller
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.formats.weight_schemes import resolved
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     from pocketbert.quantize.table import SchemeRow
 
 FILE_NAME = "weights.json"
 _LIST = TypeAdapter(list[WeightRole])
-
-
-def weights_of(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[WeightRole]:
-    """List the weights of a prepared module with their roles.
-
-    Args:
-        module: The module that files are exported from.
-        scheme: What the files are exported as: digests are those of numbers in fp32 or fp16.
-
-    Returns:
-        One entry for each matrix, in the module's order; a matrix with two uses has the role of the first.
-    """
-
-    def numbers(matrix: Tensor) -> NDArray[np.float32]:
-        values: NDArray[np.float32] = matrix.detach().float().numpy()
-        return values.astype(np.float16).astype(np.float32) if scheme is Scheme.FP16 else values
-
-    matrices = ((n, digest_of(numbers(p)), p.numel()) for n, p in module.named_parameters())
-    return [WeightRole(name=n, role=role_of(n), digest=d, numbers=size) for n, d, size in matrices if d is not None]
 
 
 def write_weights(folder: Path, weights: Sequence[WeightRole], files: Sequence[Path], format: Format) -> None:
@@ -113,34 +90,6 @@ def _check_policy(row: SchemeRow, weights: Sequence[WeightRole]) -> None:
     problems = [Problem("quantize.names", f"{name}: {why}.") for why, name in reasons.items() if why is not None]
     if problems:
         raise InputError(problems)
-
-
-def name_of(section: QuantizeSection, weight: WeightRole) -> str:
-    """Return the pattern of `quantize.names` that decides about a weight, the last that means it; empty where none does."""
-    return next((pattern for pattern in reversed(section.names) if weight.matches(pattern)), "")
-
-
-def resolved(
-    section: QuantizeSection,
-    weights: Sequence[WeightRole],
-    scheme: Scheme,
-    usual: Mapping[Role, Scheme] = MappingProxyType({}),
-) -> list[WeightRole]:
-    """Give each weight its scheme: that of the last name that means it, else of its role, else of the file.
-
-    Args:
-        section: The choices of one file, see `QuantizeSection.of`.
-        weights: The weights in the file.
-        scheme: The scheme of the file.
-        usual: Roles that have another scheme where the recipe chooses none, see `SchemeRow.usual`.
-    """
-
-    def of(weight: WeightRole) -> Scheme | None:
-        name = name_of(section, weight)
-        choice = section.names[name] if name else section.roles.get(weight.role, usual.get(weight.role, scheme))
-        return None if choice == LEFT else Scheme(choice)
-
-    return [w.model_copy(update={"scheme": of(w)}) for w in weights]
 
 
 def check_names(section: QuantizeSection, weights: Sequence[WeightRole], format: Format | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from pocketbert.core.compare.golden import FILE_NAME, GoldenRow, read_golden
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.compare.simulated import Simulated, write_simulated
 from pocketbert.core.families.ranges import ProductRanges, Range
-from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.learned_ranges import read_learned
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
@@ -27,6 +25,7 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.formats.weight_schemes import simulation_of
 from pocketbert.pipeline.make.golden import blank_row
 from pocketbert.pipeline.make.roles import roles_of
 from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches, task_text
@@ -35,7 +34,6 @@ from pocketbert.runtime.engines import open_file
 if TYPE_CHECKING:
     from pocketbert.quantize.plan import Rows
     from pocketbert.quantize.simulation import ModulePredictor, Simulation
-    from pocketbert.quantize.table import SchemeRow
 
 TEXTS = 64
 """Texts that errors are measured on, golden rows among them."""
@@ -106,25 +104,6 @@ def make_simulated(
             f"  {file.path}: simulated in torch, off by {error:.3g} of the logits' spread; allowed {bounds_of(file).allowed(error):.3g}"
         )
     return ()
-
-
-def simulation_of(row: SchemeRow, weights: Sequence[WeightRole], base: Scheme) -> Simulation:
-    """Return the simulation of a file in which weights have different schemes.
-
-    Args:
-        row: The file's scheme, which has a simulation.
-        weights: What becomes of each weight; empty where all have the scheme.
-        base: Numbers of the exported file.
-    """
-    assert row.simulation is not None
-
-    def named(scheme: Scheme | None) -> frozenset[str]:
-        return frozenset(w.name for w in weights if w.scheme is scheme)
-
-    seconds = tuple(
-        (names, second.simulation.made_from(base)) for s, second in row.seconds.items() if (names := named(s))
-    )
-    return replace(row.simulation.made_from(base), left=named(None), seconds=seconds)
 
 
 def _all_ranges(

@@ -10,7 +10,8 @@ from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.make.roles import all_weights, weights_of
+from pocketbert.pipeline.formats.weight_schemes import weights_of
+from pocketbert.pipeline.make.roles import all_weights
 from pocketbert.pipeline.reference import own_texts, reference_model, sample_batches, sentence_batches
 
 

@@ -16,10 +16,10 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export.prepare import prepare
 from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.formats.weight_schemes import weights_of
 from pocketbert.pipeline.gates.stored.compare import compare
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.gates.stored.schemes import scheme_problems
-from pocketbert.pipeline.make.roles import weights_of
 from pocketbert.pipeline.make.stored_weights import float_digests
 from pocketbert.quantize import Plan, quantize, row_of, weight_types, weights
 from pocketbert.quantize.left import file_problems
