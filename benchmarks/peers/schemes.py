@@ -63,7 +63,7 @@ def usual_weights(module: Any, source: Path, row: SchemeRow) -> list[WeightRole]
     """
     held = set(float_digests(source, row.format).values()) if row.usual else ()
     weights = [w for w in weights_of(module, FORMATS[row.format].base) if w.digest in held] if row.usual else []
-    return resolved(QuantizeSection(), weights, row.scheme, row.usual)
+    return resolved(QuantizeSection(), weights, row.scheme_of)
 
 
 def prepared(folder: ModelFolder, task: Task, tokenizer: TextTokenizer, format: Format) -> Any:

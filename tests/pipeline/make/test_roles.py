@@ -37,6 +37,7 @@ LABELS = ("negative", "neutral", "positive")
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 DOWN = QuantizeSection.model_validate({"roles": {"ffn_down": None, "embedding": None}})
 LAYERS = 2
+INT8 = row_of(Format.ONNX, Scheme.INT8)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize("scheme", [Scheme.INT8, Scheme.A8W8])
 def test_weights_that_are_left_are_those_of_the_model_and_the_simulation_agrees(made, tmp_path: Path, scheme) -> None:
     folder, found, tokenizer, exact = made
-    chosen = resolved(DOWN, found, scheme)
+    chosen = resolved(DOWN, found, row_of(Format.ONNX, scheme).scheme_of)
     encoded = tokenizer.encode(list(SENTENCES))
     rows = [tokenizer.pad([row]) for row in encoded]
     plan = Plan(Format.ONNX, scheme, rows=(lambda: rows) if scheme.static else None, weights=chosen)
@@ -81,13 +82,13 @@ def test_the_gate_knows_a_file_that_was_quantized_whole_and_one_with_too_much_le
     folder, found, _, _ = made
     row = row_of(Format.ONNX, Scheme.INT8)
     quantize(folder / "model.onnx", tmp_path / "whole.onnx", Plan(Format.ONNX, Scheme.INT8))
-    chosen = resolved(DOWN, found, Scheme.INT8)
+    chosen = resolved(DOWN, found, INT8.scheme_of)
     types = weight_types(tmp_path / "whole.onnx", Format.ONNX)
     (lost,) = file_problems(tmp_path / "whole.onnx", row, types, "whole", chosen)
     assert "to be left as exported, and not so in the file" in lost
     quantize(folder / "model.onnx", tmp_path / "left.onnx", Plan(Format.ONNX, Scheme.INT8, weights=chosen))
     types = weight_types(tmp_path / "left.onnx", Format.ONNX)
-    less = resolved(QuantizeSection.model_validate({"roles": {"ffn_down": None}}), found, Scheme.INT8)
+    less = resolved(QuantizeSection.model_validate({"roles": {"ffn_down": None}}), found, INT8.scheme_of)
     problems = file_problems(tmp_path / "left.onnx", row, types, "left", less)
     assert any("still float" in p and "word_embeddings" in p for p in problems)
 
@@ -105,7 +106,7 @@ def test_a_role_has_a_second_scheme_and_the_gate_knows_a_file_without_it(
 ) -> None:
     folder, found, tokenizer, exact = made
     row = row_of(Format.ONNX, scheme)
-    chosen = resolved(QuantizeSection.model_validate({"roles": roles}), found, scheme)
+    chosen = resolved(QuantizeSection.model_validate({"roles": roles}), found, row.scheme_of)
     types = quantize(folder / "model.onnx", tmp_path / "mixed.onnx", Plan(Format.ONNX, scheme, weights=chosen))
     assert {u.dtype for u in types.uses if u.numbers >= 512} == kinds
     encoded = tokenizer.encode(list(SENTENCES))
@@ -123,9 +124,9 @@ def test_a_role_has_a_second_scheme_and_the_gate_knows_a_file_without_it(
 
 def test_a_scheme_has_its_own_choice_of_roles_where_the_recipe_has_none(made) -> None:
     _, found, _, _ = made
-    usual = {Role.FFN_DOWN: Scheme.INT8}
+    row = row_of(Format.TFLITE, Scheme.A8W8)
     plain, asked = (
-        {w.role: w.scheme for w in resolved(QuantizeSection.model_validate({"roles": r}), found, Scheme.A8W8, usual)}
+        {w.role: w.scheme for w in resolved(QuantizeSection.model_validate({"roles": r}), found, row.scheme_of)}
         for r in ({}, {"ffn_down": "a8w8", "ffn_up": None})
     )
     assert plain[Role.FFN_DOWN] is Scheme.INT8
@@ -142,7 +143,7 @@ def test_what_is_usual_for_a_role_is_a_second_scheme_that_the_file_can_have() ->
 
 def test_weights_that_are_left_must_have_the_models_numbers(made, tmp_path: Path) -> None:
     folder, found, _, _ = made
-    chosen = resolved(DOWN, found, Scheme.INT8)
+    chosen = resolved(DOWN, found, INT8.scheme_of)
     other = [w.model_copy(update={"digest": "0" * 64}) if w.role is Role.FFN_DOWN else w for w in chosen]
     with pytest.raises(GateError, match="layer.0.down"):
         quantize(folder / "model.onnx", tmp_path / "out.onnx", Plan(Format.ONNX, Scheme.INT8, weights=other))
@@ -156,7 +157,7 @@ def test_a_name_counts_before_a_role_and_a_later_name_before_an_earlier(made) ->
             "names": {"encoder.layer.1.*": None, "layer.1.up": "int8", "classifier": "none"},
         }
     )
-    schemes = {w.name: w.scheme for w in resolved(section, found, Scheme.INT8)}
+    schemes = {w.name: w.scheme for w in resolved(section, found, INT8.scheme_of)}
     assert schemes["model.bert.encoder.layer.0.up.weight"] is None
     assert schemes["model.bert.encoder.layer.0.down.weight"] is Scheme.INT8
     assert schemes["model.bert.encoder.layer.1.down.weight"] is None

@@ -114,7 +114,7 @@ def test_a_role_can_keep_float_activations_or_be_left(
     exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.COREML), folder.family, TASK)
     row = row_of(Format.COREML, Scheme.A8W8)
     section = QuantizeSection.model_validate({"roles": {"ffn_up": None}})
-    chosen = resolved(section, weights_of(exact.module, Scheme.FP16), row.scheme, row.usual)
+    chosen = resolved(section, weights_of(exact.module, Scheme.FP16), row.scheme_of)
     assert {w.scheme for w in chosen if w.role is Role.FFN_DOWN} == {Scheme.W8}
     path = tmp_path / "a.mlpackage"
     types = quantize(exported(), path, replace(plan(rows), weights=chosen))
@@ -128,7 +128,7 @@ def test_a_role_can_keep_float_activations_or_be_left(
     )
     error = rms_error(wanted, right)
     assert 0.5 * error < rms_error(found, right) < 1.6 * error
-    usual = resolved(QuantizeSection(), weights_of(exact.module, Scheme.FP16), row.scheme)
+    usual = resolved(QuantizeSection(), weights_of(exact.module, Scheme.FP16), lambda _: row.scheme)
     problems = file_problems(path, row, types, "mixed", usual)
     assert any("not in a measured range" in line for line in problems), problems
 

@@ -125,7 +125,7 @@ def test_a_role_can_be_dynamic_and_the_gate_knows_a_file_without_it(
     row = row_of(Format.TFLITE, Scheme.A8W8)
     # the lookup of positions is a constant in the file
     held = [w for w in weights_of(exact.module) if "position" not in w.name]
-    chosen = resolved(QuantizeSection(), held, row.scheme, row.usual)
+    chosen = resolved(QuantizeSection(), held, row.scheme_of)
     assert {w.scheme for w in chosen if w.role is Role.FFN_DOWN} == {Scheme.INT8}
     path = tmp_path / "a.tflite"
     types = quantize(exported_tflite("bert"), path, replace(plan(rows), weights=chosen))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,23 +46,19 @@ def name_of(section: QuantizeSection, weight: WeightRole) -> str:
 
 
 def resolved(
-    section: QuantizeSection,
-    weights: Sequence[WeightRole],
-    scheme: Scheme,
-    usual: Mapping[Role, Scheme] = MappingProxyType({}),
+    section: QuantizeSection, weights: Sequence[WeightRole], scheme_of: Callable[[Role], Scheme]
 ) -> list[WeightRole]:
-    """Give each weight its scheme: that of the last name that means it, else of its role, else of the file.
+    """Give each weight its scheme: that of the last name that means it, else of its role, else the usual one.
 
     Args:
         section: The choices of one file, see `QuantizeSection.of`.
         weights: The weights in the file.
-        scheme: The scheme of the file.
-        usual: Roles that have another scheme where the recipe chooses none, see `SchemeRow.usual`.
+        scheme_of: The scheme of a role where the recipe chooses none: `SchemeRow.scheme_of` of the file's row.
     """
 
     def of(weight: WeightRole) -> Scheme | None:
         name = name_of(section, weight)
-        choice = section.names[name] if name else section.roles.get(weight.role, usual.get(weight.role, scheme))
+        choice = section.names[name] if name else section.roles.get(weight.role, scheme_of(weight.role))
         return None if choice == LEFT else Scheme(choice)
 
     return [w.model_copy(update={"scheme": of(w)}) for w in weights]

@@ -111,7 +111,7 @@ class QuantizedStage:
         stage, base = self.stage, place_of(self.stage.format).exported_scheme(self.recipe)
         row, section = row_of(stage.format, stage.scheme), self.recipe.quantize.of(stage.format, stage.scheme)
         assert row.simulation is not None
-        weights = resolved(section, weights_of(module, base), row.scheme, row.usual)
+        weights = resolved(section, weights_of(module, base), row.scheme_of)
         return simulation_of(row, weights, base).of_lengths(len(self.recipe.export.lengths))
 
     def prepare(self, student: Any, divide: bool = True) -> nn.Module:

@@ -49,7 +49,7 @@ def role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
     kind = "float16" if any(u.dtype == "float16" for u in uses.values()) else "float32"
     section = model.recipe.quantize.of(file.format, file.scheme, file.runtime)
     found = dict[tuple[Role, str, str, str], list[tuple[WeightRole, int]]]()
-    for weight in resolved(section, weights, row.scheme, row.usual):
+    for weight in resolved(section, weights, row.scheme_of):
         use = uses[weight.digest].use if weight.digest in uses else Use.MATMUL
         wanted = row.expected(weight.scheme).of(use, weight.numbers >= most)
         stored, block = (kind, None) if weight.digest in floats else (wanted.dtype, wanted.block)

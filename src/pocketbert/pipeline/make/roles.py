@@ -73,7 +73,7 @@ def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
                 "Export it again: repeat the command with --overwrite.",
             )
         )
-    found = resolved(section, all_weights(model.run, file.format), row.scheme, row.usual)
+    found = resolved(section, all_weights(model.run, file.format), row.scheme_of)
     _check_policy(row, found)
     return found
 
@@ -115,7 +115,7 @@ def check_names(section: QuantizeSection, weights: Sequence[WeightRole], format:
             what = f"the exported model has no {role}, only {', '.join(roles)}."
             problems.append(Problem("quantize.roles", what, "Leave this role out."))
     choices = [section, *(section.of(format, f.scheme, f.runtime) for f in own if format is not None)]
-    if any(c.chosen and all(w.scheme is None for w in resolved(c, weights, Scheme.INT8)) for c in choices):
+    if any(c.chosen and all(w.scheme is None for w in resolved(c, weights, lambda _: Scheme.INT8)) for c in choices):
         problems.append(Problem("quantize.roles", "leaves every weight as it is.", "Choose the scheme fp32 instead."))
     if problems:
         raise InputError(problems)

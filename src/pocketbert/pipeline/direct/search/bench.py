@@ -120,12 +120,10 @@ class Bench:
         return self.ledger.recall(Written, self._origin(trial), lambda: self._write(trial))
 
     def _origin(self, trial: Trial) -> object:
-        from pocketbert.quantize.table import row_of
-
         file, rows = trial.file, self.sources.calibration_digest if trial.file.scheme.static else ""
         left = [[*trial.left]] if trial.left else []
-        usual = row_of(file.format, file.scheme, file.runtime).usual
-        others = [[f"{role}={scheme}" for role, scheme in usual.items()]] if usual else []
+        usual = [f"{role}={scheme}" for role, scheme in trial.row.usual.items()]
+        others = [usual] if usual else []
         return [self.source_digest, file.format, file.scheme, file.runtime, rows, installed(), *left, *others]
 
     def _write(self, trial: Trial) -> Written:
@@ -136,7 +134,7 @@ class Bench:
         remove(path)
         tokenizer, rows = self.sources.model.tokenizer, self.sources.calibration
         plan = plan_of(trial.file, lambda: [tokenizer.pad([row]) for row in rows], self.sources.model.weights)
-        plan = replace(plan, weights=trial.weights(self.weights))
+        plan = replace(plan, weights=trial.weights(self.weights)) if trial.mixed else plan
         try:
             with waiting(trial.name):
                 quantize(self.source, path, plan)

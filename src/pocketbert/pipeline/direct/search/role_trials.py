@@ -40,12 +40,10 @@ def role_trials(bench: Bench, whole: Sequence[Trial], limit: float) -> Iterator[
         whole: The schemes, all roles compressed.
         limit: Largest size in bytes.
     """
-    from pocketbert.quantize.table import row_of
-
     found = list[RoleTrial]()
     for trial in whole:
         file = trial.file
-        if not row_of(file.format, file.scheme, file.runtime).selective:
+        if not trial.row.selective:
             continue
         size, estimated = bench.written(trial).bytes, bench.expected_bytes(trial)
         roles = dict.fromkeys(w.role for w in bench.weights)

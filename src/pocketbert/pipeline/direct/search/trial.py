@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts.search import named
 from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.types import Role
 from pocketbert.pipeline.formats.model_files import ModelFile
+
+if TYPE_CHECKING:
+    from pocketbert.quantize.table import SchemeRow
 
 
 @dataclass(frozen=True)
@@ -28,19 +32,23 @@ class Trial:
         """What figures are told of; the path in the artefact folder is the same for all choices of roles."""
         return named(self.file.path, self.left)
 
+    @property
+    def row(self) -> SchemeRow:
+        """The row of the table of schemes that the file is of."""
+        from pocketbert.quantize.table import row_of
+
+        return row_of(self.file.format, self.file.scheme, self.file.runtime)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether some weights have another scheme than the file."""
+        return bool(self.left or self.row.usual)
+
     def weights(self, weights: Sequence[WeightRole]) -> list[WeightRole]:
         """Resolve what the file makes of each weight.
 
         Args:
             weights: The weights of the exported file.
-
-        Returns:
-            Nothing where all weights have the file's scheme.
         """
-        from pocketbert.quantize.table import row_of
-
-        row = row_of(self.file.format, self.file.scheme, self.file.runtime)
-        if not self.left and not row.usual:
-            return []
-        schemes = {role: None if role in self.left else row.scheme_of(role) for role in Role}
+        schemes = {role: None if role in self.left else self.row.scheme_of(role) for role in Role}
         return [w.model_copy(update={"scheme": schemes[w.role]}) for w in weights]
