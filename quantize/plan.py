@@ -43,6 +43,11 @@ class Plan:
     weights: Sequence[WeightRole] = ()
 
     @property
+    def padding_side(self) -> str:
+        """Where shorter rows are padded, as `pocketbert.runtime.padding.Padding` takes it."""
+        return "left" if self.pads_left else "right"
+
+    @property
     def left(self) -> frozenset[str]:
         """Digests of the weights that stay as they were exported."""
         return frozenset(w.digest for w in self.weights if w.scheme is None)

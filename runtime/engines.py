@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature
-from pocketbert.core.predict.predictor import Arrays, Predictor, fitting
+from pocketbert.core.predict.predictor import Predictor, fitting
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.padding import Padding
+from pocketbert.runtime.signature import Run
 from pocketbert.runtime.tflite import TflitePredictor
 
 
@@ -24,10 +25,6 @@ class FilePredictor(Predictor, Protocol):
     def signature(self) -> Signature:
         """Names, dtypes and shapes of inputs and outputs."""
         ...
-
-
-Run = Callable[[Mapping[str, NDArray[np.generic]]], Arrays]
-"""Runs one batch, as `Predictor.run` does."""
 
 
 @runtime_checkable

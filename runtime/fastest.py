@@ -18,11 +18,12 @@ from pocketbert.core.host.hardware import default_threads, machine
 from pocketbert.core.predict.predictor import Arrays, fitting
 from pocketbert.core.types import Format
 from pocketbert.runtime.cache import remembered
-from pocketbert.runtime.engines import EngineFile, FilePredictor, Run, runs
+from pocketbert.runtime.engines import EngineFile, FilePredictor, runs
 from pocketbert.runtime.onnx import Spin
 from pocketbert.runtime.padding import Padding
 from pocketbert.runtime.plan import IDLE_MS, Cadence, Candidate, Plan
 from pocketbert.runtime.race import LENGTHS, race_apart
+from pocketbert.runtime.signature import Run
 
 STEADY = 3
 """After so many inputs of one length in a row the next one is expected to have it as well."""

@@ -12,6 +12,8 @@ from pocketbert.core.predict.predictor import Arrays
 from pocketbert.runtime.padding import Padding
 
 Rows = Mapping[str, NDArray[np.generic]]
+Run = Callable[[Rows], Arrays]
+"""Runs one batch, as `Predictor.run` does."""
 
 
 class Slot(NamedTuple):
@@ -63,7 +65,7 @@ class SignatureCall:
         self._ready = False
         self._whole = self.prepared(int(details[inputs[0]]["shape"][1]), Padding(0, "right"))
 
-    def prepared(self, length: int, padding: Padding) -> Callable[[Rows], Arrays]:
+    def prepared(self, length: int, padding: Padding) -> Run:
         """Prepare memory for rows of one length, and the function that runs them; see `__call__`.
 
         Each length has its own memory, whose padding is written here and never again: no row can leave values in the
@@ -117,7 +119,7 @@ class SignatureCall:
         return {name: found[name] for name, _ in self._answers}
 
     @staticmethod
-    def _each(rows: Rows, slots: Sequence[Slot], run: Callable[[Rows], Arrays]) -> Arrays:
+    def _each(rows: Rows, slots: Sequence[Slot], run: Run) -> Arrays:
         count = len(rows[slots[0].name])
         if count < 2:
             name, shape = next((s.name, s.shape) for s in slots if rows[s.name].shape != s.shape)

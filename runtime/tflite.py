@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from pocketbert.core.packages.tflite import IDENTIFIER
 from pocketbert.core.predict.predictor import Arrays, fitting, input_order, output_order
 from pocketbert.runtime.coverage import Coverage, coverage
 from pocketbert.runtime.padding import Padding
-from pocketbert.runtime.signature import Rows, SignatureCall
+from pocketbert.runtime.signature import Rows, Run, SignatureCall
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class TflitePredictor:
             )
         return self._guarded(call, inputs)
 
-    def runs(self, length: int, padding: Padding) -> Callable[[Rows], Arrays]:
+    def runs(self, length: int, padding: Padding) -> Run:
         """A function that runs rows [B, `length`] as `run` does, for callers that run many: what a length decides is prepared.
 
         Args:
@@ -138,7 +138,7 @@ class TflitePredictor:
         call = self._calls[fitting(self.lengths, length)].prepared(length, padding)
         return partial(self._guarded, call)
 
-    def _guarded(self, call: Callable[[Rows], Arrays], inputs: Rows) -> Arrays:
+    def _guarded(self, call: Run, inputs: Rows) -> Arrays:
         try:
             return call(inputs)
         except (ValueError, RuntimeError) as error:

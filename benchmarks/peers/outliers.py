@@ -115,7 +115,8 @@ def main() -> None:
                     (lambda: [tokenizer.pad([s]) for s in samples]) if scheme.static else None
                 )
                 path = Path(work) / f"{info.stem}_{scheme}{info.suffix}"
-                weights = usual_weights(module, source, row_of(asked.format, scheme, asked.runtime))
+                row = row_of(asked.format, scheme, asked.runtime)
+                weights = usual_weights(module, source, row) if row.usual else []
                 quantize(source, path, Plan(asked.format, scheme, asked.runtime, rows, weights=weights))
                 line(f"{kind}: {scheme}", open_file(path, asked.format, runtime=asked.runtime), size_of(path) / 1e6)
 

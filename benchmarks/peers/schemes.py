@@ -61,8 +61,8 @@ def usual_weights(module: Any, source: Path, row: SchemeRow) -> list[WeightRole]
         source: The exported file.
         row: Format and scheme.
     """
-    held = set(float_digests(source, row.format).values()) if row.usual else ()
-    weights = [w for w in weights_of(module, FORMATS[row.format].base) if w.digest in held] if row.usual else []
+    held = set(float_digests(source, row.format).values())
+    weights = [w for w in weights_of(module, FORMATS[row.format].base) if w.digest in held]
     return resolved(QuantizeSection(), weights, row.scheme_of)
 
 
@@ -110,7 +110,8 @@ def main() -> None:
             rows = (lambda: [tokenizer.pad([s]) for s in samples]) if scheme.static else None
             row = row_of(asked.format, scheme, asked.runtime)
             module = prepared(model, task, tokenizer, asked.format) if row.usual else None
-            plan = Plan(asked.format, scheme, asked.runtime, rows, weights=usual_weights(module, source, row))
+            weights = [] if module is None else usual_weights(module, source, row)
+            plan = Plan(asked.format, scheme, asked.runtime, rows, weights=weights)
             path = Path(folder) / f"{info.stem}_{scheme}{info.suffix}"
             quantize(source, path, plan)
             line(plan.title, path, answers(path, asked.format, asked.runtime))

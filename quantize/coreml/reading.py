@@ -47,10 +47,15 @@ def large_weights(path: Path) -> dict[str, Use]:
 
 def chosen_weights(path: Path, left: frozenset[str]) -> list[str]:
     """Find the float constants that are worth compressing and have none of some digests."""
-    if not left:
-        return list(large_weights(path))
-    stay = {name for name, numbers in stored_numbers(path) if digest_of(numbers) in left}
+    stay = names_of(path, left)
     return [name for name in large_weights(path) if name not in stay]
+
+
+def names_of(path: Path, digests: frozenset[str]) -> set[str]:
+    """Find the constants with one of some digests."""
+    if not digests:
+        return set()
+    return {name for name, numbers in stored_numbers(path) if digest_of(numbers) in digests}
 
 
 def named_weights(path: Path, digests: Mapping[Scheme, frozenset[str]]) -> dict[str, Scheme]:

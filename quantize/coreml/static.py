@@ -6,7 +6,7 @@ ranges take the place of its own; ranges have an offset, which halves the error 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.coreml.quantizer import W8_SIMULATION, linear_w8, write_smaller
-from pocketbert.quantize.coreml.reading import FLOATS, named_weights, oldest_ios
+from pocketbert.quantize.coreml.reading import FLOATS, names_of, oldest_ios
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.table import WEIGHTED, SchemeRow, Second, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 from pocketbert.runtime.coreml.evaluator import Evaluator, Step
 from pocketbert.runtime.coreml.package import read_package
 from pocketbert.runtime.coreml.stored import StoredTensors
+from pocketbert.runtime.padding import Padding
 
 _IOS = 17
 _MEASURED = {"linear": -2, "conv": -1}
@@ -68,28 +69,32 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
 
 def _others(source: Path, plan: Plan) -> list[str]:
     """Name the operations whose weights have another scheme, or stay as they were: what these read and make stays float."""
-    digests = plan.left.union(*plan.seconds.values())
-    weights = named_weights(source, {Scheme.W8: digests} if digests else {})
+    weights = names_of(source, plan.left.union(*plan.seconds.values()))
     return [
         operation.attributes["name"].immediateValue.tensor.strings.values[0]
-        for operation in read_package(source).block.operations
-        if operation.type in _MEASURED and operation.inputs["weight"].arguments[0].name in weights
+        for operation, weight in _products(source)
+        if weight in weights
     ]
+
+
+def _products(source: Path) -> Iterator[tuple[Any, str]]:
+    """The measured operations, each with the name of its weight."""
+    for operation in read_package(source).block.operations:
+        if operation.type in _MEASURED:
+            yield operation, operation.inputs["weight"].arguments[0].name
 
 
 def _measure(source: Path, plan: Plan, title: str) -> dict[str, Range]:
     """Run the plan's rows, each at the shortest length that takes it, and choose ranges of what real tokens have."""
     evaluator = Evaluator(source)
     axes = _axes(source)
-    ranges = Ranges(axes, plan.calibration)
+    ranges, padding = Ranges(axes, plan.calibration), Padding(0, plan.padding_side)
     for row in plan.rows() if plan.rows is not None else ():
         tokens = row["input_ids"].shape[1]
         length = next((n for n in evaluator.lengths if n >= tokens), None) if evaluator.lengths else tokens
         if length is None:
             continue
-        more = length - tokens
-        padding = ((0, 0), (more, 0) if plan.pads_left else (0, more))
-        real = range(more, length) if plan.pads_left else range(tokens)
+        real = range(length)[padding.place(tokens, length)]
         found: dict[str, NDArray[Any]] = {}
 
         def keep(step: Step, found: dict[str, NDArray[Any]] = found, size: int = length, real: range = real) -> None:
@@ -98,7 +103,8 @@ def _measure(source: Path, plan: Plan, title: str) -> dict[str, Range]:
                 has_tokens = step.value.ndim >= -axis and step.value.shape[axis] == size
                 found[step.output] = step.value.take(real, axis) if has_tokens else step.value
 
-        evaluator.run({f.name: np.pad(row[f.name], padding).astype(np.int32) for f in evaluator.inputs}, keep)
+        wide = padding.widened({f.name: row[f.name].astype(np.int32) for f in evaluator.inputs}, length)
+        evaluator.run(wide, keep)
         ranges.add(found)
     return ranges.chosen(title)
 
@@ -112,8 +118,7 @@ def _learned(source: Path, learned: LearnedRanges | None) -> dict[str, Range]:
     if learned is None:
         return out
     stored = dict(StoredTensors(source).arrays())
-    for operation in read_package(source).block.operations:
-        weight = operation.inputs["weight"].arguments[0].name if operation.type in _MEASURED else ""
+    for operation, weight in _products(source):
         if weight in stored:
             own = learned.of(stored[weight])
             ends = (operation.inputs["x"].arguments[0].name, own.inputs), (operation.outputs[0].name, own.outputs)

@@ -78,7 +78,7 @@ class _Results:
         """Find the results in a file in which all of them have different names."""
         found = {s: results_left(content, digests) for s, digests in plan.seconds.items()}
         bits = {name: 4 if s is Scheme.W4 else 8 for s, names in found.items() for name in names}
-        return cls(results_left(content, plan.left) if plan.left else (), bits)
+        return cls(results_left(content, plan.left), bits)
 
 
 def _check_blocks(source: Path, scheme: Scheme, results: _Results) -> list[str]:

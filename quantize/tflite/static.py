@@ -31,6 +31,7 @@ from pocketbert.quantize.tflite.left import exactly, leave, name_results, result
 from pocketbert.quantize.tflite.one_shape import operator_code
 from pocketbert.quantize.tflite.quantizer import DYNAMIC, INT8
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.runtime.padding import Padding
 from pocketbert.runtime.tflite import TflitePredictor
 
 if TYPE_CHECKING:
@@ -143,15 +144,14 @@ class MeasuredModel:
         axes = _token_axes({n: self._shapes(graph) for n, graph in graphs.items()})
         known = self.known_ranges(predictor)
         axes = {place: axis for place, axis in axes.items() if place not in known}
-        ranges = Ranges(map(place_title, axes), plan.calibration)
+        ranges, padding = Ranges(map(place_title, axes), plan.calibration), Padding(0, plan.padding_side)
         for row in plan.rows() if plan.rows is not None else ():
             tokens = row[predictor.inputs[0]].shape[1]
             fitting = [n for n in predictor.lengths if n >= tokens]
             if not fitting:
                 continue
             more, left = fitting[0] - tokens, plan.pads_left
-            padding = ((0, 0), (more, 0) if left else (0, more))
-            found = predictor.run({name: np.pad(row[name], padding) for name in predictor.inputs})
+            found = predictor.run(padding.widened({name: row[name] for name in predictor.inputs}, fitting[0]))
             ranges.add({place_title(p): _cut(found[place_title(p)], cut, more, left) for p, cut in axes.items()})
         chosen = ranges.chosen(title)
         return known | {place: chosen[place_title(place)] for place in axes}

@@ -68,6 +68,7 @@ def _row(
     row: SchemeRow, role: Role, name: str, stored: str, weights: Sequence[tuple[WeightRole, int]], listed: bool
 ) -> RoleRow:
     scheme = weights[0][0].scheme
+    chosen = bool(name) or listed
     small = stored.startswith("float") and scheme is not None and row.weights.products.dtype != stored
     return RoleRow(
         role=role,
@@ -77,8 +78,8 @@ def _row(
         weights=len(weights),
         numbers=sum(w.numbers for w, _ in weights),
         bytes=sum(size for _, size in weights),
-        chosen=bool(name) or listed,
-        note=_SMALL if small else _policy(row, role) or (_USUAL if role in row.usual and not (name or listed) else ""),
+        chosen=chosen,
+        note=_SMALL if small else _USUAL if role in row.usual and not chosen else _policy(row, role),
     )
 
 
