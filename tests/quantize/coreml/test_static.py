@@ -22,7 +22,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Role, Scheme, Shapes
 from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
-from pocketbert.export.prepare import PreparedPredictor, prepare
+from pocketbert.export.prepare import prepare
 from pocketbert.pipeline.formats.weight_schemes import resolved, simulation_of, weights_of
 from pocketbert.quantize import weights
 from pocketbert.quantize.coreml import reading, static
@@ -33,6 +33,7 @@ from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.table import row_of
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
+from support.exact import exact_bert
 from support.learned import SMALL, learned_of
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
@@ -89,8 +90,7 @@ def test_the_package_answers_as_its_scheme_simulated(
     path = tmp_path / "a.mlpackage"
     types = quantize(exported(layout), path, plan(rows))
     assert all(u.bits == 8 for u in types.uses if u.use is Use.MATMUL)
-    model, folder, _ = open_tiny("bert", 1)
-    exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.COREML, layout), folder.family, TASK)
+    exact = exact_bert(open_tiny, 1, Format.COREML, layout)
     how = row_of(Format.COREML, Scheme.A8W8).simulation
     assert how is not None
     simulated = SimulatedPredictor(exact, how.made_from(Scheme.FP16).of_lengths(2), rows)
@@ -110,8 +110,7 @@ def test_a_role_can_keep_float_activations_or_be_left(
     open_tiny: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
-    model, folder, _ = open_tiny("bert", 1)
-    exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.COREML), folder.family, TASK)
+    exact = exact_bert(open_tiny, 1, Format.COREML)
     row = row_of(Format.COREML, Scheme.A8W8)
     section = QuantizeSection.model_validate({"roles": {"ffn_up": None}})
     chosen = resolved(section, weights_of(exact.module, Scheme.FP16), row.scheme_of)

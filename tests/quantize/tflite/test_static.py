@@ -19,7 +19,6 @@ from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Calibration, Format, Role, Scheme
-from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.pipeline.formats.weight_schemes import resolved, simulation_of, weights_of
 from pocketbert.quantize import weights
 from pocketbert.quantize.calibration import Ranges
@@ -31,6 +30,7 @@ from pocketbert.quantize.table import row_of
 from pocketbert.quantize.tflite import static
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.tflite import TflitePredictor
+from support.exact import exact_bert
 from support.learned import learned_of
 
 Exported = Callable[[str], Path]
@@ -66,8 +66,7 @@ def made(exported_tflite: Exported, rows: list[dict[str, Any]], tmp_path_factory
 def test_the_file_answers_as_its_scheme_simulated_at_every_length(
     made: Path, rows: list[dict[str, Any]], open_tiny: Callable[..., Any]
 ) -> None:
-    model, folder, tokenizer = open_tiny("bert", 2)
-    exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.TFLITE), folder.family, TASK)
+    exact, tokenizer = exact_bert(open_tiny, 2, Format.TFLITE), open_tiny("bert", 2)[2]
     how = row_of(Format.TFLITE, Scheme.A8W8).simulation
     assert how is not None
     encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
@@ -89,8 +88,7 @@ def test_the_file_answers_as_its_scheme_simulated_at_every_length(
 def test_learned_ranges_take_the_place_of_measured_ones(
     exported_tflite: Exported, rows: list[dict[str, Any]], open_tiny: Callable[..., Any], tmp_path: Path
 ) -> None:
-    model, folder, tokenizer = open_tiny("bert", 2)
-    exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.TFLITE), folder.family, TASK)
+    exact, tokenizer = exact_bert(open_tiny, 2, Format.TFLITE), open_tiny("bert", 2)[2]
     learned = learned_of(exact.module, Format.TFLITE)
     path = tmp_path / "a.tflite"
     quantize(exported_tflite("bert"), path, replace(plan(rows), learned=learned))
@@ -120,8 +118,7 @@ def test_a_role_can_be_dynamic_and_the_gate_knows_a_file_without_it(
     open_tiny: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
-    model, folder, tokenizer = open_tiny("bert", 2)
-    exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.TFLITE), folder.family, TASK)
+    exact, tokenizer = exact_bert(open_tiny, 2, Format.TFLITE), open_tiny("bert", 2)[2]
     row = row_of(Format.TFLITE, Scheme.A8W8)
     # the lookup of positions is a constant in the file
     held = [w for w in weights_of(exact.module) if "position" not in w.name]
