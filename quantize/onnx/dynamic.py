@@ -1,10 +1,10 @@
-"""Dynamic int8 for ONNX: weights per output channel, embeddings too, by ONNX Runtime's quantizer."""
+"""Dynamic int8 for ONNX: weights per output channel by ONNX Runtime's quantizer, tables per row."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize.onnx.left import nodes_left
+from pocketbert.quantize.onnx.rows import pack_rows
 from pocketbert.quantize.onnx.shared import straighten
 from pocketbert.quantize.onnx.tables import pack_largest
 from pocketbert.quantize.onnx.tied import retie, untie
@@ -31,8 +32,9 @@ def write_int8(source: Path, destination: Path, plan: Plan) -> None:
         InputError: If the width of that table is not a multiple of 16.
     """
     model = load_plain(source)
-    scales = pack_largest(model, plan.seconds[Scheme.W4]) if Scheme.W4 in plan.seconds else []
-    write_dynamic(model, destination, leave=scales, left=plan.left)
+    if Scheme.W4 in plan.seconds:
+        pack_largest(model, plan.seconds[Scheme.W4])
+    write_dynamic(model, destination, plan.left)
 
 
 def load_plain(source: Path) -> Any:
@@ -50,13 +52,12 @@ def load_plain(source: Path) -> Any:
     return model
 
 
-def write_dynamic(model: Any, destination: Path, leave: Sequence[str] = (), left: frozenset[str] = frozenset()) -> None:
+def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozenset()) -> None:
     """Write a dynamic int8 copy of an fp32 model.
 
     Args:
         model: What `load_plain` returned; changed in place.
         destination: File to write.
-        leave: Names of nodes that stay as they are.
         left: Digests of weights that stay as they are.
     """
     import onnx
@@ -64,7 +65,7 @@ def write_dynamic(model: Any, destination: Path, leave: Sequence[str] = (), left
 
     ties = untie(model, left)
     straighten(model)
-    kept = [*leave, *nodes_left(model.graph, left)]
+    pack_rows(model, left, [tie.table for tie in ties])
     with temporary_folder(destination.parent) as folder:
         plain = folder / "plain.onnx"
         onnx.save(model, plain)
@@ -75,8 +76,8 @@ def write_dynamic(model: Any, destination: Path, leave: Sequence[str] = (), left
                 per_channel=True,
                 reduce_range=False,
                 weight_type=QuantType.QInt8,
-                op_types_to_quantize=["MatMul", "Gemm", "Gather"],
-                nodes_to_exclude=kept,
+                op_types_to_quantize=["MatMul", "Gemm"],
+                nodes_to_exclude=nodes_left(model.graph, left),
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )
     if ties:
@@ -98,12 +99,14 @@ def _quiet_root() -> Iterator[None]:
 
 
 SMALL = ExpectedWeights(
-    products=Wanted("int8", per_channel=True), tables=Wanted("int4", block=32), other_tables=Wanted("int8")
+    products=Wanted("int8", per_channel=True),
+    tables=Wanted("int4", block=32),
+    other_tables=Wanted("int8", per_channel=True),
 )
 SMALL_SIMULATION = Simulation(
     weights=per_row,
     tables=four_bits_in_blocks,
-    other_tables=per_tensor,
+    other_tables=per_row,
     inputs=per_tensor,
     saturates=True,
 )
@@ -111,9 +114,9 @@ register_scheme(
     SchemeRow(
         Format.ONNX,
         Scheme.INT8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8")),
+        ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8", per_channel=True)),
         write_int8,
-        simulation=Simulation(weights=per_row, tables=per_tensor, inputs=per_tensor, saturates=True),
+        simulation=Simulation(weights=per_row, tables=per_row, inputs=per_tensor, saturates=True),
         selective=True,
         seconds={Scheme.W4: Second(frozenset({Role.EMBEDDING}), SMALL, SMALL_SIMULATION)},
     )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.types import Format, Scheme
+from pocketbert.quantize.onnx.rows import scales_of_rows
 from pocketbert.quantize.onnx.tables import PackedLookup, packed_lookups
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.weights import COARSEST, ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
@@ -62,7 +63,8 @@ def _uses(graph: Any) -> Iterator[WeightUse]:
     # fp32 weights have no part in the lookup of a packed table
     others = {n: numpy_helper.to_array(w) for n, w in weights.items() if w.data_type != 1 or math.prod(w.dims) == 1}
     packed = list(packed_lookups(graph, others))
-    scales = {p.scales for p in packed}
+    rows = scales_of_rows(graph)
+    scales = {producers[name].input[0] for name in rows.values()} | {p.scales for p in packed}
     of_table = {p.table: p for p in packed}
     for node in graph.node:
         if node.op_type in ("MatMulNBits", "GatherBlockQuantized"):
@@ -73,11 +75,14 @@ def _uses(graph: Any) -> Iterator[WeightUse]:
             continue
         if node.op_type not in _READERS or (node.op_type == "Gather" and node.input[0] in scales):
             continue
-        yield from _plain(node, weights, producers)
+        found = producers[rows[node.output[0]]].input[0] if node.output[0] in rows else None
+        yield from _plain(node, weights, producers, found)
 
 
-def _plain(node: Any, weights: Mapping[str, Any], producers: Mapping[str, Any]) -> Iterator[WeightUse]:
-    """The stored weights that a standard operator reads."""
+def _plain(
+    node: Any, weights: Mapping[str, Any], producers: Mapping[str, Any], of_rows: str | None
+) -> Iterator[WeightUse]:
+    """The stored weights that a standard operator reads; `of_rows` names the scales that looked-up rows have."""
     integer, table = node.op_type in _INTEGER, node.op_type == "Gather"
     operands = node.input[:1] if table else node.input[:2]
     # static int8 is written as DequantizeLinear with a stored scale before both operands: engines compute it in int8
@@ -89,7 +94,7 @@ def _plain(node: Any, weights: Mapping[str, Any], producers: Mapping[str, Any]) 
             tensor = weights.get(name)
             if tensor is None or len(tensor.dims) < 2:
                 continue
-            scales = node.input[3] if integer and len(node.input) > 3 else _widened(operand, producers)
+            scales = node.input[3] if integer and len(node.input) > 3 else of_rows or _widened(operand, producers)
             yield WeightUse(
                 name=name,
                 use=Use.TABLE if table else Use.MATMUL,

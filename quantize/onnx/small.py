@@ -19,8 +19,8 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
         InputError: If the width of that table is not a multiple of 16.
     """
     model = load_plain(source)
-    scales = pack_largest(model)
-    write_dynamic(model, destination, leave=scales)
+    pack_largest(model)
+    write_dynamic(model, destination)
 
 
 register_scheme(SchemeRow(Format.ONNX, Scheme.SMALL, SMALL, _write, simulation=SMALL_SIMULATION))

@@ -18,7 +18,7 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.onnx.dynamic import load_plain, write_dynamic
 from pocketbert.quantize.onnx.ranges import learned_inputs, measure
 from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.rounding import per_row, per_tensor
+from pocketbert.quantize.rounding import per_row
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
@@ -39,7 +39,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     exact = load_plain(source)
     with temporary_folder(destination.parent) as folder:
         written = folder / destination.name
-        write_dynamic(load_plain(source), written, left=plan.left)
+        write_dynamic(load_plain(source), written, plan.left)
         model = onnx.load(written)
         names = [n.input[0] for n in model.graph.node if n.op_type == "DynamicQuantizeLinear"]
         ranges = measure(exact, names, plan, folder / "measured.onnx", destination.name)
@@ -69,9 +69,9 @@ register_scheme(
     SchemeRow(
         Format.ONNX,
         Scheme.A8W8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8), tables=Wanted("int8")),
+        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8), tables=Wanted("int8", per_channel=True)),
         _write,
-        simulation=Simulation(weights=per_row, tables=per_tensor, static=True, saturates=True),
+        simulation=Simulation(weights=per_row, tables=per_row, static=True, saturates=True),
         selective=True,
     )
 )

@@ -25,6 +25,7 @@ from pocketbert.core.families.ranges import Range
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.onnx.dynamic import load_plain
 from pocketbert.quantize.onnx.ranges import measure
+from pocketbert.quantize.onnx.rows import row_lookup
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import per_row
 from pocketbert.quantize.simulation import Simulation
@@ -185,10 +186,13 @@ class _Rewriter:
         from onnx import helper
 
         small, scale = self._int8(name, axis)
-        out = f"{small}_fp32"
+        out, zeros = f"{small}_fp32", f"{small}_zero_point"
         if out not in self.added:
             self.added.add(out)
-            self.first.append(helper.make_node("DequantizeLinear", [small, scale], [out], axis=axis))
+            # written out: with `session.x64quantprecision`, ONNX Runtime makes one number of zero points that are not given
+            shape = next(t for t in self.graph.initializer if t.name == scale).dims
+            self._store(zeros, np.zeros(tuple(shape), np.int8))
+            self.first.append(helper.make_node("DequantizeLinear", [small, scale, zeros], [out], axis=axis))
         return out
 
     def _is_lookup(self, node: Any) -> bool:
@@ -199,18 +203,9 @@ class _Rewriter:
 
     def _lookup(self, node: Any) -> list[Any]:
         """Rows [..., H] of an int8 table, each times its own scale: only rows that are read are made fp32."""
-        from onnx import TensorProto, helper
-
-        table, indices = node.input
-        (small, scale), out = self._int8(table, 0), node.output[0]
+        small, scale = self._int8(node.input[0], 0)
         self._store(_LAST_AXIS, np.array([-1], np.int64))
-        return [
-            helper.make_node("Gather", [small, indices], [f"{out}_int8"]),
-            helper.make_node("Cast", [f"{out}_int8"], [f"{out}_steps"], to=TensorProto.FLOAT),
-            helper.make_node("Gather", [scale, indices], [f"{out}_row_scale"]),
-            helper.make_node("Unsqueeze", [f"{out}_row_scale", _LAST_AXIS], [f"{out}_scale"]),
-            helper.make_node("Mul", [f"{out}_steps", f"{out}_scale"], [out]),
-        ]
+        return row_lookup(node, small, scale, _LAST_AXIS)
 
     def _int8(self, name: str, axis: int) -> tuple[str, str]:
         """Names of a stored weight's int8 numbers and of their scales, one for each index of an axis."""
@@ -250,7 +245,9 @@ register_scheme(
     SchemeRow(
         Format.ONNX,
         Scheme.A8W8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8, fused=True), tables=Wanted("int8")),
+        ExpectedWeights(
+            products=Wanted("int8", per_channel=True, bits=8, fused=True), tables=Wanted("int8", per_channel=True)
+        ),
         _write_static,
         Runtime.OPENVINO,
         Simulation(weights=per_row, tables=per_row, static=True, products=True),

@@ -42,7 +42,7 @@ def largest_table(graph: Any) -> str | None:
     return max(read, key=stored.__getitem__, default=None)
 
 
-def pack_largest(model: Any, chosen: frozenset[str] | None = None) -> list[str]:
+def pack_largest(model: Any, chosen: frozenset[str] | None = None) -> None:
     """Store the largest table in 4 bits.
 
     One that is multiplied too (the head of fill-mask) stays as it is: the quantizer of products stores it.
@@ -50,9 +50,6 @@ def pack_largest(model: Any, chosen: frozenset[str] | None = None) -> list[str]:
     Args:
         model: An fp32 ONNX model; changed in place.
         chosen: Digests of the weights that may be stored so; None for all.
-
-    Returns:
-        Names of the nodes that look up scales, which no quantizer may take for tables.
 
     Raises:
         InputError: If the width of the table is not a multiple of 16.
@@ -63,14 +60,15 @@ def pack_largest(model: Any, chosen: frozenset[str] | None = None) -> list[str]:
     name = largest_table(graph)
     readers = [n for n in graph.node if name in n.input]
     if name is None or not all(is_lookup(n, name) for n in readers):
-        return []
+        return
     stored = next(t for t in graph.initializer if t.name == name)
     if chosen is not None and digest_of(numpy_helper.to_array(stored)) not in chosen:
-        return []
+        return
     _store(graph, name, numpy_helper.to_array(stored))
     graph.initializer.remove(stored)
     graph.initializer.extend(numpy_helper.from_array(value, constant) for constant, value in _CONSTANTS.items())
-    return [_replace(graph, node, name) for node in readers]
+    for node in readers:
+        _replace(graph, node, name)
 
 
 def is_lookup(node: Any, table: str) -> bool:
@@ -106,8 +104,8 @@ def _store(graph: Any, name: str, table: NDArray[np.float32]) -> None:
         graph.initializer.append(numpy_helper.from_array(np.asarray(value), f"{name}_{end}"))
 
 
-def _replace(graph: Any, node: Any, name: str) -> str:
-    """Write the lookup of a packed table in place of a Gather; return the name of the node that looks up scales."""
+def _replace(graph: Any, node: Any, name: str) -> None:
+    """Write the lookup of a packed table in place of a Gather."""
     from onnx import TensorProto, helper
 
     out, indices = node.output[0], node.input[1]
@@ -124,16 +122,20 @@ def _replace(graph: Any, node: Any, name: str) -> str:
         helper.make_node("Sub", [at("bytes"), at("high_16")], [at("low")]),
         helper.make_node("Concat", [at("low"), at("high")], [at("codes")], axis=-1),
         helper.make_node("Sub", [at("codes"), "pb_table_8"], [at("steps")]),
-        helper.make_node("Gather", [f"{name}_scales", indices], [at("row_halves")], name=at("row_halves")),
+        helper.make_node("Gather", [f"{name}_scales", indices], [at("row_halves")]),
         helper.make_node("Cast", [at("row_halves")], [at("row_scales")], to=TensorProto.FLOAT),
         helper.make_node("Gather", [at("row_scales"), f"{name}_columns"], [at("scales")], axis=-1),
         helper.make_node("Mul", [at("steps"), at("scales")], [out]),
     ]
-    place = next(i for i, n in enumerate(graph.node) if n.output[:1] == [out])
+    put_in_place(graph, node, nodes)
+
+
+def put_in_place(graph: Any, node: Any, nodes: list[Any]) -> None:
+    """Write nodes in the place of one; the graph stays sorted."""
+    place = list(graph.node).index(node)
     graph.node.remove(node)
     for i, new in enumerate(nodes):
         graph.node.insert(place + i, new)
-    return at("row_halves")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pocketbert.quantize.onnx.left import stored_left
+from pocketbert.quantize.onnx.rows import row_lookup
+from pocketbert.quantize.onnx.tables import put_in_place
 
 _QUANTIZED, _SCALE, _ZERO = "_quantized", "_scale", "_zero_point"
 """What ONNX Runtime's quantizer appends to the name of a weight."""
@@ -78,34 +82,20 @@ def retie(model: Any, ties: list[Tie]) -> None:
 
 
 def _retie(graph: Any, tie: Tie) -> None:
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper, numpy_helper
 
     stored = {t.name: t for t in graph.initializer}
     matrix, zeros = stored.get(tie.matrix + _QUANTIZED), stored.get(tie.matrix + _ZERO)
-    lookups = [n for n in graph.node if n.op_type == "Gather" and n.input[0] == tie.table + _QUANTIZED]
+    lookups = [n for n in graph.node if n.op_type == "Gather" and n.input[0] == tie.table]
     if matrix is None or zeros is None or numpy_helper.to_array(zeros).any() or not lookups:
         raise ValueError(f"{tie.table}: the quantizer wrote no symmetric matrix, or no lookup")
     rows = numpy_helper.to_array(matrix).T.copy()
-    for name in (matrix.name, *(tie.table + end for end in (_QUANTIZED, _SCALE, _ZERO))):
-        graph.initializer.remove(stored[name])
-    axis = f"{tie.table}_last_axis"
-    table = tie.table + _QUANTIZED
+    graph.initializer.remove(matrix)
+    graph.initializer.remove(stored[tie.table])
+    table, axis = tie.table + _QUANTIZED, f"{tie.table}_last_axis"
     graph.initializer.append(numpy_helper.from_array(rows, table))
-    graph.initializer.append(helper.make_tensor(axis, TensorProto.INT64, [1], [-1]))
+    graph.initializer.append(numpy_helper.from_array(np.array([-1], np.int64), axis))
     for lookup in lookups:
-        (found,) = [n for n in graph.node if lookup.output[0] in n.input]
-        if found.op_type != "DequantizeLinear":
-            raise ValueError(f"{tie.table}: {found.op_type} behind its lookup, not DequantizeLinear")
-        at, out = list(graph.node).index(found), found.output[0]
-        graph.node.remove(found)
-        for i, node in enumerate(
-            (
-                helper.make_node("Cast", [lookup.output[0]], [f"{out}_rows"], to=TensorProto.FLOAT),
-                helper.make_node("Gather", [tie.matrix + _SCALE, lookup.input[1]], [f"{out}_scale"]),
-                helper.make_node("Unsqueeze", [f"{out}_scale", axis], [f"{out}_scales"]),
-                helper.make_node("Mul", [f"{out}_rows", f"{out}_scales"], [out]),
-            )
-        ):
-            graph.node.insert(at + i, node)
+        put_in_place(graph, lookup, row_lookup(lookup, table, tie.matrix + _SCALE, axis))
     # folded by ONNX Runtime when it opens the file
     graph.node.insert(0, helper.make_node("Transpose", [table], [matrix.name], perm=[1, 0]))

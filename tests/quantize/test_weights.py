@@ -19,16 +19,12 @@ Weights = dict[str, object]
 Row = tuple[Format, Scheme, Runtime | None]
 RIGHT: dict[Row, tuple[Weights, Weights, Weights]] = {
     (Format.ONNX, Scheme.FP32, None): ({"dtype": "float32"}, {"dtype": "float32"}, {"dtype": "float32"}),
-    (Format.ONNX, Scheme.INT8, None): (INT8, {"dtype": "int8"}, {"dtype": "int8"}),
+    (Format.ONNX, Scheme.INT8, None): (INT8, INT8, INT8),
     (Format.ONNX, Scheme.INT8_B32, None): ({**INT8, "block": 32}, {**INT8, "block": 32}, {**INT8, "block": 32}),
-    (Format.ONNX, Scheme.SMALL, None): (INT8, {"dtype": "int4", "block": 32}, {"dtype": "int8"}),
+    (Format.ONNX, Scheme.SMALL, None): (INT8, {"dtype": "int4", "block": 32}, INT8),
     (Format.ONNX, Scheme.W4, None): (INT4, INT4, {**INT8, "block": 32}),
-    (Format.ONNX, Scheme.A8W8, None): ({**INT8, "bits": 8}, {"dtype": "int8"}, {"dtype": "int8"}),
-    (Format.ONNX, Scheme.A8W8, Runtime.OPENVINO): (
-        {**INT8, "fused": True, "bits": 8},
-        {"dtype": "int8"},
-        {"dtype": "int8"},
-    ),
+    (Format.ONNX, Scheme.A8W8, None): ({**INT8, "bits": 8}, INT8, INT8),
+    (Format.ONNX, Scheme.A8W8, Runtime.OPENVINO): ({**INT8, "fused": True, "bits": 8}, INT8, INT8),
     **{
         (Format.ONNX, scheme, Runtime.QNN): (
             {**INT8, "fused": True, "bits": bits},
