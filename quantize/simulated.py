@@ -20,9 +20,6 @@ from pocketbert.quantize import rounding
 from pocketbert.quantize.rounding import Rounding
 from pocketbert.quantize.simulation import ModulePredictor, Simulation
 
-_SIXTEEN_BITS = (1 << 15) - 1
-_MOST = 255
-"""Largest number of uint8, which activations are."""
 _MASKED = 8.0
 """How far the range of masked scores reaches below the lowest score."""
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm)
@@ -39,7 +36,6 @@ class SimulatedPredictor:
         exact: The module.
         simulation: How the scheme rounds.
         rows: Calibration rows, [1, L] each; read where the scheme is static.
-        saturates: Whether pairs of int8 products are added in 16 bits.
         learned: Ranges that the module was trained with, in place of measured ones.
     """
 
@@ -50,14 +46,13 @@ class SimulatedPredictor:
         exact: ModulePredictor,
         simulation: Simulation,
         rows: Iterable[Mapping[str, NDArray[np.int64]]] = (),
-        saturates: bool = False,
         learned: LearnedRanges | None = None,
     ) -> None:
         self.engine_version, self.lengths = exact.engine_version, exact.lengths
         self.inputs, self.outputs, self._exact = exact.inputs, exact.outputs, exact
-        self._mode: _Rounded = _Rounded(simulation, exact.module, saturates)
+        self._mode: _Rounded = _Rounded(simulation, exact.module)
         if simulation.static:
-            self._mode = _Static(simulation, exact.module, saturates, learned)
+            self._mode = _Static(simulation, exact.module, learned)
             for row in rows:
                 self.run(row)
             self._mode.measuring = False
@@ -72,9 +67,9 @@ class SimulatedPredictor:
 class _Rounded(TorchFunctionMode):
     """Replaces the functions of torch that read stored weights, while it is entered."""
 
-    def __init__(self, simulation: Simulation, module: nn.Module, saturates: bool = False) -> None:
+    def __init__(self, simulation: Simulation, module: nn.Module) -> None:
         super().__init__()
-        self.how, self._saturates = simulation, saturates
+        self.how = simulation
         products = [m.weight for m in module.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
         self._matrices = {w.data_ptr() for w in products}
         self._left = {w.data_ptr() for n, w in module.named_parameters() if n in simulation.left}
@@ -87,7 +82,6 @@ class _Rounded(TorchFunctionMode):
         self._most = max((m.weight.numel() for m in module.modules() if isinstance(m, nn.Embedding)), default=0)
         self._constants = {_storage(b) for b in module.buffers()}
         self._stored: dict[tuple[int, str], Tensor] = {}
-        self._pairs: dict[int, _Pairs] = {}
         self._own: dict[Any, Callable[..., Tensor]] = {
             F.linear: self._linear,
             F.conv2d: self._convolution,
@@ -105,8 +99,7 @@ class _Rounded(TorchFunctionMode):
         if weight.data_ptr() in self._left:
             return F.linear(values, weight, bias)
         how = self._of_weight(weight)
-        out = F.linear(self._read(values, how), self._rounded(weight, how.weights), bias)
-        return out + self._cut(values, weight) if self._saturates else out
+        return F.linear(self._read(values, how), self._rounded(weight, how.weights), bias)
 
     def _convolution(self, values: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
         if weight.data_ptr() in self._left:
@@ -141,48 +134,6 @@ class _Rounded(TorchFunctionMode):
             self._stored[key] = kind(weight)
         return self._stored[key]
 
-    def _cut(self, values: Tensor, weight: Tensor) -> Tensor:
-        """What a product lacks where two of its terms are added in 16 bits."""
-        if weight.data_ptr() not in self._pairs:
-            self._pairs[weight.data_ptr()] = _Pairs(weight)
-        return self._pairs[weight.data_ptr()].lost(values, *self._ends(values))
-
-    def _ends(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Smallest and largest number that the input of a product is quantized between."""
-        return values.min().clamp(max=0), values.max().clamp(min=0)
-
-
-class _Pairs:
-    """The neighbours in a weight whose products with uint8 numbers may together pass 16 bits.
-
-    Processors with AVX2 and without VNNI multiply 8 bits by `vpmaddubsw`: terms 2k and 2k + 1 of a product are added in
-    int16, which saturates. Few pairs of weights are large enough for it.
-    """
-
-    def __init__(self, weight: Tensor) -> None:
-        self._scale = weight.abs().amax(1).clamp(min=torch.finfo().tiny) / 127
-        steps = (weight / self._scale[:, None]).round()
-        pairs = F.pad(steps, (0, steps.shape[1] % 2)).reshape(len(steps), -1, 2)
-        most = torch.maximum(pairs.clamp(min=0).sum(-1), pairs.clamp(max=0).sum(-1).abs()) * _MOST
-        self._channels, self._places = (most > _SIXTEEN_BITS).nonzero(as_tuple=True)
-        self._left, self._right = pairs[self._channels, self._places].unbind(-1)
-
-    def lost(self, values: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """The difference that saturation makes to the product with `values`, [..., K] to [..., channels].
-
-        Args:
-            values: The product's input.
-            low: What becomes step 0; 0 or less.
-            high: What becomes step 255; 0 or more.
-        """
-        scale = (high - low).clamp(min=torch.finfo().tiny) / _MOST
-        steps = ((values / scale).round() - (low / scale).round()).clamp(0, _MOST)
-        steps = F.pad(steps, (0, steps.shape[-1] % 2))
-        sums = steps[..., 2 * self._places] * self._left + steps[..., 2 * self._places + 1] * self._right
-        lost = sums.clamp(-_SIXTEEN_BITS - 1, _SIXTEEN_BITS) - sums
-        out = values.new_zeros(*values.shape[:-1], len(self._scale))
-        return out.index_add_(-1, self._channels, lost) * self._scale * scale
-
 
 class _Static(_Rounded):
     """Products in ranges that calibration rows had; where the scheme wants it, of two activations too, but of probabilities.
@@ -193,10 +144,8 @@ class _Static(_Rounded):
         measuring: Whether ranges are measured, and nothing is rounded.
     """
 
-    def __init__(
-        self, simulation: Simulation, module: nn.Module, saturates: bool, learned: LearnedRanges | None = None
-    ) -> None:
-        super().__init__(simulation, module, saturates)
+    def __init__(self, simulation: Simulation, module: nn.Module, learned: LearnedRanges | None = None) -> None:
+        super().__init__(simulation, module)
         self.measuring = True
         self._ranges: dict[int, tuple[float, float]] = {}
         self._learned = learned
@@ -254,13 +203,6 @@ class _Static(_Rounded):
         if self._here is not None:
             self._ranges[self._at] = low, high = self._here
         return values if self.measuring else rounding.unsigned(values, low, high)
-
-    def _cut(self, values: Tensor, weight: Tensor) -> Tensor:
-        return values.new_zeros(()) if self.measuring else super()._cut(values, weight)
-
-    def _ends(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = self._ranges[self._at]
-        return values.new_tensor(low), values.new_tensor(high)
 
     def _product(self, left: Tensor, right: Tensor) -> Tensor:
         if not any(_is_probability(v) for v in (left, right)):

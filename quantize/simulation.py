@@ -43,7 +43,6 @@ class Simulation:
         fixed_positions: Whether a lookup of constant indices is a constant of the file, which stays float.
         one_graph: Whether one graph serves all lengths of a file: indices of positions are constant in it only where there
             is one length.
-        saturates: Whether processors without VNNI add two products in 16 bits, which saturate.
         outputs: Whether results of products with stored weights are rounded in static ranges, too.
         narrowing: Whether static ranges are those of products with fewer results than terms too; otherwise these read and
             make numbers as they are.
@@ -64,7 +63,6 @@ class Simulation:
     other_tables: Rounding | None = None
     fixed_positions: bool = False
     one_graph: bool = False
-    saturates: bool = False
     outputs: bool = False
     narrowing: bool = True
     results: bool = False

@@ -108,7 +108,6 @@ SMALL_SIMULATION = Simulation(
     tables=four_bits_in_blocks,
     other_tables=per_row,
     inputs=per_tensor,
-    saturates=True,
 )
 register_scheme(
     SchemeRow(
@@ -116,7 +115,7 @@ register_scheme(
         Scheme.INT8,
         ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8", per_channel=True)),
         write_int8,
-        simulation=Simulation(weights=per_row, tables=per_row, inputs=per_tensor, saturates=True),
+        simulation=Simulation(weights=per_row, tables=per_row, inputs=per_tensor),
         selective=True,
         seconds={Scheme.W4: Second(frozenset({Role.EMBEDDING}), SMALL, SMALL_SIMULATION)},
     )

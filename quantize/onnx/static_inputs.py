@@ -71,7 +71,7 @@ register_scheme(
         Scheme.A8W8,
         ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8), tables=Wanted("int8", per_channel=True)),
         _write,
-        simulation=Simulation(weights=per_row, tables=per_row, static=True, saturates=True),
+        simulation=Simulation(weights=per_row, tables=per_row, static=True),
         selective=True,
     )
 )

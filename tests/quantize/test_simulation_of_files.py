@@ -12,7 +12,6 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named
 from pocketbert.core.formats import FORMATS, LEAST
-from pocketbert.core.host.hardware import machine
 from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
@@ -77,7 +76,7 @@ def errors(format: Format, name: str, seed: int, folder: Path, rows: list[Scheme
             continue  # a tiny model whose widths blocks do not divide
         predictors = [
             open_file(path, format, runtime=row.runtime),
-            SimulatedPredictor(exact, how, batches, how.saturates and machine().int8_saturates),
+            SimulatedPredictor(exact, how, batches),
         ]
         found = [whole(run_rows(p, tokenizer, encoded, TASK)) for p in predictors]
         out[row.title] = rms_error(found[0], expected), rms_error(found[1], expected)

@@ -14,7 +14,6 @@ from pocketbert.core.compare.parity import build_probe
 from pocketbert.core.compare.sample_texts import sample_pairs
 from pocketbert.core.families import Family
 from pocketbert.core.formats import FORMATS, Bounds
-from pocketbert.core.host.hardware import machine
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.predict.readout import Matrix, matrices, run_rows, whole
@@ -237,12 +236,8 @@ def _allowed(model: Model, cell: Cell, bounds: Bounds, files: _Files) -> float:
         return bounds.reference
     how = how.made_from(FORMATS[format].base).of_lengths(len(EXPORTED))
     exact = PreparedPredictor(files.module(), model.row, model.task)
-    errors = []
-    for saturates in (False, True) if how.saturates and machine().int8_saturates else (False,):
-        simulated = SimulatedPredictor(exact, how, (), saturates)
-        limited = replace_lengths(simulated, EXPORTED if FORMATS[format].fixed_lengths else ())
-        errors.append(_error(model, cell.task, limited)[0])
-    return bounds.allowed(float(np.max(errors)))
+    limited = replace_lengths(SimulatedPredictor(exact, how), EXPORTED if FORMATS[format].fixed_lengths else ())
+    return bounds.allowed(float(_error(model, cell.task, limited)[0]))
 
 
 def replace_lengths(predictor: Any, lengths: tuple[int, ...]) -> Any:

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.ranges import ProductRanges
-from pocketbert.core.host.hardware import machine
 
 FILE_NAME = "simulated.json"
 _MAX_MIB = 1
@@ -25,8 +24,6 @@ class Simulated(BaseModel):
         texts: How many texts the errors were measured on.
         errors: RMS error of a file's scheme, simulated in torch, relative to the spread of the logits; by path in the
             artefact folder. Files whose bound depends on none are not in it.
-        saturating: The same where int8 products saturate; see `pocketbert.core.host.hardware.Machine.int8_saturates`.
-            Files that are computed alike everywhere are not in it.
         ranges: Of each static file, the ranges of what weights are multiplied with and of the results on the calibration
             texts, by the paths of the weights in the torch module; several where the file may hold any of them.
     """
@@ -35,15 +32,7 @@ class Simulated(BaseModel):
 
     texts: Annotated[int, Field(ge=0)] = 0
     errors: dict[str, Error] = {}
-    saturating: dict[str, Error] = {}
     ranges: dict[str, dict[str, list[ProductRanges]]] = {}
-
-    def on_this_machine(self, path: str) -> float | None:
-        """Look up the error of a file as this machine computes it; None where none was recorded."""
-        error = self.errors.get(path)
-        if error is None or not machine().int8_saturates:
-            return error
-        return max(error, self.saturating.get(path, error))
 
 
 def write_simulated(folder: Path, simulated: Simulated) -> None:

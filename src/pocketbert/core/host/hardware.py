@@ -34,11 +34,6 @@ class Machine(BaseModel):
     python: str
 
     @property
-    def int8_saturates(self) -> bool:
-        """Whether kernels that multiply uint8 with int8 may add two products in 16 bits: x86 where no VNNI is seen."""
-        return self.arch in ("x86_64", "AMD64") and not {"avx512_vnni", "avx_vnni"} & {*self.isa}
-
-    @property
     def summary(self) -> str:
         """One line for reports."""
         cores = f"{self.cores} cores, " if self.cores else ""

@@ -200,7 +200,7 @@ def run_subjects(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
     simulated = read_simulated(model.run / "golden")
 
     def subject(file: ModelFile) -> Subject:
-        error, ranges = simulated.on_this_machine(file.path), simulated.ranges.get(file.path, {})
+        error, ranges = simulated.errors.get(file.path), simulated.ranges.get(file.path, {})
         return replace(subject_of(model, file, model.source(file)), simulated=error, ranges=ranges)
 
     return [subject(file) for file in files]
@@ -368,7 +368,7 @@ def open_subject(
         labels=(label_names(config or {}) or artefacts.labels) if task.names_labels else [],
         task=task,
         folder=folder,
-        simulated=simulated.on_this_machine(record.path),
+        simulated=simulated.errors.get(record.path),
         ranges=simulated.ranges.get(record.path, {}),
         weights=record.weights,
     )

@@ -78,28 +78,26 @@ def make_simulated(
     golden = read_golden(destination / FILE_NAME)
     rows = [*golden, *_more_rows(model, reference, texts, golden)]
     modules: dict[Format, ModulePredictor] = {}
-    answers: dict[tuple[Format, Simulation, bool], list[Matrix]] = {}
-    errors: dict[bool, dict[str, float]] = {False: {}, True: {}}
+    answers: dict[tuple[Format, Simulation], list[Matrix]] = {}
+    errors: dict[str, float] = {}
     for file, how in wanted.items():
-        score = _score_inside(model, file)
-        for saturates in (False, True) if how.saturates else (False,):
-            key = (file.format, how, saturates)
-            if key not in answers:
-                if file.format not in modules:
-                    modules[file.format] = _exported(model, reference, file.format, rows)
-                static = calibration() if how.static else ()
-                learned = read_learned(model.weights, file.scheme) if how.static else None
-                simulated_file = SimulatedPredictor(modules[file.format], how, static, saturates, learned)
-                answers[key] = _answers(simulated_file, model, rows)
-            errors[saturates][file.path] = _error(answers[key], rows, len(golden), score)
-    broken = [path for path, error in errors[False].items() if not np.isfinite(error)]
+        key = (file.format, how)
+        if key not in answers:
+            if file.format not in modules:
+                modules[file.format] = _exported(model, reference, file.format, rows)
+            static = calibration() if how.static else ()
+            learned = read_learned(model.weights, file.scheme) if how.static else None
+            simulated_file = SimulatedPredictor(modules[file.format], how, static, learned)
+            answers[key] = _answers(simulated_file, model, rows)
+        errors[file.path] = _error(answers[key], rows, len(golden), _score_inside(model, file))
+    broken = [path for path, error in errors.items() if not np.isfinite(error)]
     if broken:
         return [f"{path}: its scheme, simulated in torch, gives NaN or infinite logits." for path in broken]
     ranges = _all_ranges(model, [f for f in wanted if f.scheme.static], modules, calibration)
-    simulated = Simulated(texts=len(rows), errors=errors[False], saturating=errors[True], ranges=ranges)
+    simulated = Simulated(texts=len(rows), errors=errors, ranges=ranges)
     write_simulated(destination, simulated)
     for file in wanted:
-        error = simulated.on_this_machine(file.path)
+        error = errors[file.path]
         say(
             f"  {file.path}: simulated in torch, off by {error:.3g} of the logits' spread; allowed {bounds_of(file).allowed(error):.3g}"
         )

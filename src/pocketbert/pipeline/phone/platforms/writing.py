@@ -114,7 +114,5 @@ def _write_golden(folder: Path, names: dict[str, str], destination: Path) -> Non
 def _write_simulated(folder: Path, names: dict[str, str], destination: Path) -> None:
     found = read_simulated(folder)
     errors = {names[p]: e for p, e in found.errors.items() if p in names}
-    saturating = {names[p]: e for p, e in found.saturating.items() if p in names}
     ranges = {names[p]: r for p, r in found.ranges.items() if p in names}
-    own = {"errors": errors, "saturating": saturating, "ranges": ranges}
-    write_simulated(destination, found.model_copy(update=own))
+    write_simulated(destination, found.model_copy(update={"errors": errors, "ranges": ranges}))
