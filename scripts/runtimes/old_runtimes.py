@@ -1,6 +1,6 @@
 """Print how right each form of a TFLite file is on LiteRT and on older engines; the table of docs/old-runtimes.md.
 
-    python scripts/old_runtimes.py FOLDER --data dev.jsonl.gz --python .venv-clients/tflite-2.14/bin/python
+    python scripts/runtimes/old_runtimes.py FOLDER --data dev.jsonl.gz --python .venv-clients/tflite-2.14/bin/python
 
 FOLDER is an artefact folder with a fp32 TFLite file. Every ``--python`` needs one engine and numpy, nothing of PocketBERT:
 this script runs itself there on token ids that it made here.
