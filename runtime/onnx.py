@@ -34,17 +34,27 @@ class Spin(StrEnum):
     """Busily also after a run, for some 50 ms: ONNX Runtime's own default."""
 
 
-def session_entries(spin: Spin = Spin.NO) -> dict[str, str]:
-    """ONNX Runtime's settings of a session, by its own names: how threads wait, and that int8 products do not saturate.
+PRECISE = "session.x64quantprecision"
+"""x86 processors without VNNI add two int8 products in 16 bits, which saturate; ARM and all others add in 32 bits. With this
+setting they use kernels that add in 32 bits too, and answer as the others do."""
 
-    x86 processors without VNNI add two int8 products in 16 bits, which saturate; ARM and all others add in 32 bits. With
-    `session.x64quantprecision` they use kernels that add in 32 bits too, and answer as the others do.
-    """
+
+def session_entries(spin: Spin = Spin.NO) -> dict[str, str]:
+    """ONNX Runtime's settings of a session, by its own names: how threads wait, and that int8 products do not saturate."""
     return {
-        "session.x64quantprecision": "1",
+        PRECISE: "1",
         "session.intra_op.allow_spinning": "0" if spin is Spin.NO else "1",
         "session.force_spinning_stop": "0" if spin is Spin.ON else "1",
     }
+
+
+def _session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    """Open a file; where several products share a weight, ONNX Runtime 1.31 does so only without `PRECISE`."""
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception:  # what is wrong with the file itself, the second attempt says
+        options.add_session_config_entry(PRECISE, "0")
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 class OnnxPredictor:
@@ -79,7 +89,7 @@ class OnnxPredictor:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
         try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self._session = _session(path, options)
         except Exception as error:  # the library's own exception classes are private
             first = str(error).splitlines()[0]
             raise InputError(

@@ -15,7 +15,6 @@ from onnx import TensorProto, helper, numpy_helper
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.families import family_of
-from pocketbert.core.host.hardware import machine
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export import onnx as exporter
@@ -28,6 +27,7 @@ from pocketbert.quantize.plan import Plan, Rows
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.openvino import precision
+from support.saturation import SATURATES
 from support.tiny import BASIC
 
 FAMILIES = (
@@ -180,9 +180,7 @@ def test_both_operands_of_every_product_are_8_bits_but_probabilities(family: str
     assert scores == values == LAYERS
 
 
-@pytest.mark.skipif(
-    not {"avx512_vnni", "avx_vnni", "asimd"} & {*machine().isa}, reason="OpenVINO's int8 products saturate on this CPU"
-)
+@pytest.mark.skipif(SATURATES, reason="OpenVINO's int8 products saturate on this CPU")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_openvino_computes_the_same(family: str, made: Callable[..., Any]) -> None:
     rows, path = feeds(10, seed=3), made(family)[0]

@@ -99,9 +99,9 @@ def one_hidden_nan(model: Model) -> None:
 
 
 def one_nan_scale(model: Model) -> None:
-    """One scale of the int8 words, [MASK]'s where each has its own; the numbers themselves are finite, being integers."""
-    tensor = next(t for t in model.graph.initializer if "word_embeddings" in t.name and t.name.endswith("_scale"))
-    change_array(tensor, lambda v: np.where(np.arange(v.size).reshape(v.shape) == min(4, v.size - 1), np.nan, v))
+    """The scale of [MASK]'s row; the numbers themselves are finite, being integers."""
+    tensor = next(t for t in model.graph.initializer if "word_embeddings" in t.name and t.name.endswith("_row_scales"))
+    change_array(tensor, lambda v: spoilt(v, (4, 0)))
 
 
 def spoilt(value: np.ndarray, at: tuple[int, int]) -> np.ndarray:

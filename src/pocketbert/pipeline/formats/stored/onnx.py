@@ -36,13 +36,6 @@ class _Reader:
         # scales of activations
         self.units = {n.input[1] for n in graph.node if n.op_type == "QuantizeLinear" and n.input[1] in self.raw}
         self.scales: dict[str, str] = {}  # stored scales that were multiplied with one of them
-        self.pairs = {
-            n.output[0]: tuple(n.input)
-            for n in graph.node
-            if n.op_type == "Mul" and set(n.input) <= set(self.raw) - self.units
-        }
-        """Scales of an int8 table and of a matrix, where rows of the one are multiplied with the other as they are."""
-        self.of_rows = self._of_rows()
         # under which names products read tables
         self.tables = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "Reshape" and n.input[0] in self.raw}
         self.packed = {p.output: p for p in packed_lookups(graph, self.raw)}
@@ -62,17 +55,6 @@ class _Reader:
             else:
                 self._other(node)
         return self.tracker.finish(o.name for o in self.graph.output)
-
-    def _of_rows(self) -> dict[str, str]:
-        """For each integer product that a pair of scales is behind, the scale of its first operand."""
-        before = {n.output[0]: n.input[0] for n in self.graph.node if n.op_type == "Cast"}
-        out = {}
-        for node in self.graph.node:
-            if node.op_type == "Mul":
-                for name, other in (node.input, node.input[::-1]):
-                    if name in self.pairs and other in before:
-                        out[before[other]] = self.pairs[name][0]
-        return out
 
     def _other(self, node: Any) -> None:
         self.tracker.other(node.output, [name for name in node.input if name])
@@ -211,12 +193,7 @@ class _Reader:
             return
         one = np.ones(1, np.float32)
         self.tracker.store((weight, "centred"), dequantized(stored, one, zero, stored.value.ndim - 1))
-        rows, scale = data, self.of_rows.get(node.output[0])
-        if scale is not None:
-            rows, own = (data, scale), self.raw.get(names[2])
-            if not self.tracker.knows(rows):
-                self.tracker.dequantize(rows, data, lambda n: dequantized(n, self.raw[scale], own))
-        self.tracker.product(node.output[0], rows, (weight, "centred"), turned=True)
+        self.tracker.product(node.output[0], data, (weight, "centred"), turned=True)
 
     def on_dynamicquantizelinear(self, node: Any) -> None:
         self._other(node)
@@ -224,12 +201,7 @@ class _Reader:
 
     def on_mul(self, node: Any) -> None:
         left, right = node.input
-        if node.output[0] in self.pairs:
-            return
         for one, other in ((left, right), (right, left)):
-            if one in self.pairs:
-                self.tracker.scale(node.output[0], other, self.pairs[one][1])
-                return
             if one in self.units and self.tracker.stored(other) is not None:
                 self.scales[node.output[0]] = other
                 return

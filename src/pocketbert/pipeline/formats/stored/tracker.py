@@ -147,10 +147,6 @@ class Tracker:
         value = self._values.get(key)
         return value if isinstance(value, Numbers) else None
 
-    def knows(self, key: Hashable) -> bool:
-        """Whether a value has this key."""
-        return key in self._values
-
     def limit(self, key: Hashable, low: float, high: float) -> None:
         """Note the range of a value that a file holds as integers.
 
