@@ -64,7 +64,7 @@ def _uses(graph: Any) -> Iterator[WeightUse]:
     others = {n: numpy_helper.to_array(w) for n, w in weights.items() if w.data_type != 1 or math.prod(w.dims) == 1}
     packed = list(packed_lookups(graph, others))
     rows = scales_of_rows(graph)
-    scales = {producers[name].input[0] for name in rows.values()} | {p.scales for p in packed}
+    scales = {*rows.values(), *(p.scales for p in packed)}
     of_table = {p.table: p for p in packed}
     for node in graph.node:
         if node.op_type in ("MatMulNBits", "GatherBlockQuantized"):
@@ -75,8 +75,7 @@ def _uses(graph: Any) -> Iterator[WeightUse]:
             continue
         if node.op_type not in _READERS or (node.op_type == "Gather" and node.input[0] in scales):
             continue
-        found = producers[rows[node.output[0]]].input[0] if node.output[0] in rows else None
-        yield from _plain(node, weights, producers, found)
+        yield from _plain(node, weights, producers, rows.get(node.output[0]))
 
 
 def _plain(

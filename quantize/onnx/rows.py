@@ -30,12 +30,12 @@ def pack_rows(model: Any, left: frozenset[str] = frozenset(), tied: Collection[s
 
     graph = model.graph
     kept = stored_left(graph, left).union(tied)
-    for tensor in list(graph.initializer):
+    matrices = [t for t in graph.initializer if len(t.dims) == 2 and t.data_type == TensorProto.FLOAT]
+    for tensor in (t for t in matrices if t.name not in kept):
         readers = [n for n in graph.node if tensor.name in n.input]
-        plain = len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT and tensor.name not in kept
-        if not (plain and readers and all(is_lookup(n, tensor.name) for n in readers)):
+        if not readers or not all(is_lookup(n, tensor.name) for n in readers):
             continue
-        codes, scales = int8_rows(numpy_helper.to_array(tensor))
+        codes, scales = int8_along(numpy_helper.to_array(tensor), 0)
         table, of_rows = f"{tensor.name}_int8", f"{tensor.name}_row_scales"
         graph.initializer.remove(tensor)
         graph.initializer.extend([numpy_helper.from_array(codes, table), numpy_helper.from_array(scales, of_rows)])
@@ -43,11 +43,20 @@ def pack_rows(model: Any, left: frozenset[str] = frozenset(), tied: Collection[s
             put_in_place(graph, node, row_lookup(node, table, of_rows))
 
 
-def int8_rows(table: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Round a table [V, H] to int8 [V, H] and a scale for each row [V, 1]; zero stays zero."""
-    largest = np.abs(table).max(1, keepdims=True)
-    scales = np.maximum(largest, np.finfo(np.float32).tiny * _LARGEST) / np.float32(_LARGEST)
-    return np.rint(table / scales).astype(np.int8), scales.astype(np.float32)
+def int8_along(value: NDArray[np.float32], axis: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Round numbers to int8, with a scale for each index of an axis; zero stays zero.
+
+    Args:
+        value: The numbers; a table's rows are [V, H], along axis 0.
+        axis: The axis.
+
+    Returns:
+        Steps, and scales that keep the other axes with one index each, [V, 1] for rows.
+    """
+    others = tuple(i for i in range(value.ndim) if i != axis)
+    largest = np.abs(value).max(others, keepdims=True)
+    scales = np.maximum(largest, np.finfo(np.float32).tiny * _LARGEST) / _LARGEST
+    return np.rint(value / scales).astype(np.int8), scales.astype(np.float32)
 
 
 def row_lookup(lookup: Any, table: str, scales: str, axis: str | None = None) -> list[Any]:
@@ -74,13 +83,13 @@ def row_lookup(lookup: Any, table: str, scales: str, axis: str | None = None) ->
 
 
 def scales_of_rows(graph: Any) -> dict[str, str]:
-    """For each lookup of a table that is followed as `row_lookup` writes it, the name of the scales' lookup.
+    """Find the scales of every lookup that is followed as `row_lookup` writes it.
 
     Args:
         graph: An ONNX graph.
 
     Returns:
-        Results of the tables' lookups, and of the lookups of their scales.
+        Name of the table's scales, by the name of the lookup's result.
     """
     makers = {name: node for node in graph.node for name in node.output}
 
@@ -96,5 +105,5 @@ def scales_of_rows(graph: Any) -> dict[str, str]:
             continue
         rows, scales = lookup(node.input[0], "Cast"), lookup(node.input[1], "Unsqueeze")
         if rows is not None and scales is not None and rows.input[1] == scales.input[1]:
-            out[rows.output[0]] = scales.output[0]
+            out[rows.output[0]] = scales.input[0]
     return out

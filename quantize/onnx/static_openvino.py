@@ -25,7 +25,8 @@ from pocketbert.core.families.ranges import Range
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.onnx.dynamic import load_plain
 from pocketbert.quantize.onnx.ranges import measure
-from pocketbert.quantize.onnx.rows import row_lookup
+from pocketbert.quantize.onnx.rows import int8_along, row_lookup
+from pocketbert.quantize.onnx.tables import is_lookup
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import per_row
 from pocketbert.quantize.simulation import Simulation
@@ -190,16 +191,13 @@ class _Rewriter:
         if out not in self.added:
             self.added.add(out)
             # written out: with `session.x64quantprecision`, ONNX Runtime makes one number of zero points that are not given
-            shape = next(t for t in self.graph.initializer if t.name == scale).dims
-            self._store(zeros, np.zeros(tuple(shape), np.int8))
+            self._store(zeros, np.zeros(self.stored[name].dims[axis], np.int8))
             self.first.append(helper.make_node("DequantizeLinear", [small, scale, zeros], [out], axis=axis))
         return out
 
     def _is_lookup(self, node: Any) -> bool:
-        if node.op_type != "Gather" or any(a.name == "axis" and a.i for a in node.attribute):
-            return False
-        table = self.stored.get(node.input[0])
-        return table is not None and len(table.dims) == 2 and table.data_type == 1
+        table = self.stored.get(node.input[0]) if node.input else None
+        return table is not None and len(table.dims) == 2 and table.data_type == 1 and is_lookup(node, node.input[0])
 
     def _lookup(self, node: Any) -> list[Any]:
         """Rows [..., H] of an int8 table, each times its own scale: only rows that are read are made fp32."""
@@ -213,11 +211,9 @@ class _Rewriter:
 
         small, scale = f"{name}_axis{axis}_int8", f"{name}_axis{axis}_scale"
         if small not in self.added:
-            value = numpy_helper.to_array(self.stored[name])
-            others = tuple(i for i in range(value.ndim) if i != axis)
-            steps = np.maximum(np.abs(value).max(others, keepdims=True), np.finfo(np.float32).tiny * 127) / 127
-            self._store(small, np.rint(value / steps).astype(np.int8))
-            self._store(scale, steps.ravel().astype(np.float32))
+            steps, scales = int8_along(numpy_helper.to_array(self.stored[name]), axis)
+            self._store(small, steps)
+            self._store(scale, scales.ravel())
         return small, scale
 
     def _store(self, name: str, value: NDArray[np.generic]) -> None:

@@ -92,10 +92,12 @@ def test_a_quantizer_that_does_nothing_is_an_error(
         "onnxruntime.quantization.quantize_dynamic",
         lambda source, target, **_: shutil.copyfile(source, target),
     )
+    monkeypatch.setattr(quantizer, "pack_rows", lambda *_: None)
     with pytest.raises(GateError) as caught:
         quantize(exported("bert"), tmp_path / "model_int8.onnx", INT8)
     found = "\n".join(caught.value.failures)
     assert "no matrix product has int8 weights; the quantizer did nothing" in found
+    assert "no embedding table has int8 numbers" in found
     assert "still float" in found
 
 

@@ -20,7 +20,7 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize import weights
 from pocketbert.quantize.door import quantize
 from pocketbert.quantize.onnx.reading import weight_types
-from pocketbert.quantize.onnx.rows import int8_rows, pack_rows, scales_of_rows
+from pocketbert.quantize.onnx.rows import int8_along, pack_rows, scales_of_rows
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.weights import Use
 
@@ -49,7 +49,7 @@ def rows_of(model: Any, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @given(table=TABLES)
 def test_every_number_is_within_half_a_step_of_its_row(table: np.ndarray[Any, Any]) -> None:
-    codes, scales = int8_rows(table)
+    codes, scales = int8_along(table, 0)
     assert codes.dtype == np.int8
     assert scales.shape == (5, 1)
     largest = np.abs(table).max(1, keepdims=True)
@@ -64,11 +64,11 @@ def test_the_graph_looks_up_what_was_rounded() -> None:
     model = lookup_model(table)
     pack_rows(model)
     onnx.checker.check_model(model, full_check=True)
-    codes, scales = int8_rows(table)
+    codes, scales = int8_along(table, 0)
     ids = np.array([[4, 0, 2], [1, 1, 3]])
     np.testing.assert_array_equal(rows_of(model, ids), (codes * scales)[ids])
     assert {t.data_type for t in model.graph.initializer if len(t.dims) == 2 and t.dims[1] > 1} == {TensorProto.INT8}
-    assert len(scales_of_rows(model.graph)) == 1
+    assert scales_of_rows(model.graph) == {"rows_int8": "table_row_scales"}
 
 
 @pytest.mark.parametrize("why", ["left", "tied", "another reader"])

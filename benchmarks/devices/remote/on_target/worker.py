@@ -45,9 +45,8 @@ class OnnxFile:
             options.enable_profiling, options.profile_file_prefix = True, profile
         try:
             self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except (
-            Exception
-        ):  # where several products share a weight, ONNX Runtime 1.31 opens a file only without this entry
+        except Exception:
+            # where several products share a weight, ONNX Runtime 1.31 opens a file only without this entry
             options.add_session_config_entry("session.x64quantprecision", "0")
             self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.version = str(library.__version__)
