@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from pocketbert.benchmarks.statistics import paired_ratio
 from pocketbert.core.compare.evaluate import rms_error
@@ -28,6 +27,8 @@ ROUNDS, BURST = 60, 3
 
 def session(path: Path, precise: bool) -> Any:
     """Open a file on one thread."""
+    import onnxruntime  # after PocketBERT, which switches its telemetry off
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     options.add_session_config_entry("session.x64quantprecision", str(int(precise)))
