@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.families import family_of
+from pocketbert.core.host.hardware import machine
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export import onnx as exporter
@@ -26,8 +27,8 @@ from pocketbert.quantize.onnx import dynamic, static_openvino
 from pocketbert.quantize.plan import Plan, Rows
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
+from pocketbert.runtime import openvino as module
 from pocketbert.runtime.openvino import precision
-from support.saturation import SATURATES
 from support.tiny import BASIC
 
 FAMILIES = (
@@ -75,10 +76,11 @@ def answers(path: Path, rows: list[Feed]) -> NDArray[np.float32]:
 
 def openvino_answers(path: Path, rows: list[Feed], precision: str) -> NDArray[np.float32]:
     """The same by OpenVINO, with what is not int8 in `precision`."""
-    openvino = pytest.importorskip("openvino")
-    model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": precision})
-    names = [i.get_any_name() for i in model.inputs]
-    return np.concatenate([model({n: r[n] for n in names})[0] for r in rows])
+    pytest.importorskip("openvino")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "precision", lambda: precision)
+        predictor = module.OpenVinoPredictor(path, threads=1)
+    return np.concatenate([np.asarray(predictor.run(r)["logits"], np.float32) for r in rows])
 
 
 @pytest.fixture(scope="module")
@@ -180,11 +182,18 @@ def test_both_operands_of_every_product_are_8_bits_but_probabilities(family: str
     assert scores == values == LAYERS
 
 
-@pytest.mark.skipif(SATURATES, reason="OpenVINO's int8 products saturate on this CPU")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_openvino_computes_the_same(family: str, made: Callable[..., Any]) -> None:
     rows, path = feeds(10, seed=3), made(family)[0]
     assert rms_error(openvino_answers(path, rows, "f32"), answers(path, rows)) < 0.05
+
+
+def test_openvino_computes_the_same_for_a_processor_without_vnni(
+    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, path, here = feeds(10, seed=3), made("bert")[0], machine()
+    monkeypatch.setattr(module, "machine", lambda: here.model_copy(update={"arch": "x86_64", "isa": ["avx2"]}))
+    assert rms_error(openvino_answers(path, rows, "f32"), answers(path, rows)) < 0.01
 
 
 @pytest.mark.skipif(precision() != "bf16", reason="OpenVINO computes in fp32 on this CPU")

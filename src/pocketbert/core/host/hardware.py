@@ -39,6 +39,11 @@ class Machine(BaseModel):
         cores = f"{self.cores} cores, " if self.cores else ""
         return f"{self.cpu}, {cores}{self.arch} [{' '.join(self.isa) or 'no extensions seen'}]"
 
+    @property
+    def saturates(self) -> bool:
+        """Whether the fastest int8 kernels add two products in 16 bits, which saturate: those for x86 without VNNI do."""
+        return self.arch not in ("aarch64", "arm64") and not {"avx512_vnni", "avx_vnni"} & {*self.isa}
+
 
 def available_cores() -> int:
     """CPUs this process may run on."""
