@@ -62,7 +62,9 @@ def test_int8_products_are_right_on_every_processor(layers: int, tmp_path: Path)
     predictor = OnnxPredictor(tmp_path / "b.onnx", threads=1)
     found = predictor.run({"x0": np.ones((2, 64), np.float32)})[f"x{layers}"]
     assert found.shape == (2, 64)
-    if layers == 1 or not machine().saturates:  # ONNX Runtime 1.31 cannot open the file of two with the setting: they saturate
+    if (
+        layers == 1 or not machine().saturates
+    ):  # ONNX Runtime 1.31 cannot open the file of two with the setting: they saturate
         np.testing.assert_allclose(found, 32.0**layers, rtol=0.01)
 
 

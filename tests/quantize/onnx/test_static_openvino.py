@@ -26,8 +26,8 @@ from pocketbert.quantize.door import quantize
 from pocketbert.quantize.onnx import dynamic, static_openvino
 from pocketbert.quantize.plan import Plan, Rows
 from pocketbert.quantize.weights import Use, WeightTypes
-from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime import openvino as module
+from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.openvino import precision
 from support.tiny import BASIC
 
