@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.host.hardware import default_threads
+from pocketbert.core.host.hardware import default_threads, machine
 from pocketbert.core.predict.predictor import Arrays
 
 _DTYPES = {
@@ -49,11 +49,17 @@ def session_entries(spin: Spin = Spin.NO) -> dict[str, str]:
 
 
 def _session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    """Open a file; where several products share a weight, ONNX Runtime 1.31 does so only without `PRECISE`."""
+    """Open a file.
+
+    On processors that need `PRECISE`, ONNX Runtime 1.31 cannot open a file with it in which several products read an int8
+    weight through DequantizeLinear, as in ALBERT's files for `qnn`. Computed in fp32, these products do not saturate either.
+    """
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception:  # what is wrong with the file itself, the second attempt says
-        options.add_session_config_entry(PRECISE, "0")
+    except Exception:
+        if not machine().saturates:
+            raise
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

@@ -32,8 +32,8 @@ def precision() -> str:
     return "bf16" if "avx512_bf16" in isa and "amx_bf16" not in isa else "f32"
 
 
-def _arithmetic() -> dict[str, bool]:
-    """OpenVINO's settings of int8 products. Where its kernels would saturate, they are computed in fp32: right, and slower."""
+def arithmetic() -> dict[str, bool]:
+    """OpenVINO's settings of int8 products. Where they would saturate, OpenVINO computes them in fp32: right, and faster there."""
     return {"LP_TRANSFORMS_MODE": False} if machine().saturates else {}
 
 
@@ -71,7 +71,7 @@ class OpenVinoPredictor:
             "INFERENCE_NUM_THREADS": threads or default_threads(),
             "INFERENCE_PRECISION_HINT": precision(),
             **_SETTINGS,
-            **_arithmetic(),
+            **arithmetic(),
         }
         try:
             # asked for by name: of any other file the readers of eight formats would try, each with its own complaints

@@ -1,9 +1,15 @@
-"""Weights that several Gemm nodes share, as layers do that run more than once."""
+"""Weights that several products share, as layers do that run more than once."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
+
+_MIDDLE = 128
+"""The zero point of uint8 numbers that stand for int8 ones."""
 
 
 def straighten(model: Any) -> None:
@@ -18,12 +24,7 @@ def straighten(model: Any) -> None:
     from onnx import numpy_helper
 
     stored = {t.name: t for t in model.graph.initializer}
-    readers = defaultdict(list)
-    for node in model.graph.node:
-        for name in node.input:
-            if name in stored:
-                readers[name].append(node)
-    for name, nodes in readers.items():
+    for name, nodes in _readers(model.graph, stored).items():
         flags = [[a for a in n.attribute if a.name == "transB" and a.i] for n in nodes]
         if len(nodes) < 2 or any(n.op_type != "Gemm" or n.input[1] != name for n in nodes) or not all(flags):
             continue
@@ -31,3 +32,40 @@ def straighten(model: Any) -> None:
         stored[name].CopyFrom(numpy_helper.from_array(turned, name))
         for node, (flag,) in zip(nodes, flags, strict=True):
             node.attribute.remove(flag)
+
+
+def unsigned(model: Any) -> bool:
+    """Store int8 weights that several integer products read as uint8 with the zero point 128: the same numbers.
+
+    Int8 products saturate on x86 processors without VNNI unless ONNX Runtime is told to make weights uint8, and it cannot
+    (1.31) where one weight has several readers.
+
+    Args:
+        model: A quantized ONNX model; changed in place.
+
+    Returns:
+        Whether there were such weights.
+    """
+    from onnx import TensorProto, numpy_helper
+
+    stored = {t.name: t for t in model.graph.initializer}
+    integers = {n: t for n, t in stored.items() if t.data_type == TensorProto.INT8}
+    moved = set()
+    for name, nodes in _readers(model.graph, integers).items():
+        if len(nodes) < 2 or any(n.op_type != "MatMulInteger" or n.input[1] != name for n in nodes):
+            continue
+        moved |= {name, *(n.input[3] for n in nodes)}
+    for name in moved:
+        numbers = numpy_helper.to_array(stored[name]).astype(np.int16) + _MIDDLE
+        stored[name].CopyFrom(numpy_helper.from_array(numbers.astype(np.uint8), name))
+    return bool(moved)
+
+
+def _readers(graph: Any, stored: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The nodes that read each of the stored tensors; a node that reads one twice is there twice."""
+    out = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            if name in stored:
+                out[name].append(node)
+    return out

@@ -1,7 +1,7 @@
 """Tables that are also matrices: fill-mask heads read the embedding table, turned round.
 
 The exporter stores such a table once and transposes it in the graph. ONNX Runtime's quantizer takes only what is stored
-as the matrix itself, so it would leave the largest product of the model in fp32, on a table with one scale, and say nothing.
+as the matrix itself, so it would leave the largest product of the model and its table in fp32, and say nothing.
 Here the matrix is quantized like every other, and the table then reads the matrix's numbers: one copy in the file, and a
 scale for each word in the table as well.
 """

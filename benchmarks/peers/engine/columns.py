@@ -9,6 +9,7 @@ from environments import environment
 
 from engine.models import Model
 from engine.pool import Column
+from pocketbert.runtime.openvino import arithmetic
 
 BASELINE = "LiteRT int8"
 REFERENCE = "torch fp32"
@@ -64,18 +65,24 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
         The columns in the table's order, those whose files could not be made left out.
     """
     own, fp32, int8 = Path(sys.executable), model.fp32, model.int8
+    spin, precise = {"spin": True}, {"precise": True}  # the toolkit's files are run as the toolkit runs them
     out = [
         Column(BASELINE, "litert", int8 / "model_int8.tflite", own),
-        Column(RIVAL, "onnxruntime", int8 / "model_int8.onnx", own),
+        Column(RIVAL, "onnxruntime", int8 / "model_int8.onnx", own, precise),
         Column(
-            "ONNX Runtime int8, spinning", "onnxruntime", int8 / "model_int8.onnx", own, {"spin": True}, threads=(2,)
+            "ONNX Runtime int8, spinning",
+            "onnxruntime",
+            int8 / "model_int8.onnx",
+            own,
+            {"spin": True, **precise},
+            threads=(2,),
         ),
         Column(
             "ONNX Runtime int8, spin + stop",
             "onnxruntime",
             int8 / "model_int8.onnx",
             own,
-            {"spin": True, "stop": True},
+            {"spin": True, "stop": True, **precise},
             threads=(2,),
         ),
         Column("torch int8", "torch", model.folder, own, {"int8": True}),
@@ -85,7 +92,6 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
     ]
     if model.optimum is not None:
         python = environment("optimum", ready)
-        spin = {"spin": True}
         out += [
             Column("optimum int8", "onnxruntime", model.optimum / "model_quantized.onnx", python, spin),
             Column("optimum fp32", "onnxruntime", model.optimum / "model.onnx", python, spin),
@@ -93,7 +99,7 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
     if model.openvino is not None:
         python = environment("ov", ready)
         out += [
-            Column("OpenVINO, own file", "openvino", int8 / "model_a8w8_openvino.onnx", own),
+            Column("OpenVINO, own file", "openvino", int8 / "model_a8w8_openvino.onnx", own, arithmetic()),
             Column("OpenVINO int8", "openvino", model.openvino / "int8.xml", python),
             Column("OpenVINO int8 weights", "openvino", model.openvino / "weights.xml", python),
             Column("OpenVINO on ONNX int8", "openvino", int8 / "model_int8.onnx", python),

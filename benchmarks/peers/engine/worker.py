@@ -29,9 +29,12 @@ Feed = dict[str, np.ndarray]
 
 
 class OnnxRuntime:
-    """A raw session. Options: spin (threads wait busily for work), stop (they stop when a run ends)."""
+    """A raw session.
 
-    def __init__(self, path: str, threads: int, spin: bool = False, stop: bool = False) -> None:
+    Options: spin (threads wait busily for work), stop (they stop when a run ends), precise (int8 products do not saturate).
+    """
+
+    def __init__(self, path: str, threads: int, spin: bool = False, stop: bool = False, precise: bool = False) -> None:
         import onnxruntime
 
         settings = onnxruntime.SessionOptions()
@@ -40,6 +43,7 @@ class OnnxRuntime:
         settings.log_severity_level = 3
         settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
         settings.add_session_config_entry("session.force_spinning_stop", "1" if stop else "0")
+        settings.add_session_config_entry("session.x64quantprecision", "1" if precise else "0")
         self.version = onnxruntime.__version__
         self._session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
         self._inputs = [i.name for i in self._session.get_inputs()]

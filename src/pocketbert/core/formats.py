@@ -151,7 +151,7 @@ _BUILT_IN = (
         title="ONNX",
         suffix=".onnx",
         # Dynamic int8: ONNX Runtime takes one range for the whole tensor, padding included, so padding moves the answers by
-        # up to their spread (a file that ignores the mask moves by 1 to 4). ALBERT's products saturate on x86 without VNNI.
+        # up to their spread (a file that ignores the mask moves by 1 to 4).
         # Static int8: measured ranges do not know of padding; a sum in another order may round to the next of 255 steps,
         # no more (below 0.02 on random and trained models). OpenVINO and ONNX Runtime round differently, and so does
         # OpenVINO on CPUs with bf16 and without.

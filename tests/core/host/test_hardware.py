@@ -35,6 +35,8 @@ def test_only_flags_that_matter_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
         ("x86_64", ["avx2", "avx512f", "avx512_vnni"], False),
         ("aarch64", ["asimd"], False),
         ("arm64", [], False),
+        ("riscv64", [], False),
+        ("AMD64", [], True),  # Windows, where the extensions are not known
     ],
 )
 def test_int8_saturates_on_x86_without_vnni(arch: str, isa: list[str], saturates: bool) -> None:

@@ -74,7 +74,7 @@ def test_the_whole_way(outside: Format, tiny_model: Callable[..., Path], tmp_pat
     assert {f.get("format") for f in listed["files"]} == {None, "outside"}
     card = (phone / "README.md").read_text()
     assert "library_name: outside" in card
-    assert 'onnxruntime.InferenceSession("outside/model_int8.outside")' in card
+    assert 'onnxruntime.InferenceSession("outside/model_int8.outside", options)' in card
 
 
 def test_what_a_format_of_a_plug_in_lacks_is_named_by_its_distributions(

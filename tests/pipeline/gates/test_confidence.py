@@ -27,7 +27,6 @@ from pocketbert.pipeline.formats.gate import Subject
 from pocketbert.pipeline.gates.confidence import confidence_of
 from pocketbert.pipeline.gates.selftest import read_selftest
 from pocketbert.pipeline.gates.verification import told_confidence
-from pocketbert.runtime import onnx
 from support.commands import completed_run
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
@@ -182,7 +181,6 @@ def test_the_code_of_the_card_answers_as_predict_does(warm: Path, monkeypatch: p
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(found[1], {})
-    monkeypatch.setattr(onnx, "session_entries", lambda spin: {})  # the card's session has ONNX Runtime's defaults
     [answer] = pocketbert.load(warm / "phone").predict(["your text"])
     assert printed.getvalue().split("'")[1] == answer.fields()["label"]
     assert float(printed.getvalue().split(", ")[1].rstrip(")\n")) == pytest.approx(answer.fields()["score"], abs=1e-4)

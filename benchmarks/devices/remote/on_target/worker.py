@@ -43,12 +43,7 @@ class OnnxFile:
             options.add_session_config_entry(key, value)
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, profile
-        try:
-            self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception:
-            # where several products share a weight, ONNX Runtime 1.31 opens a file only without this entry
-            options.add_session_config_entry("session.x64quantprecision", "0")
-            self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.version = str(library.__version__)
         self.inputs = {i.name: (i.type, list(i.shape)) for i in self._session.get_inputs()}
         self._outputs = [o.name for o in self._session.get_outputs()]

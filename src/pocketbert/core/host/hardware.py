@@ -42,7 +42,7 @@ class Machine(BaseModel):
     @property
     def saturates(self) -> bool:
         """Whether the fastest int8 kernels add two products in 16 bits, which saturate: those for x86 without VNNI do."""
-        return self.arch not in ("aarch64", "arm64") and not {"avx512_vnni", "avx_vnni"} & {*self.isa}
+        return self.arch in ("x86_64", "AMD64") and not {"avx512_vnni", "avx_vnni"} & {*self.isa}
 
 
 def available_cores() -> int:

@@ -71,7 +71,9 @@ def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
 {_NO_TELEMETRY}import json, numpy as np, onnxruntime, tokenizers
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
 tokenizer.enable_truncation({artefacts.processing.max_length})
-session = onnxruntime.InferenceSession("{record.path}")
+options = onnxruntime.SessionOptions()
+options.add_session_config_entry("session.x64quantprecision", "1")   # int8 products do not saturate on older x86 processors
+session = onnxruntime.InferenceSession("{record.path}", options)
 
 def run(e):   # int64 [1, tokens], no padding
     values = {{"input_ids": e.ids, "attention_mask": e.attention_mask, "token_type_ids": e.type_ids{own}}}{note}
