@@ -9,6 +9,7 @@ Run: python scripts/runtimes/int8_saturation.py runs/demo/phone runs/demo-corpus
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,42 +24,31 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.predict.tokenization import TextTokenizer
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "peers"))
+from engine.worker import OnnxRuntime, OpenVino
+
 LENGTHS = (8, 32, 128)
 ROUNDS, BURST = 60, 3
 
 Run = Callable[[dict[str, Any]], Any]
+Settings = dict[str, Any]
 
-
-def onnx_runtime(path: Path, precise: bool) -> Run:
-    """Open a file on one thread."""
-    import onnxruntime  # after PocketBERT, which switches its telemetry off
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    options.add_session_config_entry("session.x64quantprecision", str(int(precise)))
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [i.name for i in session.get_inputs()]
-    return lambda row: session.run(None, {n: row[n] for n in names})[0]
-
-
-def openvino(path: Path, precise: bool) -> Run:
-    """Open a file on one thread, with what is not int8 in fp32."""
-    from pocketbert.core.host.telemetry import without_openvino_telemetry
-
-    with without_openvino_telemetry():
-        import openvino
-
-    settings = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
-    model = openvino.Core().compile_model(path, "CPU", {**settings, "LP_TRANSFORMS_MODE": not precise})
-    request, names = model.create_infer_request(), [i.get_any_name() for i in model.inputs]
-    return lambda row: request.infer({n: row[n] for n in names})[0]
-
-
-OPENERS: dict[str, Callable[[Path, bool], Run]] = {
-    "model_int8.onnx": onnx_runtime,
-    "model_a8w8.onnx": onnx_runtime,
-    "model_a8w8_openvino.onnx": openvino,
+FILES: dict[str, tuple[type[OnnxRuntime | OpenVino], Settings, Settings]] = {
+    "model_int8.onnx": (OnnxRuntime, {"precise": True}, {"precise": False}),
+    "model_a8w8.onnx": (OnnxRuntime, {"precise": True}, {"precise": False}),
+    "model_a8w8_openvino.onnx": (
+        OpenVino,
+        {"INFERENCE_PRECISION_HINT": "f32", "LP_TRANSFORMS_MODE": False},
+        {"INFERENCE_PRECISION_HINT": "f32", "LP_TRANSFORMS_MODE": True},
+    ),
 }
+"""By file: its engine, and the engine's settings with which products do not saturate and with which they may."""
+
+
+def runner(engine: type[OnnxRuntime | OpenVino], path: Path, settings: Settings) -> Run:
+    """Open a file on one thread."""
+    opened = engine(str(path), 1, **settings)
+    return lambda row: opened.run(opened.prepare(row)).copy()
 
 
 def burst(run: Run, row: Any) -> float:
@@ -95,13 +85,13 @@ def main() -> None:
     tokenizer, files = TextTokenizer(asked.folder, max(LENGTHS)), asked.folder / "onnx"
     texts = [e.text for e in read_examples(DataSource(path=asked.data), labelled=False)][: asked.rows]
     rows = [tokenizer.pad([row]) for row in tokenizer.encode(texts)]
-    exact = onnx_runtime(files / "model.onnx", True)
+    exact = runner(OnnxRuntime, files / "model.onnx", {})
     right = np.concatenate([exact(row) for row in rows])
     print(machine().summary)
-    for name, opened in OPENERS.items():
+    for name, (engine, precise, default) in FILES.items():
         path = files / name
         if path.is_file():
-            compare(name, opened(path, True), opened(path, False), rows, right)
+            compare(name, runner(engine, path, precise), runner(engine, path, default), rows, right)
 
 
 if __name__ == "__main__":
