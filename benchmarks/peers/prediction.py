@@ -37,6 +37,7 @@ def main() -> None:
     from transformers import AutoTokenizer
 
     import pocketbert
+    from pocketbert.runtime.onnx import PRECISE
 
     texts, source = real_texts(options.texts, "dev")
     texts = texts[: options.rows]
@@ -44,7 +45,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(options.model))
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = options.threads
-    settings.add_session_config_entry("session.x64quantprecision", "1")  # as the toolkit, on every processor
+    settings.add_session_config_entry(PRECISE, "1")  # as the toolkit
     session = onnxruntime.InferenceSession(str(options.model / model.record.path), settings)
     names = [i.name for i in session.get_inputs()]
     spent = {"toolkit": 0.0, "others": 0.0}

@@ -68,6 +68,31 @@ def test_int8_products_are_right_on_every_processor(layers: int, tmp_path: Path)
     np.testing.assert_allclose(found, 32.0**layers, rtol=0.01)
 
 
+def test_products_that_read_a_weight_through_dequantize_linear_are_right_on_every_processor(tmp_path: Path) -> None:
+    """ALBERT's files for `qnn` have them: with its setting ONNX Runtime 1.31 cannot open these on x86 without VNNI."""
+    nodes = [helper.make_node("DequantizeLinear", ["weight", "step", "zero"], ["wide"])]
+    for i in range(2):
+        nodes += [
+            helper.make_node("QuantizeLinear", [f"x{i}", f"step{i}", "middle"], [f"q{i}"]),
+            helper.make_node("DequantizeLinear", [f"q{i}", f"step{i}", "middle"], [f"d{i}"]),
+            helper.make_node("MatMul", [f"d{i}", "wide"], [f"x{i + 1}"]),
+        ]
+    stored = {
+        "weight": np.full((64, 64), 127, np.int8),
+        "zero": np.array(0, np.int8),
+        "middle": np.array(0, np.uint8),
+        "step": np.array(0.5 / 127, np.float32),
+        "step0": np.array(1 / 255, np.float32),
+        "step1": np.array(32 / 255, np.float32),
+    }
+    ends = [helper.make_tensor_value_info(f"x{i}", onnx.TensorProto.FLOAT, ["rows", 64]) for i in (0, 2)]
+    tensors = [numpy_helper.from_array(v, n) for n, v in stored.items()]
+    graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "a.onnx")
+    found = OnnxPredictor(tmp_path / "a.onnx", threads=1).run({"x0": np.ones((2, 64), np.float32)})["x2"]
+    np.testing.assert_allclose(found, np.full((2, 64), 1024.0), rtol=0.01)
+
+
 def test_rows_do_not_depend_on_their_neighbours(exported: Callable[[str], Path]) -> None:
     predictor, inputs = OnnxPredictor(exported("bert")), batch(4, 9)
     together = predictor.run(inputs)["logits"]

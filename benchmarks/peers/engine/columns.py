@@ -74,7 +74,7 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
             "onnxruntime",
             int8 / "model_int8.onnx",
             own,
-            {"spin": True, **precise},
+            {**spin, **precise},
             threads=(2,),
         ),
         Column(
@@ -82,7 +82,7 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
             "onnxruntime",
             int8 / "model_int8.onnx",
             own,
-            {"spin": True, "stop": True, **precise},
+            {**spin, "stop": True, **precise},
             threads=(2,),
         ),
         Column("torch int8", "torch", model.folder, own, {"int8": True}),

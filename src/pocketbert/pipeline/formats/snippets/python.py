@@ -72,7 +72,7 @@ def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
 tokenizer.enable_truncation({artefacts.processing.max_length})
 options = onnxruntime.SessionOptions()
-options.add_session_config_entry("session.x64quantprecision", "1")   # int8 products do not saturate on older x86 processors
+options.add_session_config_entry("session.x64quantprecision", "1")   # else int8 saturates on x86 without VNNI
 session = onnxruntime.InferenceSession("{record.path}", options)
 
 def run(e):   # int64 [1, tokens], no padding
