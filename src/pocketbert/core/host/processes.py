@@ -3,7 +3,7 @@
 Training is the only work that is shared. Process 0 alone runs a recipe: it holds the lock, decides what is
 finished, and writes. The others wait for its orders, take part in a step that trains, and write nothing.
 
-Orders go through the key-value store of the launcher, not through collectives: setting a key never blocks,
+Orders go through the key-value store of the launcher, not through collectives: setting a key waits for no peer,
 so a process that fails can say so while its peers are busy, and waiting for hours needs no time limit.
 Importing this module is cheap, and so is `here`: torch is imported only in a launched process.
 """
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -108,10 +108,10 @@ class Channel:
 
     def send(self, order: Order) -> None:
         """Give the next order."""
-        self._store.set(f"order/{self._sent}", json.dumps(vars(order)))
+        self._set(f"order/{self._sent}", json.dumps(vars(order)))
         self._sent += 1
         if order.step is None:
-            self._store.set("end", str(order.code))
+            self._set("end", str(order.code))
 
     def orders(self) -> Iterator[Order]:
         """Receive all orders, as they come; the last has no step."""
@@ -137,11 +137,17 @@ class Channel:
 
     def report(self, message: str) -> None:
         """Tell process 0 why this one fails."""
-        self._store.set("failed", f"process {self.place.rank}: {message.rstrip('.')}.")
+        self._set("failed", f"process {self.place.rank}: {message.rstrip('.')}.")
 
     def failure(self) -> str | None:
         """What the last other process that failed said."""
         return self._store.get("failed").decode() if self._store.check(["failed"]) else None
+
+    def _set(self, key: str, value: str) -> None:
+        """Set a key and wait until the store has it: `set` only sends, and this process may end right after it."""
+        self._store.set(key, value)
+        with suppress(RuntimeError):  # the store is gone: so is the launcher, and nobody waits for the key
+            self._store.check([key])  # answered after all that this connection sent before
 
 
 _open: list[Channel] = []

@@ -80,7 +80,9 @@ classification on a desktop, not on a phone):
     init {{
         Os.setenv("ORT_DISABLE_TELEMETRY", "1", true)   // {NO_TELEMETRY}
         environment = OrtEnvironment.getEnvironment()
-        session = environment.createSession(assets.open("{record.path}").use {{ it.readBytes() }})
+        val options = OrtSession.SessionOptions()
+        options.addConfigEntry("session.x64quantprecision", "1")   // else int8 saturates on x86 without VNNI (emulators)
+        session = environment.createSession(assets.open("{record.path}").use {{ it.readBytes() }}, options)
     }}
 
     {_signature(artefacts)} {{
