@@ -17,6 +17,9 @@ from support.tiny_tokenizers import write_tokenizer
 SHORT = 16
 """A length of TFLite files below the longest, so that two signatures are tested."""
 
+APP_FILE = "onnx/model_int8.onnx"
+"""The file that the app opens where nobody has chosen another one."""
+
 TEMPERATURE = 1.5
 """Of the classifier: app, engines and the card's Kotlin code divide its logits by it, or their answers are not those of Python."""
 
@@ -37,7 +40,8 @@ def write_phones(folder: Path) -> None:
             answer={"temperature": TEMPERATURE} if deep else {},
         )
         phone = api.export(str(source), folder / task, options)
-        write_answers(phone, task, folder / f"{task}.answers.jsonl")
+        write_answers(phone, "onnx/model.onnx", task, folder / f"{task}.answers.jsonl")
+        write_answers(phone, APP_FILE, task, folder / f"{task}.app_answers.jsonl")
 
 
 def write_assets(folder: Path) -> None:
@@ -45,10 +49,10 @@ def write_assets(folder: Path) -> None:
     api.pack(folder.parent / "phones" / TaskName.TEXT_CLASSIFICATION, folder, platform="android")
 
 
-def write_answers(phone: Path, task: TaskName, destination: Path) -> None:
-    """Write what the toolkit answers with the fp32 ONNX file: one object per text, `text` and `answer`."""
+def write_answers(phone: Path, file: str, task: TaskName, destination: Path) -> None:
+    """Write what the toolkit answers with `file`: one object per text, `text` and `answer`."""
     more = ASCII_SENTENCES if task is TaskName.TEXT_CLASSIFICATION else ()
     texts = [*texts_of(task), *more]
     with destination.open("w", encoding="utf-8") as out:
-        for text, answer in zip(texts, answers(phone, "onnx/model.onnx", texts), strict=True):
+        for text, answer in zip(texts, answers(phone, file, texts), strict=True):
             out.write(json.dumps({"text": text, "answer": plain(answer)}, ensure_ascii=False) + "\n")

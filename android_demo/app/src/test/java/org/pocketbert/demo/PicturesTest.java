@@ -37,7 +37,7 @@ public class PicturesTest {
     @Config(qualifiers = "w360dp-h640dp-night-xhdpi")
     public void dark() throws Exception {
         Screen.push(Fixtures.phone("token-classification"));
-        List<JsonObject> rows = Fixtures.lines(Fixtures.path("phones/token-classification.answers.jsonl"));
+        List<JsonObject> rows = Fixtures.lines(Fixtures.path("phones/token-classification.app_answers.jsonl"));
         try (Screen screen = new Screen().open()) {
             screen.type(rows.get(0).get("text").getAsString());
             Screens.draw(screen.activity(), "spans_dark");
