@@ -11,13 +11,38 @@ cd "$(dirname "$0")"
 for tool in javac mvn; do
     command -v "$tool" > /dev/null || { echo "test-android: SKIPPED: $tool is not installed (apt-get install openjdk-17-jdk-headless maven)"; exit 0; }
 done
-[ -x /usr/bin/aapt2 ] || echo "test-android: SKIPPED: the app and its screens: aapt2 is not installed (apt-get install aapt)"
-[ -x /usr/bin/apksigner ] && [ -x /usr/bin/zipalign ] || echo "test-android: SKIPPED: the APK: apt-get install apksigner zipalign dexdump"
+
+# Debian's tools for the app: installed, or unpacked by `make tools`, whose libraries only these commands may load
+unpacked=$(realpath -m ../.cache/tools/apk)
+mkdir -p target/bin
+rm -f target/bin/*
+libraries=$([ ! -d "$unpacked" ] || find "$unpacked" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)
+for tool in aapt aapt2 zipalign dexdump apksigner; do
+    command -v "$tool" > /dev/null || [ ! -x "$unpacked/usr/bin/$tool" ] && continue
+    command=("env" "LD_LIBRARY_PATH=$libraries" "$unpacked/usr/bin/$tool")
+    [ "$tool" = apksigner ] && command=(java -jar "$unpacked/usr/share/java/apksigner.jar") # the script looks for it below /usr
+    { echo '#!/bin/sh'; printf 'exec'; printf " '%s'" "${command[@]}"; echo ' "$@"'; } > "target/bin/$tool"
+    chmod +x "target/bin/$tool"
+done
+PATH=$PWD/target/bin:$PATH
+flags=(-B -q ${MVN_FLAGS:-})
+aapt2=$(command -v aapt2 || true)
+if [ -n "$aapt2" ]; then
+    flags+=(-Papp "-Daapt2=$aapt2")
+else
+    echo "test-android: SKIPPED: the app and its screens: aapt2 is not here (make tools, or apt-get install aapt)"
+fi
+lacking=
+for tool in aapt apksigner zipalign dexdump; do command -v "$tool" > /dev/null || lacking+=" $tool"; done
+if [ -z "$lacking" ]; then
+    flags+=(-Papk)
+else
+    echo "test-android: SKIPPED: the APK:$lacking not here (make tools, or apt-get install$lacking)"
+fi
 
 fixtures=$PWD/target/fixtures
 mkdir -p "$fixtures"
 (cd ../tests && "$python" -m android "$fixtures") > "$fixtures.log" 2>&1 || { tail -30 "$fixtures.log"; exit 1; }
-flags=(-B -q ${MVN_FLAGS:-})
 
 build() { # mvn, which is skipped where its libraries can be had from nowhere
     local log=target/maven.log
@@ -31,7 +56,7 @@ build() { # mvn, which is skipped where its libraries can be had from nowhere
 }
 
 if [ -n "$artefacts" ]; then
-    [ -x /usr/bin/aapt2 ] || exit 0 # said above
+    [ -n "$aapt2" ] || exit 0 # said above
     rm -rf target/carried
     "$(dirname "$python")/pocketbert" pack -m "$artefacts" -o target/carried --for android -q
     # the other tests know the tiny models; the APK is built with the folder
@@ -51,10 +76,10 @@ for home in /usr/lib/jvm/*; do
 done
 if [ -z "$newer" ]; then
     echo "test-android: SKIPPED: the app under API level 36: Robolectric needs a JDK 21 or newer there"
-elif [ -x /usr/bin/aapt2 ]; then
+elif [ -n "$aapt2" ]; then
     JAVA_HOME=$newer build verify -Psdk36 -pl app -am '-Dtest=org/pocketbert/demo/**/*Test' -Dsurefire.failIfNoSpecifiedTests=false
 fi
-if [ -x /usr/bin/aapt2 ]; then
+if [ -n "$aapt2" ]; then
     phone=$fixtures/phones/text-classification
     for record in benchmark carried; do
         (cd ../tests && "$python" -m android.imported_record "../android_demo/target/records/$record.json" "$phone")

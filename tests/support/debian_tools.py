@@ -1,4 +1,4 @@
-"""Fetch the Debian packages that tests of devices need, below .cache/tools: nothing is installed into the system.
+"""Fetch the Debian packages that tests of devices and the Android demo need, below .cache/tools: nothing is installed into the system.
 
 `make tools` runs it. A package that cannot be fetched is named with the reason, and the tests that need it skip.
 """
@@ -46,6 +46,34 @@ SETS = {
             "android-liblog",
             "libprotobuf32",
             "libusb-1.0-0",
+        )
+    ),
+    "apk": Set(  # what android_demo/test.sh builds the app with
+        (
+            "aapt",
+            "android-libaapt",
+            "android-libandroidfw",
+            "android-libart",
+            "android-libbacktrace",
+            "android-libbase",
+            "android-libcutils",
+            "android-liblog",
+            "android-libnativebridge",
+            "android-libnativeloader",
+            "android-libutils",
+            "android-libziparchive",
+            "apksigner",
+            "dexdump",
+            "libapksig-java",
+            "libatomic1",
+            "libexpat1",
+            "liblz4-1",
+            "libpng16-16",
+            "libprotobuf-lite32",
+            "libzopfli1",
+            "p7zip",
+            "p7zip-full",
+            "zipalign",
         )
     ),
     "adbd": Set(
