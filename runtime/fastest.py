@@ -29,7 +29,7 @@ STEADY = 3
 """After so many inputs of one length in a row the next one is expected to have it as well."""
 RECENT, REVIEW = 64, 16
 """Of inputs of mixed lengths the last so many are looked at, each time that so many more have come."""
-_VERSION = 8
+_VERSION = 9
 TOLD = 32
 """Tokens of a sentence: the length that a user is told times of."""
 

@@ -11,10 +11,21 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from pocketbert.core.errors import InputError
+from pocketbert.core.host.hardware import machine
 from pocketbert.core.types import Format
 from pocketbert.quantize.onnx.shared import unsigned
 from pocketbert.runtime.engines import open_file
-from pocketbert.runtime.onnx import OnnxPredictor
+from pocketbert.runtime.onnx import PRECISE, OnnxPredictor
+
+
+@pytest.mark.parametrize(("isa", "precise"), [(["avx2"], "1"), (["avx2", "avx512_vnni", "amx_int8"], "0")])
+def test_only_processors_that_saturate_take_the_slower_kernels(
+    isa: list[str], precise: str, exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = machine().model_copy(update={"arch": "x86_64", "isa": isa})
+    monkeypatch.setattr("pocketbert.runtime.onnx.machine", lambda: here)
+    options = OnnxPredictor(exported("bert"))._session.get_session_options()
+    assert options.get_session_config_entry(PRECISE) == precise
 
 
 def batch(rows: int, length: int) -> dict[str, np.ndarray]:

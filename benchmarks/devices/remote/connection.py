@@ -276,7 +276,7 @@ class RemoteConnection:
             "path": self._sent[file.path],
             "format": file.format.value,
             "threads": threads,
-            "entries": session_entries(),
+            "entries": session_entries(self.facts.machine.saturates),
         }
 
     def ask(self, worker: str, **request: Any) -> Any:

@@ -9,6 +9,7 @@ from environments import environment
 
 from engine.models import Model
 from engine.pool import Column
+from pocketbert.core.host.hardware import machine
 from pocketbert.runtime.openvino import arithmetic
 
 BASELINE = "LiteRT int8"
@@ -65,7 +66,7 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
         The columns in the table's order, those whose files could not be made left out.
     """
     own, fp32, int8 = Path(sys.executable), model.fp32, model.int8
-    spin, precise = {"spin": True}, {"precise": True}  # the toolkit's files are run as the toolkit runs them
+    spin, precise = {"spin": True}, {"precise": machine().saturates}  # as the toolkit runs its files
     out = [
         Column(BASELINE, "litert", int8 / "model_int8.tflite", own),
         Column(RIVAL, "onnxruntime", int8 / "model_int8.onnx", own, precise),

@@ -68,11 +68,12 @@ def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     return f"""Python, with only ONNX Runtime and tokenizers, from inside this folder:
 
 ```python
-{_NO_TELEMETRY}import json, numpy as np, onnxruntime, tokenizers
+{_NO_TELEMETRY}import json, numpy as np, onnxruntime, os, tokenizers
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
 tokenizer.enable_truncation({artefacts.processing.max_length})
 options = onnxruntime.SessionOptions()
-options.add_session_config_entry("session.x64quantprecision", "1")   # else int8 saturates on x86 without VNNI
+if not (os.path.exists("/proc/cpuinfo") and "vnni" in open("/proc/cpuinfo").read()):   # int8 saturates on x86 without VNNI
+    options.add_session_config_entry("session.x64quantprecision", "1")
 session = onnxruntime.InferenceSession("{record.path}", options)
 
 def run(e):   # int64 [1, tokens], no padding
