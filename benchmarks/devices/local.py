@@ -6,9 +6,10 @@ import time
 from collections.abc import Sequence
 
 from pocketbert.benchmarks.cold_start import ColdRun, cold_start
-from pocketbert.benchmarks.devices.protocol import Burst, Sample
+from pocketbert.benchmarks.devices.protocol import Burst, Reachable, Sample
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import LoadWatch
+from pocketbert.core.devices import LOCAL
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine, machine
 from pocketbert.core.host.versions import installed, version_of
@@ -88,6 +89,11 @@ class LocalConnection:
 def connect_local(argument: str) -> LocalConnection:
     """Reach this machine; `local` takes no argument."""
     return LocalConnection()
+
+
+def local_now() -> list[Reachable]:
+    """This machine, which is always there."""
+    return [Reachable(LOCAL, machine().summary)]
 
 
 def local_refusal(format: Format, runtime: Runtime | None) -> str:

@@ -236,6 +236,40 @@ class Service(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """The values that a part of a device's argument may have.
+
+    Attributes:
+        part: The part, as `DeviceInfo.argument` calls it, e.g. ``SOC``.
+        values: All of them.
+    """
+
+    part: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reachable:
+    """Something that a device finds when it is asked what is there now.
+
+    Attributes:
+        name: What is written after ``--device``, e.g. ``adb:SERIAL``.
+        what: What it is, in words.
+        problem: Why it cannot be used as it is; empty where it can.
+    """
+
+    name: str
+    what: str = ""
+    problem: str = ""
+
+    @property
+    def words(self) -> str:
+        """For a cell of a table."""
+        told = f"{self.name} ({self.what})" if self.what else self.name
+        return f"{told}: {self.problem}" if self.problem else told
+
+
 def takes_everything(format: Format, runtime: Runtime | None) -> str:
     """Refuse no file."""
     return ""
@@ -253,6 +287,8 @@ class Device:
         compiler: Prepares the compiler of a device on which nothing is timed, given the argument of its name.
         missing: Tells what keeps this machine from using it; empty where nothing is known to.
         probe: Runs the probe on it, given the argument of its name; None where it has no processor to run it on.
+        look: Looks for what can be used now, within seconds and without a network; None where only a try would tell.
+        allowed: The parts of its argument with a fixed list of values.
     """
 
     info: DeviceInfo
@@ -262,3 +298,5 @@ class Device:
     service: Callable[[str], Service] | None = None
     missing: Callable[[], str] = str
     probe: Callable[[str], Probe] | None = None
+    look: Callable[[], Sequence[Reachable]] | None = None
+    allowed: tuple[Allowed, ...] = ()

@@ -65,6 +65,11 @@ def connect_ssh(argument: str) -> RemoteConnection:
     return _opened(Channel(started, where, lambda code, said: _failure(where, argument, code, said)))
 
 
+def ssh_missing() -> str:
+    """What keeps this machine from reaching others; empty where nothing is known to."""
+    return "" if shutil.which("ssh") else "ssh is not installed (sudo apt-get install openssh-client)"
+
+
 def client_program() -> str:
     """The OpenSSH client of this machine.
 

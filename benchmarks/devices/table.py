@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from pocketbert.benchmarks.devices.adb.attached import CORES, adb_missing, attached
 from pocketbert.benchmarks.devices.adb.connection import adb_refusal, connect_adb
-from pocketbert.benchmarks.devices.litert.compiler import connect_litert, litert_missing, litert_refusal
-from pocketbert.benchmarks.devices.local import connect_local, local_refusal
+from pocketbert.benchmarks.devices.litert import compiler as litert
+from pocketbert.benchmarks.devices.local import connect_local, local_now, local_refusal
 from pocketbert.benchmarks.devices.probe.over_ssh import probe_ssh
 from pocketbert.benchmarks.devices.probe.places import probe_adb, probe_local, probe_qemu
 from pocketbert.benchmarks.devices.probed import Probe
-from pocketbert.benchmarks.devices.protocol import Compiler, Connection, Device, Service
+from pocketbert.benchmarks.devices.protocol import Allowed, Compiler, Connection, Device, Reachable, Service
 from pocketbert.benchmarks.devices.qaihub.service import connect_qai_hub, qai_hub_missing, qai_hub_refusal
-from pocketbert.benchmarks.devices.qemu.connection import connect_qemu, qemu_missing
-from pocketbert.benchmarks.devices.qnn.compiler import connect_qnn, qnn_missing, qnn_refusal
+from pocketbert.benchmarks.devices.qemu import connection as qemu
+from pocketbert.benchmarks.devices.qnn import compiler as qnn
 from pocketbert.benchmarks.devices.remote.connection import remote_refusal
-from pocketbert.benchmarks.devices.ssh import connect_ssh
-from pocketbert.benchmarks.devices.vela.compiler import connect_vela, vela_missing, vela_refusal
+from pocketbert.benchmarks.devices.ssh import connect_ssh, ssh_missing
+from pocketbert.benchmarks.devices.vela import compiler as vela
 from pocketbert.core.devices import (
     ADB,
     ANDROID,
@@ -30,33 +31,66 @@ from pocketbert.core.devices import (
     QNN,
     SSH,
     VELA,
+    DeviceInfo,
     add_device,
     parse_measuring_device,
     remove_device,
 )
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.loading.plugins import load_plugins
 from pocketbert.core.types import Format, Runtime
 
-
-def _absent(program: str, package: str) -> str:
-    """What is missing where a program is not on the path."""
-    return "" if shutil.which(program) else f"{program} is not installed (sudo apt-get install {package})"
-
-
 _devices: dict[str, Device] = {
-    LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal, probe=probe_local),
+    LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal, probe=probe_local, look=local_now),
     SSH: Device(
         DEVICES[SSH],
         connect_ssh,
         remote_refusal,
-        missing=lambda: _absent("ssh", "openssh-client"),
+        missing=ssh_missing,
         probe=probe_ssh,
     ),
-    ADB: Device(DEVICES[ADB], connect_adb, adb_refusal, missing=lambda: _absent("adb", "adb"), probe=probe_adb),
-    QEMU: Device(DEVICES[QEMU], connect_qemu, remote_refusal, missing=qemu_missing, probe=probe_qemu),
-    QNN: Device(DEVICES[QNN], compiler=connect_qnn, missing=qnn_missing, refusal=qnn_refusal),
-    LITERT_NPU: Device(DEVICES[LITERT_NPU], compiler=connect_litert, missing=litert_missing, refusal=litert_refusal),
-    VELA: Device(DEVICES[VELA], compiler=connect_vela, missing=vela_missing, refusal=vela_refusal),
+    ADB: Device(
+        DEVICES[ADB],
+        connect_adb,
+        adb_refusal,
+        missing=adb_missing,
+        probe=probe_adb,
+        look=attached,
+        allowed=CORES,
+    ),
+    QEMU: Device(
+        DEVICES[QEMU],
+        qemu.connect_qemu,
+        remote_refusal,
+        missing=qemu.qemu_missing,
+        probe=probe_qemu,
+        look=qemu.qemu_now,
+        allowed=qemu.ALLOWED,
+    ),
+    QNN: Device(
+        DEVICES[QNN],
+        compiler=qnn.connect_qnn,
+        missing=qnn.qnn_missing,
+        refusal=qnn.qnn_refusal,
+        look=qnn.qnn_now,
+        allowed=qnn.ALLOWED,
+    ),
+    LITERT_NPU: Device(
+        DEVICES[LITERT_NPU],
+        compiler=litert.connect_litert,
+        missing=litert.litert_missing,
+        refusal=litert.litert_refusal,
+        look=litert.litert_now,
+        allowed=litert.ALLOWED,
+    ),
+    VELA: Device(
+        DEVICES[VELA],
+        compiler=vela.connect_vela,
+        missing=vela.vela_missing,
+        refusal=vela.vela_refusal,
+        look=vela.vela_now,
+        allowed=vela.ALLOWED,
+    ),
     QAI_HUB: Device(DEVICES[QAI_HUB], service=connect_qai_hub, missing=qai_hub_missing, refusal=qai_hub_refusal),
     COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
     ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.devices.android.importing
@@ -143,9 +177,30 @@ def service_of(name: str) -> Service:
     return prepare(parse_measuring_device(name).argument)
 
 
-def missing(name: str) -> str:
-    """What keeps this machine from using a device, named without an argument; empty where nothing is known to."""
-    return _devices[name].missing()
+@dataclass(frozen=True)
+class DeviceStatus:
+    """What this machine knows of a device at this moment.
+
+    Attributes:
+        info: Its facts.
+        reachable: What was found now; None where only a try would tell, and where figures are imported.
+        missing: What keeps this machine from using it; empty where nothing is known to.
+        allowed: The parts of its argument with a fixed list of values.
+    """
+
+    info: DeviceInfo
+    reachable: Sequence[Reachable] | None
+    missing: str
+    allowed: Sequence[Allowed]
+
+
+def statuses() -> list[DeviceStatus]:
+    """Ask every device what is there now and what is missing; takes seconds at most and uses no network."""
+    load_plugins()
+    return [
+        DeviceStatus(one.info, one.look() if one.look is not None else None, one.missing(), one.allowed)
+        for one in _devices.values()
+    ]
 
 
 def refusals(names: Sequence[str], format: Format, runtime: Runtime | None) -> list[str]:

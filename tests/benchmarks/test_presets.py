@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from typer.main import get_command
 
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.options import FOLDER_OPTIONS, preset_options
+from pocketbert.cli.main import app
 from pocketbert.cli.measure import _given
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.benchmark import BenchmarkSection
-from pocketbert.core.recipe.presets import Preset
+from pocketbert.core.recipe.presets import PRESETS, Preset
 from pocketbert.pipeline.make.measuring import section_options
 
 
@@ -55,3 +57,22 @@ def test_every_figure_has_the_least_seconds_whatever_the_budget(variants, texts)
 def test_without_that_bound_a_tiny_budget_makes_fewer_runs(variants, texts):
     options = replace(preset_options("mlperf"), threads=(1,), runs=10, repeats=2, least_s=0, budget_s=1e-3, label="")
     assert benchmark(variants, texts, options).protocol.shortened
+
+
+def test_the_help_tells_what_the_presets_set():
+    told = {p.opts[-1]: " ".join(p.help.split()) for p in get_command(app).commands["benchmark"].params if p.help}
+    for flag, of in (("--repeats", "repeats"), ("--runs", "runs")):
+        usual, *others = [f"{preset} {getattr(PRESETS[preset], of)}" for preset in (Preset.STANDARD, *Preset)]
+        assert f"default {usual.removeprefix('standard ')}; " in told[flag]
+        for words in others:
+            assert words.startswith("standard") or words in told[flag], (flag, words)
+    assert "default 32,64,128; quick real text only; mlperf real text only" in told["--lengths"]
+    assert "default 120; quick 10; mlperf no limit" in told["--budget"]
+    assert "default 100; quick none; mlperf none" in told["--gaps"]
+    assert "at least 1,024 inferences and 60 s" in told["--preset"]
+    section = BenchmarkSection()
+    assert (section.runs, section.repeats, tuple(section.gaps_ms)) == (
+        FOLDER_OPTIONS.runs,
+        FOLDER_OPTIONS.repeats,
+        FOLDER_OPTIONS.gaps_ms,
+    )

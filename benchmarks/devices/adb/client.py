@@ -25,6 +25,11 @@ _SILENT = 255
 _LOST = ("not found", "offline", "closed", "no devices", "disconnected", "protocol fault", "cannot connect to daemon")
 
 
+def state_problem(state: str) -> str:
+    """Why a device in a state that ``adb devices`` tells cannot be used, as a sentence without its subject."""
+    return next((words for sign, words in _STATES.items() if state.startswith(sign)), f"is in the state '{state}'")
+
+
 class Adb:
     """One device, and a folder on it that is removed at the end.
 
@@ -138,10 +143,7 @@ class Adb:
                 Problem(self.where, f"is not connected; connected: {known}.", "Plug it in, or: adb connect HOST:PORT")
             )
         if state != "device":
-            why = next(
-                (words for sign, words in _STATES.items() if state.startswith(sign)), f"is in the state '{state}'"
-            )
-            raise InputError(Problem(self.where, f"{why}."))
+            raise InputError(Problem(self.where, f"{state_problem(state)}."))
 
     def _devices(self) -> list[tuple[str, str]]:
         """Serial and state of every device."""

@@ -24,7 +24,7 @@ from pocketbert.benchmarks.devices.litert.vendors import (
     package_folders,
 )
 from pocketbert.benchmarks.devices.processes import Ended, run_separately
-from pocketbert.benchmarks.devices.protocol import Compiled
+from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Reachable
 from pocketbert.core.devices import LITERT_NPU
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.formats import FORMATS
@@ -35,6 +35,7 @@ from pocketbert.runtime.tflite import TflitePredictor
 
 PACKAGE = "ai-edge-litert"
 TOOL = "tools/apply_plugin_main"
+ALLOWED = (Allowed("SOC", tuple(chip for vendor in VENDORS for chip in vendor.chips)),)
 COMPILE_S = 600.0
 """A compilation that takes longer hangs; the demo's student takes 4 s for one length."""
 
@@ -165,6 +166,18 @@ def litert_missing() -> str:
     if len(lacking) < len(VENDORS):
         return ""
     return "the vendors' libraries are not there (" + ", or ".join(v.sources[0].command for v in lacking) + ")"
+
+
+def litert_now() -> list[Reachable]:
+    """The chips of each vendor, where LiteRT is there, and what is missing of the vendor's libraries."""
+    if not _compiles() or _package() is None:
+        return []
+    out = []
+    for vendor in VENDORS:
+        libraries, chips = libraries_of(vendor), f"{vendor.name}, {vendor.chips[0]} to {vendor.chips[-1]}"
+        lacking = "" if libraries else f"the vendor's libraries are not there ({vendor.sources[0].command})"
+        out.append(Reachable(f"{LITERT_NPU}:SOC", chips, lacking))
+    return out
 
 
 def litert_refusal(format: Format, runtime: Runtime | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import tempfile
 import time
@@ -21,9 +22,10 @@ from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.records import TEXT, Placement, Profile, Protocol
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.core.devices import QAI_HUB
-from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, one_line
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine
+from pocketbert.core.host.home import expanded
 from pocketbert.core.host.progress import Meter, say
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Format, Provenance, Runtime
@@ -31,6 +33,8 @@ from pocketbert.runtime.tflite import TflitePredictor
 
 PACKAGE = "qai-hub"
 COMMAND = "pip install qai-hub"
+TOKEN_FILE, USUAL_TOKEN_FILE = "QAIHUB_CLIENT_INI", "~/.qai_hub/client.ini"
+"""Environment variable with the path of the client's settings, which hold the token, and where they are without it (qai-hub 0.56)."""
 JOB_S = 3600.0
 """A job waits for a phone to become free; after an hour it is given up."""
 WORKER = ("-P", "-m", "pocketbert.benchmarks.devices.qaihub.worker")
@@ -202,8 +206,19 @@ def connect_qai_hub(argument: str) -> HubPhone:
 
 
 def qai_hub_missing() -> str:
-    """What keeps this machine from using the service; whether there is a token shows when it is used."""
-    return "" if importlib.util.find_spec("qai_hub") else f"{PACKAGE} is not installed ({COMMAND})"
+    """What keeps this machine from using the service: the client, and the file that it keeps the token in, which is not read."""
+    lacking = [] if importlib.util.find_spec("qai_hub") else [f"{PACKAGE} is not installed ({COMMAND})"]
+    file = os.environ.get(TOKEN_FILE) or USUAL_TOKEN_FILE
+    if not _is_file(file):
+        lacking.append(f"there is no token: no {one_line(file)} (qai-hub configure --api_token TOKEN)")
+    return "; ".join(lacking)
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return expanded(name, TOKEN_FILE).is_file()
+    except InputError:  # no home folder is known
+        return False
 
 
 def qai_hub_refusal(format: Format, runtime: Runtime | None) -> str:

@@ -15,7 +15,8 @@ from importlib import resources
 from pathlib import Path
 
 from pocketbert.benchmarks.devices.arm_cores import core_names
-from pocketbert.benchmarks.devices.qemu.processors import CORES, Processor, processor, write_system_files
+from pocketbert.benchmarks.devices.protocol import Allowed, Reachable
+from pocketbert.benchmarks.devices.qemu.processors import CORES, PROCESSORS, Processor, processor, write_system_files
 from pocketbert.benchmarks.devices.remote.channel import BOOTSTRAP, Channel
 from pocketbert.benchmarks.devices.remote.connection import RemoteConnection, RemoteFile
 from pocketbert.core.devices import QEMU
@@ -27,6 +28,7 @@ ROOT = "POCKETBERT_ARM64_ROOT"
 """Environment variable: a folder with an unpacked Debian for arm64 that holds Python."""
 EMULATOR = "qemu-aarch64"
 START_S = 120.0
+ALLOWED = (Allowed("CPU", tuple(PROCESSORS)),)
 NEWER_PLUGINS = 9
 """From this version on QEMU refuses plugins of the interface that the counter is written for."""
 _ASK = "import json,platform;print(json.dumps([platform.python_version(),platform.machine(),' '.join(platform.libc_ver())]))"
@@ -109,6 +111,13 @@ def qemu_missing() -> str:
     if _python() is None:
         lacking.append(f"an Arm system with Python (export {ROOT}=FOLDER)")
     return ", ".join(lacking)
+
+
+def qemu_now() -> list[Reachable]:
+    """The emulator, where everything that it needs is there; it is not started."""
+    if qemu_missing():
+        return []
+    return [Reachable(QEMU, f"{shutil.which(EMULATOR)} with the Arm system in {os.environ[ROOT]}")]
 
 
 def _python() -> Path | None:

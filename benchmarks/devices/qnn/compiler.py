@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from pocketbert.benchmarks.compilation import LeftNodes
 from pocketbert.benchmarks.devices.processes import run_separately
-from pocketbert.benchmarks.devices.protocol import Compiled
-from pocketbert.benchmarks.devices.qnn.chips import Chip, chip_of
+from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Reachable
+from pocketbert.benchmarks.devices.qnn.chips import CHIPS, Chip, chip_of
 from pocketbert.benchmarks.devices.qnn.job import FEEDS_FILE, JOB_FILE, TOLD_FILE, Job, Told, answer_file
 from pocketbert.benchmarks.devices.qnn.refusals import UNTOLD, reasons
 from pocketbert.core.devices import QNN
@@ -29,6 +29,7 @@ from pocketbert.runtime.engines import FilePredictor, filled
 
 PACKAGE = "onnxruntime-qnn"
 COMMAND = "pip install 'pocketbert[qnn]'"
+ALLOWED = (Allowed("SOC", tuple(CHIPS)),)
 COMPILE_S = 600.0
 """A compilation that takes longer hangs; a DistilBERT takes 13 s."""
 ROW_S = 120.0
@@ -124,6 +125,11 @@ def qnn_missing() -> str:
     if not _emulates():
         return f"the emulator needs Linux on x86-64, and this machine is {platform.system()} on {platform.machine()}"
     return "" if version_of(PACKAGE) else f"{PACKAGE} is not installed ({COMMAND})"
+
+
+def qnn_now() -> list[Reachable]:
+    """The compiler and the emulator, where they are there."""
+    return [] if qnn_missing() else [Reachable(f"{QNN}:SOC", f"{PACKAGE} {version_of(PACKAGE)}")]
 
 
 def _emulates() -> bool:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pocketbert.benchmarks.compilation import LeftNodes
 from pocketbert.benchmarks.devices.litert.graphs import PRODUCTS, GraphOperators, only_signature, operators_of
 from pocketbert.benchmarks.devices.processes import Ended, run_separately
-from pocketbert.benchmarks.devices.protocol import Compiled
-from pocketbert.benchmarks.devices.vela.configurations import VelaTarget, vela_target
+from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Reachable
+from pocketbert.benchmarks.devices.vela.configurations import MEMORY_MODES, NPUS, SYSTEMS, VelaTarget, vela_target
 from pocketbert.benchmarks.devices.vela.refusals import UNTOLD, last_error, vela_reasons
 from pocketbert.benchmarks.devices.vela.summary import read_estimate
 from pocketbert.core.devices import VELA
@@ -30,6 +30,7 @@ from pocketbert.runtime.tflite import TflitePredictor
 
 PACKAGE, MODULE = "ethos-u-vela", "ethosu"
 COMMAND = "pip install 'pocketbert[vela]'"
+ALLOWED = (Allowed("CONFIG", tuple(NPUS)), Allowed("SYSTEM", tuple(SYSTEMS)), Allowed("MEMORY", MEMORY_MODES))
 PROGRAM = (sys.executable, "-P", "-m", "ethosu.vela")
 COMPILE_S = 600.0
 """A compilation that takes longer hangs; the demo's student takes 1.2 s."""
@@ -143,6 +144,11 @@ def vela_missing() -> str:
     """What keeps this machine from compiling; empty where nothing does."""
     there = importlib.util.find_spec(MODULE) is not None and version_of(PACKAGE) is not None
     return "" if there else f"{PACKAGE} is not installed ({COMMAND})"
+
+
+def vela_now() -> list[Reachable]:
+    """The compiler, where it is there."""
+    return [] if vela_missing() else [Reachable(f"{VELA}:CONFIG", f"{PACKAGE} {version_of(PACKAGE)}")]
 
 
 def vela_refusal(format: Format, runtime: Runtime | None) -> str:

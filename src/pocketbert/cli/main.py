@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pocketbert.cli import chain, data, demo, files, info, measure, predict, recipes, sensitivity
+from pocketbert.cli import chain, data, demo, devices, files, info, measure, predict, recipes, sensitivity
 from pocketbert.cli.groups import HELPERS, GroupedCommands
 from pocketbert.cli.signals import signals
 
@@ -43,7 +43,7 @@ def _root(
     pass
 
 
-for module in (chain, demo, files, predict, measure, sensitivity, info):
+for module in (chain, demo, files, predict, measure, devices, sensitivity, info):
     module.register(app)
 app.add_typer(recipes.app, name="recipes", rich_help_panel=HELPERS)
 app.add_typer(data.app, name="data", rich_help_panel=HELPERS)

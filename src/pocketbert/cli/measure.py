@@ -1,4 +1,4 @@
-"""benchmark, report, devices: commands that measure and show."""
+"""benchmark and report: commands that measure and show."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import typer
 
 from pocketbert.cli import options
 from pocketbert.cli.commands import add
-from pocketbert.cli.groups import HELPERS, RESULTS
-from pocketbert.cli.options import numbers, sets
+from pocketbert.cli.groups import RESULTS
+from pocketbert.cli.options import listed, numbers, preset_defaults, sets
 from pocketbert.cli.output import print_json, print_table
+from pocketbert.core.devices import LOCAL
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.devices.runners.facts import Fact
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command, panel in ((benchmark, RESULTS), (report, RESULTS), (devices, HELPERS)):
-        add(app, command, panel)
+    for command in (benchmark, report):
+        add(app, command, RESULTS)
 
 
 def benchmark(
@@ -61,8 +63,9 @@ def benchmark(
         list[str] | None,
         typer.Option(
             "--device",
-            help="Measure on this device, default: local; repeat the option to measure on several in turn. `pocketbert devices` "
-            "lists them. (recipe: benchmark.devices)",
+            metavar="NAME,...",
+            help="Measure on these devices in turn, comma-separated; the option may also be repeated; default: local. `pocketbert "
+            "devices` lists them. (recipe: benchmark.devices)",
         ),
     ] = None,
     app: Annotated[
@@ -73,8 +76,8 @@ def benchmark(
         str,
         sets(
             "--preset",
-            "Choose how thoroughly to measure: quick (about 10 s), standard, or mlperf (at least 1,024 inferences and 60 s of "
-            "each file; quote p90). The options below change single settings of it.",
+            f"Choose how thoroughly to measure: quick (about {PRESETS[Preset.QUICK].budget_s:g} s), standard, or mlperf (at least "
+            f"{MLPERF_RUNS:,} inferences and {MLPERF_S:g} s of each file; quote p90). The options below change single settings of it.",
             "benchmark.preset",
         ),
     ] = "standard",
@@ -86,7 +89,8 @@ def benchmark(
         str | None,
         sets(
             "--lengths",
-            "Measure real text and texts of these lengths in tokens; default 32,64,128, with --preset quick and mlperf real text.",
+            "Measure real text and texts of these lengths in tokens; "
+            f"{preset_defaults(lambda p: ','.join(map(str, p.lengths)) or 'real text only')}.",
             "export.lengths",
         ),
     ] = None,
@@ -94,7 +98,7 @@ def benchmark(
         int | None,
         sets(
             "--runs",
-            "Time this number of inferences of each file in each repeat; default 100, quick 35, mlperf 256.",
+            f"Time this number of inferences of each file in each repeat; {preset_defaults(lambda p: str(p.runs))}.",
             "benchmark.runs",
             min=10,
         ),
@@ -103,7 +107,7 @@ def benchmark(
         int | None,
         sets(
             "--repeats",
-            "Repeat all measurements this number of times; default 3, mlperf 4.",
+            f"Repeat all measurements this number of times; {preset_defaults(lambda p: str(p.repeats))}.",
             "benchmark.repeats",
             min=2,
         ),
@@ -112,8 +116,8 @@ def benchmark(
         str | None,
         sets(
             "--gaps",
-            "Time single inferences after these idle times in ms too, on real text; `none` to leave it out; default 100, with "
-            "--preset quick and mlperf none.",
+            "Time single inferences after these idle times in ms too, on real text; `none` to leave it out; "
+            f"{preset_defaults(lambda p: ','.join(f'{gap:g}' for gap in p.gaps_ms) or 'none')}.",
             "benchmark.gaps_ms",
         ),
     ] = None,
@@ -122,7 +126,8 @@ def benchmark(
         typer.Option(
             "--budget",
             min=1,
-            help="Measure for at most this number of seconds; default 120, quick 10, mlperf no limit.",
+            help="Measure for at most this number of seconds; "
+            f"{preset_defaults(lambda p: 'no limit' if p.least_s else f'{p.budget_s:g}')}.",
         ),
     ] = None,
     sustained: Annotated[
@@ -194,6 +199,7 @@ def benchmark(
     if output is not None:
         output = check_output(output, folders, overwrite, *files, *(f for f in (file, baseline, data) if f))
     earlier = BenchmarkResult.read(baseline) if baseline else None
+    names = [name for value in device or [LOCAL] for name in listed(value) or [value]]
     chosen = _given(
         preset, threads, lengths, gaps, runs=runs, repeats=repeats, budget_s=budget, sustained_min=sustained
     )
@@ -204,7 +210,7 @@ def benchmark(
         folders,
         replace(
             chosen,
-            devices=[name for name in device or ["local"] if local or name != "local"],
+            devices=[name for name in names if local or name != LOCAL],
             app=app,
             data=options.rows(data, None, None, None) if data else None,
         ),
@@ -292,74 +298,33 @@ def _idle_times(text: str) -> list[float]:
 
 
 def report(
-    model: Annotated[Path, typer.Option("-m", "--model", help="Describe this run folder or artefact folder.")],
+    model: Annotated[
+        Path,
+        typer.Option(
+            "-m",
+            "--model",
+            help="Describe this run folder or artefact folder; with --baseline the later result: JSON that `benchmark -o` wrote, or a "
+            "folder that records a benchmark.",
+        ),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Write this HTML file.")],
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline",
+            help="Compare with this earlier result of the same machine instead: JSON that `benchmark -o` wrote, or a folder that "
+            "records a benchmark.",
+        ),
+    ] = None,
     overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:
-    """Write the HTML report of a run or an artefact folder.
+    """Write the HTML report of a folder, or compare two stored benchmarks.
 
-    It is one self-contained page.
+    It is one self-contained page. With --baseline it shows what became faster or slower between two stored benchmarks of one
+    machine, with intervals.
     """
     from pocketbert import api
 
-    written = api.report(model, output, overwrite)
+    written = api.report(model, output, overwrite, baseline)
     print_json({"report": str(written)}) if json else print(f"report: {written}")
-
-
-def devices(
-    probe: Annotated[
-        str | None,
-        typer.Option(
-            "--probe",
-            metavar="DEVICE",
-            help="Run a small program on this device, which tells cores, extensions, clock rates, temperatures, memory bandwidth "
-            "and the rates of matrix products; needs no Python there.",
-        ),
-    ] = None,
-    json: options.Json = False,
-) -> None:
-    """List the devices that benchmarks can use. (recipe: benchmark.devices)"""
-    if probe is not None:
-        _show_probe(probe, json)
-        return
-    from pocketbert.benchmarks.devices.table import missing
-    from pocketbert.core.devices import DEVICES
-    from pocketbert.core.loading.plugins import load_plugins
-
-    load_plugins()
-    if json:
-        print_json(
-            [
-                {
-                    "name": d.spelled,
-                    "figures": dict(d.figures),
-                    "reached": d.reached,
-                    "instead": d.instead,
-                    "missing": missing(d.name),
-                }
-                for d in DEVICES.values()
-            ]
-        )
-        return
-    rows = [
-        [
-            d.spelled,
-            d.yields,
-            d.reached + (f"; a recipe cannot use it: {d.instead}" if d.instead else ""),
-            missing(d.name) or ("–" if d.instead else "nothing"),
-        ]
-        for d in DEVICES.values()
-    ]
-    print_table(["device", "figures", "reached by", "missing on this machine"], rows)
-
-
-def _show_probe(name: str, json: bool) -> None:
-    """Run the probe on a device, and print what it tells."""
-    from pocketbert.benchmarks.devices.table import probe
-
-    try:
-        told = probe(name)
-    except ValueError as error:
-        raise InputError(Problem("--probe", f"{error}.")) from error
-    print_json(told.model_dump(mode="json", by_alias=True)) if json else print_table(["fact", "value"], told.rows)

@@ -66,7 +66,8 @@ class DeviceInfo:
         argument: What follows the name after a colon, e.g. ``HOST`` for ``ssh:HOST``; empty where nothing does.
         optional: Whether the argument may be left out.
         instead: How to use it, where it cannot be named in a recipe; empty where it can.
-        pattern: Regular expression of the whole argument, ASCII only; empty where any text is allowed.
+        pattern: Regular expression of the whole argument, ASCII only; empty where any text without a comma is allowed: a comma
+            separates devices.
         most_threads: Most threads within an operator that it can measure; 0 for any number.
     """
 
@@ -161,7 +162,7 @@ _BUILT_IN = (
         "an Arm processor that QEMU emulates here, with the engines' wheels for it",
         argument="CPU",
         optional=True,
-        pattern=r"[\w.,=-]+",
+        pattern=r"[\w.=-]+",
         most_threads=1,
     ),
     DeviceInfo(
@@ -270,8 +271,10 @@ def parse_device(text: str) -> DeviceName:
     """Read a name with its argument, e.g. ``local`` or ``ssh:HOST``.
 
     Raises:
-        ValueError: If the device is unknown, or its argument is missing or one too many.
+        ValueError: If the device is unknown, or its argument is missing or one too many, or there is a comma.
     """
+    if "," in text:
+        raise ValueError(f"device {shown(text)}: no name has a comma; give each device by itself")
     load_plugins()
     name, colon, argument = text.partition(":")
     if name not in DEVICES:

@@ -110,7 +110,7 @@ def test_a_processor_without_dot_product(tools, files):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("max", "computes int8 models wrongly"), ("max,sme=on", "wrongly"), ("cortex-a710", "is unknown")]
+    ("name", "why"), [("max", "computes int8 models wrongly"), ("max-sme", "wrongly"), ("cortex-a710", "is unknown")]
 )
 def test_processors_that_are_refused(name, why):
     with pytest.raises(InputError, match=f"{why}.*allowed: cortex-a53, cortex-a72, cortex-a76, neoverse-n1"):

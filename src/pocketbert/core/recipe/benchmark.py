@@ -7,8 +7,10 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from pocketbert.core.devices import LOCAL, MOST_GAP_MS, check_device
-from pocketbert.core.recipe.presets import PRESETS, Preset
+from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
 from pocketbert.core.recipe.section import Section
+
+_STANDARD = PRESETS[Preset.STANDARD]
 
 
 class BenchmarkSection(Section):
@@ -16,8 +18,8 @@ class BenchmarkSection(Section):
 
     preset: Preset = Field(
         Preset.STANDARD,
-        description="How thoroughly: quick (10 s, real text), standard, or mlperf (at least 1,024 inferences and 60 s of each file, "
-        "real text); sets runs, repeats and gaps_ms where they are not given.",
+        description=f"How thoroughly: quick ({PRESETS[Preset.QUICK].budget_s:g} s, real text), standard, or mlperf (at least "
+        f"{MLPERF_RUNS:,} inferences and {MLPERF_S:g} s of each file, real text); sets runs, repeats and gaps_ms where they are not given.",
     )
     devices: list[Annotated[str, AfterValidator(check_device)]] = Field(
         [LOCAL],
@@ -25,10 +27,11 @@ class BenchmarkSection(Section):
         description="Devices to measure on, one after the other; `pocketbert devices` lists them.",
     )
     threads: list[PositiveInt] = Field([1, 2], min_length=1, description="Thread counts.")
-    runs: int = Field(100, ge=10, description="Timed inferences per variant and repeat.")
-    repeats: int = Field(5, ge=2, description="Repeats, for the interval.")
+    runs: int = Field(_STANDARD.runs, ge=10, description="Timed inferences per variant and repeat.")
+    repeats: int = Field(_STANDARD.repeats, ge=2, description="Repeats, for the interval.")
     gaps_ms: list[Annotated[float, Field(gt=0, le=MOST_GAP_MS)]] = Field(
-        [100.0], description="Idle times in ms; single inferences after them are timed too, on real text."
+        list(_STANDARD.gaps_ms),
+        description="Idle times in ms; single inferences after them are timed too, on real text.",
     )
     sustained_min: float = Field(
         0.0,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pocketbert.benchmarks.devices import connect
+from pocketbert.benchmarks.devices.adb.attached import adb_missing, attached
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
@@ -220,3 +221,9 @@ def test_no_device_at_all(monkeypatch, tmp_path):
 def test_the_runners_of_the_tests_are_those_of_the_readers(tmp_path):
     folder = write_runners(tmp_path / "runners")
     assert sorted(p.name for p in folder.iterdir()) == ["benchmark_model", "libonnxruntime.so", "onnxruntime_perf_test"]
+
+
+def test_connected_devices_are_listed_by_the_real_client(phone, reach):
+    reach(phone)
+    assert adb_missing() == ""
+    assert f"adb:{SERIAL}" in [one.name for one in attached() if not one.problem]
