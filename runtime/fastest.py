@@ -1,4 +1,4 @@
-"""The fastest engine for each length, found by a short race and remembered per machine and files."""
+"""Choose the fastest engine for each length by a short race, which is remembered per machine and files."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from pocketbert.runtime.race import LENGTHS, race_apart
 from pocketbert.runtime.signature import Run
 
 STEADY = 3
-"""After so many inputs of one length in a row the next one is expected to have it as well."""
+"""After this number of inputs of one length in a row the next one is expected to have it as well."""
 RECENT, REVIEW = 64, 16
-"""Of inputs of mixed lengths the last so many are looked at, each time that so many more have come."""
+"""How many of the last inputs of mixed lengths decide, and after how many further ones they decide anew."""
 _VERSION = 9
 TOLD = 32
 """Tokens of a sentence: the length that a user is told times of."""
@@ -190,7 +190,7 @@ def fastest(
         max_length: Longest input in tokens.
         pad_id: Padding token.
         side: Padding side.
-        opened: Those that are open already, with so many threads.
+        opened: Those that are open already, with `threads` threads.
         cadence: How the model will be called. The races of both are remembered, each under its own key.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What candidates took on one machine, and which of them is expected to be fastest."""
+"""Times of the candidates on one machine, and which of them is expected to be fastest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.onnx import OnnxPredictor, Spin
 
 SPIN_ON_PRICE = 1.02
-"""Threads that wait busily between runs use a core for nobody: they have to be worth so much."""
+"""Threads that wait busily between runs occupy a core without use: they have to be faster by this factor."""
 
 
 class Cadence(StrEnum):
@@ -38,7 +38,7 @@ class Candidate:
     Attributes:
         file: The file.
         threads: Threads within an operator.
-        spin: How its threads wait, of ONNX Runtime alone.
+        spin: How its threads wait; of ONNX Runtime only.
     """
 
     file: EngineFile
@@ -55,7 +55,7 @@ class Candidate:
 
 
 class Timing(BaseModel):
-    """What a candidate took.
+    """Times of one candidate.
 
     Attributes:
         file: Name of the file.

@@ -1,8 +1,8 @@
-"""A short race between files, engines and thread counts: who is fastest at which length on this machine.
+"""Find which file, engine and number of threads is fastest at each length on this machine, in a short race.
 
-All stay open and take turns, so that a disturbance hits everybody, and are compared within each round: the speed of a
-machine that others use too changes by a third from one second to the next. Whoever is far behind at a length runs there
-no more: the time goes to those that are close. A turn looks like use: some texts of mixed lengths, then, length by
+All candidates stay open and take turns, so that a disturbance affects all of them, and are compared within each round: the speed
+of a machine that others use too changes by a third from one second to the next. A candidate that is far behind at a length is not
+run there any more: the time goes to those that are close. A turn looks like use: some texts of mixed lengths, then, length by
 length, texts of one length in a row until the caches are warm. (One text after another engine's tells little: a small
 model takes twice its usual time there.)
 
@@ -42,29 +42,30 @@ SINGLES = 2
 """Timed calls of a turn of the cadence `interactive`."""
 ROUNDS = 24
 BUDGET_S = {Cadence.BATCH: 25.0, Cadence.INTERACTIVE: 60.0}
-"""Most seconds spent on rounds, which are mostly idle where single calls are timed, whose times vary more; the slower the model, the fewer of them, never fewer than 3. A length at which everybody but
-one is out is decided and not run again; where all are, the race is over."""
+"""Most seconds spent on rounds, which are mostly idle where single calls are timed, since those vary more; the slower the model, the
+fewer rounds, never fewer than 3. A length at which all candidates but one are out is decided and not run again; where all lengths
+are, the race is over."""
 CLOSE = (3.0, 1.6, 1.35, 1.25, 1.2, 1.15, 1.12)
-"""Who took more than so many times the best time at a length is out of the race there: before the first round, when a
-disturbance may have hit somebody's only inferences, before the second one, and so on."""
+"""A candidate that took more than this multiple of the best time at a length is out of the race there: before the first round, when
+a disturbance may have affected its only inferences, before the second one, and so on."""
 QUIET = 0.8
 """A race is remembered when one thread had at least this share of a core in three quarters of the rounds."""
 WARM_MS, BURST_MS, MOST = 8.0, 16.0, 12
-"""A burst: about so many ms untimed, then so many timed, at most so many inferences each. One of `MIXED_MS` needs no warming."""
+"""A burst: ms of untimed inferences, ms of timed ones, and the most inferences of each. One of `MIXED_MS` needs no warming."""
 FIRST_MS = 40.0
-"""The first time of a length is the best of two inferences; below so many ms, of up to four."""
+"""The first time of a length is the best of two inferences; below this number of ms, of up to four."""
 MIXED_MS = 25.0
-"""An inference of so many ms does not feel what ran before it."""
+"""The time of an inference of this number of ms does not depend on what ran before it."""
 MIXED_CYCLES, MIXED_CYCLES_MS = (2, 5), 100.0
-"""A turn of mixed lengths: once to fill the caches, then up to four times, together in about so many ms."""
+"""A turn of mixed lengths: once to fill the caches, then up to four times, together in about this number of ms."""
 SENTENCE = 64
-"""Lengths are mixed among sentences, of at most so many tokens, and among what is longer: a document between two sentences
+"""Lengths are mixed among sentences, of at most this number of tokens, and among what is longer: a document between two sentences
 would empty the caches that the second one finds full in use."""
 THREADS_PAY = 1.3
-"""Where a file is so many times as fast with more threads, one thread is not tried at longer lengths."""
+"""Where a file is faster by this factor with more threads, one thread is not tried at longer lengths."""
 REST_S, SETTLE_S = 0.08, 0.005
 """ONNX Runtime's threads may wait busily for some 50 ms after a run, those of a LiteRT signature for some ms; meanwhile
-whoever runs next has one core less."""
+the next candidate has one core less."""
 TIMEOUT_S = 600.0
 """No race takes nearly so long; a process that does hangs."""
 _LEAST_ROUNDS = 3
@@ -89,7 +90,7 @@ class Request(BaseModel):
 
 @dataclass
 class _Runner:
-    """A candidate in the race, its ms by length; who is out at a length stays out, so that value i is that of round i."""
+    """A candidate in the race and its ms by length; once out at a length it stays out, so that value i is that of round i."""
 
     candidate: Candidate
     predictor: FilePredictor
@@ -212,7 +213,7 @@ def _same_file(other: _Runner, runner: _Runner) -> bool:
 
 
 def _choose_contested(runners: Sequence[_Runner], max_length: int, within: float) -> None:
-    """Who was close at its best stays, as one inference that nothing disturbed is enough; so does who was in most rounds."""
+    """Keep candidates that were close at their best, as one undisturbed inference is enough, and those that are close by all rounds."""
     kinds = [_timings(runners), [_timing(r, *_bests(r)) for r in runners]]
 
     def close(number: int, n: int) -> bool:
@@ -228,7 +229,7 @@ def _choose_contested(runners: Sequence[_Runner], max_length: int, within: float
 
 
 def _timings(runners: Sequence[_Runner]) -> list[Timing]:
-    """What is known of everybody."""
+    """The times of all candidates, as far as they are known."""
     lengths = sorted({n for r in runners for n in r.first})
     steady: list[dict[int, float]] = [{} for _ in runners]
     mixed: list[dict[int, float]] = [{} for _ in runners]
@@ -246,12 +247,12 @@ def _compared(rounds: Sequence[Sequence[float]], otherwise: Sequence[float]) -> 
 
     Args:
         rounds: ms of each round, by candidate; some left early.
-        otherwise: The ms of who was in no round.
+        otherwise: The ms of candidates that were in no round.
 
     Returns:
         That of the leader, the best one of those that stayed longest, is its lower quartile, since whatever else runs
-        only ever makes a time longer; that of another one is so many times as long as it was in the rounds they share, and
-        where those are fewer than three, as its best time was, `otherwise` included.
+        only ever makes a time longer. That of another one is the leader's times their ratio in the rounds that they share; where
+        those are fewer than three, times the ratio of their best times, `otherwise` included.
     """
     most = max(map(len, rounds))
     if most == 0:
@@ -261,7 +262,7 @@ def _compared(rounds: Sequence[Sequence[float]], otherwise: Sequence[float]) -> 
 
     def ratio(number: int) -> float:
         ms, its = rounds[number], leader[: len(rounds[number])]
-        if len(ms) < _LEAST_ROUNDS:  # a leader that was interrupted in the only round would make everybody look fast
+        if len(ms) < _LEAST_ROUNDS:  # a leader that was interrupted in the only round would make all others look fast
             return min(*ms, otherwise[number]) / min(*its, otherwise[first])
         return float(np.median(np.asarray(ms) / np.asarray(its)))
 
@@ -286,12 +287,12 @@ def _timing(runner: _Runner, steady: dict[int, float], mixed: dict[int, float]) 
 
 
 def _undecided(runners: Sequence[_Runner]) -> set[int]:
-    """Lengths at which more than one is left."""
+    """Lengths at which more than one candidate is left."""
     return {n for n, count in Counter(n for r in runners for n in r.contested).items() if count > 1}
 
 
 def _round(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
-    """Everybody's turn at mixed lengths, then at each length, those at one length right after each other."""
+    """Give each candidate a turn at mixed lengths, then at each length, with those at one length right after each other."""
     running = [r for r in runners if undecided.intersection(r.contested)]
     for i in order.permutation(len(running)):
         _mix(running[i], order)
@@ -307,7 +308,7 @@ def _round(runners: Sequence[_Runner], undecided: set[int], order: np.random.Gen
 
 
 def _round_of_singles(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
-    """Everybody's single calls after idle times, at mixed lengths and then at each length."""
+    """Time single calls of each candidate after idle times, at mixed lengths and then at each length."""
     running = [r for r in runners if undecided.intersection(r.contested)]
     for i in order.permutation(len(running)):
         _mix_singles(running[i], order)
@@ -356,7 +357,7 @@ def _burst(runner: _Runner, n: int) -> None:
 
 
 def _share(runner: _Runner) -> float:
-    """What one thread gets of a core now."""
+    """The share of a core that one thread gets now."""
     shortest = min(runner.first)
     feed, count = (
         _sample(shortest, runner.predictor),
@@ -369,7 +370,7 @@ def _share(runner: _Runner) -> float:
 
 
 def _rest(runner: _Runner) -> None:
-    """Threads that still wait busily would take the next one's core."""
+    """Wait until threads that wait busily are asleep: they would take the next candidate's core."""
     if runner.candidate.spin is Spin.ON:
         time.sleep(REST_S)
 
