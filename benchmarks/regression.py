@@ -68,6 +68,34 @@ def check_repeats(earlier: BenchmarkResult, repeats: int, where: str) -> None:
         raise InputError(problems)
 
 
+@dataclass(frozen=True)
+class Pair:
+    """One figure in two benchmarks.
+
+    Attributes:
+        now: In the later one.
+        earlier: In the earlier one.
+    """
+
+    now: Measurement
+    earlier: Measurement
+
+    @property
+    def key(self) -> Key:
+        """What was measured."""
+        return _key(self.now)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether both have the repeats that an interval needs; counts of instructions always have."""
+        return all(m.wall is None or len(m.wall_ms) >= REPEATS_LEAST for m in (self.now, self.earlier))
+
+    @property
+    def slowdown(self) -> Slowdown:
+        """The ratio of the two; only where `repeated`."""
+        return Slowdown(self.key, *_ratio(self.now, self.earlier), same_file=self.now.sha256 == self.earlier.sha256)
+
+
 def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[Slowdown]:
     """Compare all figures that both have: same name of the file, device, threads, length and idle time.
 
@@ -83,8 +111,33 @@ def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[
     Raises:
         InputError: If they have no figure in common, are of different machines, or one has too few repeats.
     """
+    pairs, problems = _matched(now, earlier, where)
+    problems += _too_few([m for pair in pairs for m in (pair.now, pair.earlier)], where)
+    if problems:
+        raise InputError(problems)
+    return [pair.slowdown for pair in pairs]
+
+
+def matched(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[Pair]:
+    """All figures that two benchmarks of the same machines have in common, few repeats included; see `compare`.
+
+    Args:
+        now: The later benchmark.
+        earlier: The earlier one.
+        where: Its file, for errors.
+
+    Raises:
+        InputError: If they have no figure in common, or are of different machines.
+    """
+    pairs, problems = _matched(now, earlier, where)
+    if problems:
+        raise InputError(problems)
+    return pairs
+
+
+def _matched(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> tuple[list[Pair], list[Problem]]:
     old = {_key(m): m for session in earlier.sessions for m in session.measurements}
-    pairs = [(m, old[_key(m)]) for session in now.sessions for m in session.measurements if _key(m) in old]
+    pairs = [Pair(m, old[_key(m)]) for session in now.sessions for m in session.measurements if _key(m) in old]
     problems = []
     if not pairs:
         names = ", ".join(sorted({m.variant for m in old.values()}))
@@ -95,22 +148,17 @@ def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[
                 "Use the same files and options.",
             )
         )
-    for one in {m.place: (m, o) for m, o in pairs}.values():
-        new, before = (m.machine.model_copy(update={"system": "", "python": ""}) for m in one)
+    for pair in {pair.now.place: pair for pair in pairs}.values():
+        new, before = (m.machine.model_copy(update={"system": "", "python": ""}) for m in (pair.now, pair.earlier))
         if new != before:
             problems.append(
                 Problem(
-                    where, f"is of another machine than {one[0].place}: {before.summary}.", "Measure the baseline here."
+                    where,
+                    f"is of another machine than {pair.now.place}: {before.summary}.",
+                    "Measure the baseline here.",
                 )
             )
-    problems += _too_few([m for pair in pairs for m in pair], where)
-    if problems:
-        raise InputError(problems)
-    return [
-        Slowdown(_key(m), *_ratio(m, before), same_file=m.sha256 == before.sha256)
-        for m, before in pairs
-        if (m.wall is None) == (before.wall is None)
-    ]
+    return [pair for pair in pairs if (pair.now.wall is None) == (pair.earlier.wall is None)], problems
 
 
 def _too_few(measurements: Sequence[Measurement], where: str) -> list[Problem]:

@@ -83,6 +83,17 @@ def speed(ratio: Ratio) -> str:
     return f"{factor(ratio.median)} slower ({_plain(ratio.low)}–{_plain(ratio.high)})"
 
 
+def change(ratio: float, better: str, worse: str) -> str:
+    """A ratio of later and earlier figures in words: ``1.21× faster``.
+
+    Args:
+        ratio: Later / earlier; below 1 is better.
+        better: What a smaller figure is.
+        worse: What a larger one is.
+    """
+    return f"{factor(1 / ratio)} {better}" if ratio < 1 else f"{factor(ratio)} {worse}"
+
+
 def scale(metric: Metric) -> str:
     """What a metric's numbers are on an axis or in a sentence: ``points``, ``nats, lower is better``."""
     unit = "points" if metric.unit is Unit.FRACTION else str(metric.unit)
@@ -94,8 +105,8 @@ def luck(metric: Metric) -> str:
     return CHANCE[metric.name]
 
 
-def beside(name: str, value: float) -> str:
-    """A figure in addition to the deciding one: ``mcc 71.20``, or in the label's own units ``rmse 0.238``."""
+def other_metric(name: str, value: float) -> str:
+    """A metric that is reported in addition to the deciding one: ``mcc 71.20``, or in the label's own units ``rmse 0.238``."""
     return f"{name} {value:.3g}" if name in _OWN_UNITS else f"{name} {value * 100:.2f}"
 
 

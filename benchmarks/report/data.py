@@ -118,6 +118,7 @@ class ReportData(_Record):
         gates: What decided whether files may be packed.
         data: Facts about the data.
         scored_on: Name of the rows that `ModelRow.eval_score` is of.
+        scored_by: Where the scores come from, in words; empty where they are of this run, on `machine`.
         curves: (step, loss) by name: ``teacher``, ``student``; terms of a loss as ``student/logits``.
         confusion: Most confused labels: (gold, predicted, count).
         confusion_of: Which model and rows the confusions are of, in words.
@@ -141,6 +142,7 @@ class ReportData(_Record):
     gates: list[GateRow] = []
     data: DataReport | None = None
     scored_on: str = "eval"
+    scored_by: str = ""
     curves: dict[str, list[tuple[int, float]]] = {}
     confusion: list[tuple[str, str, int]] = []
     confusion_of: str = ""

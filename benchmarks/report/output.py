@@ -10,6 +10,7 @@ from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.report.against import same_file_ratio
 from pocketbert.benchmarks.report.data import GateRow, ModelRow, ReportData
 from pocketbert.benchmarks.report.page import write_report
+from pocketbert.benchmarks.report.recorded import file_scores
 from pocketbert.benchmarks.results import BUSY
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.core.artefacts import read_artefacts
@@ -128,36 +129,17 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
     if path.suffix != PAGE:
         result.write(path)
         return
-    artefacts = read_artefacts(folders[0])
-    default = artefacts.default_model().sha256
-    sessions = result.sessions or [result]  # nothing was timed: the files are those that were compiled
-    here = {(v.name, v.sha256) for v in sessions[0].variants}
-    # a Mac's variants are one file on several compute units, told apart in its own section
-    variants = {v.name if (v.name, v.sha256) in here else str(v.path): v for s in sessions for v in s.variants}
-    sizes = [(r.variant, r.bytes, r.sha256) for r in result.reported]
-    sizes += [(c.variant, c.bytes, c.sha256) for c in result.compilations]
-    others = {one[0]: one for one in sizes if one[0] not in variants}
+    listed = {folder: read_artefacts(folder) for folder in folders}
+    artefacts, scores = listed[folders[0]], file_scores(listed, result)
     write_report(
         ReportData(
             title=f"Benchmark of {' and '.join(wording.short_names(folders).values()) if len(folders) > 1 else artefacts.name}",
             task=artefacts.task,
             machine=result.machine,
             versions=result.versions,
-            rows=[
-                ModelRow(
-                    name=name,
-                    scheme=v.scheme,
-                    bytes=v.bytes,
-                    path=v.path.name,
-                    sha256=v.sha256,
-                    is_default=v.sha256 == default,
-                )
-                for name, v in variants.items()
-            ]
-            + [
-                ModelRow(name=name, bytes=size, path=Path(name).name, sha256=sha256)
-                for name, size, sha256 in others.values()
-            ],
+            rows=[scores.scored(row) for row in _rows(result, artefacts.default_model().sha256)],
+            scored_on=scores.rows,
+            scored_by=scores.source,
             gates=[
                 GateRow(
                     name="answers on the device",
@@ -174,6 +156,36 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
         ),
         path,
     )
+
+
+def _rows(result: BenchmarkResult, default: str) -> list[ModelRow]:
+    """One row for each file that was run, compiled, or measured by a program whose text was imported.
+
+    Args:
+        result: What was measured.
+        default: Digest of the file that is opened by default.
+    """
+    sessions = result.sessions or [result]  # nothing was timed: the files are those that were compiled
+    here = {(v.name, v.sha256) for v in sessions[0].variants}
+    # a Mac's variants are one file on several compute units, told apart in its own section
+    variants = {v.name if (v.name, v.sha256) in here else str(v.path): v for s in sessions for v in s.variants}
+    sizes = [(r.variant, r.bytes, r.sha256) for r in result.reported]
+    sizes += [(c.variant, c.bytes, c.sha256) for c in result.compilations]
+    others = {one[0]: one for one in sizes if one[0] not in variants}
+    measured = [
+        ModelRow(
+            name=name,
+            scheme=v.scheme,
+            bytes=v.bytes,
+            path=v.path.name,
+            sha256=v.sha256,
+            is_default=v.sha256 == default,
+        )
+        for name, v in variants.items()
+    ]
+    return measured + [
+        ModelRow(name=name, bytes=size, path=Path(name).name, sha256=sha256) for name, size, sha256 in others.values()
+    ]
 
 
 def _ratio(session: BenchmarkResult, m: Measurement) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
@@ -16,36 +14,19 @@ from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, s
 from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row, compiled_stamps, left_rows
 from pocketbert.benchmarks.report.data import GateRow, ReportData
 from pocketbert.benchmarks.report.estimated import ESTIMATES, estimated_rows
+from pocketbert.benchmarks.report.fronts import front_figures
+from pocketbert.benchmarks.report.plotted import Figure, plotted
 from pocketbert.benchmarks.report.reported import REPORTED, reported_stamps, reported_table
 from pocketbert.benchmarks.report.roles import file_roles
 from pocketbert.benchmarks.report.sensitivity import sensitivity_bars
+from pocketbert.benchmarks.report.stamps import measurement_stamp, result_stamp, run_stamp, score_stamp
 from pocketbert.benchmarks.report.summary import condition_words, headline_condition, shown_sessions, summary_rows
+from pocketbert.benchmarks.report.templates import open_template
 from pocketbert.core.disk.files import write_atomic
-from pocketbert.core.metrics import Direction, Metric, Unit
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
+from pocketbert.core.metrics import Direction
 
 TEMPLATE = "report.html.j2"
 OPS_SHOWN = 8
-SERIES_COLORS = len(plots.SERIES)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A plot with the words under it.
-
-    Attributes:
-        svg: The drawing.
-        caption: What it shows.
-        stamp: Provenance, engine, machine, load.
-        legend: Names with the numbers of their colours, written below the drawing, where long names find room.
-    """
-
-    svg: Markup
-    caption: str
-    stamp: str
-    legend: Sequence[tuple[str, int]] = ()
 
 
 @dataclass(frozen=True)
@@ -132,11 +113,7 @@ def write_report(data: ReportData, path: Path) -> None:
 
 def render_report(data: ReportData) -> str:
     """The report as HTML text; see `write_report`."""
-    plots.require()
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8"))
+    template = open_template(TEMPLATE)
     colors = _colors(data)
     compilations = data.benchmark.compilations if data.benchmark else []
     reported = data.benchmark.reported if data.benchmark else []
@@ -161,7 +138,8 @@ def render_report(data: ReportData) -> str:
         tiles=_tiles(data),
         fastest=fastest_name(data),
         gates=gate_matrix(data.gates),
-        stamp=_stamp(data),
+        stamp=run_stamp(data),
+        score_stamp=score_stamp(data),
         headline_stamp=_headline_stamp(data.timed.headline) if data.timed else "",
         colors=colors,
         overview=_overview(data, colors),
@@ -176,32 +154,6 @@ def render_report(data: ReportData) -> str:
     )
 
 
-def measurement_stamp(*shown: Measurement) -> str:
-    """Where figures come from: provenance, engines, device, ISA and load, on one line.
-
-    Args:
-        shown: Measurements of one device and one thread count.
-    """
-    first = shown[0]
-    return f"{first.provenance} · {_engines(shown)} · {first.device}: {first.machine.summary} · {first.load.summary}"
-
-
-def result_stamp(result: BenchmarkResult) -> str:
-    """Where all figures of a benchmark come from, with the load at each thread count."""
-    first = {m.threads: m for m in reversed(result.measurements)}
-    m = first[result.protocol.threads[0]]
-    loads = "; ".join(f"{wording.threads(t)}: {first[t].load.summary}" for t in result.protocol.threads)
-    return f"{m.provenance} · {_engines(result.measurements)} · {m.device}: {m.machine.summary} · {loads}"
-
-
-def _engines(shown: Sequence[Measurement]) -> str:
-    return ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in shown))
-
-
-def _stamp(data: ReportData) -> str:
-    return f"{data.provenance} · {data.machine.summary}"
-
-
 def _headline_stamp(result: BenchmarkResult) -> str:
     threads, length = headline_condition(result)
     shown = [m for m in result.measurements if (m.threads, m.length, m.gap_ms) == (threads, length, 0)]
@@ -209,10 +161,13 @@ def _headline_stamp(result: BenchmarkResult) -> str:
 
 
 def _colors(data: ReportData) -> dict[str, int]:
+    """Number of the look of each file."""
     names = [r.name for r in data.rows]
     if data.timed is not None:
         names += [v.name for s in data.timed.sessions for v in s.variants]
-    return {name: i % SERIES_COLORS for i, name in enumerate(dict.fromkeys(names))}
+    if data.benchmark is not None:
+        names += [c.variant for c in data.benchmark.compilations]
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
 def _tiles(data: ReportData) -> list[Tile]:
@@ -228,8 +183,8 @@ def _tiles(data: ReportData) -> list[Tile]:
     elif chosen.eval_score is not None:
         # a share of something that should be small says nothing
         theirs = reference.eval_score if chosen is not reference else None
-        beside = f"; {reference.name} {metric.format(theirs.value)}" if theirs is not None else ""
-        out.append(Tile(row.score, f"{metric.name} of {chosen.name}, {wording.scale(metric)}{beside}"))
+        of_reference = f"; {reference.name} {metric.format(theirs.value)}" if theirs is not None else ""
+        out.append(Tile(row.score, f"{metric.name} of {chosen.name}, {wording.scale(metric)}{of_reference}"))
     smaller = f", {row.smaller} than {reference.name}" if row.smaller != wording.NONE else ""
     out.append(Tile(row.size, f"on disk{smaller}"))
     if data.timed is not None and row.headline.p50 != wording.NONE:
@@ -240,59 +195,19 @@ def _tiles(data: ReportData) -> list[Tile]:
 
 
 def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
-    from markupsafe import Markup
-
-    out = []
-    if data.timed is not None:
-        result = data.timed.headline
-        threads, length = headline_condition(result)
-        points, shown = [], []
-        for row in data.rows:
-            m = result.find(row.name, threads, length)
-            if m is None or m.wall is None or row.eval_score is None or not row.eval_score.finite:
-                continue
-            spread = m.wall_interval
-            points.append(
-                plots.Bubble(
-                    row.name,
-                    m.wall.p50,
-                    spread.low if spread else m.wall.p50,
-                    spread.high if spread else m.wall.p50,
-                    _printed(row.eval_score.value, data.metric),
-                    row.bytes,
-                    colors[row.name],
-                )
-            )
-            shown.append(m)
-        if points:
-            svg = plots.bubbles(points, data.metric.name, wording.scale(data.metric), condition_words(result))
-            out.append(
-                Figure(
-                    Markup(svg),  # noqa: S704 - our own drawing, texts escaped by matplotlib
-                    "Score against latency. The area of a circle is the file size, a bar the 95 % interval of the latency.",
-                    measurement_stamp(*shown),
-                    [(f"{p.name}, {wording.size(p.bytes)}", p.color) for p in points],
-                )
-            )
+    out = front_figures(data, colors)
     if data.rows:
         names = [r.name for r in data.rows]
         svg = plots.sizes(names, [r.bytes for r in data.rows], [colors[n] for n in names])
-        out.append(Figure(Markup(svg), "Size of the model files.", "measured · bytes on disk"))  # noqa: S704
+        out.append(plotted(svg, "Size of the model files.", "measured · bytes on disk"))
     return out
 
 
 def _searched(data: ReportData) -> list[Figure]:
-    from markupsafe import Markup
-
     if data.search is None:
         return []
     stamp = f"measured · {data.search.machine}"
-    return [Figure(Markup(svg), caption, stamp) for svg, caption in search_plots(data.search)]  # noqa: S704
-
-
-def _printed(value: float, metric: Metric) -> float:
-    """A score on the scale it is printed on."""
-    return value * 100 if metric.unit is Unit.FRACTION else value
+    return [plotted(svg, caption, stamp) for svg, caption in search_plots(data.search)]
 
 
 def _sessions(result: BenchmarkResult, colors: dict[str, int]) -> list[Session]:
@@ -311,8 +226,6 @@ def _sessions(result: BenchmarkResult, colors: dict[str, int]) -> list[Session]:
 
 
 def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> list[Figure]:
-    from markupsafe import Markup
-
     if not result.timed:
         return []
     on = f", {device}" if device else ""
@@ -322,7 +235,7 @@ def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> li
     svg = plots.distribution(samples, colors, condition_words(result) + on)
     caption = f"Share of inferences that finish within a given time ({condition_words(result)}); dashed: p50 and p90."
     legend = [(name, colors[name]) for name in samples]
-    out = [Figure(Markup(svg), caption, measurement_stamp(*shown), legend)]  # noqa: S704
+    out = [plotted(svg, caption, measurement_stamp(*shown), legend)]
     for count in result.protocol.threads:
         groups: dict[str, dict[str, list[float]]] = {}
         here = [m for m in result.measurements if m.threads == count]
@@ -332,7 +245,7 @@ def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> li
         svg = plots.boxes(groups, colors, f"Latency by length, {words}{on}")
         caption = f"Latency by length, {words}: box p25 to p75, line p50, whiskers p10 to p90, dot p99."
         legend = [(name, colors[name]) for name in dict.fromkeys(m.variant for m in here)]
-        out.append(Figure(Markup(svg), caption, measurement_stamp(*here), legend))  # noqa: S704
+        out.append(plotted(svg, caption, measurement_stamp(*here), legend))
     return out
 
 
@@ -360,8 +273,6 @@ def _shown_ops(profile: Profile) -> list[tuple[str, int, float, float]]:
 
 def _curves(data: ReportData) -> list[Figure]:
     """One plot per trained model: its loss, and the loss's terms when there are any; layers that learn apart have their own."""
-    from markupsafe import Markup
-
     groups: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for name, points in data.curves.items():
         if points:
@@ -372,5 +283,5 @@ def _curves(data: ReportData) -> list[Figure]:
     for owner, lines in groups.items():
         terms = " and of its terms." if len(lines) > 1 and "loss" in lines else "."
         caption = f"Training loss of the {owner}{terms}"
-        out.append(Figure(Markup(plots.curve(lines, f"Training of {owner}")), caption, _stamp(data)))  # noqa: S704
+        out.append(plotted(plots.curve(lines, f"Training of {owner}"), caption, run_stamp(data)))
     return out

@@ -92,7 +92,7 @@ def test_the_page_has_whole_names_in_colours_of_their_own(two: BenchmarkResult) 
 def test_every_colour_has_a_value_in_both_themes() -> None:
     from importlib import resources
 
-    template = resources.files("pocketbert.benchmarks.report").joinpath("report.html.j2").read_text()
+    template = resources.files("pocketbert.benchmarks.report").joinpath("style.css.j2").read_text()
     light, dark = (
         dict(re.findall(r"--(c\d+): (#[0-9a-f]{6})", part))
         for part in template.split("@media (prefers-color-scheme", 1)

@@ -1,4 +1,8 @@
-from pocketbert.benchmarks.report.plots import SERIES, curve, sizes
+import re
+from importlib import resources
+
+from pocketbert.benchmarks.report.plots import LOOKS, SERIES, SHAPES, boxes, curve, distribution, look_of, sizes
+from pocketbert.benchmarks.report.templates import swatch
 
 
 def test_plots_take_any_names_and_the_pages_colours():
@@ -8,3 +12,28 @@ def test_plots_take_any_names_and_the_pages_colours():
     assert "var(--c1)" in svg
     assert "#2563eb" not in svg
     assert curve({"loss": [(0, float("nan")), (1, 1.0)]}, 'one "odd" <title>').startswith("<svg")
+
+
+def test_more_files_than_colours_differ_in_shape_dashes_and_hatching():
+    looks = [look_of(number) for number in range(LOOKS)]
+    assert len({(look.color, look.shape) for look in looks}) == LOOKS >= 80
+    assert len({(look.color, look.dash) for look in looks}) == LOOKS
+    assert len({(look.color, look.hatch) for look in looks}) == LOOKS
+    assert look_of(LOOKS) == looks[0]
+    first, second = len(SERIES) - 1, len(SERIES)
+    names = {"a": first, "b": second}
+    marks = {swatch(number) for number in range(LOOKS)}
+    assert len(marks) == LOOKS
+    dashes = [distribution({name: [1.0, 2.0]}, names, "c").count("stroke-dasharray") for name in names]
+    assert dashes[1] == dashes[0] + 1
+    bars = sizes(["a", "b"], [1, 2], [first, second])
+    assert bars.count("<pattern") == 1
+    patterns = re.findall(r'<pattern id="([^"]+)"', bars)
+    assert f"url(#{patterns[0]})" in bars
+    boxed = boxes({"16 tokens": {"a": [1.0, 2.0], "b": [1.0, 3.0]}}, names, "t")
+    assert boxed.count("<pattern") == 1
+
+
+def test_the_style_has_every_shape():
+    style = resources.files("pocketbert.benchmarks.report").joinpath("style.css.j2").read_text()
+    assert all(f".s{number} {{" in style for number in range(1, len(SHAPES)))

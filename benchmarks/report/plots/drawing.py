@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.errors import MissingBackendError
@@ -21,6 +22,19 @@ INK, MUTED, _LINE = "#1f2328", "#57606a", "#d8dee4"
 SERIES = tuple(
     "#64748b #2563eb #d97706 #059669 #9333ea #dc2626 #0891b2 #be185d #65a30d #7c2d12 #1e3a8a #e879f9 #0f5132 #eab308".split()
 )
+SHAPES = "os^DvP"
+"""Markers, also of the students in the plot of a search; the page's style has them as `.s0` to `.s5`."""
+_DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = (
+    "solid",
+    (0, (6, 2)),
+    (0, (1.5, 1.5)),
+    (0, (6, 1.5, 1.5, 1.5)),
+    (0, (3, 3)),
+    (0, (9, 2, 2, 2, 2, 2)),
+)
+_HATCHES = ("", "/////", "....", "xxxxx", "-----", "+++++")
+LOOKS = len(SERIES) * len(SHAPES)
+"""Files that differ in colour or shape; further ones repeat the first."""
 _VARIABLES = {
     INK: "--ink",
     MUTED: "--muted",
@@ -32,7 +46,7 @@ _STYLE = {
     "text.color": INK, "axes.edgecolor": MUTED, "axes.labelcolor": INK, "axes.linewidth": 0.6,
     "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelsize": 8.0, "ytick.labelsize": 8.0,
     "axes.grid": True, "grid.color": _LINE, "grid.linewidth": 0.6, "axes.axisbelow": True,
-    "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "legend.fontsize": 8.0,
+    "hatch.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "legend.fontsize": 8.0,
 }  # fmt: skip
 
 
@@ -100,8 +114,35 @@ def _clean(raw: str, title: str) -> str:
 
 
 def color_of(number: int) -> str:
-    """The colour of a number; more than there are begin again with the first."""
+    """The colour of a number; more than there are begin again with the first, in another `Look`."""
     return SERIES[number % len(SERIES)]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a file is drawn. Files of one colour differ in everything else.
+
+    Attributes:
+        color: Its colour.
+        shape: Marker of its points.
+        dash: Dashes of its lines.
+        hatch: Pattern of its bars; empty for none.
+    """
+
+    color: str
+    shape: str
+    dash: str | tuple[float, tuple[float, ...]]
+    hatch: str
+
+
+def look_of(number: int) -> Look:
+    """How the file of a number is drawn: after all colours in one look they begin again in the next one.
+
+    Args:
+        number: From 0; `LOOKS` numbers differ.
+    """
+    style = number // len(SERIES) % len(SHAPES)
+    return Look(color_of(number), SHAPES[style], _DASHES[style], _HATCHES[style])
 
 
 def log_axis(axes: Axes, which: str) -> None:

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pocketbert.benchmarks import wording
-from pocketbert.benchmarks.report.plots.drawing import INK, WIDTH, Drawing, color_of, legend, log_axis
+from pocketbert.benchmarks.report.plots.drawing import INK, SHAPES, WIDTH, Drawing, color_of, legend, log_axis, look_of
 
-_SHAPES = "os^DvP"
-"""Shapes of students in the plot of a search."""
 _POINT = 9
 """Width of a point in the drawing's pixels."""
 _PLACES = ((0, 11, "center"), (0, -11, "center"), (7, 0, "left"), (-7, 0, "right"))
@@ -18,25 +16,29 @@ _PLACES = ((0, 11, "center"), (0, -11, "center"), (7, 0, "left"), (-7, 0, "right
 
 @dataclass(frozen=True)
 class Bubble:
-    """One model in the plot of score, latency and size.
+    """One file in the plot of score, latency and size.
 
     Attributes:
-        name: The model.
-        ms: Median latency.
-        low: Lower end of its interval.
+        name: The file.
+        cost: What an inference costs: median latency in ms, or instructions.
+        low: Lower end of its interval; `cost` where there is none.
         high: Upper end.
         score: Deciding metric as printed.
         bytes: Size of the file.
-        color: Number of its colour.
+        number: Number of its look.
+        line: Whether it is on the front of score and cost, which is drawn as a line.
+        beaten: Whether another file is at least as good in score, cost and size and better in one of them.
     """
 
     name: str
-    ms: float
+    cost: float
     low: float
     high: float
     score: float
     bytes: int
-    color: int
+    number: int
+    line: bool = False
+    beaten: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,44 +64,59 @@ class Considered:
     student: str = ""
 
 
-def bubbles(points: Sequence[Bubble], metric: str, scale: str, condition: str) -> str:
-    """Score over latency, with areas in proportion to file size.
+def bubbles(points: Sequence[Bubble], cost: str, score: str, title: str) -> str:
+    """Score over what an inference costs, with areas in proportion to file size, and the front of both.
 
     Args:
-        points: The models.
-        metric: Name of the score.
-        scale: Its unit, and which way is better where that is down.
-        condition: Threads and length in words.
+        points: The files.
+        cost: What is on the horizontal axis, with its unit and condition.
+        score: What is on the vertical axis, with its unit, and which way is better where that is down.
+        title: What the plot shows; unique on a page.
     """
     with Drawing(WIDTH, 3.3) as canvas:
         axes = canvas.axes
+        best = sorted((p for p in points if p.line), key=lambda p: p.cost)
+        if len(best) > 1:
+            places = [p.cost for p in best], [p.score for p in best]
+            axes.step(*places, where="post", color=INK, linewidth=1.0, linestyle=(0, (4, 2)), zorder=1)
         largest = max(p.bytes for p in points)
         for p in sorted(points, key=lambda p: -p.bytes):  # small ones on top
-            color = color_of(p.color)
-            axes.plot([p.low, p.high], [p.score, p.score], color=color, linewidth=1.2)
+            look = look_of(p.number)
+            if p.low < p.high:
+                axes.plot([p.low, p.high], [p.score, p.score], color=look.color, linewidth=1.2, zorder=2)
             axes.scatter(
-                [p.ms],
+                [p.cost],
                 [p.score],
                 s=max(16.0, 1500 * p.bytes / largest),
-                color=color,
-                alpha=0.55,
-                edgecolors=color,
-                label=f"{p.name}, {wording.size(p.bytes)}",
+                color=look.color,
+                marker=look.shape,
+                alpha=0.18 if p.beaten else 0.6,
+                edgecolors=look.color,
+                zorder=3,
             )
         log_axis(axes, "x")
         axes.margins(x=0.22, y=0.35)
-        axes.set_xlabel(f"p50 latency in ms, log scale ({condition})")
-        axes.set_ylabel(f"{metric}, {scale}")
-        return canvas.svg(f"{metric} against latency and size")
+        axes.set_xlabel(cost)
+        axes.set_ylabel(score)
+        return canvas.svg(title)
 
 
-def sizes(names: Sequence[str], counts: Sequence[int], colors: Sequence[int]) -> str:
-    """File sizes as bars."""
+def sizes(names: Sequence[str], counts: Sequence[int], numbers: Sequence[int]) -> str:
+    """File sizes as bars.
+
+    Args:
+        names: The files.
+        counts: Their bytes.
+        numbers: Numbers of their looks.
+    """
     with Drawing(WIDTH, 0.7 + 0.36 * len(names)) as canvas:
         axes = canvas.axes
         places = range(len(names))
-        axes.barh(places, [c / 1e6 for c in counts], color=[color_of(i) for i in colors], height=0.62)
-        for place, count in zip(places, counts, strict=True):
+        for place, count, number in zip(places, counts, numbers, strict=True):
+            look = look_of(number)
+            axes.barh(place, count / 1e6, color=look.color, alpha=0.3 if look.hatch else None, height=0.62)
+            if look.hatch:  # in a bar without a face: the drawing would give a pale face and the lines one opacity
+                axes.barh(place, count / 1e6, fill=False, edgecolor=look.color, hatch=look.hatch, height=0.62)
             axes.annotate(
                 wording.size(count),
                 (count / 1e6, place),
@@ -134,7 +151,7 @@ def front(points: Sequence[Considered], limits: tuple[float | None, float | None
             axes.plot([p.megabytes for p in line], [p.lost for p in line], color=color_of(1), linewidth=1.2)
         for p in points:
             color = color_of(1 if p.inside else 0)
-            shape = _SHAPES[students.index(p.student) % len(_SHAPES)]
+            shape = SHAPES[students.index(p.student) % len(SHAPES)]
             axes.scatter([p.megabytes], [p.lost], s=90 if p.chosen else 34, color=color, marker=shape, zorder=3)
         size, loss = limits
         if size is not None:
@@ -145,7 +162,7 @@ def front(points: Sequence[Considered], limits: tuple[float | None, float | None
         axes.set_xlabel("file size in MB")
         axes.set_ylabel(scale)
         entries = [("inside", 1), ("outside", 0)] + ([("limit", 5)] if limits != (None, None) else [])
-        shapes = {name: _SHAPES[i % len(_SHAPES)] for i, name in enumerate(students) if name}
+        shapes = {name: SHAPES[i % len(SHAPES)] for i, name in enumerate(students) if name}
         legend(canvas.figure, entries, columns=3, shapes=shapes)
         _write_names(canvas, points)
         return canvas.svg(title)

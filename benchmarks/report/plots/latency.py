@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pocketbert.benchmarks.report.plots.drawing import INK, MUTED, WIDTH, Drawing, color_of, log_axis
+from pocketbert.benchmarks.report.plots.drawing import INK, MUTED, WIDTH, Drawing, log_axis, look_of
 from pocketbert.benchmarks.statistics import nearest_rank
 
 
@@ -23,7 +23,9 @@ def distribution(samples: Mapping[str, Sequence[float]], colors: Mapping[str, in
         for name, values in samples.items():
             ordered = np.sort(np.asarray(values, np.float64))
             rank = np.arange(1, len(ordered) + 1) / len(ordered) * 100
-            axes.step(ordered, rank, where="post", color=color_of(colors[name]), linewidth=1.4)
+            look = look_of(colors[name])
+            axes.step(ordered, rank, where="post", color=look.color, linestyle=look.dash, linewidth=1.4)
+            axes.plot([nearest_rank(ordered, 50)], [50], marker=look.shape, color=look.color, markersize=4)
         for percent in (50, 90):
             axes.axhline(percent, color=MUTED, linewidth=0.6, linestyle=(0, (3, 3)))
         log_axis(axes, "x")
@@ -49,7 +51,8 @@ def boxes(groups: Mapping[str, Mapping[str, Sequence[float]]], colors: Mapping[s
         for at, group in enumerate(groups.values()):
             for name, values in group.items():
                 place = at + (names.index(name) - (len(names) - 1) / 2) * width
-                color = color_of(colors[name])
+                look = look_of(colors[name])
+                color = look.color
                 low, q1, middle, q3, high, far = (nearest_rank(values, p) for p in (10, 25, 50, 75, 90, 99))
                 axes.vlines(place, low, high, color=color, linewidth=1.0)
                 axes.bar(
@@ -62,8 +65,10 @@ def boxes(groups: Mapping[str, Mapping[str, Sequence[float]]], colors: Mapping[s
                     edgecolor=color,
                     linewidth=0.8,
                 )
+                if look.hatch:
+                    axes.bar(place, q3 - q1, width * 0.72, bottom=q1, fill=False, edgecolor=color, hatch=look.hatch)
                 axes.hlines(middle, place - width * 0.36, place + width * 0.36, color=color, linewidth=2.0)
-                axes.plot([place], [far], ".", color=color, markersize=3)
+                axes.plot([place], [far], look.shape, color=color, markersize=2.5)
         # in two lines, since "real text, after 100 ms idle" covers its neighbour
         axes.set_xticks(range(len(groups)), [name.replace(", ", ",\n") for name in groups])
         axes.tick_params(axis="x", length=0, labelcolor=INK)

@@ -135,17 +135,19 @@ def sensitivity(
     return measure_sensitivity(Path(model), calibrate, schemes, record)
 
 
-def report(run: str | Path, output: str | Path, overwrite: bool = False) -> Path:
-    """Write the HTML report of a run folder or an artefact folder.
+def report(run: str | Path, output: str | Path, overwrite: bool = False, baseline: str | Path | None = None) -> Path:
+    """Write the HTML report of a run folder or an artefact folder, or compare two stored benchmarks.
 
     Args:
-        run: The run folder or artefact folder.
+        run: The run folder or artefact folder; with `baseline` the later benchmark, as JSON that `BenchmarkResult.write` wrote, or
+            a folder that records one.
         output: The HTML file.
         overwrite: Whether an existing file may be replaced.
+        baseline: An earlier benchmark of the same machine, likewise; the page then shows what changed.
 
     Returns:
         The file; where `output` is a link, what it leads to.
     """
     from pocketbert.pipeline.direct import write_report
 
-    return write_report(Path(run), Path(output), overwrite)
+    return write_report(Path(run), Path(output), overwrite, None if baseline is None else Path(baseline))

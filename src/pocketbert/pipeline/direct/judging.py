@@ -130,8 +130,10 @@ def measure_folders(
     return result
 
 
-def write_report(folder: Path, output: Path, overwrite: bool) -> Path:
+def write_report(folder: Path, output: Path, overwrite: bool, baseline: Path | None = None) -> Path:
     """See `pocketbert.api.report`."""
+    if baseline is not None:
+        return _write_comparison(folder, baseline, output, overwrite)
     output = file_destination(output, overwrite)
     if is_marked(folder, KIND):
         run = open_run(folder)
@@ -146,6 +148,14 @@ def write_report(folder: Path, output: Path, overwrite: bool) -> Path:
     return output
 
 
+def _write_comparison(later: Path, earlier: Path, output: Path, overwrite: bool) -> Path:
+    from pocketbert.benchmarks.report.comparison import write_comparison
+
+    output = file_destination(output, overwrite, later, earlier)
+    write_comparison(later, earlier, output)
+    return output
+
+
 def _artefacts_only(folder: Path) -> Path:
     """An artefact folder.
 
@@ -154,5 +164,8 @@ def _artefacts_only(folder: Path) -> Path:
     """
     if not (folder / FILE_NAME).is_file():
         what = f"is not a run folder or an artefact folder: it has no {RECIPE_FILE} of a run and no {FILE_NAME}."
-        raise InputError(Problem(str(folder), what, "Make one: pocketbert run RECIPE -o FOLDER"))
+        fix = "Make one: pocketbert run RECIPE -o FOLDER"
+        if folder.is_file():
+            fix = "The result of a benchmark is compared with an earlier one: --baseline FILE"
+        raise InputError(Problem(str(folder), what, fix))
     return folder

@@ -28,8 +28,8 @@ def write_facts(data: ReportData, folder: Path) -> None:
         data: What it shows.
         folder: The artefact folder.
     """
-    beside = {"benchmark", "recipe", "command"}
-    write_json(folder / FACTS_FILE, json.loads(data.model_dump_json(exclude=beside)))
+    stored_elsewhere = {"benchmark", "recipe", "command"}
+    write_json(folder / FACTS_FILE, json.loads(data.model_dump_json(exclude=stored_elsewhere)))
 
 
 def read_facts(folder: Path) -> ReportData:
@@ -54,8 +54,8 @@ def read_facts(folder: Path) -> ReportData:
         found = error.errors(include_url=False, include_input=False)[0]
         what = f"{'.'.join(map(str, found['loc']))}: {found['msg']}."
         raise InputError(Problem(str(path), what, "Export the model again.")) from error
-    beside = {
+    stored_elsewhere = {
         "benchmark": BenchmarkResult.read(measured) if measured.is_file() else None,
         "recipe": recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
     }
-    return data.model_copy(update=beside)
+    return data.model_copy(update=stored_elsewhere)
