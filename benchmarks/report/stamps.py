@@ -28,7 +28,7 @@ def result_stamp(result: BenchmarkResult) -> str:
 
 
 def run_stamp(data: ReportData) -> str:
-    """Where parity, gates and other figures without a machine of their own come from."""
+    """Where parity, gates and other figures come from that name no machine."""
     return f"{data.provenance} · {data.machine.summary}"
 
 
