@@ -34,7 +34,7 @@ def devices(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """List the devices that benchmarks can use, and what can be reached now. (recipe: benchmark.devices)
+    """List the devices for benchmarks, and which are there now. (recipe: benchmark.devices)
 
     The table tells what each device gives, what is there at this moment (phones by serial number), and what is missing on this
     machine to use it. Below it are the values that parts of a name may have.

@@ -319,7 +319,7 @@ def report(
     overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:
-    """Write the HTML report of a folder, or compare two stored benchmarks.
+    """Write the HTML report of a folder, or of two results.
 
     It is one self-contained page. With --baseline it shows what became faster or slower between two stored benchmarks of one
     machine, with intervals.
