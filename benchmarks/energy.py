@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -54,23 +55,61 @@ class Counter:
     range: int
 
 
-def read_packages(root: Path = POWERCAP) -> dict[str, Counter]:
-    """Counters of the processor packages by name.
+class Unread(StrEnum):
+    """Why counters of energy cannot be read, in the words of a figure's line."""
 
-    Raises:
-        OSError: If there are none, or if they may not be read.
+    ROOT_ONLY = "the counters are readable by root only"
+    ABSENT = "the system has no counter"
+    CONTENT = "unknown content"
+
+
+@dataclass(frozen=True)
+class Packages:
+    """Counters of the processor packages at a moment.
+
+    Attributes:
+        counters: By name; empty where they cannot be read.
+        unread: Why they cannot be read; None where they were.
     """
-    zones = sorted(path for path in root.iterdir() if _PACKAGE.fullmatch(path.name))
-    if not zones:
-        raise FileNotFoundError("no counter of a processor package")
-    return {zone.name: Counter(_number(zone / "energy_uj"), _number(zone / "max_energy_range_uj")) for zone in zones}
+
+    counters: Mapping[str, Counter] = field(default_factory=dict)
+    unread: Unread | None = None
 
 
-def packages_between(before: Mapping[str, Counter], after: Mapping[str, Counter], seconds: float) -> Energy:
-    """Energy of all packages between two readings, less than one range of the counters apart."""
+def read_packages(root: Path = POWERCAP) -> Packages:
+    """Read the counters of the processor packages.
+
+    Args:
+        root: Where the system shows them.
+    """
+    try:
+        zones = sorted(path for path in root.iterdir() if _PACKAGE.fullmatch(path.name))
+        counters = {z.name: Counter(_number(z / "energy_uj"), _number(z / "max_energy_range_uj")) for z in zones}
+    except PermissionError:
+        return Packages(unread=Unread.ROOT_ONLY)
+    except OSError:
+        return Packages(unread=Unread.ABSENT)
+    except ValueError:
+        return Packages(unread=Unread.CONTENT)
+    return Packages(counters) if counters else Packages(unread=Unread.ABSENT)
+
+
+def packages_between(before: Packages, after: Packages, seconds: float) -> Energy:
+    """Energy of all packages between two readings, less than one range of the counters apart.
+
+    Args:
+        before: The first reading.
+        after: The second one.
+        seconds: Time between them.
+    """
+    unread = before.unread or after.unread
+    if unread is None and before.counters.keys() != after.counters.keys():
+        unread = Unread.CONTENT
+    if unread is not None:
+        return Energy(joules=None, seconds=seconds, source="RAPL", why=unread)
     spent = 0
-    for name, then in before.items():
-        difference = after[name].microjoules - then.microjoules
+    for name, then in before.counters.items():
+        difference = after.counters[name].microjoules - then.microjoules
         spent += difference if difference >= 0 else difference + then.range + 1
     return Energy(joules=spent / 1e6, seconds=seconds, source="RAPL, processor packages")
 
@@ -83,12 +122,7 @@ class PackageWatch:
     """
 
     def __init__(self, root: Path = POWERCAP) -> None:
-        self._root, self._why = root, ""
-        self._before: dict[str, Counter] = {}
-        try:
-            self._before = read_packages(root)
-        except (OSError, ValueError) as error:
-            self._why = _reason(error)
+        self._root, self._before = root, read_packages(root)
 
     def stop(self, seconds: float) -> Energy:
         """Return the energy since this object was made.
@@ -96,13 +130,7 @@ class PackageWatch:
         Args:
             seconds: How long ago that was.
         """
-        why = self._why
-        if not why:
-            try:
-                return packages_between(self._before, read_packages(self._root), seconds)
-            except (OSError, ValueError, KeyError) as error:
-                why = _reason(error)
-        return Energy(joules=None, seconds=seconds, source="RAPL", why=why)
+        return packages_between(self._before, read_packages(self._root), seconds)
 
 
 def battery_between(before: str, after: str, seconds: float) -> Energy | None:
@@ -136,11 +164,3 @@ def _battery(text: str) -> dict[str, int]:
 
 def _number(path: Path) -> int:
     return int(path.read_text())
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, PermissionError):
-        return "the counters are readable by root only"
-    return (
-        "the system has no counter" if isinstance(error, FileNotFoundError | NotADirectoryError) else "unknown content"
-    )

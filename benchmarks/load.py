@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -51,6 +52,32 @@ class Load(BaseModel):
         clock = [self.clock] if self.clock else []
         energy = [self.energy.words] if self.energy else []
         return ", ".join([*average, *others, *thermal, *clock, *energy]) or "load not known"
+
+
+@dataclass(frozen=True)
+class Heat:
+    """How hot a device is at a moment.
+
+    Attributes:
+        celsius: Temperatures of its sensors in °C, always in the same order; empty where it tells none.
+        clock: Highest clock rate that its cores may take now, as a share of their highest one; None where it does not tell.
+            The system lowers it where a processor is too hot.
+    """
+
+    celsius: Sequence[float] = ()
+    clock: float | None = None
+
+    def rise(self, start: Heat) -> float:
+        """Largest rise of a sensor since `start` in °C, sensor by sensor: a disk that is always hotter hides no processor."""
+        if not self.celsius or not start.celsius:
+            return 0.0
+        if len(self.celsius) != len(start.celsius):
+            return max(self.celsius) - max(start.celsius)
+        return max(now - then for now, then in zip(self.celsius, start.celsius, strict=True))
+
+    def slowed(self, start: Heat) -> float:
+        """By how much the allowed share of the clock rate is below that of `start`."""
+        return 0.0 if self.clock is None or start.clock is None else start.clock - self.clock
 
 
 def hottest_words(before: Sequence[float], after: Sequence[float]) -> str:
@@ -116,6 +143,25 @@ def _temperatures() -> list[float]:
 def _clock_rates() -> list[float]:
     """Current clock rates in MHz; none where the system has no control over them, as in most virtual machines."""
     return [int(text) / 1000 for text in _policies("scaling_cur_freq") if text.isdecimal()]
+
+
+def local_heat() -> Heat:
+    """How hot this machine is now."""
+    allowed = [int(text) for text in _policies("scaling_max_freq") if text.isdecimal()]
+    most = [int(text) for text in _policies("cpuinfo_max_freq") if text.isdecimal()]
+    return Heat(tuple(_temperatures()), clock_share(allowed, most))
+
+
+def clock_share(allowed: Sequence[float], most: Sequence[float]) -> float | None:
+    """Lowest share of its highest clock rate that a group of cores may take; None where the rates do not belong together.
+
+    Args:
+        allowed: Highest rate that is allowed now, of each group.
+        most: Highest rate of each group, in the same unit.
+    """
+    if not allowed or len(allowed) != len(most) or min(most) <= 0:
+        return None
+    return min(1.0, *(now / top for now, top in zip(allowed, most, strict=True)))
 
 
 def _governors() -> list[str]:

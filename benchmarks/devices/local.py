@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pocketbert.benchmarks.cold_start import ColdRun, cold_start
 from pocketbert.benchmarks.devices.protocol import Burst, Reachable, Sample
 from pocketbert.benchmarks.inputs import Feed
-from pocketbert.benchmarks.load import LoadWatch
+from pocketbert.benchmarks.load import Heat, LoadWatch, local_heat
 from pocketbert.core.devices import LOCAL
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine, machine
@@ -81,6 +81,10 @@ class LocalConnection:
     def watch(self) -> LoadWatch:
         """Begin to note the load."""
         return LoadWatch()
+
+    def heat(self) -> Heat:
+        """How hot this machine is now."""
+        return local_heat()
 
     def close(self) -> None:
         """Do nothing: no connection is held."""

@@ -18,7 +18,7 @@ from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.compilation import Estimate, LeftNodes
 from pocketbert.benchmarks.devices.probed import Probe
 from pocketbert.benchmarks.inputs import Feed
-from pocketbert.benchmarks.load import Load
+from pocketbert.benchmarks.load import Heat, Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.benchmarks.operators.times import OpTimes
 from pocketbert.benchmarks.options import BenchmarkOptions
@@ -115,6 +115,24 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Give back what the connection holds."""
+        ...
+
+
+@runtime_checkable
+class Thermal(Protocol):
+    """A connection that tells how hot the device is, so that measurements wait until it has cooled down."""
+
+    def heat(self) -> Heat:
+        """How hot the device is now."""
+        ...
+
+
+@runtime_checkable
+class Restarting(Protocol):
+    """A connection that can open files in a fresh process, so that intervals hold how processes differ."""
+
+    def restart(self) -> None:
+        """End the process that has files open; the next file is opened by a new one."""
         ...
 
 

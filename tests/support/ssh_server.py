@@ -95,6 +95,15 @@ def make_keys(folder: Path, *names: str) -> None:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
 
 
+def as_nobody() -> list[str]:
+    """Lines of the configuration with which sessions run as somebody who may write into no folder of root; none are needed else."""
+    if os.getuid():
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("no setpriv to become another user")
+    return ['ForceCommand exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -c "$SSH_ORIGINAL_COMMAND"']
+
+
 def start(folder: Path, *lines: str, full: bool = False) -> Server:
     """Start a server for the key `user` in a folder.
 

@@ -49,6 +49,7 @@ class QemuConnection(RemoteConnection):
         "are a measure of work, not of time: an emulator has neither caches nor a pipeline."
     )
     own_pip = False
+    real = False
 
     def __init__(
         self,

@@ -170,6 +170,11 @@ class Channel:
                 f"{self.where}: no space is left for temporary files ({text}). Free some, or set TMPDIR there to a "
                 "folder on a larger disk."
             )
+        if kind == "denied":
+            return MachineError(
+                f"{self.where}: the folder for temporary files there cannot be written ({text}). Set TMPDIR there to a folder that "
+                "you may write."
+            )
         return MachineError(f"{self.where}: {text}")
 
     def _lost(self) -> MachineError:

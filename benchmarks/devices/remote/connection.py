@@ -22,8 +22,9 @@ from pocketbert.benchmarks.devices.protocol import Burst, Sample
 from pocketbert.benchmarks.devices.remote.channel import Channel, source
 from pocketbert.benchmarks.devices.remote.cpus import Facts
 from pocketbert.benchmarks.devices.remote.environment import install
+from pocketbert.benchmarks.devices.remote.state import RemoteWatch, State
 from pocketbert.benchmarks.inputs import Feed
-from pocketbert.benchmarks.load import Load, clock_words, hottest_words
+from pocketbert.benchmarks.load import Heat
 from pocketbert.benchmarks.operators.litert import PROGRAM, LitertRequest, LitertTimes, program_source
 from pocketbert.benchmarks.operators.times import WARMUP, OpTimes
 from pocketbert.benchmarks.operators.trace import read_profile
@@ -102,17 +103,6 @@ class _Answers(_Told):
     answers: list[dict[str, _Tensor]]
 
 
-class _State(_Told):
-    load: float
-    busy_s: float
-    own_s: float
-    wall_s: float
-    cpus: int = Field(ge=1)
-    celsius: list[float]
-    governors: list[str]
-    mhz: list[float]
-
-
 @dataclass(frozen=True)
 class _Graph:
     """The operators of a TFLite graph, in the way an interpreter tells them."""
@@ -155,26 +145,6 @@ class RemoteFile:
         return burst
 
 
-class RemoteWatch:
-    """Notes the load of the target when it is made, and compares when it is stopped."""
-
-    def __init__(self, connection: RemoteConnection) -> None:
-        self._connection, self._before = connection, connection.state()
-
-    def stop(self) -> Load:
-        """The load since this object was made."""
-        before, after = self._before, self._connection.state()
-        others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
-        wall = (after.wall_s - before.wall_s) * after.cpus
-        return Load(
-            before=before.load,
-            after=after.load,
-            others=min(1.0, max(0.0, others / wall)) if wall > 0 else None,
-            thermal=hottest_words(before.celsius, after.celsius),
-            clock=clock_words(after.governors, before.mhz, after.mhz),
-        )
-
-
 class RemoteConnection:
     """Another machine with an agent.
 
@@ -198,6 +168,8 @@ class RemoteConnection:
 
     own_pip = True
     """Whether the target's own pip may install what this machine cannot fetch."""
+    real = True
+    """Whether the counters of the machine are those of the device; an emulator's are of the machine that it runs on."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel, self.where = channel, channel.where
@@ -251,7 +223,15 @@ class RemoteConnection:
 
     def watch(self) -> RemoteWatch:
         """Begin to note the load of the target."""
-        return RemoteWatch(self)
+        return RemoteWatch(self.state, self.real)
+
+    def heat(self) -> Heat:
+        """How hot the target is now."""
+        return self.state().heat
+
+    def restart(self) -> None:
+        """End the worker that has files open; the next file is opened by a new one."""
+        self._stop(_MAIN)
 
     def close(self) -> None:
         """Remove everything from the target."""
@@ -293,9 +273,9 @@ class RemoteConnection:
         told = self.work(_MAIN, _Answers, do="answers", series=series)
         return [{name: tensor.array() for name, tensor in outputs.items()} for outputs in told.answers]
 
-    def state(self) -> _State:
+    def state(self) -> State:
         """What the target does at the moment."""
-        return self._parse(_State, self._channel.ask("state"))
+        return self._parse(State, self._channel.ask("state"))
 
     def _release(self, threads: int) -> None:
         """End the worker, which never closes a file, where it has files opened for another number of threads; 0: for none."""

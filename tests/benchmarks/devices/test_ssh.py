@@ -205,6 +205,32 @@ def test_no_space(server, on_path, tmp_path):
         full.stop()
 
 
+def test_a_folder_for_temporary_files_that_cannot_be_written(server, on_path, tmp_path):
+    refused = ssh_server.start(server.folder, *ssh_server.as_nobody())
+    refused.temporary.chmod(0o555)
+    try:
+        on_path(ssh_server.client(tmp_path, refused))
+        with pytest.raises(
+            MachineError, match=r"temporary files there cannot be written .*Permission denied.*Set TMPDIR there"
+        ):
+            connect(refused.device)
+        assert refused.left() == []
+    finally:
+        refused.stop()
+
+
+def test_a_folder_for_temporary_files_that_is_not_there(server, on_path, tmp_path):
+    lacking = ssh_server.start(server.folder)
+    lacking.temporary.rmdir()
+    try:
+        on_path(ssh_server.client(tmp_path, lacking))
+        with pytest.raises(MachineError, match=r"cannot be written .*No such file or directory.*Set TMPDIR there"):
+            connect(lacking.device)
+        assert not lacking.temporary.exists()
+    finally:
+        lacking.stop()
+
+
 def test_a_login_that_prints(server, on_path, tmp_path):
     chatty = ssh_server.start(
         server.folder, 'ForceCommand echo "Welcome"; printf "no newline "; eval "$SSH_ORIGINAL_COMMAND"'

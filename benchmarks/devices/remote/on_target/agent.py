@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import platform
+import re
 import select
 import shutil
 import signal
@@ -30,6 +31,10 @@ TAIL = 2000
 """Characters of a child's messages that an error repeats."""
 REMOVAL_S = 60.0
 """For this long the guard tries to remove the folder while a process may still write into it."""
+POWERCAP, CPUFREQ, THERMAL = (
+    Path(f"/sys/{part}") for part in ("class/powercap", "devices/system/cpu/cpufreq", "class/thermal")
+)
+"""Where Linux shows counters of energy, clock rates and temperatures."""
 
 
 class GoneError(Exception):
@@ -72,7 +77,7 @@ class Agent:
 
     def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
         self._requests, self._replies = requests, replies
-        self.folder = Path(tempfile.mkdtemp(prefix="pocketbert-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="pocketbert-", dir=_temporary()))
         self._guard, self._held = guard(str(self.folder))
         self._site = self.folder / "site"
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
@@ -92,8 +97,7 @@ class Agent:
             except RefusalError as error:
                 answer = {"error": error.kind, "text": str(error)}
             except (OSError, zipfile.BadZipFile) as error:
-                full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-                answer = {"error": "full" if full else "machine", "text": f"{self.folder}: {error}"}
+                answer = {"error": _kind(error), "text": f"{self.folder}: {error}"}
             self._reply(answer)
 
     def end(self) -> None:
@@ -210,13 +214,13 @@ class Agent:
         }
 
     def do_state(self) -> dict[str, Any]:
-        """What this machine does at the moment: load, CPU time, temperatures, clock rates."""
+        """What this machine does at the moment: load, CPU time, temperatures, clock rates, energy."""
         # user, nice, system, idle, iowait, irq, softirq, steal; guest time is inside user time
         ticks = [int(n) for n in _text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
         busy = sum(ticks) - sum(ticks[3:5])
         own = _cpu_ticks(os.getpid()) + sum(_cpu_ticks(child.pid) for child in self._workers.values())
-        policies = sorted(Path("/sys/devices/system/cpu/cpufreq").glob("policy*"))
-        zones = sorted(Path("/sys/class/thermal").glob("thermal_zone*"))
+        policies = sorted(CPUFREQ.glob("policy*"))
+        zones = sorted(THERMAL.glob("thermal_zone*"))
         return {
             "load": os.getloadavg()[0],
             "busy_s": busy / os.sysconf("SC_CLK_TCK"),
@@ -226,6 +230,9 @@ class Agent:
             "celsius": [int(t) / 1000 for t in (_number(zone / "temp") for zone in zones) if t],
             "governors": sorted({_text(p / "scaling_governor").strip() for p in policies} - {""}),
             "mhz": [int(f) / 1000 for f in (_number(p / "scaling_cur_freq") for p in policies) if f],
+            "mhz_allowed": [int(f) / 1000 for f in (_number(p / "scaling_max_freq") for p in policies) if f],
+            "mhz_most": [int(f) / 1000 for f in (_number(p / "cpuinfo_max_freq") for p in policies) if f],
+            **_packages(),
         }
 
     def _start(self, worker: str) -> subprocess.Popen[bytes]:
@@ -273,6 +280,20 @@ class Agent:
         return bytes(said)
 
 
+def _temporary() -> Path | None:
+    """The folder for temporary files that this machine names; it is not passed over where it cannot be written, as Python does."""
+    named = os.environ.get("TMPDIR")
+    return Path(named).absolute() if named else None
+
+
+def _kind(error: Exception) -> str:
+    """Why something could not be written or read: the disk is full, it is not allowed, or another reason of this machine."""
+    number = getattr(error, "errno", None)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "full"
+    return "denied" if number in (errno.EACCES, errno.EPERM, errno.EROFS) else "machine"
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
@@ -283,6 +304,22 @@ def _text(path: Path) -> str:
 def _number(path: Path) -> str:
     text = _text(path).strip()
     return text if text.isdigit() else ""
+
+
+def _packages() -> dict[str, Any]:
+    """Counters of the processor packages in µJ with their ranges, or the kind of reason why they cannot be read."""
+    counters = {}
+    try:
+        for zone in sorted(POWERCAP.iterdir()):
+            if re.fullmatch(r"intel-rapl:\d+", zone.name):  # parts of a package have a second number
+                counters[zone.name] = [int((zone / f).read_text()) for f in ("energy_uj", "max_energy_range_uj")]
+    except PermissionError:
+        return {"unread": "root-only"}
+    except OSError:
+        return {"unread": "absent"}
+    except ValueError:
+        return {"unread": "content"}
+    return {"packages": counters} if counters else {"unread": "absent"}
 
 
 def _cpu_ticks(process: int) -> int:
@@ -302,8 +339,7 @@ def main() -> int:
     try:
         agent = Agent(sys.stdin.buffer, replies)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        told = {"error": "full" if full else "machine", "text": str(error)}
+        told = {"error": "denied" if error.errno in (errno.ENOENT, errno.ENOTDIR) else _kind(error), "text": str(error)}
         replies.write(json.dumps(told).encode() + b"\n")
         replies.flush()
         return 1
