@@ -6,21 +6,33 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
-from pocketbert.benchmarks import results
+from pocketbert.benchmarks import results, wording
 from pocketbert.benchmarks.answers import ANSWERED, compare_answers
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.compiling import Target, compile_for
-from pocketbert.benchmarks.devices.protocol import Answering, Bringing, Connection, Profiling, Service
+from pocketbert.benchmarks.devices.protocol import (
+    Answering,
+    Bringing,
+    Connection,
+    Profiling,
+    Restarting,
+    Service,
+    Thermal,
+)
 from pocketbert.benchmarks.devices.table import compiler_of, connect, device, service_of
 from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, Profile, Sustained, TokenizerTime
+from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, Profile, Sustained
 from pocketbert.benchmarks.timing.block import Block, Tick
 from pocketbert.benchmarks.timing.cell import Cell, sustain
-from pocketbert.benchmarks.timing.fresh import run_fresh
+from pocketbert.benchmarks.timing.cooling import Cooling
+from pocketbert.benchmarks.timing.fresh import local_repeats, remote_repeats, run_fresh
+from pocketbert.benchmarks.timing.steps import PostProcessing, post_processing_times, tokenizer_times
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import LOCAL, DeviceName, Figure, parse_measuring_device
 from pocketbert.core.errors import InputError, PocketBertError, Problem
@@ -37,6 +49,7 @@ def benchmark(
     texts: Sequence[Text],
     options: BenchmarkOptions | None = None,
     labelled: EvalSet | None = None,
+    post_processing: Mapping[Path, PostProcessing] | None = None,
 ) -> BenchmarkResult:
     """Measure variants side by side, batch 1, unpadded, on one device after the other.
 
@@ -50,6 +63,7 @@ def benchmark(
         texts: Real texts (or pairs); 100 of them at most are used.
         options: Devices, threads, lengths, runs and the like.
         labelled: The rows of `BenchmarkOptions.data`.
+        post_processing: How the outputs of a file become answers, by its path; where it is not given, that step is not timed.
 
     Returns:
         The measurements with their raw samples: the session of the first device, which holds those of the others and
@@ -82,7 +96,8 @@ def benchmark(
         end, count = time.monotonic() + options.budget_s, len(used)
         for number, name in enumerate(name for name in used if str(name) in connections):
             budget_s = (end - time.monotonic()) / (count - number)
-            sessions.append(_Session(name, connections[str(name)], taken[str(name)], chosen, options, budget_s).run())
+            session = _Session(name, connections[str(name)], taken[str(name)], chosen, options, budget_s)
+            sessions.append(session.run(post_processing or {}))
         sessions += [service.measure(taken[name], options) for name, service in services.items()]
         # last, so that compilers disturb no timing
         compilations = compile_for(targets, texts, options, end - time.monotonic(), labelled)
@@ -137,8 +152,10 @@ class _Session:
         options: What was asked for.
         budget_s: Seconds for this device.
         takes: The only lengths that each variant takes.
+        lengths: Tokens, or ``"text"``, in the order they are measured.
         notes: What the reader should know.
         made: Timed inferences of every repeat.
+        cooling: Waits until the device is cool.
     """
 
     name: DeviceName
@@ -148,62 +165,90 @@ class _Session:
     options: BenchmarkOptions
     budget_s: float
     takes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    lengths: list[Length] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     made: list[int] = field(default_factory=list)
+    cooling: Cooling = field(init=False)
 
-    def run(self) -> BenchmarkResult:
+    def __post_init__(self) -> None:
+        told = self.connection.heat if isinstance(self.connection, Thermal) and self._timed else None
+        self.cooling = Cooling(told, self.budget_s)
+
+    def run(self, post_processing: Mapping[Path, PostProcessing]) -> BenchmarkResult:
         """Measure everything on this device."""
         began, options = time.monotonic(), self.options
         self.takes = {v.name: self.connection.lengths(v.file) for v in self.variants}
-        lengths = self._fit()
+        self.lengths = self._fit()
         tokenizers = {v.name: TextTokenizer(v.tokenizer, self._longest(v)) for v in self.variants}
         inputs = {
             (v.name, x): feeds(tokenizers[v.name], self.texts, x, self.takes[v.name])
             for v in self.variants
-            for x in lengths
+            for x in self.lengths
         }
-        counts = self.threads
-        steps = len(lengths) + len(self._gaps)
-        minutes = len(self.variants) * bool(options.sustained_min)
-        last = len(self.variants) * self._profiles_last
-        warmups = 0 if self.fresh else len(lengths)
-        work = minutes + last + len(counts) * (len(self.variants) * (1 + warmups) + options.repeats * steps)
         label = options.label and (options.label if len(options.devices) == 1 else f"{options.label} on {self.name}")
-        with Meter(label, work) as meter:
+        with Meter(label, self._work) as meter:
 
             def tick(note: str) -> None:
                 if label:
                     meter.advance(note=note)
 
-            cold = self._cold_starts(inputs, lengths, counts, tick)
-            times = self._tokenizer_times(tokenizers)
-            measurements, comparisons = list[Measurement](), list[Comparison]()
-            for number, count in enumerate(counts):
-                now = time.monotonic()
-                deadline = now + (began + self.budget_s - now) / (len(counts) - number)
-                cells, load = self._block(inputs, lengths, count, deadline, tick)
-                measured = results.Measured(self.name, self.connection.machine(), count, load, self.fresh)
-                measurements += [measured.measurement(c, cold[c.variant.name, count]) for c in cells]
-                self.made += [len(repeat) for c in cells for repeat in c.repeats if not c.gap_ms]
-                comparisons += measured.comparisons(cells, self.baseline)
-            sustained = self._sustained(inputs, lengths[0], tick)
-            profiles = results.profiles(
-                self.variants, {n: c for (n, t), c in cold.items() if t == counts[0]}, counts[0]
-            ) + self._late_profiles(inputs, lengths, tick)
+            cold = self._cold_starts(inputs, tick)
+            texts = self.texts if Figure.TOKENIZER in self.name.info.figures else ()  # timed in this process
+            times = tokenizer_times(self.variants, tokenizers, texts, options.repeats) if texts else []
+            answers = post_processing_times(self.variants, tokenizers, texts, post_processing) if texts else []
+            measurements, comparisons = self._blocks(inputs, cold, began, tick)
+            sustained = self._sustained(inputs, self.lengths[0], tick)
+            first = self.threads[0]
+            profiles = results.profiles(self.variants, {n: c for (n, t), c in cold.items() if t == first}, first)
+            profiles += self._late_profiles(inputs, tick)
         if options.profile and Figure.OPERATORS in self.name.info.figures:
             self.notes += results.missing_profiles(self.variants, profiles)
         return BenchmarkResult(
             machine=self.connection.machine(),
             versions=self.connection.versions(),
-            protocol=results.protocol(self, lengths, measurements, time.monotonic() - began),
+            protocol=results.protocol(self, self.lengths, measurements, time.monotonic() - began),
             variants=list(self.variants),
             measurements=measurements,
             comparisons=comparisons,
             tokenizers=times,
+            post_processing=answers,
             profiles=profiles,
             answers=self._answers(inputs),
             sustained=sustained,
         )
+
+    @property
+    def _work(self) -> int:
+        """Steps of the progress bar."""
+        files, counts = len(self.variants), len(self.threads)
+        warmups = 0 if self.fresh else len(self.lengths)
+        steps = len(self.lengths) + len(self.idle)
+        last = files * (bool(self.options.sustained_min) + self._profiles_last)
+        return last + counts * (files * (1 + warmups) + self.options.repeats * steps)
+
+    def _blocks(
+        self,
+        inputs: dict[tuple[str, Length], list[Feed]],
+        cold: Mapping[tuple[str, int], ColdRun | None],
+        began: float,
+        tick: Tick,
+    ) -> tuple[list[Measurement], list[Comparison]]:
+        """Everything that is timed in turns, one number of threads after the other."""
+        measurements, comparisons = list[Measurement](), list[Comparison]()
+        for number, count in enumerate(self.threads):
+            self.cooling.wait(f"the measurement with {wording.threads(count)}", self._tell)
+            now = time.monotonic()
+            left_s = began + self.budget_s + self.cooling.waited_s - now
+            cells, load = self._block(inputs, count, now + left_s / (len(self.threads) - number), tick)
+            measured = results.Measured(self.name, self.connection.machine(), count, load, self.fresh)
+            measurements += [measured.measurement(c, cold[c.variant.name, count]) for c in cells]
+            self.made += [len(repeat) for c in cells for repeat in c.repeats if not c.gap_ms]
+            comparisons += measured.comparisons(cells, self.baseline)
+        return measurements, comparisons
+
+    def _tell(self, words: str) -> None:
+        if self.options.label:
+            say(f"  {self.name}: {words}")
 
     @property
     def baseline(self) -> str:
@@ -219,9 +264,20 @@ class _Session:
         return [count for count in asked if not most or count <= most] or [most]
 
     @property
+    def _timed(self) -> bool:
+        """Whether the times of this device are latencies."""
+        return Figure.LATENCY in self.name.info.figures
+
+    @property
     def _gaps(self) -> Sequence[float]:
         """Idle times before single inferences; none on a device that cannot time those."""
         return list(dict.fromkeys(self.options.gaps_ms)) if Figure.IDLE_LATENCY in self.name.info.figures else ()
+
+    @property
+    def idle(self) -> list[tuple[Length, float]]:
+        """Lengths and idle times of single inferences: at the first length all idle times, then length by length."""
+        first, *others = self.lengths
+        return [(first, gap) for gap in self._gaps] + [(x, gap) for gap in self._gaps for x in others]
 
     def _fit(self) -> list[Length]:
         left_out = [str(count) for count in dict.fromkeys(self.options.threads) if count not in self.threads]
@@ -238,14 +294,15 @@ class _Session:
         return min(variant.max_length, max(self.takes[variant.name], default=variant.max_length))
 
     def _cold_starts(
-        self, inputs: dict[tuple[str, Length], list[Feed]], lengths: Sequence[Length], counts: Sequence[int], tick: Tick
+        self, inputs: dict[tuple[str, Length], list[Feed]], tick: Tick
     ) -> dict[tuple[str, int], ColdRun | None]:
         """Every variant at every thread count, on the longest input: peak memory is asked for the worst case."""
         out = {}
         for variant in self.variants:
-            ids = [int(i) for i in _longest_feed(inputs, variant, lengths)["input_ids"][0]]
-            for count in counts:
-                wanted = PROFILE_RUNS if self.options.profile and count == counts[0] else 0
+            ids = [int(i) for i in _longest_feed(inputs, variant, self.lengths)["input_ids"][0]]
+            for count in self.threads:
+                self.cooling.wait(f"the start of {variant.name}", self._tell)
+                wanted = PROFILE_RUNS if self.options.profile and count == self.threads[0] else 0
                 out[variant.name, count] = self.connection.cold_start(variant.file, ids, count, wanted)
                 tick(f"{variant.name}: load and memory")
         return out
@@ -253,13 +310,14 @@ class _Session:
     def _sustained(self, inputs: dict[tuple[str, Length], list[Feed]], length: Length, tick: Tick) -> list[Sustained]:
         """Every variant for minutes, one after the other and opened only then: another one's threads would take its cores."""
         minutes, count = self.options.sustained_min, self.threads[0]
-        if not minutes or Figure.LATENCY not in self.name.info.figures:
+        if not minutes or not self._timed:
             return []
         out = []
         for v in self.variants:
             tick(f"{v.name}: {minutes:g} min without a pause")
             cell = Cell(v, self.connection.open(v.file, count), length, inputs[v.name, length])
-            out.append(sustain(self.connection, cell, minutes, str(self.name), count))
+            cool = partial(self.cooling.wait, f"{v.name} without a pause", self._tell)
+            out.append(sustain(self.connection, cell, minutes, str(self.name), count, cool))
         return out
 
     @property
@@ -267,16 +325,14 @@ class _Session:
         """Whether this device profiles after all is timed."""
         return self.options.profile and isinstance(self.connection, Profiling)
 
-    def _late_profiles(
-        self, inputs: dict[tuple[str, Length], list[Feed]], lengths: Sequence[Length], tick: Tick
-    ) -> list[Profile]:
+    def _late_profiles(self, inputs: dict[tuple[str, Length], list[Feed]], tick: Tick) -> list[Profile]:
         """Profiles from separate runs: of the longest input, as those of a cold start are."""
         if not self._profiles_last or not isinstance(self.connection, Profiling):
             return []
         out, count = [], self.threads[0]
         for v in self.variants:
             tick(f"{v.name}: time per operator")
-            feed = _longest_feed(inputs, v, lengths)
+            feed = _longest_feed(inputs, v, self.lengths)
             found = self.connection.profile(v.file, feed, count, PROFILE_RUNS)
             out.append(found.profile(v.name, count, feed["input_ids"].shape[1]))
         return out
@@ -292,43 +348,38 @@ class _Session:
             out.append(compare_answers(v, given, self.connection.answers(v.file, given), provenance))
         return out
 
-    def _tokenizer_times(self, tokenizers: dict[str, TextTokenizer]) -> list[TokenizerTime]:
-        if Figure.TOKENIZER not in self.name.info.figures:  # they are taken in this process
-            return []
-        return results.tokenizer_times(self.variants, tokenizers, self.texts, self.options.repeats)
-
     def _block(
-        self,
-        inputs: dict[tuple[str, Length], list[Feed]],
-        lengths: Sequence[Length],
-        threads: int,
-        deadline: float,
-        tick: Tick,
+        self, inputs: dict[tuple[str, Length], list[Feed]], threads: int, deadline: float, tick: Tick
     ) -> tuple[list[Cell], Load]:
         """Everything at one thread count; all files are open at once, and only here."""
-        options, timed = self.options, Figure.LATENCY in self.name.info.figures
+        options = self.options
         block = Block(
             variants=self.variants,
             threads=threads,
-            lengths=lengths,
-            gaps_ms=self._gaps,
+            lengths=self.lengths,
+            idle=self.idle,
+            sure=len(self._gaps),
             runs=options.runs,
             repeats=options.repeats,
-            least_s=options.least_s / options.repeats if timed else 0.0,
-            timed=timed,
+            least_s=options.least_s / options.repeats if self._timed else 0.0,
+            timed=self._timed,
             seed=(options.seed, "benchmark order", self.threads.index(threads)),
         )
         watch = self.connection.watch()
-        if self.fresh:
-            cells = run_fresh(block, inputs, deadline, tick)
-        else:
+        if not self.fresh:
             cells = block.run(self.connection, inputs, deadline, tick)
+        elif str(self.name) == LOCAL:
+            with local_repeats(inputs) as make:
+                cells = run_fresh(block, inputs, deadline, tick, make)
+        else:
+            cells = run_fresh(block, inputs, deadline, tick, remote_repeats(self.connection, inputs))
         return cells, watch.stop()
 
     @property
     def fresh(self) -> bool:
-        """Whether every repeat is made in a new process: asked for, and possible on this machine only."""
-        return self.options.fresh and str(self.name) == LOCAL and can_start_python()
+        """Whether every repeat is made in a new process: asked for, and possible on this device."""
+        here = str(self.name) == LOCAL and can_start_python()
+        return self.options.fresh and self._timed and (here or isinstance(self.connection, Restarting))
 
 
 def _longest_feed(inputs: Mapping[tuple[str, Length], list[Feed]], variant: Variant, lengths: Sequence[Length]) -> Feed:

@@ -14,6 +14,7 @@ from pocketbert.benchmarks.records import (
     AnswerCheck,
     ColdStart,
     Length,
+    PostProcessingTime,
     Profile,
     Protocol,
     Record,
@@ -30,7 +31,7 @@ from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 from pocketbert.runtime.engines import EngineFile
 
 FILE_NAME = "benchmark.json"
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "2.1"
 
 
 class Variant(Record):
@@ -184,7 +185,7 @@ class Comparison(Record):
 
 
 _RAW: Any = {"__all__": {"wall_ms", "cpu_ms", "engine_ms"}}
-_SESSION_RAW: Any = {"measurements": _RAW, "sustained": _RAW, "reported": _RAW}
+_SESSION_RAW: Any = dict.fromkeys(("measurements", "sustained", "reported", "tokenizers", "post_processing"), _RAW)
 """Raw samples of measurements."""
 
 
@@ -202,6 +203,7 @@ class BenchmarkResult(Record):
         measurements: One per variant, thread count, length and idle time.
         comparisons: Every variant but the baseline, per thread count, length and idle time.
         tokenizers: Time from text to ids.
+        post_processing: Time from the outputs of an engine to the answer.
         profiles: Time per operator type, and placement, per variant.
         answers: Checks of the answers where the measuring device made them (a Mac).
         others: Sessions of other devices, measured after this one or imported.
@@ -223,6 +225,7 @@ class BenchmarkResult(Record):
     others: list[BenchmarkResult] = Field(default_factory=list)
     compilations: list[Compilation] = Field(default_factory=list)
     sustained: list[Sustained] = Field(default_factory=list)
+    post_processing: list[PostProcessingTime] = Field(default_factory=list)
     reported: list[Reported] = Field(default_factory=list)
 
     def __repr__(self) -> str:

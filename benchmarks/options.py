@@ -26,8 +26,9 @@ class BenchmarkOptions:
             `max_length` are clipped to it, and `protocol.notes` says so.
         runs: Timed inferences per variant, thread count, length and repeat.
         repeats: Passes over everything.
-        gaps_ms: Idle times in ms. For each, single inferences after it are timed too, at the first length: an app that
-            calls once for a sentence finds caches, clock rate and threads as idle time leaves them.
+        gaps_ms: Idle times in ms. For each, single inferences after it are timed too: an app that calls once for a sentence finds
+            caches, clock rate and threads as idle time leaves them. At the first length they are made at any rate, at the others
+            where they fit into half of the budget.
         baseline: Name of the variant to compare with; default the first.
         budget_s: Seconds that everything may take, shared by the devices. When `runs` do not fit, fewer are made
             (never fewer than one burst of 5, so that a tiny budget is overrun), and the result says how many.
@@ -38,7 +39,8 @@ class BenchmarkOptions:
         data: Labelled rows on which emulated files are scored in place of golden rows and texts; of one folder's task.
         sustained_min: Minutes that each file runs without a pause at the end, at the first thread count and length; 0 for none.
             They are not part of the budget.
-        fresh: Whether every repeat on this machine is made by a fresh process, so that intervals hold how processes differ.
+        fresh: Whether every repeat is made by a fresh process, so that intervals hold how processes differ; on this machine and on
+            those that are reached by SSH.
         least_s: Seconds of timed inferences that every figure without idle time has at least, all repeats together; `runs`
             are made at any rate then, whatever the budget. 0 for no such bound.
     """

@@ -50,6 +50,7 @@ class TokenizerTime(Record):
         texts: Number of different texts.
         tokens_mean: Mean tokens per text.
         per_text: Wall time per text.
+        wall_ms: Raw wall times in ms, in the order they were taken; empty in results before version 2.1.
         provenance: How the figures came about.
     """
 
@@ -58,6 +59,31 @@ class TokenizerTime(Record):
     texts: int
     tokens_mean: float
     per_text: Statistics
+    wall_ms: list[float] = []
+    provenance: Provenance
+
+
+class PostProcessingTime(Record):
+    """Time from the outputs of an engine to the answer, one text at a time, each right after an inference.
+
+    Attributes:
+        variants: Names of the variants whose answers are made so.
+        task: What the model does, such as ``text-classification``.
+        outputs_of: The variant whose outputs were used.
+        texts: Number of different texts.
+        tokens_mean: Mean tokens per text.
+        per_text: Wall time per text.
+        wall_ms: Raw wall times in ms, in the order of the texts.
+        provenance: How the figures came about.
+    """
+
+    variants: list[str]
+    task: str
+    outputs_of: str
+    texts: int
+    tokens_mean: float
+    per_text: Statistics
+    wall_ms: list[float]
     provenance: Provenance
 
 
@@ -117,6 +143,34 @@ class Profile(Record):
     note: str = ""
 
 
+class CoolDown(Record):
+    """A wait until a device was about as cool as at the beginning.
+
+    Attributes:
+        before: What was measured next.
+        seconds: How long it took.
+        rise_before: Largest rise of a sensor since the beginning when the wait began, in °C; 0 where there is none.
+        rise_after: The same at its end.
+        slowed_before: By how much the system limited the clock rate more than at the beginning, as a share; 0 where not.
+        slowed_after: The same at its end.
+        cool: Whether it had cooled down, so that the wait was not ended by its limit.
+    """
+
+    before: str
+    seconds: float
+    rise_before: float
+    rise_after: float
+    slowed_before: float
+    slowed_after: float
+    cool: bool
+
+    @property
+    def words(self) -> str:
+        """How hot it was at the end."""
+        slower = f", clock limited by {self.slowed_after * 100:.0f} %" if self.slowed_after else ""
+        return f"{self.rise_after:g} °C above the beginning{slower}"
+
+
 class Protocol(Record):
     """How the timings were taken.
 
@@ -134,6 +188,7 @@ class Protocol(Record):
         budget_s: Time allowed; 0 where there was no limit.
         took_s: Time taken.
         shortened: Whether the budget made it fewer runs than asked for.
+        cooling: Waits until the device had cooled down; they are not part of the budget.
         notes: What the reader should know.
     """
 
@@ -150,6 +205,7 @@ class Protocol(Record):
     budget_s: float
     took_s: float
     shortened: bool
+    cooling: list[CoolDown] = []
     notes: list[str] = []
 
 

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol as Shape
 
 import numpy as np
 
+from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.compiling import Target
 from pocketbert.benchmarks.devices.protocol import Connection
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.benchmarks.records import Length, Profile, Protocol, TokenizerTime
+from pocketbert.benchmarks.records import Length, Profile, Protocol
 from pocketbert.benchmarks.statistics import Statistics, repeat_interval, time_ratio
+from pocketbert.benchmarks.timing.block import IDLE_SHARE, LEAST_SINGLES
 from pocketbert.benchmarks.timing.cell import BURST, STABLE, WARMUP_LEAST, WARMUP_MOST, Cell
+from pocketbert.benchmarks.timing.cooling import Cooling
 from pocketbert.core.devices import DeviceName, Figure
-from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.host.hardware import Machine, machine
 from pocketbert.core.host.versions import installed
-from pocketbert.core.predict.tokenization import Text, TextTokenizer
-from pocketbert.core.types import Provenance
+from pocketbert.core.predict.tokenization import Text
 
 BUSY = 0.10
 """From this share of foreign CPU time on, the result carries a note."""
@@ -38,10 +38,16 @@ class Session(Shape):
     budget_s: float
     notes: list[str]
     made: list[int]
+    cooling: Cooling
 
     @property
     def threads(self) -> list[int]:
         """The numbers of threads, in the order measured."""
+        ...
+
+    @property
+    def idle(self) -> list[tuple[Length, float]]:
+        """Lengths and idle times that single inferences were asked for."""
         ...
 
     @property
@@ -126,37 +132,6 @@ def _statistics(repeats: Sequence[Sequence[float]]) -> Statistics | None:
     return Statistics.of([x for repeat in repeats for x in repeat]) if repeats else None
 
 
-def tokenizer_times(
-    variants: Sequence[Variant], tokenizers: Mapping[str, TextTokenizer], texts: Sequence[Text], repeats: int
-) -> list[TokenizerTime]:
-    """Time from text to ids in this process, once per tokenizer and longest length."""
-    users: dict[tuple[str, int], list[str]] = {}
-    for v in variants:
-        file = v.tokenizer / "tokenizer.json" if v.tokenizer.is_dir() else v.tokenizer
-        users.setdefault((sha256_file(file), v.max_length), []).append(v.name)
-    out = []
-    for (digest, _), names in users.items():
-        tokenizer = tokenizers[names[0]]
-        rows = tokenizer.encode(list(texts))  # warm-up as well: the tokenizer caches words
-        samples = []
-        for _ in range(repeats):
-            for text in texts:
-                begin = time.perf_counter_ns()
-                tokenizer.encode([text])
-                samples.append((time.perf_counter_ns() - begin) / 1e6)
-        out.append(
-            TokenizerTime(
-                variants=names,
-                sha256=digest,
-                texts=len(texts),
-                tokens_mean=float(np.mean([len(r) for r in rows])),
-                per_text=Statistics.of(samples),
-                provenance=Provenance.MEASURED,
-            )
-        )
-    return out
-
-
 def profiles(variants: Sequence[Variant], cold: Mapping[str, ColdRun | None], threads: int) -> list[Profile]:
     """The profiles that were made, in the order of the variants."""
     return [
@@ -190,7 +165,13 @@ def protocol(session: Session, lengths: list[Length], measurements: Sequence[Mea
         budget_s=0.0 if options.least_s else budget_s,
         took_s=round(took_s, 2),
         shortened=min(made) < options.runs,
-        notes=[*session.notes, *_notes(measurements, made, options.runs, budget_s)],
+        cooling=session.cooling.waits,
+        notes=[
+            *session.notes,
+            *_notes(measurements, made, options.runs, budget_s),
+            *_left_out(session.idle, measurements, options.repeats, budget_s),
+            *filter(None, [session.cooling.note()]),
+        ],
     )
 
 
@@ -246,11 +227,40 @@ def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, 
     return out
 
 
+def _left_out(
+    idle: Sequence[tuple[Length, float]], measurements: Sequence[Measurement], repeats: int, budget_s: float
+) -> list[str]:
+    """Tell which lengths have no single inferences after idle times, since there was no time for them, and what they take."""
+    out = []
+    for gap in dict.fromkeys(gap for _, gap in idle):
+        lacking = [
+            m
+            for m in measurements
+            if not m.gap_ms
+            and (m.length, gap) in idle
+            and not any((x.threads, x.length, x.gap_ms) == (m.threads, m.length, gap) for x in measurements)
+        ]
+        if not lacking:
+            continue
+        took_ms = sum(gap + (m.wall.p50 if m.wall else 0.0) for m in lacking)
+        seconds = LEAST_SINGLES * repeats * took_ms / 1000
+        counts = {m.threads for m in measurements}
+        at = {x: {m.threads for m in lacking if m.length == x} for x in dict.fromkeys(m.length for m in lacking)}
+        lengths = ", ".join(
+            wording.length(x) + ("" if some == counts else f" ({wording.threads(max(some))})") for x, some in at.items()
+        )
+        out.append(
+            f"No single inferences after {gap:g} ms idle at {lengths}: they take {seconds:.0f} s more, and idle times take at most "
+            f"{IDLE_SHARE * 100:.0f} % of a budget, of {budget_s:g} s here. Give a larger budget, or fewer lengths or files."
+        )
+    return out
+
+
 def _least(options: BenchmarkOptions) -> str:
     if not options.least_s:
         return ""
     return (
-        f" Each figure has at least {options.runs * options.repeats:,} inferences and {options.least_s:g} s of them; as in MLPerf "
+        f" Each figure without idle time has at least {options.runs * options.repeats:,} inferences and {options.least_s:g} s of them; as in MLPerf "
         "Mobile's single stream, p90 is the figure to quote (this is not an MLPerf result: files take turns)."
     )
 

@@ -69,10 +69,21 @@ def session_lines(result: BenchmarkResult) -> list[str]:
         out.append(f"load of {first.device}: {busiest.summary}")
         if (busiest.others or 0.0) > BUSY and session.timed:
             out.append(f"Warning: {first.device} was busy with other work: read the ratios rather than the times.")
+        out += [*session.protocol.notes, *step_lines(session)]
         if first.device != LOCAL:
-            out += session.protocol.notes
             out += [f"{a.variant}: {a.words}" for a in session.answers if a.passed]
     return [*out, *sustained_lines(result)]
+
+
+def step_lines(session: BenchmarkResult) -> list[str]:
+    """Tell what the steps before and after an inference take, which no time of the table contains."""
+    steps = [("tokenizer", t.texts, t.tokens_mean, t.per_text) for t in session.tokenizers]
+    steps += [(f"post-processing ({t.task})", t.texts, t.tokens_mean, t.per_text) for t in session.post_processing]
+    return [
+        f"{name}, not in the times above: p50 {wording.milliseconds(took.p50)} ms, p90 {wording.milliseconds(took.p90)} ms a text; "
+        f"{texts} texts of {tokens:.0f} tokens on average"
+        for name, texts, tokens, took in steps
+    ]
 
 
 def sustained_lines(result: BenchmarkResult) -> list[str]:

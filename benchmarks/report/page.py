@@ -236,12 +236,14 @@ def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> li
     caption = f"Share of inferences that finish within a given time ({condition_words(result)}); dashed: p50 and p90."
     legend = [(name, colors[name]) for name in samples]
     out = [plotted(svg, caption, measurement_stamp(*shown), legend)]
-    for count in result.protocol.threads:
+    for count, idle in [(count, idle) for count in result.protocol.threads for idle in (False, True)]:
         groups: dict[str, dict[str, list[float]]] = {}
-        here = [m for m in result.measurements if m.threads == count]
+        here = [m for m in result.measurements if (m.threads, bool(m.gap_ms)) == (count, idle)]
+        if not here:
+            continue
         for m in here:
             groups.setdefault(wording.pace(m.length, m.gap_ms), {})[m.variant] = [x for r in m.wall_ms for x in r]
-        words = wording.threads(count)
+        words = wording.threads(count) + ", single inferences after idle times" * idle
         svg = plots.boxes(groups, colors, f"Latency by length, {words}{on}")
         caption = f"Latency by length, {words}: box p25 to p75, line p50, whiskers p10 to p90, dot p99."
         legend = [(name, colors[name]) for name in dict.fromkeys(m.variant for m in here)]

@@ -16,8 +16,8 @@ from pocketbert.core.seeds import generator
 
 WARMUP_SHARE, IDLE_SHARE = 0.25, 0.5
 """Most of the time that warm-up, and inferences after idle times, may take."""
-SINGLES = 20
-"""Most inferences of a variant after an idle time in one repeat: each costs the idle time."""
+SINGLES, LEAST_SINGLES = 20, 3
+"""Most and fewest inferences of a variant after an idle time in one repeat: each costs the idle time."""
 
 Tick = Callable[[str], None]
 Inputs = Mapping[tuple[str, Length], list[Feed]]
@@ -32,7 +32,8 @@ class Block:
         variants: The files.
         threads: Threads within an operator.
         lengths: Tokens, or ``"text"``.
-        gaps_ms: Idle times before single inferences, which are made at the first length.
+        idle: Lengths and idle times in ms of single inferences, the most important ones first.
+        sure: How many of these are made at any rate; further ones are made where there is time for them.
         runs: Timed inferences of a variant at a length in one repeat.
         repeats: Passes over everything.
         least_s: Seconds of timed inferences that every figure without idle time has at least in each repeat.
@@ -43,7 +44,8 @@ class Block:
     variants: Sequence[Variant]
     threads: int
     lengths: Sequence[Length]
-    gaps_ms: Sequence[float]
+    idle: Sequence[tuple[Length, float]]
+    sure: int
     runs: int
     repeats: int
     least_s: float
@@ -73,15 +75,15 @@ class Block:
             cell.warm_up(allowance)
             tick(f"{wording.threads(self.threads)}: warm-up")
         cost_s = sum(c.cost_ms for c in cells) / 1000 * (1 + 1 / BURST)
-        idle = [[c.after_idle(gap) for c in groups[0]] for gap in self.gaps_ms]
-        idle_s = sum(c.gap_ms + c.cost_ms for group in idle for c in group) / 1000
+        idle = self._idle(groups, (deadline - time.monotonic()) / self.repeats)
+        idle_s = sum(map(_seconds, idle))
         runs, singles = self.runs, min(SINGLES, self.runs)
         for repeat in range(self.repeats):
             # Planned again each time and only ever downwards: the machine may have become slower meanwhile.
             left = (deadline - time.monotonic()) / (self.repeats - repeat)
-            singles = min(singles, max(BURST, int(IDLE_SHARE * left / idle_s))) if idle else 0
-            left -= singles * idle_s
             if not self.least_s:  # else all runs are made, whatever they take
+                singles = min(singles, max(LEAST_SINGLES, int(IDLE_SHARE * left / idle_s))) if idle else 0
+                left -= singles * idle_s
                 runs = min(runs, max(BURST, int(left / max(cost_s, 1e-9)) // BURST * BURST))
             for group in [*groups, *idle]:
                 count = singles if group[0].gap_ms else runs
@@ -89,6 +91,21 @@ class Block:
                 tick(self.step(group[0].length, group[0].gap_ms, count))
         return [*cells, *(c for group in idle for c in group)]
 
+    def _idle(self, groups: Sequence[list[Cell]], seconds: float) -> list[list[Cell]]:
+        """The single inferences that are made: those that fit into their share of a repeat's seconds, and the sure ones."""
+        out = list[list[Cell]]()
+        for number, (length, gap) in enumerate(self.idle):
+            group = [c.after_idle(gap) for c in groups[list(self.lengths).index(length)]]
+            takes = LEAST_SINGLES * sum(map(_seconds, [*out, group]))
+            if number < self.sure or self.least_s or takes <= IDLE_SHARE * seconds:
+                out.append(group)
+        return out
+
     def step(self, length: Length, gap_ms: float, count: int) -> str:
         """What was just timed, in words."""
         return f"{wording.threads(self.threads)}, {wording.pace(length, gap_ms)}, {count} runs"
+
+
+def _seconds(group: Sequence[Cell]) -> float:
+    """What one inference of each variant after its idle time takes."""
+    return sum(c.gap_ms + c.cost_ms for c in group) / 1000

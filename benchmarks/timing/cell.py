@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -159,7 +159,14 @@ def interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s
             first += turn
 
 
-def sustain(connection: Connection, cell: Cell, minutes: float, device: str, threads: int) -> Sustained:
+def sustain(
+    connection: Connection,
+    cell: Cell,
+    minutes: float,
+    device: str,
+    threads: int,
+    cool: Callable[[float], None] = lambda most_s: None,
+) -> Sustained:
     """Run one file without a pause, after a rest in which the device cools down, and a warm-up.
 
     Each slice begins with the first input again, so that slices are compared on the same inputs.
@@ -170,9 +177,11 @@ def sustain(connection: Connection, cell: Cell, minutes: float, device: str, thr
         minutes: How long.
         device: Name of the device.
         threads: Threads within an operator.
+        cool: Waits after the rest until the device is cool, given the most seconds that this may take.
     """
     length_s, slices, walls = minutes * 60 / SLICES, list[Slice](), list[list[float]]()
     time.sleep(length_s)
+    cool(length_s)
     cell.warm_up(length_s)
     began = time.monotonic()
     for number in range(SLICES):

@@ -1,4 +1,4 @@
-"""Repeats of a benchmark in fresh processes, one after the other.
+"""Repeats of a benchmark in fresh processes, one after the other: on this machine, and by the worker of another one.
 
 Two processes with the same files differ by more than the rounds of one: where memory, code and threads lie is decided when a
 process begins. In an hour of runs on a quiet machine, ratios of two files varied by 2 to 7 % between processes on one thread
@@ -11,19 +11,20 @@ the repeats.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from pocketbert.benchmarks.devices.protocol import Burst, Sample
+from pocketbert.benchmarks.devices.protocol import Burst, Connection, Restarting, Sample
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.records import Length
 from pocketbert.benchmarks.timing.block import Block, Inputs, Tick
@@ -73,6 +74,21 @@ class Series(BaseModel):
     wall_ms: list[float]
     cpu_ms: list[float | None]
 
+    @classmethod
+    def of(cls, cell: Cell) -> Series:
+        """What a cell measured in its only repeat."""
+        return cls(
+            variant=cell.variant.name,
+            length=cell.length,
+            gap_ms=cell.gap_ms,
+            engine=cell.opened.engine,
+            engine_version=cell.opened.engine_version,
+            warmup_runs=cell.warmup_runs,
+            warmup_stable=cell.warmup_stable,
+            wall_ms=cell.wall_ms[0],
+            cpu_ms=[s.cpu_ms for s in cell.repeats[0]],
+        )
+
 
 class Answer(BaseModel):
     """What one process measured."""
@@ -117,7 +133,11 @@ class _Merged:
         cell.repeats.append([Sample(w, c) for w, c in zip(series.wall_ms, series.cpu_ms, strict=True)])
 
 
-def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick) -> list[Cell]:
+Repeat = Callable[[Block, float], Sequence[Series]]
+"""Makes the only repeat of a block in a fresh process, given the seconds that it may take."""
+
+
+def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make: Repeat) -> list[Cell]:
     """Make every repeat of a block in a separate process.
 
     Args:
@@ -125,6 +145,7 @@ def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick) -> list
         inputs: What the variants read.
         deadline: When it should end, by the monotonic clock.
         tick: Told after every step, in words.
+        make: Makes one repeat: that of `local_repeats` or of `remote_repeats`.
 
     Returns:
         The timings of every variant, length and idle time; entry i of `repeats` is that of process i.
@@ -133,23 +154,48 @@ def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick) -> list
         InputError: If an engine refuses a file.
         MachineError: If a process crashes or hangs.
     """
-    merged, runs = _Merged(block, inputs), block.runs
+    merged, runs, idle, sure = _Merged(block, inputs), block.runs, block.idle, block.sure
+    for repeat in range(block.repeats):
+        left = (deadline - time.monotonic()) / (block.repeats - repeat)
+        seed = (*block.seed[:2], block.seed[2] * 1000 + repeat)
+        series = make(replace(block, runs=runs, repeats=1, seed=seed, idle=idle, sure=sure), left)
+        for one in series:
+            merged.add(one)
+        made = [len(s.wall_ms) for s in series if not s.gap_ms]
+        if not block.least_s:
+            runs = min(runs, *made)
+        # what the first process had time for is made by all of them: figures of fewer repeats had no interval
+        idle = list(dict.fromkeys((s.length, s.gap_ms) for s in series if s.gap_ms))
+        sure = len(idle)
+        for one in {(s.length, s.gap_ms): s for s in series}.values():
+            tick(block.step(one.length, one.gap_ms, len(one.wall_ms)))
+    return list(merged.cells.values())
+
+
+@contextlib.contextmanager
+def local_repeats(inputs: Inputs) -> Iterator[Repeat]:
+    """Repeats on this machine: a Python process each, which reads the inputs from a temporary file."""
     with tempfile.TemporaryDirectory(prefix="pocketbert-") as folder:
         path = Path(folder) / "inputs.npz"
         write_inputs(path, inputs)
-        for repeat in range(block.repeats):
-            left = (deadline - time.monotonic()) / (block.repeats - repeat)
-            seed = (*block.seed[:2], block.seed[2] * 1000 + repeat)
-            one_repeat = replace(block, runs=runs, repeats=1, seed=seed)
-            answer = _apart(Request(block=one_repeat, seconds=left, inputs=path))
-            for series in answer.series:
-                merged.add(series)
-            made = [len(s.wall_ms) for s in answer.series if not s.gap_ms]
-            if not block.least_s:
-                runs = min(runs, *made)
-            for one in {(s.length, s.gap_ms): s for s in answer.series}.values():
-                tick(block.step(one.length, one.gap_ms, len(one.wall_ms)))
-    return list(merged.cells.values())
+        yield lambda block, seconds: _apart(Request(block=block, seconds=seconds, inputs=path)).series
+
+
+def remote_repeats(connection: Connection, inputs: Inputs) -> Repeat:
+    """Repeats on another machine, whose worker is started anew for each.
+
+    Args:
+        connection: The device, which is `Restarting`.
+        inputs: What the variants read.
+    """
+
+    def make(block: Block, seconds: float) -> list[Series]:
+        deadline = time.monotonic() + seconds
+        if isinstance(connection, Restarting):
+            connection.restart()
+        return [Series.of(c) for c in block.run(connection, inputs, deadline, lambda _: None)]
+
+    return make
 
 
 def _apart(request: Request) -> Answer:
@@ -214,22 +260,7 @@ def measure(request: Request) -> Answer:
     began = time.monotonic()
     inputs, deadline = read_inputs(request.inputs), began + request.seconds
     cells = request.block.run(connect_local(""), inputs, deadline, lambda _: None)
-    return Answer(
-        series=[
-            Series(
-                variant=c.variant.name,
-                length=c.length,
-                gap_ms=c.gap_ms,
-                engine=c.opened.engine,
-                engine_version=c.opened.engine_version,
-                warmup_runs=c.warmup_runs,
-                warmup_stable=c.warmup_stable,
-                wall_ms=c.wall_ms[0],
-                cpu_ms=[s.cpu_ms for s in c.repeats[0]],
-            )
-            for c in cells
-        ]
-    )
+    return Answer(series=[Series.of(c) for c in cells])
 
 
 def main() -> int:

@@ -5,8 +5,9 @@ from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
-from pocketbert.benchmarks.report.output import latency_table, sustained_lines
+from pocketbert.benchmarks.report.output import latency_table, session_lines, sustained_lines
 from pocketbert.benchmarks.statistics import Statistics, paired_ratio
+from pocketbert.benchmarks.timing.block import LEAST_SINGLES
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Provenance
@@ -104,7 +105,7 @@ def test_inferences_after_idle_times_are_figures_of_their_own(variants, texts):
     )
     made = benchmark(variants, texts, options)
     names = [v.name for v in variants]
-    cadences = [("text", 0), (16, 0), ("text", 1), ("text", 2)]
+    cadences = [("text", 0), (16, 0), ("text", 1), ("text", 2), (16, 1), (16, 2)]
     assert [(m.variant, m.length, m.gap_ms) for m in made.measurements] == [(n, *c) for c in cadences for n in names]
     for m in made.measurements:
         assert [len(r) for r in m.wall_ms] == [10, 10, 10]
@@ -115,14 +116,25 @@ def test_inferences_after_idle_times_are_figures_of_their_own(variants, texts):
     assert idle.wall != made.compare(names[1], 1, "text").wall
     assert "After idle times (1 ms, 2 ms) files take turns of one inference each." in made.protocol.description
     with_idle = latency_table(made)[1]
-    assert {row[2] for row in with_idle} == {"text", "16", "text, after 1 ms idle", "text, after 2 ms idle"}
+    idle_rows = {f"{x}, after {gap} ms idle" for x in ("text", 16) for gap in (1, 2)}
+    assert {row[2] for row in with_idle} == {"text", "16"} | idle_rows
+    assert not any("No single inferences" in note for note in made.protocol.notes)
     assert BenchmarkResult.model_validate_json(made.model_dump_json()) == made
 
 
 def test_idle_times_fit_into_the_budget(variants, texts):
-    options = BenchmarkOptions(runs=50, repeats=2, gaps_ms=(20.0,), label="", profile=False, budget_s=1e-3)
+    options = BenchmarkOptions(
+        lengths=("text", 16), runs=50, repeats=2, gaps_ms=(20.0,), label="", profile=False, budget_s=1e-3
+    )
     made = benchmark(variants, texts, options)
-    assert [len(r) for m in made.measurements if m.gap_ms for r in m.wall_ms] == [5] * 4
+    singles = [m for m in made.measurements if m.gap_ms]
+    assert [len(r) for m in singles for r in m.wall_ms] == [LEAST_SINGLES] * 4
+    assert {m.length for m in singles} == {"text"}  # at the first length at any rate
+    (note,) = (n for n in made.protocol.notes if "No single inferences" in n)
+    assert note.startswith(
+        "No single inferences after 20 ms idle at 16 tokens: they take 0 s more, and idle times take at most 50 %"
+    )
+    assert note in session_lines(made)
 
 
 def test_files_run_for_minutes_one_after_the_other(variants, texts):

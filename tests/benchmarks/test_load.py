@@ -1,8 +1,20 @@
+import contextlib
+import os
+import subprocess
+import sys
+import time
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from pocketbert.benchmarks import load
+from pocketbert.benchmarks.latency import benchmark
+from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.report.output import session_lines
+from pocketbert.benchmarks.results import BUSY
+
+SPIN = "while True: pass"
 
 
 @pytest.mark.parametrize(
@@ -31,3 +43,25 @@ def test_a_system_without_load_average_is_none_not_nan(monkeypatch):
     assert found.before is None
     assert load.Load.model_validate_json(found.model_dump_json()) == found
     assert "load" not in found.summary.split(",")[0]
+
+
+@pytest.mark.skipif(
+    (os.cpu_count() or 1) < 2, reason="this machine has one CPU: another process on it is no second core"
+)
+def test_busy_other_cores_are_noticed_and_told(variants, texts):
+    cpus, began = os.cpu_count() or 1, time.monotonic()
+    with contextlib.ExitStack() as held:
+        spinning = [held.enter_context(subprocess.Popen([sys.executable, "-c", SPIN])) for _ in range(cpus // 2)]
+        for process in spinning:
+            held.callback(process.kill)
+        options = BenchmarkOptions(runs=10, repeats=2, label="", profile=False, budget_s=1, least_s=1.0)
+        made = benchmark(variants, texts, options)
+        used = sum(sum(psutil.Process(p.pid).cpu_times()[:2]) for p in spinning)
+    shares = [m.load.others for m in made.measurements]
+    if (share := used / (time.monotonic() - began) / cpus) < 2 * BUSY and min(shares) <= BUSY:
+        pytest.skip(f"the busy processes got {share:.0%} of the CPUs only")
+    assert all(BUSY < share <= 1 for share in shares)
+    assert any(note.startswith("Other processes used up to ") for note in made.protocol.notes)
+    lines = session_lines(made)
+    assert "Warning: local was busy with other work: read the ratios rather than the times." in lines
+    assert any("other processes used " in line for line in lines)

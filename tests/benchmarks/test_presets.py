@@ -28,6 +28,10 @@ def test_mlperf_makes_what_its_rules_want():
         preset_options("mlperv")
 
 
+def test_the_thorough_presets_time_single_calls_and_quick_has_no_time_for_them():
+    assert [preset_options(name).gaps_ms for name in ("quick", "standard", "mlperf")] == [(), (100.0,), (100.0,)]
+
+
 def test_a_recipe_gives_a_preset_and_changes_single_keys():
     section = BenchmarkSection(preset="quick", threads=[1], repeats=2)
     options = section_options(section, [32])
@@ -44,18 +48,26 @@ def test_options_of_the_command_line_change_single_settings_of_the_preset():
 
 
 def test_every_figure_has_the_least_seconds_whatever_the_budget(variants, texts):
-    options = replace(preset_options("mlperf"), threads=(1,), runs=10, repeats=2, least_s=0.2, budget_s=1e-3, label="")
+    options = replace(
+        preset_options("mlperf"), threads=(1,), runs=10, repeats=2, gaps_ms=(1.0,), least_s=0.2, budget_s=1e-3, label=""
+    )
     made = benchmark(variants, texts, options)
     for m in made.measurements:
-        assert all(sum(repeat) >= 100 for repeat in m.wall_ms)
+        assert m.gap_ms or all(sum(repeat) >= 100 for repeat in m.wall_ms)
         assert all(len(repeat) >= 10 for repeat in m.wall_ms)
+    assert {m.gap_ms for m in made.measurements} == {
+        0.0,
+        1.0,
+    }  # single calls are no part of that bound, and are all made
     assert not made.protocol.shortened
     assert "at least 20 inferences and 0.2 s of them" in made.protocol.description
     assert "p90 is the figure to quote" in made.protocol.description
 
 
 def test_without_that_bound_a_tiny_budget_makes_fewer_runs(variants, texts):
-    options = replace(preset_options("mlperf"), threads=(1,), runs=10, repeats=2, least_s=0, budget_s=1e-3, label="")
+    options = replace(
+        preset_options("mlperf"), threads=(1,), runs=10, repeats=2, gaps_ms=(), least_s=0, budget_s=1e-3, label=""
+    )
     assert benchmark(variants, texts, options).protocol.shortened
 
 

@@ -116,8 +116,8 @@ def benchmark(
         str | None,
         sets(
             "--gaps",
-            "Time single inferences after these idle times in ms too, on real text; `none` to leave it out; "
-            f"{preset_defaults(lambda p: ','.join(f'{gap:g}' for gap in p.gaps_ms) or 'none')}.",
+            "Time single inferences after these idle times in ms too, on real text and, where the budget allows, at every length; "
+            f"`none` to leave it out; {preset_defaults(lambda p: ','.join(f'{gap:g}' for gap in p.gaps_ms) or 'none')}.",
             "benchmark.gaps_ms",
         ),
     ] = None,

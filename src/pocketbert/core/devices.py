@@ -27,6 +27,8 @@ class Figure(StrEnum):
     FIRST_INFERENCE = "first inference"
     MEMORY = "peak memory"
     TOKENIZER = "tokenizer time"
+    POST_PROCESSING = "post-processing time"
+    """From the outputs of an engine to the answer."""
     OPERATORS = "time per operator"
     PLACEMENT = "placement"
     ANSWERS = "answers"
@@ -48,6 +50,7 @@ _TIMES = frozenset(
         Figure.LOAD_TIME,
         Figure.FIRST_INFERENCE,
         Figure.TOKENIZER,
+        Figure.POST_PROCESSING,
         Figure.OPERATORS,
         Figure.NPU_TIME,
     }
@@ -137,7 +140,7 @@ _MACHINE = (
 _BUILT_IN = (
     DeviceInfo(
         LOCAL,
-        dict.fromkeys((*_MACHINE, Figure.TOKENIZER), Provenance.MEASURED),
+        dict.fromkeys((*_MACHINE, Figure.TOKENIZER, Figure.POST_PROCESSING), Provenance.MEASURED),
         "this machine's CPU, in this process and in fresh child processes",
     ),
     DeviceInfo(

@@ -332,7 +332,9 @@ class Run:
         assert self.recipe.benchmark is not None
         variants = measuring.run_variants(self.recipe, self.path, self.files, self.weights, self.length)
         options = measuring.section_options(self.recipe.benchmark, self.recipe.export.lengths)
-        result = measuring.measure(variants, self.texts(100), options, root=self.path)
+        head = head_with(self.recipe, self.data, read_training(self.weights).thresholds)
+        answers = measuring.of_run(variants, head)
+        result = measuring.measure(variants, self.texts(100), options, root=self.path, post_processing=answers)
         result.write(at.output)
         return ()
 

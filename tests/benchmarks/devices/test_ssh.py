@@ -60,7 +60,7 @@ def files(tiny_model, exported, exported_tflite):
 def measured(server, tools, files):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-        options = BenchmarkOptions(devices=[server.device, "local"], lengths=[16], runs=10, repeats=3, label="")
+        options = BenchmarkOptions(devices=[server.device, "local"], lengths=[16], runs=10, repeats=3, label="", fresh=True)
         return benchmark(files, TEXTS, options)
 
 
@@ -82,10 +82,13 @@ def test_two_formats_are_measured_there(measured, server, files):
         assert m.cold.load_ms > 0
         assert m.cold.peak_rss_bytes > m.cold.peak_memory_bytes > 0
         assert 0 <= m.load.others <= 1
+        assert m.load.energy is not None  # or why it cannot be read
         assert (m.engine_version, m.machine.isa) == (local.engine_version, local.machine.isa)
     assert [c.variant for c in there.comparisons] == ["tflite"]
     assert there.versions == {"onnxruntime": there.versions["onnxruntime"], "litert": there.versions["litert"], "numpy": here.versions["numpy"]}  # fmt: skip
-    assert there.tokenizers == []
+    assert there.protocol.fresh and here.protocol.fresh  # each repeat by a worker of its own
+    assert [c.wall.pairs for c in there.comparisons] == [3]
+    assert there.tokenizers == there.post_processing == []
     onnx, tflite = there.profiles
     assert {o.op_type: o.nodes for o in onnx.ops} == {o.op_type: o.nodes for o in here.profiles[0].ops}
     assert tflite.placement == here.profiles[1].placement

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from pocketbert.benchmarks import load
+from pocketbert.benchmarks.devices import Sample
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions, preset_options
@@ -31,7 +33,7 @@ def made(variants: list[Variant], texts: list[str]) -> BenchmarkResult:
 def test_every_repeat_is_a_list_of_its_own_and_the_protocol_says_so(made: BenchmarkResult) -> None:
     assert made.protocol.fresh
     assert "Every repeat opens all files in a fresh process." in made.protocol.description
-    assert {(m.length, m.gap_ms) for m in made.measurements} == {("text", 0), (16, 0), ("text", 1)}
+    assert {(m.length, m.gap_ms) for m in made.measurements} == {("text", 0), (16, 0), ("text", 1), (16, 1)}
     for m in made.measurements:
         assert [len(r) for r in m.wall_ms] == [10, 10, 10]
         assert [len(r) for r in m.cpu_ms] == [10, 10, 10]
@@ -94,13 +96,71 @@ def test_a_process_that_dies_is_a_machine_error(
 ) -> None:
     answer = subprocess.CompletedProcess([], -11, stdout="", stderr="what went before\nlast words\n")
     monkeypatch.setattr(fresh.subprocess, "run", lambda command, **settings: answer)
-    block = fresh.Block(variants[:1], 1, (16,), (), 5, 1, 0.0, True, (0, "x", 0))
+    block = fresh.Block(variants[:1], 1, (16,), (), 0, 5, 1, 0.0, True, (0, "x", 0))
     feeds = {(variants[0].name, 16): [{"input_ids": np.ones((1, 16), np.int64)}]}
-    with pytest.raises(MachineError, match="the process that times a repeat failed: last words"):
-        fresh.run_fresh(block, feeds, 0.0, str)
+    with (
+        pytest.raises(MachineError, match="process that times a repeat failed: last words"),
+        fresh.local_repeats(feeds) as make,
+    ):
+        fresh.run_fresh(block, feeds, 0.0, str, make)
     answer = subprocess.CompletedProcess([], 2, stdout="", stderr="x.onnx: is no ONNX file.\n")
-    with pytest.raises(InputError, match=r"x\.onnx: is no ONNX file"):
-        fresh.run_fresh(block, feeds, 0.0, str)
+    with pytest.raises(InputError, match=r"x\.onnx: is no ONNX file"), fresh.local_repeats(feeds) as make:
+        fresh.run_fresh(block, feeds, 0.0, str, make)
+
+
+class Worker:
+    """A device whose worker forgets its files when it is started anew; it counts how often that happened."""
+
+    engine, engine_version = "fake", "0"
+
+    def __init__(self) -> None:
+        self.started, self.log = 0, list[str]()
+
+    def restart(self) -> None:
+        self.started += 1
+        self.log.append("restart")
+
+    def open(self, file: Any, threads: int) -> Worker:
+        self.log.append("open")
+        return self
+
+    def prepare(self, feeds: Any) -> Any:
+        made = self.started
+
+        def burst(numbers: Any) -> list[Sample]:
+            assert made == self.started, "the process that had opened this file has ended"
+            return [Sample(float(made), float(made)) for _ in numbers]
+
+        return burst
+
+
+def test_the_worker_of_another_machine_is_started_anew_for_each_repeat(variants: list[Variant]) -> None:
+    worker: Any = Worker()
+    feeds: Any = {(v.name, 16): [{"input_ids": np.ones((1, 16), np.int64)}] for v in variants}
+    block = fresh.Block(variants, 1, (16,), ((16, 1.0),), 1, 10, 3, 0.0, True, (0, "x", 0))
+    cells = fresh.run_fresh(block, feeds, time.monotonic() + 60, str, fresh.remote_repeats(worker, feeds))
+    assert worker.log == ["restart", "open", "open"] * 3
+    assert {(c.variant.name, c.gap_ms) for c in cells} == {(v.name, gap) for v in variants for gap in (0.0, 1.0)}
+    for cell in cells:
+        assert [set(repeat) for repeat in cell.wall_ms] == [{1.0}, {2.0}, {3.0}]  # repeat i is that of process i
+
+
+def test_all_processes_make_the_single_calls_that_the_first_one_had_time_for(variants: list[Variant]) -> None:
+    asked = list[Any]()
+
+    def make(block: fresh.Block, seconds: float) -> list[fresh.Series]:
+        asked.append((list(block.idle), block.sure))
+        made = [(16, 0.0), *list(block.idle)[: max(1, block.sure)]]
+        facts = {"engine": "x", "engine_version": "0", "warmup_runs": 10, "warmup_stable": True}
+        walls = {"wall_ms": [1.0] * 5, "cpu_ms": [None] * 5}
+        return [fresh.Series(variant=variants[0].name, length=x, gap_ms=gap, **facts, **walls) for x, gap in made]
+
+    feeds: Any = {(variants[0].name, x): [] for x in (16, 32)}
+    idle = ((16, 100.0), (32, 100.0))
+    block = fresh.Block(variants[:1], 1, (16, 32), idle, 1, 5, 3, 0.0, True, (0, "x", 0))
+    cells = fresh.run_fresh(block, feeds, time.monotonic() + 60, str, make)
+    assert asked == [(list(idle), 1), ([(16, 100.0)], 1), ([(16, 100.0)], 1)]
+    assert all(len(c.repeats) == 3 for c in cells)
 
 
 def test_cpu_time_of_a_started_process_is_not_that_of_others() -> None:

@@ -31,7 +31,8 @@ class BenchmarkSection(Section):
     repeats: int = Field(_STANDARD.repeats, ge=2, description="Repeats, for the interval.")
     gaps_ms: list[Annotated[float, Field(gt=0, le=MOST_GAP_MS)]] = Field(
         list(_STANDARD.gaps_ms),
-        description="Idle times in ms; single inferences after them are timed too, on real text.",
+        description="Idle times in ms; single inferences after them are timed too, on real text and, where the budget allows, at every "
+        "length.",
     )
     sustained_min: float = Field(
         0.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pocketbert.benchmarks.devices.runners.facts import Fact
     from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
     from pocketbert.benchmarks.options import BenchmarkOptions
+    from pocketbert.benchmarks.timing.steps import PostProcessing
+    from pocketbert.core.heads import Head
 
 TEACHER = "teacher fp32"
 BUDGET_S = 60.0
@@ -188,8 +190,27 @@ def benchmark_folders(
                 "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file.",
             )
         )
-    result = measure(variants, texts, chosen, labelled=_labelled(models, chosen))
+    result = measure(variants, texts, chosen, labelled=_labelled(models, chosen), post_processing=_of_folders(models))
     return result.model_copy(update={"others": [*result.others, *imported], "reported": reported})
+
+
+def _of_folders(folders: Sequence[Path]) -> dict[Path, PostProcessing]:
+    """How the outputs of each file of some folders become answers."""
+    from pocketbert.benchmarks.timing.steps import PostProcessing
+
+    out = {}
+    for folder in folders:
+        artefacts = read_artefacts(folder)
+        head = artefacts.head()
+        out |= {folder / r.path: PostProcessing(head, r.temperature) for r in artefacts.models()}
+    return out
+
+
+def of_run(variants: Sequence[Variant], head: Head) -> dict[Path, PostProcessing]:
+    """How the outputs of a run's files become answers; temperatures are fitted later."""
+    from pocketbert.benchmarks.timing.steps import PostProcessing
+
+    return {v.path: PostProcessing(head) for v in variants}
 
 
 def _measured_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions, destination: Path) -> Path:
@@ -234,6 +255,7 @@ def measure(
     options: BenchmarkOptions,
     root: Path | None = None,
     labelled: EvalSet | None = None,
+    post_processing: Mapping[Path, PostProcessing] | None = None,
 ) -> BenchmarkResult:
     """Run the protocol on each device.
 
@@ -243,10 +265,11 @@ def measure(
         options: Devices, threads, lengths, runs and the like.
         root: Folder that the paths in the result are relative to.
         labelled: Rows on which emulated files are scored.
+        post_processing: How the outputs of a file become answers, by its path.
     """
     from pocketbert.benchmarks.latency import benchmark
 
-    result = benchmark(variants, list(texts) or list(SENTENCES), options, labelled)
+    result = benchmark(variants, list(texts) or list(SENTENCES), options, labelled, post_processing)
     return result if root is None else without_paths(result, root)
 
 
