@@ -195,7 +195,8 @@ class _Session:
             cold = self._cold_starts(inputs, tick)
             texts = self.texts if Figure.TOKENIZER in self.name.info.figures else ()  # timed in this process
             times = tokenizer_times(self.variants, tokenizers, texts, options.repeats) if texts else []
-            answers = post_processing_times(self.variants, tokenizers, texts, post_processing) if texts else []
+            known = post_processing if texts else {}
+            answers = post_processing_times(self.variants, tokenizers, texts, known, self.notes)
             measurements, comparisons = self._blocks(inputs, cold, began, tick)
             sustained = self._sustained(inputs, self.lengths[0], tick)
             first = self.threads[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pocketbert.benchmarks.inputs import choose_texts
+from pocketbert.benchmarks.inputs import Feed, choose_texts
 from pocketbert.benchmarks.measurement import Variant
 from pocketbert.benchmarks.records import PostProcessingTime, TokenizerTime
 from pocketbert.benchmarks.statistics import Statistics
@@ -46,7 +46,7 @@ class PostProcessing:
     temperature: float = 1.0
 
     def answers(
-        self, outputs: Sequence[Arrays], inputs: Sequence[Arrays], prepared: Prepared, inside: bool
+        self, outputs: Sequence[Arrays], inputs: Sequence[Feed], prepared: Prepared, inside: bool
     ) -> list[Answer]:
         """Do what `pocketbert.load(folder).predict` does after the engine has run.
 
@@ -105,6 +105,7 @@ def post_processing_times(
     tokenizers: Mapping[str, TextTokenizer],
     texts: Sequence[Text],
     known: Mapping[Path, PostProcessing],
+    notes: list[str],
 ) -> list[PostProcessingTime]:
     """Time from outputs to answers in this process, once per task and longest length.
 
@@ -113,14 +114,21 @@ def post_processing_times(
         tokenizers: Their tokenizers by variant.
         texts: Real texts.
         known: How the outputs of a file become answers, by its path; files that are not named are left out.
+        notes: Gets a note on files whose outputs do not fit.
     """
     groups: dict[tuple[int, int], list[Variant]] = {}
     for v in variants:
         if v.path in known:
             groups.setdefault((id(known[v.path].head), v.max_length), []).append(v)
-    return [
-        _post_processing(group, known[group[0].path], tokenizers[group[0].name], texts) for group in groups.values()
-    ]
+    out = list[PostProcessingTime]()
+    for group in groups.values():
+        how = known[group[0].path]
+        try:
+            out.append(_post_processing(group, how, tokenizers[group[0].name], texts))
+        except (ValueError, KeyError):  # a file of another task or with other labels, which `predict` refuses
+            names = ", ".join(v.name for v in group)
+            notes.append(f"No post-processing time of {names}: the outputs are not those of {how.head.task.name} here.")
+    return out
 
 
 def _post_processing(

@@ -60,7 +60,9 @@ def files(tiny_model, exported, exported_tflite):
 def measured(server, tools, files):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-        options = BenchmarkOptions(devices=[server.device, "local"], lengths=[16], runs=10, repeats=3, label="", fresh=True)
+        options = BenchmarkOptions(
+            devices=[server.device, "local"], lengths=[16], runs=10, repeats=3, label="", fresh=True
+        )
         return benchmark(files, TEXTS, options)
 
 

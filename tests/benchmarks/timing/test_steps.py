@@ -64,7 +64,7 @@ def test_every_task_has_a_step_after_the_engine(name: TaskName, tokenizer: TextT
         name="a", path=path, max_length=32, file=SimpleNamespace(open=lambda threads: engine)
     )
     how = PostProcessing(head_of(task, Labels(LABELS)))
-    (told,) = post_processing_times([variant], {"a": tokenizer}, texts, {path: how})
+    (told,) = post_processing_times([variant], {"a": tokenizer}, texts, {path: how}, [])
     assert (told.variants, told.task, told.outputs_of, told.texts) == (["a"], name, "a", len(texts))
     assert len(told.wall_ms) == len(texts) and min(told.wall_ms) > 0
     assert told.per_text == Statistics.of(told.wall_ms)
@@ -100,6 +100,15 @@ def test_slow_inferences_bound_the_number_of_texts(tokenizer: TextTokenizer, mon
     )
     texts = [f"text {i}" for i in range(200)]
     (told,) = post_processing_times(
-        [variant], {"a": tokenizer}, texts, {path: PostProcessing(head_of(task, Labels(LABELS)))}
+        [variant], {"a": tokenizer}, texts, {path: PostProcessing(head_of(task, Labels(LABELS)))}, []
     )
     assert told.texts == steps.POST_LEAST
+
+
+def test_outputs_of_another_task_are_told_and_end_nothing(variants: list[Variant], texts: list[str]) -> None:
+    for task, labels in ((TaskName.TEXT_CLASSIFICATION, ("x", "y")), (TaskName.QUESTION_ANSWERING, ())):
+        how = PostProcessing(head_of(TASKS[task], Labels(labels)))
+        made = benchmark(variants, texts, QUICK, post_processing={v.path: how for v in variants})
+        assert made.post_processing == []
+        told = f"No post-processing time of {variants[0].name}, {variants[1].name}: the outputs are not those of {task} here."
+        assert told in made.protocol.notes

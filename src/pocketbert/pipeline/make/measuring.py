@@ -198,7 +198,7 @@ def _of_folders(folders: Sequence[Path]) -> dict[Path, PostProcessing]:
     """How the outputs of each file of some folders become answers."""
     from pocketbert.benchmarks.timing.steps import PostProcessing
 
-    out = {}
+    out = dict[Path, PostProcessing]()
     for folder in folders:
         artefacts = read_artefacts(folder)
         head = artefacts.head()
