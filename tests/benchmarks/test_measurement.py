@@ -28,7 +28,7 @@ def test_other_schemas_are_refused(result, tmp_path, version):
     content = json.loads(result.model_dump_json())
     content["schema_version"] = version
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"cannot be read; this version reads 2\.0"):
+    with pytest.raises(InputError, match=r"cannot be read; this version reads 2\.1"):
         BenchmarkResult.read(path)
 
 
