@@ -51,8 +51,22 @@ def calibration(confidence: Confidence | None, rows: str) -> str:
     return f"{told} (temperature {confidence.temperature:g})"
 
 
+def selective(confidence: Confidence | None, rows: str) -> str:
+    """What a threshold for unknown answers does: ``0.71: 88.2 %, of which 95.3 % right``.
+
+    Args:
+        confidence: What was measured of the file.
+        rows: The set that is spoken of; a dash where it was measured on another one.
+    """
+    if confidence is None or confidence.measured_on != rows or None in (confidence.unknown, confidence.answered):
+        return NONE
+    right = confidence.answered_accuracy
+    told = f", of which {share(right)} right" if right is not None else ""
+    return f"{confidence.unknown:g}: {share(confidence.answered)}{told}"
+
+
 def fitted(confidences: Sequence[Confidence]) -> str:
-    """Tell what the temperatures of some files were fitted on, or why there are none, in one or two sentences."""
+    """Tell what temperatures and thresholds of some files were fitted on, or why there are none, in a few sentences."""
     rows = sorted({c.fitted_rows for c in confidences if c.fitted_rows})
     out = []
     if rows:
@@ -61,6 +75,12 @@ def fitted(confidences: Sequence[Confidence]) -> str:
             f"Temperatures were fitted for each file on {told} held-out rows, which trained nothing and do not decide the score."
         )
     out += [f"No temperature was fitted: {note}." for note in dict.fromkeys(c.note for c in confidences if c.note)]
+    shown = sorted({c.unknown_rows for c in confidences if c.unknown_rows})
+    if shown:
+        told = " or ".join(f"{n:,}" for n in shown)
+        out.append(f"Thresholds for unknown answers were fitted for each file on {told} held-out rows.")
+    lost = dict.fromkeys(c.unknown_note for c in confidences if c.unknown_note)
+    out += [f"No threshold for unknown answers was fitted: {note}." for note in lost]
     return " ".join(out)
 
 

@@ -30,12 +30,12 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import Answer
 from pocketbert.core.predict.columns import columns_of
-from pocketbert.core.predict.confidence import tempered
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
 from pocketbert.core.predict.readout import Batching, Matrix, Reduce, check_outputs, run_rows
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.tasks import TASKS, LabelKind, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Status
+from pocketbert.runtime.certainty import Certainty
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.fastest import FastestPredictor, fastest
 from pocketbert.runtime.plan import Cadence
@@ -53,7 +53,7 @@ class Model:
     def __init__(self, folder: Path, artefacts: Artefacts, record: ModelRecord, predictor: Predictor) -> None:
         self.folder, self.artefacts, self.record, self.predictor = folder, artefacts, record, predictor
         self._head = artefacts.head()
-        self._temperatures = {folder / r.path: r.temperature for r in artefacts.models()}
+        self._certainty = Certainty(folder, artefacts)
         most = artefacts.processing.max_length
         check_outputs(predictor, self._head.task, folder / record.path)
         self.tokenizer = TextTokenizer(folder, min(most, max(predictor.lengths, default=most)))
@@ -124,16 +124,15 @@ class Model:
         if not rows:
             return []
         prepared = self._prepared(rows)
-        # a file for MediaPipe computes the score function itself
-        inside = PROBABILITIES in self.predictor.outputs
-        return self._head.answers(self._run(prepared, progress, self._tempered), prepared, inside)
+        predictor, own, files = self.predictor, self.folder / self.record.path, dict[int, Path]()
+        inside = PROBABILITIES in predictor.outputs  # a file for MediaPipe computes the score function itself
 
-    def _tempered(self, row: int, outputs: Matrix) -> Matrix:
-        """Outputs of a row at the temperature of the file that has just computed them."""
-        predictor, file = self.predictor, self.folder / self.record.path
-        if isinstance(predictor, FastestPredictor):
-            file = predictor.answered
-        return tempered(outputs, self._temperatures.get(file, 1.0), PROBABILITIES in predictor.outputs)
+        def at_temperature(row: int, outputs: Matrix) -> Matrix:
+            files[row] = predictor.answered if isinstance(predictor, FastestPredictor) else own
+            return self._certainty.tempered(outputs, files[row], inside)
+
+        answers = self._head.answers(self._run(prepared, progress, at_temperature), prepared, inside)
+        return self._certainty.marked(answers, files)
 
     def _prepared(self, texts: Sequence[Text]) -> Prepared:
         check_texts(self._head.task, texts)

@@ -28,7 +28,17 @@ from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, write_go
 from pocketbert.core.data.examples import Example
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.heads import Head, Prepared
-from pocketbert.core.predict.answers import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
+from pocketbert.core.predict.answers import (
+    Answer,
+    Embedding,
+    Excerpt,
+    Filled,
+    Labelling,
+    Prediction,
+    Spans,
+    Value,
+    marked,
+)
 from pocketbert.core.predict.confidence import Confidence, tempered
 from pocketbert.core.predict.pooling import PoolingKind
 from pocketbert.core.predict.readout import Matrix, per_token
@@ -63,6 +73,7 @@ class Kit:
         pair: Whether inputs are pairs.
         more: Entries of ``processing`` in addition to those that all have.
         temperature: What the first file's logits are divided by; the others have other temperatures.
+        unknown: Probability below which an answer of the first file is unknown; the others have higher ones.
     """
 
     task: TaskName
@@ -70,12 +81,28 @@ class Kit:
     pair: bool = False
     more: dict[str, Any] = field(default_factory=dict)
     temperature: float | None = None
+    unknown: float | None = None
+
+    def confidence(self, number: int) -> Confidence | None:
+        """How sure a file is, by its number."""
+        if self.temperature is None:
+            return None
+        least = None if self.unknown is None else self.unknown + number / 10
+        return Confidence(temperature=self.temperature + number, unknown=least)
+
+    def threshold(self, number: int) -> float | None:
+        """Below which probability an answer of a file is unknown: its own threshold, else that of all files."""
+        found, given = self.confidence(number), self.more.get("unknown")
+        return given if found is None or found.unknown is None else found.unknown
 
 
 KITS = {
     "classification": Kit(TaskName.TEXT_CLASSIFICATION, ("negative", "neutral", "Ünsure")),
     "temperature": Kit(
         TaskName.TEXT_CLASSIFICATION, ("negative", "neutral", "positive"), more={"unknown": 0.6}, temperature=1.7
+    ),
+    "thresholds": Kit(
+        TaskName.TEXT_CLASSIFICATION, ("no", "yes"), more={"unknown": 0.99}, temperature=1.3, unknown=0.6
     ),
     "pairs": Kit(TaskName.TEXT_CLASSIFICATION, ("same", "other"), pair=True, more={"padding_side": "left"}),
     "multi-label": Kit(TaskName.MULTI_LABEL, ("a", "b", "c", "d"), more={"thresholds": [0.3, 0.5, 0.5, 0.9]}),
@@ -131,14 +158,20 @@ def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
     columns = {TaskName.QUESTION_ANSWERING: 2, TaskName.FEATURE_EXTRACTION: WIDTH, TaskName.REGRESSION: 1}
     columns[TaskName.FILL_MASK] = tokenizer.vocabulary_size
     outputs = [_matrix(e, head, tokenizer, columns.get(kit.task, len(kit.labels)), random) for e in prepared.encoded]
-    cases = _cases(
-        prepared, outputs, head.answers([tempered(m, kit.temperature or 1) for m in outputs], prepared), tokenizer
-    )
+    answered = [_answers(head, prepared, outputs, kit, number) for number in range(len(MODELS))]
+    cases = _cases(prepared, outputs, answered, tokenizer)
     (folder / "cases.jsonl").write_text("".join(json.dumps(c, ensure_ascii=False) + "\n" for c in cases), "utf-8")
     spelled = [[tokenizer.token(i), tokenizer.decode([i])] for i in range(tokenizer.vocabulary_size)]
     (folder / "tokens.json").write_text(json.dumps({"mask_id": tokenizer.mask_id, "tokens": spelled}))
     _write_golden(folder, kit, texts, head, tokenizer, random)
-    _write_list(folder, artefacts, task.outputs, kit.temperature)
+    _write_list(folder, artefacts, task.outputs, kit)
+
+
+def _answers(head: Head, prepared: Prepared, outputs: Sequence[Matrix], kit: Kit, number: int) -> list[Answer]:
+    """What a file answers, by its number: the outputs are the same, its temperature and its threshold are not."""
+    sure = kit.confidence(number)
+    answers = head.answers([tempered(m, sure.temperature if sure else 1) for m in outputs], prepared)
+    return marked(answers, [kit.threshold(number)] * len(answers))
 
 
 def _texts(kit: Kit, random: np.random.Generator) -> list[Text]:
@@ -168,12 +201,16 @@ def _matrix(row: Encoded, head: Head, tokenizer: TextTokenizer, columns: int, ra
 
 
 def _cases(
-    prepared: Prepared, outputs: Sequence[Matrix], answers: Sequence[Answer], tokenizer: TextTokenizer
+    prepared: Prepared, outputs: Sequence[Matrix], answers: Sequence[Sequence[Answer]], tokenizer: TextTokenizer
 ) -> list[dict[str, Any]]:
     out = []
-    for example, numbers, answer in zip(prepared.examples, prepared.rows_of(), answers, strict=True):
+    for example, numbers, of_files in zip(
+        prepared.examples, prepared.rows_of(), zip(*answers, strict=True), strict=True
+    ):
         rows = [_row(prepared.encoded[i], outputs[i]) for i in numbers]
-        out.append({"input": [example.text, example.pair], "rows": rows, "answer": _plain(answer)})
+        unknown = {path: bool(getattr(a, "unknown", None)) for path, a in zip(MODELS, of_files, strict=True)}
+        told = {"answer": _plain(of_files[0]), "unknown": unknown}
+        out.append({"input": [example.text, example.pair], "rows": rows, **told})
     return out
 
 
@@ -248,7 +285,7 @@ def fake_answer(encoded: Encoded, head: Head, tokenizer: TextTokenizer, kit: Kit
     return (chosen[:, None] / 100 + np.arange(width)).astype(np.float32)
 
 
-def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str], temperature: float | None) -> None:
+def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str], kit: Kit) -> None:
     names = ("input_ids", "attention_mask", "token_type_ids")
     files: list[FileRecord] = []
     for number, (path, (format, scheme, runtime)) in enumerate(MODELS.items()):
@@ -270,7 +307,7 @@ def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str], temp
                 default=path == next(iter(MODELS)),
                 status=Status.PASSED,
                 signature=signature,
-                confidence=None if temperature is None else Confidence(temperature=temperature + number),
+                confidence=kit.confidence(number),
             )
         )
     kinds = {"config.json": Kind.CONFIG, "tokenizer.json": Kind.TOKENIZER, FILE_NAME: Kind.GOLDEN}

@@ -7,9 +7,16 @@ from pathlib import Path
 
 from clients.conftest import write_model
 
+import pocketbert
 from pocketbert import ExportOptions, api
+from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.compare.golden import FILE_NAME as GOLDEN_FILE
+from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
+from pocketbert.core.predict.answers import Prediction
+from pocketbert.core.predict.confidence import Confidence
 from pocketbert.core.tasks import TaskName
+from pocketbert.pipeline.formats.snippets import kotlin
 from support.clients import LENGTH, answers, plain, texts_of
 from support.tiny import tiny_classifier
 from support.tiny_tokenizers import write_tokenizer
@@ -42,6 +49,21 @@ def write_phones(folder: Path) -> None:
         phone = api.export(str(source), folder / task, options)
         write_answers(phone, "onnx/model.onnx", task, folder / f"{task}.answers.jsonl")
         write_answers(phone, APP_FILE, task, folder / f"{task}.app_answers.jsonl")
+        if deep:
+            write_threshold_code(phone, folder / f"{task}.unknown.md")
+
+
+def write_threshold_code(phone: Path, destination: Path) -> None:
+    """Write the card's Kotlin code for a file with a threshold, which the middle one of the golden rows has."""
+    artefacts = read_artefacts(phone)
+    record = next(r for r in artefacts.models() if r.path == "onnx/model_int8.onnx")
+    texts = [row.text for row in read_golden(phone / GOLDEN_FILE) if isinstance(row.text, str)]
+    answered = pocketbert.load(phone, file=record.path).predict(texts)
+    sure = sorted(a.score for a in answered if isinstance(a, Prediction))
+    least = round(sure[len(sure) // 2] - 1e-3, 4)
+    confidence = Confidence(temperature=record.temperature, unknown=least)
+    code = kotlin.onnx(artefacts, record.model_copy(update={"confidence": confidence}))
+    destination.write_text(f"{least}\n{code}\n", encoding="utf-8")
 
 
 def write_assets(folder: Path) -> None:

@@ -276,12 +276,13 @@ def test_the_calibration_error_is_shown_without_and_with_the_temperature():
     errors = {"measured_on": "eval", "rows": 100, "error_before": 0.05314, "error": 0.012}
     rows = [
         row("a", temperature=1.425, fitted_rows=1500, **errors),
+        row("c", unknown=0.7125, unknown_rows=900, answered=0.815, answered_accuracy=0.9625, **errors),
         row("b", note="no training rows are held out (data.holdout)", **{**errors, "error": 0.05314}),
     ]
     data = ReportData(title="t", task=CLASSIFICATION, machine=machine(), rows=rows)
     text = Page(render_report(data)).text
     assert "5.31 % → 1.20 % (temperature 1.425)" in text
-    assert text.count("5.31 %") == 2
+    assert "0.7125: 81.5 %, of which 96.2 % right" in text
     assert "fitted for each file on 1,500 held-out rows" in text
     assert "No temperature was fitted: no training rows are held out (data.holdout)." in text
     assert ReportData.model_validate_json(data.model_dump_json()) == data

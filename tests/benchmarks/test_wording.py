@@ -2,6 +2,7 @@ import pytest
 
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.statistics import Ratio
+from pocketbert.core.predict.confidence import Confidence
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,17 @@ def test_others():
     )
     assert (wording.length("text"), wording.length(64)) == ("real text", "64 tokens")
     assert (wording.count(22_713_216), wording.count(950_000), wording.count(7)) == ("22.7 M", "950 k", "7")
+
+
+def test_thresholds_are_told_with_what_they_do() -> None:
+    figures = {"measured_on": "eval", "unknown": 0.7125, "unknown_rows": 900, "answered": 0.815}
+    told = Confidence(answered_accuracy=0.9625, **figures)
+    assert wording.selective(told, "eval") == "0.7125: 81.5 %, of which 96.2 % right"
+    assert wording.selective(Confidence(**figures), "eval") == "0.7125: 81.5 %"
+    assert wording.selective(told, "holdout") == wording.selective(None, "eval") == wording.NONE
+    assert wording.selective(Confidence(measured_on="eval"), "eval") == wording.NONE
+    lost = Confidence(unknown_note="900 held-out rows do not show it")
+    assert wording.fitted([told, lost]) == (
+        "Thresholds for unknown answers were fitted for each file on 900 held-out rows. "
+        "No threshold for unknown answers was fitted: 900 held-out rows do not show it."
+    )

@@ -244,12 +244,13 @@ def test_the_answers_are_those_of_the_files(both: Path) -> None:
     assert names == {"model.onnx", "model.tflite"}
 
 
-def test_answers_have_the_temperature_of_the_file_that_computed_them(both: Path) -> None:
+def test_answers_have_temperature_and_threshold_of_the_file_that_computed_them(both: Path) -> None:
     temperatures = {"onnx/model.onnx": 2.0, "tflite/model.tflite": 3.0}
     listed = json.loads((both / "artifacts.json").read_text())
     for record in listed["files"]:
         if record["path"] in temperatures:
-            record["confidence"] = {"temperature": temperatures[record["path"]]}
+            temperature = temperatures[record["path"]]
+            record["confidence"] = {"temperature": temperature, "unknown": 0.9999 if temperature == 2 else 0.0001}
     (both / "artifacts.json").write_text(json.dumps(listed))
     quick = pocketbert.load(both, scheme="fp32", engine="fastest", threads=1)
     predictor = quick.predictor
@@ -264,6 +265,7 @@ def test_answers_have_the_temperature_of_the_file_that_computed_them(both: Path)
         logits = quick.outputs(["a good film"])[0][0].astype(np.float64) / temperatures[path]
         powers = np.exp(logits - logits.max())
         assert list(answer.scores.values()) == pytest.approx((powers / powers.sum()).tolist(), abs=1e-6)
+        assert answer.unknown is (temperatures[path] == 2)
 
 
 def test_a_race_is_run_once_per_files_and_machine(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:

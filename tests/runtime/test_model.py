@@ -110,6 +110,26 @@ def test_the_threshold_is_compared_with_the_probability_after_the_temperature(ph
         load(phone)
 
 
+def test_a_file_with_another_threshold_answers_differently(phone: Path) -> None:
+    text = SENTENCES[0]
+    [fp32], [int8] = (load(phone, scheme).predict(text) for scheme in ("fp32", "int8"))
+    assert isinstance(fp32, Prediction)
+    assert isinstance(int8, Prediction)
+    above, below = round(fp32.score + 0.001, 4), round(int8.score - 0.001, 4)
+    changed_record(phone, "onnx/model.onnx", confidence={"unknown": above})
+    changed_record(phone, "onnx/model_int8.onnx", confidence={"unknown": below})
+    assert load(phone, "fp32").predict(text)[0].fields()["unknown"] is True
+    assert load(phone, "int8").predict(text)[0].fields()["unknown"] is False
+    content = json.loads((phone / "artifacts.json").read_text())
+    change(phone, processing={**content["processing"], "unknown": 0.9999})  # of files without a threshold
+    assert load(phone, "int8").predict(text)[0].fields()["unknown"] is False
+    changed_record(phone, "onnx/model_int8.onnx", confidence={})
+    assert load(phone, "int8").predict(text)[0].fields()["unknown"] is True
+    changed_record(phone, "onnx/model.onnx", confidence={"unknown": 1.5})
+    with pytest.raises(InputError, match="confidence.unknown"):
+        load(phone)
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 1e9, "NaN", "hot"])
 def test_a_temperature_that_is_none_is_refused(phone: Path, wrong: Any) -> None:
     changed_record(phone, "onnx/model.onnx", confidence={"temperature": wrong})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pocketbert.cli.options import listed
 from pocketbert.cli.output import print_table
@@ -17,22 +18,39 @@ if TYPE_CHECKING:
 _NONE = "-"
 
 
-def budget_options(budget: str | None, data: DataSource | None, formats: str | None) -> BudgetOptions | None:
+def budget_options(
+    budget: str | None, data: DataSource | None, formats: str | None, answer: Sequence[str] = ()
+) -> BudgetOptions | None:
     """Read the options of a search; None without a budget.
+
+    Args:
+        budget: Limits.
+        data: Labelled rows.
+        formats: Formats to choose files of.
+        answer: Settings of temperature and threshold, each ``KEY=VALUE``.
 
     Raises:
         InputError: Listing every problem of the limits, or the options that have no meaning without a budget.
     """
     from pocketbert.core.recipe.budget import parse_budget
-    from pocketbert.pipeline.options import BudgetOptions
+    from pocketbert.core.recipe.file import option_values
+    from pocketbert.pipeline.inputs import SURE
+    from pocketbert.pipeline.options import AnswerOptions, BudgetOptions
 
     if budget is None:
-        lost = [flag for flag, value in (("--data", data), ("--format", formats)) if value is not None]
+        given = {"--data": data, "--format": formats, "--answer": answer or None}
+        lost = [flag for flag, value in given.items() if value is not None]
         if lost:
             raise InputError([Problem(flag, "has no meaning without --budget.", "Leave it out.") for flag in lost])
         return None
     limits = parse_budget(listed(budget), "--budget")
-    return BudgetOptions(limits=limits, data=data, formats=listed(formats) if formats is not None else None)
+    settled = option_values(answer, "--answer")
+    wrong = [f"--answer {key}" for key in settled if key not in SURE]
+    if wrong:
+        fix = f"Set {' or '.join(SURE)}; the folder decides the others."
+        raise InputError([Problem(flag, "is decided by the folder that is read.", fix) for flag in wrong])
+    chosen = listed(formats) if formats is not None else None
+    return BudgetOptions(limits=limits, data=data, formats=chosen, answer=cast(AnswerOptions, settled))
 
 
 def checked_output(model: Path, output: Path | None, inside: bool) -> Path:

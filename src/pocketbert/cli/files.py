@@ -256,6 +256,7 @@ def quantize(
             "--format", help="With --budget: choose a file of these formats only, comma-separated; default: all."
         ),
     ] = None,
+    answer: options.FittedAnswer = None,
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
@@ -274,7 +275,7 @@ def quantize(
     def rows(path: Path | None) -> DataSource | None:
         return options.rows(path, text, text_pair, label, max_line_mb, max_rows) if path is not None else None
 
-    inside = budget_options(budget, rows(data), formats)
+    inside = budget_options(budget, rows(data), formats, answer or ())
     output = checked_output(model, output, inside is not None)
     schemes = listed(scheme) if scheme is not None else None
     chosen = options.choices(roles)

@@ -130,6 +130,15 @@ Text = Annotated[
     sets("--text", "Read the text from this column; default: found by its name or its content.", "data.eval.text"),
 ]
 TextPair = Annotated[str | None, sets("--text-pair", "Read the second text from this column.", "data.eval.text_pair")]
+FittedAnswer = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--answer",
+        metavar="KEY=VALUE",
+        help="With --budget: set temperature or unknown for the new files, instead of fitting the temperature; "
+        "unknown.accuracy=0.95 fits a threshold for each file. The rows that choose the files are fitted on. May be repeated.",
+    ),
+]
 Label = Annotated[
     str | None,
     sets("--label", "Read the label from this column; default: found by its name or its content.", "data.eval.label"),

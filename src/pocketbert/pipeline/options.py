@@ -18,7 +18,8 @@ class AnswerOptions(TypedDict, total=False):
     Attributes:
         thresholds: multi-label: probability from which a label is given, one number or one for each label.
         temperature: text-classification: what logits are divided by before the softmax.
-        unknown: text-classification: probability below which an answer is marked as unknown.
+        unknown: text-classification: probability below which an answer is marked as unknown, or ``{"accuracy": 0.95}`` to fit
+            one for each file.
         stride: question-answering: tokens that two windows of a long context share.
         answer_length: question-answering: longest answer in tokens.
         null_answers: question-answering: whether a question may have no answer.
@@ -28,7 +29,7 @@ class AnswerOptions(TypedDict, total=False):
 
     thresholds: float | list[float]
     temperature: float
-    unknown: float
+    unknown: float | dict[str, float]
     stride: int
     answer_length: int
     null_answers: bool
@@ -110,11 +111,14 @@ class BudgetOptions:
         limits: What a file may cost; see `pocketbert.core.recipe.budget`.
         data: Labelled rows: one half of them chooses, the other half scores what was chosen.
         formats: Formats to choose a file of; None for all of the folder.
+        answer: Temperature and "unknown" threshold of the files, where these are not fitted as in the folder that is read:
+            ``{"unknown": {"accuracy": 0.95}}`` fits a threshold for each file on the rows that choose.
     """
 
     limits: BudgetSection
     data: DataSource | None = None
     formats: Sequence[str] | None = None
+    answer: AnswerOptions = field(default_factory=lambda: AnswerOptions())
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, quantized_step
 from pocketbert.pipeline.formats.recipe_files import open_run_model
 from pocketbert.pipeline.formats.run_model import RunModel, open_weights
+from pocketbert.pipeline.gates.confidence import settled_by
 from pocketbert.pipeline.gates.confusions import confusions_of
 from pocketbert.pipeline.gates.student import STUDENT, judged
 from pocketbert.pipeline.gates.verification import Verification
@@ -35,7 +36,7 @@ from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn import training, vocabulary
 from pocketbert.pipeline.learn.augmenting import write_copies
 from pocketbert.pipeline.learn.corpora import write_corpora
-from pocketbert.pipeline.learn.data import RunData, calibration_rows, check_files, load_data
+from pocketbert.pipeline.learn.data import RunData, calibration_rows, check_files, check_threshold, load_data
 from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
 from pocketbert.pipeline.learn.first_look import check_head, is_local
 from pocketbert.pipeline.learn.stages import Learning
@@ -158,6 +159,7 @@ class Run:
         require_for(self.recipe, until)
         if until is None:
             self.inputs.check_exported()
+            check_threshold(self.recipe, self.__dict__.get("data"))  # rows are read by the step that needs them
         steps = self._steps_until(until)  # before the lock: a model that is not there leaves no folder behind
         with self.folder.locked():
             self.folder.hash(steps)
@@ -192,6 +194,7 @@ class Run:
         """
         check_files(self.recipe.data)
         self.inputs.check_exported()
+        check_threshold(self.recipe, None)
         check_head(self.recipe, self.model)
         steps = self._steps_until(until)
         self.folder.refuse_foreign()
@@ -298,14 +301,14 @@ class Run:
 
     def verify(self) -> Verification:
         """Put the files of the run folder through all gates."""
-        given = self.recipe.answer.temperature
         evidence = replace(
             recorded_evidence(self.path / "golden", self.weights, self.length),
             sets=self.eval_sets(),
             teacher=read_training(self.path / "teacher").score,
             reference=read_training(self.weights).score,
             labels=self.data.labels.names if self.task.names_labels else None,
-            temperatures=dict.fromkeys((f.path for f in self.files), given) if given is not None else {},
+            settled=dict.fromkeys((f.path for f in self.files), settled_by(self.recipe.answer)),
+            selection=self.data.selection,
         )
         model = self.exported
         result = verify_files(run_subjects(model, model.files), evidence, self.recipe.verify)

@@ -309,7 +309,7 @@ def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[
             title="verify",
             output="verify.json",
             settings={},
-            gates={"verify": dumped(recipe.verify), "answer": {"temperature": recipe.answer.temperature}},
+            gates={"verify": dumped(recipe.verify), "answer": recipe.answer.model_dump(mode="json", include={*SURE})},
             needs=("golden",),
             make=make.verify,
             libraries=engines,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.heads import AnswerSettings, head_of
-from pocketbert.core.predict.answers import Prediction
+from pocketbert.core.heads import head_of
+from pocketbert.core.predict.answers import Prediction, marked
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 
@@ -113,7 +113,8 @@ def test_an_answer_below_the_threshold_is_unknown(rows: Any, folder: Any) -> Non
     made = HEAD.prepare(rows(("good", None), ("bad", None)), TextTokenizer(folder, 8), "texts", labelled=False)
     logits = [np.array([[0.0, 0.0, np.log(2.0)]], np.float32), np.array([[0.0, 0.0, 5.0]], np.float32)]
     for least, expected in ((None, [None, None]), (0.45, [False, False]), (0.6, [True, False]), (0.99, [True, True])):
-        head = head_of(HEAD.task, Labels(NAMES), AnswerSettings(unknown=least))
-        found = head.answers(logits, made)
+        found = marked(HEAD.answers(logits, made), [least, least])
         assert [a.unknown for a in found if isinstance(a, Prediction)] == expected
         assert [a.label for a in found if isinstance(a, Prediction)] == ["good", "good"]
+    of_files = marked(HEAD.answers(logits, made), [0.6, None])
+    assert [a.unknown for a in of_files if isinstance(a, Prediction)] == [True, None]

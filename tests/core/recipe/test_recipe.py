@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.heads import AnswerSettings
 from pocketbert.core.recipe.quantize import QuantizedFile, QuantizeSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
@@ -93,6 +94,30 @@ def test_a_temperature_is_for_one_label_of_several() -> None:
     for wrong in (0, -1, float("inf"), float("nan")):
         with pytest.raises(ValidationError, match="temperature"):
             recipe(answer={"temperature": wrong})
+
+
+def test_a_threshold_is_given_or_fitted_for_an_accuracy() -> None:
+    given, fitted = recipe(answer={"unknown": 0.5}).answer, recipe(answer={"unknown": {"accuracy": 0.95}}).answer
+    assert (given.unknown_below, given.unknown_accuracy) == (0.5, None)
+    assert (fitted.unknown_below, fitted.unknown_accuracy) == (None, 0.95)
+    assert recipe(answer={"unknown": {"below": 0.5}}).answer == given
+    for settings in (given, fitted, recipe().answer):
+        assert AnswerSettings.model_validate(settings.model_dump(mode="json")) == settings
+    assert recipe().answer.unknown is None
+    for task in ("multi-label", "token-classification", "feature-extraction"):
+        with pytest.raises(ValidationError, match=f"answer.unknown: has no meaning for {task}, only for text-class"):
+            recipe(task=task, answer={"unknown": {"accuracy": 0.9}})
+    both = "takes either below, a probability, or accuracy, a share of right labels"
+    for wrong, why in (
+        ({}, both),
+        ({"below": 0.5, "accuracy": 0.9}, both),
+        (95, "less than 1"),
+        (True, "valid number"),
+    ):
+        with pytest.raises(ValidationError, match=why):
+            recipe(answer={"unknown": wrong})
+    with pytest.raises(ValidationError, match="keep"):
+        recipe(answer={"unknown": {"keep": 0.95}})
 
 
 @pytest.mark.parametrize("opset", [17, 21])

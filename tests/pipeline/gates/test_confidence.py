@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
@@ -21,10 +22,11 @@ from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import Prepared, head_of
 from pocketbert.core.predict.confidence import Confidence, fit_temperature, logits_of
 from pocketbert.core.predict.score import probabilities
+from pocketbert.core.predict.threshold import fit_threshold
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.gate import Subject
-from pocketbert.pipeline.gates.confidence import confidence_of
+from pocketbert.pipeline.gates.confidence import Settled, confidence_of, unknown_gates
 from pocketbert.pipeline.gates.selftest import read_selftest
 from pocketbert.pipeline.gates.verification import told_confidence
 from support.commands import completed_run
@@ -65,7 +67,7 @@ EVAL, HELD = rows("eval", 2.0), rows("holdout", 2.0)
 
 
 def test_the_temperature_comes_from_the_held_out_rows_and_the_error_from_the_others() -> None:
-    found = confidence_of(subject(), [EVAL, HELD], None)
+    found = confidence_of(subject(), [EVAL, HELD])
     assert found is not None
     held, logits = HELD
     assert found.temperature == fit_temperature(np.concatenate(logits), np.asarray(held.rows.truth)).temperature
@@ -78,7 +80,7 @@ def test_the_temperature_comes_from_the_held_out_rows_and_the_error_from_the_oth
 
 def test_rows_that_decide_the_score_move_no_temperature() -> None:
     other = rows("eval", 0.5)
-    first, second = (confidence_of(subject(), [s, HELD], None) for s in (EVAL, other))
+    first, second = (confidence_of(subject(), [s, HELD]) for s in (EVAL, other))
     assert first is not None
     assert second is not None
     assert first.temperature == second.temperature
@@ -86,23 +88,83 @@ def test_rows_that_decide_the_score_move_no_temperature() -> None:
 
 
 def test_without_held_out_rows_nothing_is_fitted_and_the_reason_is_told() -> None:
-    found = confidence_of(subject(), [EVAL], None)
+    found = confidence_of(subject(), [EVAL])
     assert found is not None
     assert (found.temperature, found.fitted_rows) == (1.0, 0)
     assert found.note == "no training rows are held out (data.holdout)"
     assert found.error == found.error_before
-    few = confidence_of(subject(), [EVAL, rows("holdout", 2.0, 20)], None)
+    few = confidence_of(subject(), [EVAL, rows("holdout", 2.0, 20)])
     assert few is not None
     assert few.note.startswith("20 held-out rows are too few")
     assert (few.temperature, few.fitted_rows) == (1.0, 0)
 
 
 def test_a_known_temperature_is_measured_and_not_fitted() -> None:
-    found = confidence_of(subject(), [EVAL, HELD], 3.0)
+    found = confidence_of(subject(), [EVAL, HELD], Settled(3.0))
     assert found is not None
     assert (found.temperature, found.fitted_rows, found.note) == (3.0, 0, "")
-    assert confidence_of(subject(), [], 3.0) == Confidence(temperature=3.0)
-    assert confidence_of(subject(), [], 1.0) is None is confidence_of(subject(), [], None)
+    assert confidence_of(subject(), [], Settled(3.0)) == Confidence(temperature=3.0)
+    assert confidence_of(subject(), [], Settled(1.0)) is None is confidence_of(subject(), [])
+
+
+def test_the_threshold_comes_from_the_held_out_rows_and_its_worth_from_the_others() -> None:
+    found = confidence_of(subject(), [EVAL, HELD], Settled(accuracy=0.75))
+    assert found is not None
+    held, logits = HELD
+    scores = probabilities(np.concatenate(logits).astype(np.float64) / found.temperature, ScoreFunction.SOFTMAX)
+    right = scores.argmax(-1) == np.asarray(held.rows.truth)
+    assert found.unknown == fit_threshold(scores.max(-1), right, 0.75).value
+    assert found.unknown is not None
+    assert (found.unknown_rows, found.unknown_note) == (600, "")
+    other = confidence_of(subject(), [rows("eval", 0.5), HELD], Settled(accuracy=0.75))
+    assert other is not None
+    assert other.unknown == found.unknown
+    rows_, kept = EVAL
+    told = probabilities(np.concatenate(kept).astype(np.float64) / found.temperature, ScoreFunction.SOFTMAX)
+    sure = told.max(-1) >= found.unknown
+    assert found.answered == pytest.approx(sure.mean())
+    hits = told.argmax(-1) == np.asarray(rows_.rows.truth)
+    assert found.answered_accuracy == pytest.approx(hits[sure].mean())
+    assert found.answered_accuracy > hits.mean() + 0.03
+    [gate] = unknown_gates("onnx/model.onnx", found, Settled(accuracy=0.75))
+    assert (gate.passed, gate.value, gate.bound) == (True, found.unknown, 0.75)
+    assert f"unknown below {found.unknown:g}: answers {found.answered:.1%}"[:-1] in told_confidence(found)
+
+
+def test_a_file_that_is_less_sure_gets_another_threshold() -> None:
+    held, logits = HELD
+    noise = np.random.default_rng(1).normal(0, 2, (600, 1, 3)).astype(np.float32)
+    changed = (held, [m + n for m, n in zip(logits, noise, strict=True)])
+    sharp, dull = (confidence_of(subject(), [EVAL, s], Settled(accuracy=0.8)) for s in (HELD, changed))
+    assert sharp is not None
+    assert dull is not None
+    assert (sharp.temperature, sharp.unknown) != (dull.temperature, dull.unknown)
+    assert unknown_gates("a", dull, Settled(accuracy=0.8))[0].passed == (dull.unknown is not None)
+
+
+def test_a_threshold_that_cannot_be_fitted_fails_its_gate_with_the_nearest_accuracy() -> None:
+    for sets, why in (
+        ([EVAL, HELD], "600 held-out rows do not show an accuracy of 0.999"),
+        ([EVAL], "no training rows are"),
+    ):
+        found = confidence_of(subject(), sets, Settled(accuracy=0.999))
+        assert found is not None
+        assert found.unknown is None
+        [gate] = unknown_gates("onnx/model.onnx", found, Settled(accuracy=0.999))
+        assert not gate.passed
+        assert why in gate.failure
+        assert "Ask for less (answer.unknown.accuracy)" in gate.failure
+    assert unknown_gates("onnx/model.onnx", found, Settled()) == []
+    assert unknown_gates("onnx/model.onnx", None, Settled(accuracy=0.9)) == []
+
+
+def test_a_threshold_that_is_given_is_measured() -> None:
+    found = confidence_of(subject(), [EVAL], Settled(temperature=2.0, unknown=0.8))
+    assert found is not None
+    assert (found.unknown, found.unknown_rows) == (0.8, 0)
+    assert found.answered is not None
+    assert 0 < found.answered < 1
+    assert confidence_of(subject(), [], Settled(unknown=0.8)) == Confidence(unknown=0.8)
 
 
 def test_a_file_with_the_softmax_inside_gets_the_same_temperature() -> None:
@@ -110,8 +172,8 @@ def test_a_file_with_the_softmax_inside_gets_the_same_temperature() -> None:
         (s, [probabilities(m, ScoreFunction.SOFTMAX).astype(np.float32) for m in kept]) for s, kept in (EVAL, HELD)
     ]
     plain, other = (
-        confidence_of(subject(), [EVAL, HELD], None),
-        confidence_of(subject(output="probabilities"), inside, None),
+        confidence_of(subject(), [EVAL, HELD]),
+        confidence_of(subject(output="probabilities"), inside),
     )
     assert plain is not None
     assert other is not None
@@ -121,13 +183,13 @@ def test_a_file_with_the_softmax_inside_gets_the_same_temperature() -> None:
 
 @pytest.mark.parametrize("task", [t for t in TaskName if t is not TaskName.TEXT_CLASSIFICATION])
 def test_other_tasks_have_none(task: TaskName) -> None:
-    assert confidence_of(subject(task), [EVAL, HELD], None) is None
+    assert confidence_of(subject(task), [EVAL, HELD], Settled(unknown=0.5)) is None
 
 
 def test_numbers_that_are_not_finite_have_no_error() -> None:
     broken = [m.copy() for m in EVAL[1]]
     broken[0][:] = np.nan
-    found = confidence_of(subject(), [(EVAL[0], broken), HELD], None)
+    found = confidence_of(subject(), [(EVAL[0], broken), HELD])
     assert found is not None
     assert found.error is None
     assert told_confidence(found) == "" == told_confidence(None)
@@ -165,6 +227,7 @@ def test_a_temperature_of_the_recipe_reaches_the_whole_folder(warm: Path, finish
         assert a.fields()["label"] == b.fields()["label"]
         assert a.fields()["score"] < b.fields()["score"]
         assert a.fields()["unknown"] == (a.fields()["score"] < 0.4)
+        assert {own.artefacts.unknown_below(r) for r in phone.models()} == {0.4}
         assert "unknown" not in b.fields()
         values = told.answers[own.file].values
         assert list(a.scores.values()) == pytest.approx(values, abs=1e-3)  # type: ignore[attr-defined]
@@ -182,7 +245,8 @@ def test_the_code_of_the_card_answers_as_predict_does(warm: Path, monkeypatch: p
     with contextlib.redirect_stdout(printed):
         exec(found[1], {})
     [answer] = pocketbert.load(warm / "phone").predict(["your text"])
-    assert printed.getvalue().split("'")[1] == answer.fields()["label"]
+    given = ast.literal_eval(printed.getvalue())[0]
+    assert given == (None if answer.fields()["unknown"] else answer.fields()["label"])
     assert float(printed.getvalue().split(", ")[1].rstrip(")\n")) == pytest.approx(answer.fields()["score"], abs=1e-4)
 
 
@@ -205,9 +269,9 @@ def test_the_temperature_of_another_file_is_caught(
 
 
 @pytest.mark.slow
-def test_a_run_with_held_out_rows_fits_a_temperature_for_each_file(task: Any, tmp_path: Path) -> None:
+def test_a_run_with_held_out_rows_fits_temperature_and_threshold_for_each_file(task: Any, tmp_path: Path) -> None:
     steps = ["teacher.finetune.steps=60", "distill.0.steps=30", "verify.max_drop=0.2"]
-    completed_run(tmp_path / "run", task.recipe, "data.holdout=200", *steps)
+    completed_run(tmp_path / "run", task.recipe, "data.holdout=200", "answer.unknown.accuracy=0.6", *steps)
     found = {r.path: r.confidence for r in read_artefacts(tmp_path / "run" / "phone").models()}
     assert len(found) == 2
     for confidence in found.values():
@@ -219,4 +283,6 @@ def test_a_run_with_held_out_rows_fits_a_temperature_for_each_file(task: Any, tm
             "",
         )
         assert confidence.temperature != 1
+        assert confidence.unknown_rows == 200
+        assert confidence.answered is not None
     assert "200 held-out rows" in (tmp_path / "run" / "report.html").read_text()

@@ -167,7 +167,8 @@ class ModelRecord(MadeFor, FileRecord):
         lineage: sha256 of the weights it was made from.
         scores: Measured scores by set (``eval``, ``holdout``).
         seen_right: Engines that passed its golden rows.
-        confidence: Temperature of its softmax, and how right the probabilities are (text-classification).
+        confidence: Temperature of its softmax, how right the probabilities are, and below which one an answer is unknown
+            (text-classification).
         weights: What was made of each weight, where the recipe left some as they were exported.
     """
 
@@ -214,7 +215,9 @@ class Processing(_Record):
         score: Turns logits into scores.
         stride: Overlap of windows over long texts (question answering).
         thresholds: Per-label decision thresholds (multi-label).
-        unknown: Probability below which an answer is marked as unknown (text-classification); None for never.
+        unknown: Probability below which an answer of any file is marked as unknown (text-classification); None where there is
+            none, or each file has its own (`ModelRecord.confidence`).
+        unknown_accuracy: Accuracy among the other answers that the files' own thresholds were fitted for.
         pooling: How token states become one vector, inside the files (embeddings): ``mean`` or ``cls``.
         normalize: Whether it is divided by its length, inside the files (embeddings).
         answer_length: Longest answer in tokens (question answering).
@@ -228,6 +231,7 @@ class Processing(_Record):
     stride: Length | None = None
     thresholds: list[Share] | None = None
     unknown: Share | None = None
+    unknown_accuracy: Share | None = None
     pooling: PoolingKind | None = None
     normalize: bool | None = None
     answer_length: Length | None = None
@@ -237,7 +241,7 @@ class Processing(_Record):
         """How outputs become answers, as the heads want it."""
         given = {
             "thresholds": self.thresholds,
-            "unknown": self.unknown,
+            "unknown": {"accuracy": self.unknown_accuracy} if self.unknown_accuracy is not None else self.unknown,
             "stride": self.stride,
             "answer_length": self.answer_length,
             "null_answers": self.null_answers,
@@ -300,6 +304,11 @@ class Artefacts(_Record):
             raise ValueError("a label occurs twice")
         return labels
 
+    def unknown_below(self, record: ModelRecord) -> float | None:
+        """Probability below which an answer of a file is unknown; None for never."""
+        own = record.confidence.unknown if record.confidence is not None else None
+        return self.processing.unknown if own is None else own
+
     def models(self) -> list[ModelRecord]:
         """Model files, aliases left out."""
         return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is None]
@@ -319,6 +328,7 @@ class Artefacts(_Record):
 _OF_TASK: dict[str, tuple[TaskName, ...]] = {
     "thresholds": (TaskName.MULTI_LABEL,),
     "unknown": (TaskName.TEXT_CLASSIFICATION,),
+    "unknown_accuracy": (TaskName.TEXT_CLASSIFICATION,),
     "stride": (TaskName.QUESTION_ANSWERING,),
     "answer_length": (TaskName.QUESTION_ANSWERING,),
     "null_answers": (TaskName.QUESTION_ANSWERING,),

@@ -24,11 +24,10 @@ class ClassificationHead(Labelled):
     Args:
         task: Its row of the table.
         labels: Label names in order of their ids.
-        unknown: Probability below which an answer is marked as unknown; None for never.
     """
 
-    def __init__(self, task: Task, labels: Labels, unknown: float | None = None) -> None:
-        self.task, self.labels, self.unknown = task, labels, unknown
+    def __init__(self, task: Task, labels: Labels) -> None:
+        self.task, self.labels = task, labels
 
     def _gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
         """Label ids, int64 [N]."""
@@ -46,14 +45,8 @@ class ClassificationHead(Labelled):
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """The most probable label of each text."""
         scores = np.concatenate(list(outputs)) if inside else probabilities(whole(outputs), self.task.score)
-        names, least = self.labels.names, self.unknown
+        names = self.labels.names
         return [
-            Prediction(
-                names[b],
-                float(s[b]),
-                dict(zip(names, map(float, s), strict=True)),
-                e.truncated,
-                None if least is None else bool(s[b] < least),
-            )
+            Prediction(names[b], float(s[b]), dict(zip(names, map(float, s), strict=True)), e.truncated)
             for s, b, e in zip(scores, scores.argmax(-1), prepared.encoded, strict=True)
         ]

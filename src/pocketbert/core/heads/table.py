@@ -30,7 +30,7 @@ def head_of(task: Task, labels: Labels, settings: AnswerSettings | None = None) 
     own = settings or AnswerSettings()
     match task.name:
         case TaskName.TEXT_CLASSIFICATION:
-            return ClassificationHead(task, labels, own.unknown)
+            return ClassificationHead(task, labels)
         case TaskName.MULTI_LABEL:
             return MultiLabelHead(task, labels, thresholds_of(own, len(labels)))
         case TaskName.REGRESSION:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,8 +42,8 @@ class Prediction:
         score: Its probability.
         scores: Probability of every label.
         truncated: See `Answer`.
-        unknown: Whether the probability lies below the folder's threshold (`processing.unknown`), so that the label should not
-            be believed; None where the folder has no threshold.
+        unknown: Whether the probability lies below the threshold of the file that computed it, so that the label should not be
+            believed; None where it has no threshold.
     """
 
     label: str
@@ -52,7 +53,7 @@ class Prediction:
     unknown: bool | None = None
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`; ``unknown`` is there where the folder has a threshold."""
+        """See `Answer`; ``unknown`` is there where the file has a threshold."""
         out: dict[str, Any] = {"label": self.label, "score": round(self.score, 6)}
         if self.unknown is not None:
             out["unknown"] = self.unknown
@@ -238,6 +239,20 @@ class Embedding:
         """See `Answer`."""
         shown = " ".join(f"{v:.4f}" for v in self.vector[:6])
         return f"[{shown} ... {len(self.vector)} numbers]"
+
+
+def marked(answers: Sequence[Answer], thresholds: Sequence[float | None]) -> list[Answer]:
+    """Say of each label whether it is unknown.
+
+    Args:
+        answers: One per text; those that are no `Prediction` stay as they are.
+        thresholds: Probability below which each is unknown; None for never. Files have different ones, and a text is computed by
+            one of several where they take turns.
+    """
+    return [
+        replace(a, unknown=a.score < least) if isinstance(a, Prediction) and least is not None else a
+        for a, least in zip(answers, thresholds, strict=True)
+    ]
 
 
 def _ranked(scores: dict[str, float]) -> list[tuple[str, float]]:

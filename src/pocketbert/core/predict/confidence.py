@@ -38,6 +38,11 @@ class Confidence(BaseModel):
         rows: Rows of that set.
         error_before: Expected calibration error of the softmax without the temperature, as a fraction.
         error: The same with the temperature.
+        unknown: Probability, at the temperature, below which an answer of this file is unknown; None for never.
+        unknown_rows: Held-out rows that it was fitted on; 0 where it was not fitted.
+        unknown_note: Why none was fitted, where one was asked for; empty otherwise.
+        answered: Share of the rows whose answer is not unknown.
+        answered_accuracy: Share of right labels among these; None where there are none.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -49,6 +54,11 @@ class Confidence(BaseModel):
     rows: Annotated[int, Field(ge=0)] = 0
     error_before: Share | None = None
     error: Share | None = None
+    unknown: Share | None = None
+    unknown_rows: Annotated[int, Field(ge=0)] = 0
+    unknown_note: str = ""
+    answered: Share | None = None
+    answered_accuracy: Share | None = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from pocketbert.pipeline.direct.search import (
 )
 from pocketbert.pipeline.export_recipe import export_recipe, naming_flags
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.inputs import Inputs
+from pocketbert.pipeline.inputs import SURE, Inputs
+from pocketbert.pipeline.learn.data import check_threshold
 from pocketbert.pipeline.options import BudgetOptions, ExportOptions
 from pocketbert.pipeline.phone.recording import write_page
 from pocketbert.pipeline.requirements import require_for
@@ -126,6 +127,7 @@ def quantize_inside(model: str, output: Path, asked: Asked, *, overwrite: bool) 
     inputs = Inputs(recipe, asked.ready, folder)
     with naming_flags():
         material = material_of(RunModel(recipe, folder.path, folder, inputs.length), asked.bases)
+        check_threshold(recipe, material.scoring)
     made_from = _made_from(material, asked, inputs)
     if is_made(output, lambda made: made.search is not None and made.search.made_from == made_from, overwrite):
         remove_interrupted(output, _WORK)
@@ -167,6 +169,7 @@ def _made_from(material: Material, asked: Asked, inputs: Inputs) -> str:
     return sha256_json(
         [
             asked.limits.set_limits,
+            inputs.recipe.answer.model_dump(mode="json", include={*SURE}),
             list(asked.schemes),
             inputs.model.digest,
             inputs.ready_digests,

@@ -13,7 +13,7 @@ from pocketbert.core.host.progress import say
 from pocketbert.pipeline.direct.finished import is_finished
 from pocketbert.pipeline.export_recipe import export_recipe, naming_flags, unread_calibration
 from pocketbert.pipeline.inputs import Inputs
-from pocketbert.pipeline.learn.data import check_files
+from pocketbert.pipeline.learn.data import check_files, check_threshold
 from pocketbert.pipeline.options import ExportOptions
 from pocketbert.pipeline.phone.recording import write_page
 from pocketbert.pipeline.run import Run
@@ -41,6 +41,7 @@ def export_model(
     inputs = Inputs(recipe, ready or {}, folder)  # of both runs, so that each file is hashed once
     finish_interrupted(output)
     with naming_flags():
+        check_threshold(recipe, None)
         if is_finished(output, Run(recipe, output, inputs=inputs), overwrite):
             remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
             return output
@@ -64,5 +65,6 @@ def plan_export(model: str, output: Path, options: ExportOptions, *, overwrite: 
     run = Run(recipe, output, inputs=Inputs(recipe, {}, folder))
     with naming_flags():
         check_files(recipe.data)
+        check_threshold(recipe, None)
         state = "finished" if is_finished(output, run, overwrite) else "to do"
         return [(step.title, state) for step in run.steps()]

@@ -44,10 +44,13 @@ def quantize_folder(
             )
         problems += budget_problems(budget, exported, schemes, runtimes, calibrate)
         exported = [r for r in exported if budget.formats is None or r.format in budget.formats] or exported
-        options = replace(as_exported(model, artefacts, exported, ["fp32"], []), calibrate=calibrate, data=budget.data)
+        options = as_exported(model, artefacts, exported, ["fp32"], [])
+        answer = cast(AnswerOptions, {**options.answer, **budget.answer})
+        options = replace(options, calibrate=calibrate, data=budget.data, answer=answer)
     else:
         wanted = ["int8"] if schemes is None else schemes
         options = replace(as_exported(model, artefacts, exported, wanted, runtimes), calibrate=calibrate, roles=roles)
+        options = replace(options, answer=_without_fits(options.answer))
         problems += unread_calibration(options)
     problems += option_problems(str(model), options)
     if not exported:
@@ -64,11 +67,8 @@ def quantize_folder(
         )
     if problems:
         raise InputError(problems)
-    if any(r.confidence is not None and r.confidence.fitted_rows for r in exported):
-        say(
-            f"  {model} has temperatures that were fitted on rows of its run; the new folder has none, because a quantized file needs "
-            "its own: its probabilities are those of a plain softmax. A recipe with data.holdout fits one for each file."
-        )
+    if budget is None:
+        _say_lost(model, artefacts, exported)
     ready = {r.path: model / r.path for r in exported}
     if budget is not None:
         plain = {r.format: model / r.path for r in exported if r.plain}
@@ -76,6 +76,25 @@ def quantize_folder(
         asked = Asked(budget.limits, [Scheme(s) for s in schemes or ()], options, bases, ready)
         return quantize_inside(str(model), output, asked, overwrite=overwrite)
     return export_model(str(model), output, options, overwrite=overwrite, ready=ready)
+
+
+def _without_fits(answer: AnswerOptions) -> AnswerOptions:
+    """Answers as a folder without held-out rows has them: no threshold can be fitted for its new files."""
+    kept = {key: value for key, value in answer.items() if key != "unknown" or not isinstance(value, dict)}
+    return cast(AnswerOptions, kept)
+
+
+def _say_lost(model: Path, artefacts: Artefacts, exported: Sequence[ModelRecord]) -> None:
+    """Tell what was fitted for the files of a folder and cannot be fitted for the new ones: there are no rows."""
+    fitted = any(r.confidence is not None and r.confidence.fitted_rows for r in exported)
+    lost = ["temperatures"] if fitted else []
+    lost += ["thresholds for unknown answers"] if artefacts.processing.unknown_accuracy is not None else []
+    if lost:
+        softmax = "its probabilities are those of a plain softmax. " if fitted else ""
+        say(
+            f"  {model} has {' and '.join(lost)} that were fitted on rows of its run; the new folder has none, because a quantized file "
+            f"needs its own: {softmax}A recipe with data.holdout fits them for each file, and so does --budget, on a half of --data."
+        )
 
 
 def _nothing_to_make(options: ExportOptions) -> list[Problem]:

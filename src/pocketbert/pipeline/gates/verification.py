@@ -90,15 +90,18 @@ class Verification(BaseModel):
 
 
 def told_confidence(confidence: Confidence | None) -> str:
-    """What a temperature does to the calibration error, in a few words; empty where neither is known."""
+    """What temperature and threshold of a file are worth, in a few words; empty where neither is known."""
     if confidence is None or confidence.error is None or confidence.error_before is None:
         return ""
     before, after = f"{confidence.error_before * 100:.2f}", f"{confidence.error * 100:.2f}"
-    if confidence.temperature == 1:
-        return f"calibration error {after} on {confidence.measured_on}"
-    return (
-        f"calibration error {before}, with temperature {confidence.temperature:g} {after} on {confidence.measured_on}"
-    )
+    scaled = "" if confidence.temperature == 1 else f"{before}, with temperature {confidence.temperature:g} "
+    told = f"calibration error {scaled}{after} on {confidence.measured_on}"
+    if confidence.unknown is None or confidence.answered is None:
+        return told
+    right = confidence.answered_accuracy
+    shown = "" if right is None else f", {right:.1%} of them right".replace("%", " %")
+    share = f"{confidence.answered:.1%}".replace("%", " %")
+    return f"{told}, unknown below {confidence.unknown:g}: answers {share}{shown}"
 
 
 def read_verification(path: Path) -> Verification:

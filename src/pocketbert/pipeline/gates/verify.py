@@ -51,7 +51,7 @@ from pocketbert.pipeline.gates.common import (
     types_gate,
     weights_gate,
 )
-from pocketbert.pipeline.gates.confidence import confidence_of, temperature_gates
+from pocketbert.pipeline.gates.confidence import NOTHING, Settled, confidence_of, temperature_gates, unknown_gates
 from pocketbert.pipeline.gates.selftest import FILE_NAME as SELFTEST_FILE
 from pocketbert.pipeline.gates.stored.gate import stored_gate
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
@@ -78,7 +78,8 @@ class Evidence:
         torch: The torch model, to score on the sets too where `reference` is not known.
         no_torch: Why there is none to compare scores with; empty where there is, or where none is needed.
         labels: Label names as another source has them, to compare the files' with.
-        temperatures: Temperatures that are known, by file; a file's is fitted on the held-out rows where none is.
+        settled: Temperature and threshold that are known, by file; what is not is fitted on the held-out rows.
+        selection: Held-out rows that are fitted on and not scored; empty where a held-out set is among `sets`.
     """
 
     golden: Sequence[GoldenRow]
@@ -91,7 +92,8 @@ class Evidence:
     torch: TorchPredictor | None = None
     no_torch: str = ""
     labels: Sequence[str] | None = None
-    temperatures: Mapping[str, float] = field(default_factory=dict)
+    settled: Mapping[str, Settled] = field(default_factory=dict)
+    selection: Sequence[EvalSet] = ()
 
 
 def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
@@ -151,8 +153,11 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
             gates.append(chance_gate(subject.name, score, rows.name))
             gates += torch.gates(subject, rows, score)
             gates += _against(subject, rows.name, scores, subjects, evidence, settings)
-        confidence = confidence_of(subject, outputs, evidence.temperatures.get(subject.name))
+        outputs += [(rows, _score(subject, rows)[1]) for rows in evidence.selection]
+        settled = evidence.settled.get(subject.name, NOTHING)
+        confidence = confidence_of(subject, outputs, settled)
         sure |= {subject.name: confidence} if confidence is not None else {}
+        gates += unknown_gates(subject.name, confidence, settled)
     status = Status.PASSED if all(g.passed for g in gates) else Status.FAILED
     told = {"status": status, "gates": gates, "scores": scores, "seen_right": right, "confidence": sure}
     return result.model_copy(update=told)
@@ -276,7 +281,7 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
         torch=torch,
         no_torch=no_torch,
         labels=artefacts.labels if TASKS[artefacts.task].names_labels else None,
-        temperatures={r.path: r.temperature for r in models},
+        settled={r.path: Settled(r.temperature, artefacts.unknown_below(r)) for r in models},
     )
     result = verify_files(subjects, evidence, settings or VerifySection())
     gates = [integrity, *result.gates, *unopened, *_unrecorded(subjects, evidence.golden)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.examples import Example, read_examples
 from pocketbert.core.data.files import check_source, class_names
 from pocketbert.core.data.labels import Labels, resolve_labels
@@ -24,6 +25,7 @@ from pocketbert.core.data_report import (
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared, head_of
 from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.confidence import LEAST_ROWS
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.core.recipe.data.section import CorpusSource, DataSection
 from pocketbert.core.recipe.recipe import Recipe
@@ -48,6 +50,7 @@ class RunData:
         splits: Tokenized rows by name; empty without data.
         report: What is in them; None without data.
         pair: Whether rows are pairs.
+        selection: Rows that chose the files inside a budget: confidences are fitted on them, scores are not measured.
     """
 
     head: Head
@@ -55,6 +58,7 @@ class RunData:
     splits: dict[str, Prepared]
     report: DataReport | None
     pair: bool = False
+    selection: Sequence[EvalSet] = ()
 
     def read_by(self, tokenizer: TextTokenizer, *names: str) -> RunData:
         """Return the same rows as another tokenizer reads them.
@@ -184,6 +188,8 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     if labels.note:
         notes.append(labels.note)
     check_settings(recipe, labels)
+    if section.holdout:
+        _check_rows(recipe, len(held), "Give more rows to data.train")
     head = head_of(task, labels, recipe.answer)
     tokenizer = TextTokenizer(model.tokenizer_folder, max_length(section, model, task))
     splits, reports = {}, []
@@ -222,6 +228,31 @@ def _no_rows(recipe: Recipe, model: ModelFolder, theirs: list[str] | None) -> Ru
 def is_labelled(task: Task, split: str) -> bool:
     """Whether rows of a split get labels: fill-mask and vectors need only the text."""
     return split != "train" or task.labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
+
+
+def check_threshold(recipe: Recipe, data: RunData | None) -> None:
+    """Refuse an "unknown" threshold that no rows are there to fit, before a row is read.
+
+    Args:
+        recipe: May ask for one.
+        data: Its rows, where they were read already.
+
+    Raises:
+        InputError: If there are too few.
+    """
+    if data is not None and data.selection:
+        _check_rows(recipe, sum(len(rows.rows.truth) for rows in data.selection), "Give more rows to data.eval")
+    else:
+        _check_rows(recipe, recipe.data.holdout, "Set data.holdout to 500 or more in a recipe")
+
+
+def _check_rows(recipe: Recipe, rows: int, fix: str) -> None:
+    if recipe.answer.unknown_accuracy is None or rows >= LEAST_ROWS:
+        return
+    what = f"a threshold is fitted on held-out rows, of which there are {rows}; at least {LEAST_ROWS} are needed."
+    raise InputError(
+        Problem("answer.unknown.accuracy", what, f"{fix}, or give the threshold itself: answer.unknown=0.7")
+    )
 
 
 def check_settings(recipe: Recipe, labels: Labels) -> None:

@@ -257,7 +257,7 @@ def _processing(model: RunModel) -> Processing:
         chosen = answer if tuned is None else answer.model_copy(update={"thresholds": tuned})
         own["thresholds"] = list(thresholds_of(chosen, len(folder.labels or [])))
     if answer.unknown is not None:
-        own["unknown"] = answer.unknown
+        own |= {"unknown": answer.unknown_below, "unknown_accuracy": answer.unknown_accuracy}
     if task.labels is LabelKind.ANSWERS:
         own |= {
             "stride": answer.stride,

@@ -175,7 +175,7 @@ def test_each_file_has_its_temperature_in_text_and_code() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.5])
-def test_the_code_of_every_client_names_the_threshold(temperature: float) -> None:
+def test_the_code_of_every_client_gives_no_label_below_the_threshold(temperature: float) -> None:
     made = folder(TaskName.TEXT_CLASSIFICATION, unknown=0.55)
     files = [r.model_copy(update={"confidence": Confidence(temperature=temperature)}) for r in made.models()]
     text = card(made.model_copy(update={"files": files}))
@@ -184,8 +184,36 @@ def test_the_code_of_every_client_names_the_threshold(temperature: float) -> Non
     answering = [c for c in code if "answer" in c]
     assert len(answering) >= 6
     for one in answering:
-        assert "a probability below 0.55 means: unknown" in one, one
-    assert "means: unknown" not in card(folder(TaskName.TEXT_CLASSIFICATION))
+        assert re.search(r"(>=|<) 0\.55.* below this file's threshold: unknown", one), one
+    for code_of in (r"Pair<String\?, Float>", r"label: String\?, ", r"0\.55 \? every : \[\]", r"0\.55 else None"):
+        assert re.search(code_of, text), code_of
+    plain_card = card(folder(TaskName.TEXT_CLASSIFICATION))
+    assert "threshold: unknown" not in plain_card
+    assert "String?" not in plain_card
+
+
+def test_each_file_has_its_threshold_in_text_and_code() -> None:
+    made = folder(TaskName.TEXT_CLASSIFICATION, unknown_accuracy=0.95)
+    figures = {"measured_on": "eval", "answered": 0.8125, "answered_accuracy": 0.9625}
+    files = [
+        r.model_copy(update={"confidence": Confidence(unknown=0.5 + i / 64, **figures)})
+        for i, r in enumerate(made.models())
+    ]
+    text = card(made.model_copy(update={"files": files}))
+    assert "fitted so that at least 95 % of the others are right" in text
+    for one in files:
+        least = f"{one.confidence.unknown:g}"
+        assert f"`{one.path}` {least} (eval: answers 81.2 %, 96.2 % of them right)" in text
+    code = "\n".join(re.findall(r"```\w+\n(.*?)```", text, re.S))
+    of = {r.path: f"{r.confidence.unknown:g}" for r in files}
+    for line in (
+        f"if scores.max() >= {of['onnx/model.onnx']} else None",
+        f"every[0].score >= {of['onnx/model.onnx']} ?",
+        f"takeIf {{ probability >= {of['tflite/model_int8.tflite']}f }}",
+        f"takeIf {{ best.score() >= {of['tflite/mediapipe.tflite']}f }}",
+        f"probability < {of['coreml/Model.mlpackage']} ? nil : label",
+    ):
+        assert line in code, line
 
 
 def test_pairs_divide_logits_in_javascript() -> None:

@@ -38,7 +38,7 @@ def test_the_code_is_parsed_and_says_that_it_was_never_compiled(task: TaskName, 
     without = artefacts.model_copy(update={"files": [r for r in artefacts.models() if r.format is Format.ONNX]})
     source = FileRecord(path="ios/Tokenizer.swift", sha256="0" * 64, bytes=1, kind=Kind.TOOL)
     with_sources = artefacts.model_copy(update={"files": [*artefacts.files, source]})
-    warm = [r.model_copy(update={"confidence": Confidence(temperature=1.5)}) for r in artefacts.models()]
+    warm = [r.model_copy(update={"confidence": Confidence(temperature=1.5, unknown=0.7)}) for r in artefacts.models()]
     divided = artefacts.model_copy(update={"files": warm})
     choices = [(artefacts, 2), (without, 1), (with_sources, 2)]
     choices += [(divided, 2)] if task is TaskName.TEXT_CLASSIFICATION else []

@@ -12,9 +12,11 @@ from pocketbert.core.data.split import hold_out_share
 from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.tokenization import Text
+from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
 from pocketbert.pipeline.direct.search.sources import Sources
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.gates.confidence import HELD_OUT
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.learn.data import RunData, load_data
 
@@ -30,7 +32,7 @@ class Material(Sources):
 
     Attributes:
         choosing: Rows whose score decides whether a candidate is inside.
-        scoring: Data of the run that writes the folder.
+        scoring: Data of the run that writes the folder, with the choosing rows to fit confidences on.
         kept_apart: Number of its rows that are scored and took no part in the choice.
         student: Name of the student, where several are considered.
         against: The same of the recipe's own student, whose exported files decide what is lost; None for its own material.
@@ -81,11 +83,13 @@ def material_of(model: RunModel, bases: Mapping[Format, Path]) -> Material:
     if not len(parts[0].truth):
         what = f"{Path(title).name} has no scored rows; what a candidate loses cannot be measured on it."
         raise InputError(Problem("data.eval", what, "Give rows with labels."))
+    sure = data.head.task.name is TaskName.TEXT_CLASSIFICATION
+    fitted = [EvalSet(HELD_OUT, data.head, parts[0])] if sure else []
     return Material(
         model,
         bases,
         data.calibration(tokenizer),
         EvalSet("rows that choose", data.head, parts[0]),
-        replace(data, splits={**data.splits, "eval": parts[1]}),
+        replace(data, splits={**data.splits, "eval": parts[1]}, selection=fitted),
         len(scoring),
     )

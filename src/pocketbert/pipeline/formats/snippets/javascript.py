@@ -5,7 +5,15 @@ from __future__ import annotations
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.core.types import Scheme
-from pocketbert.pipeline.formats.snippets.parts import TEMPERED, given, is_tempered, quoted, row_of, unknown_below
+from pocketbert.pipeline.formats.snippets.parts import (
+    TEMPERED,
+    UNKNOWN,
+    given,
+    is_tempered,
+    least_probability,
+    quoted,
+    row_of,
+)
 
 VERSION = "4.3.1"
 _DTYPES = {Scheme.FP32: "fp32", Scheme.FP16: "fp16", Scheme.INT8: "int8"}
@@ -102,15 +110,24 @@ def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]
                 ("; without these options it gives the states of all tokens"),
             )
     if not is_tempered(record):
-        note = unknown_below(artefacts, "//")
-        return "text-classification", f"const answer = await run({texts}, {{ top_k: null }});{note}", ""
+        call = f"const answer = await run({texts}, {{ top_k: null }});"
+        return "text-classification", _believed(artefacts, record, call), ""
     call = (
         f"const scores = await run({texts}, {{ top_k: null }});\n"
         f"const powers = scores.map(s => s.score ** (1 / {record.temperature:g}));   // {TEMPERED}\n"
         "const sum = powers.reduce((a, b) => a + b);\n"
-        f"const answer = scores.map((s, i) => ({{ label: s.label, score: powers[i] / sum }}));{unknown_below(artefacts, '//')}"
+        f"const answer = scores.map((s, i) => ({{ label: s.label, score: powers[i] / sum }}));"
     )
-    return "text-classification", call, ""
+    return "text-classification", _believed(artefacts, record, call), ""
+
+
+def _believed(artefacts: Artefacts, record: ModelRecord, code: str) -> str:
+    """Code whose last line gives `answer`, a list with the best label first, so that it is empty where this is unknown."""
+    least = least_probability(artefacts, record)
+    if not least:
+        return code
+    every = code.replace("const answer =", "const every =")
+    return f"{every}\nconst answer = every[0].score >= {least} ? every : [];   // empty {UNKNOWN}"
 
 
 def _model(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
@@ -140,7 +157,7 @@ def _decided(artefacts: Artefacts, record: ModelRecord, names: str) -> str:
     named = f"(score, i) => ({{ label: {names}[i], score }})"
     if kind is LabelKind.NAME:
         line = f"const answer = Array.from(softmax(logits.data), {named}).sort((a, b) => b.score - a.score);"
-        line += unknown_below(artefacts, "//")
+        line = _believed(artefacts, record, line)
         if not is_tempered(record):
             return line
         divided = f"const divided = logits.data.map(x => x / {record.temperature:g});   // {TEMPERED}"

@@ -11,15 +11,16 @@ from pocketbert.pipeline.formats.snippets.extra import comment, is_float, width_
 from pocketbert.pipeline.formats.snippets.parts import (
     NO_TELEMETRY,
     TEMPERED,
+    UNKNOWN,
     asks_questions,
     camel,
     inputs,
     is_tempered,
+    least_probability,
     lengths,
     per_token,
     row_of,
     takes_pairs,
-    unknown_below,
     width,
 )
 
@@ -85,7 +86,7 @@ classification on a desktop, not on a phone):
         session = environment.createSession(assets.open("{record.path}").use {{ it.readBytes() }}, options)
     }}
 
-    {_signature(artefacts)} {{
+    {_signature(artefacts, record)} {{
         {_encode(artefacts, artefacts.processing.max_length)}
         val inputs = mapOf(   // int64 [1, tokens]{comment(artefacts, ";").replace("   ; ", "; ")}
 {feed}
@@ -129,7 +130,7 @@ and runs it on a desktop with TensorFlow Lite {TFLITE_JVM} and the file for it, 
     )
 
     @Synchronized   // an interpreter answers one text at a time
-    {_signature(artefacts)} {{
+    {_signature(artefacts, record)} {{
         {_encode(artefacts, longest)}
         val length = intArrayOf({", ".join(map(str, lengths(record)))}).first {{ it >= e.length() }}
         val inputs = mapOf(   // int32 [1, length], padded with attention mask 0{comment(artefacts, ";").replace("   ; ", "; ")}
@@ -159,16 +160,17 @@ def mediapipe(artefacts: Artefacts, record: ModelRecord) -> str:
     else:
         inside, kind, name = "tokenizer, labels and softmax are", "TextClassifier", "textclassifier"
         code = (
-            "    fun answer(text: String): Pair<String, Float> {\n"
+            f"    fun answer(text: String): {_pair(artefacts, record)} {{\n"
             "        val best = classifier.classify(text).classificationResult().classifications()[0].categories()[0]\n"
-            f"        return best.categoryName() to best.score(){unknown_below(artefacts, '//')}\n    }}"
+            f"        return best.categoryName(){_believed(artefacts, record, 'best.score()')}\n    }}"
         )
         if is_tempered(record):
             code = (
-                "    fun answer(text: String): Pair<String, Float> {\n"
+                f"    fun answer(text: String): {_pair(artefacts, record)} {{\n"
                 "        val all = classifier.classify(text).classificationResult().classifications()[0].categories()\n"
                 f"        val powers = all.map {{ it.score().pow(1 / {record.temperature:g}f) }}   // {TEMPERED}, which MediaPipe does not apply\n"
-                f"        return all[0].categoryName() to powers[0] / powers.sum(){unknown_below(artefacts, '//')}\n    }}"
+                "        val probability = powers[0] / powers.sum()\n"
+                f"        return all[0].categoryName(){_believed(artefacts, record, 'probability')}\n    }}"
             )
     field = kind.removeprefix("Text").lower()
     raised = "\nimport kotlin.math.pow" if ".pow(" in code else ""
@@ -211,10 +213,23 @@ def _decides(artefacts: Artefacts) -> bool:
     return not per_token(artefacts)
 
 
-def _signature(artefacts: Artefacts) -> str:
+def _pair(artefacts: Artefacts, record: ModelRecord) -> str:
+    """The type of a label with its probability; there is no label where it is unknown."""
+    return f"Pair<String{'?' if least_probability(artefacts, record) else ''}, Float>"
+
+
+def _believed(artefacts: Artefacts, record: ModelRecord, probability: str) -> str:
+    """From a label to the pair of it and its probability: null where it is unknown."""
+    least = least_probability(artefacts, record)
+    if not least:
+        return f" to {probability}"
+    return f".takeIf {{ {probability} >= {least}f }} to {probability}   // null {UNKNOWN}"
+
+
+def _signature(artefacts: Artefacts, record: ModelRecord) -> str:
     texts = ["question", "context"] if asks_questions(artefacts) else ["text"]
     texts = ["first", "second"] if takes_pairs(artefacts) and not asks_questions(artefacts) else texts
-    kind = {LabelKind.NAME: "Pair<String, Float>", LabelKind.NAMES: "List<String>", LabelKind.SCORE: "Float"}
+    kind = {LabelKind.NAME: _pair(artefacts, record), LabelKind.NAMES: "List<String>", LabelKind.SCORE: "Float"}
     gives = kind.get(row_of(artefacts).labels, "FloatArray") if _decides(artefacts) else _raw(artefacts)
     return f"fun answer({', '.join(f'{t}: String' for t in texts)}): {gives}"
 
@@ -268,7 +283,8 @@ def _decision(artefacts: Artefacts, record: ModelRecord, values: str) -> list[st
                 f"val largest = {values}.max()",
                 f"val powers = {values}.map {{ {power} }}   // {note}",
                 "val best = powers.indices.maxBy { powers[it] }",
-                f'return labels["$best"].asString to powers[best] / powers.sum(){unknown_below(artefacts, "//")}',
+                "val probability = powers[best] / powers.sum()",
+                f'return labels["$best"].asString{_believed(artefacts, record, "probability")}',
             ]
         case LabelKind.NAMES:
             limits = ", ".join(f"{t:g}f" for t in artefacts.processing.thresholds or [])

@@ -101,7 +101,11 @@ TEMPERED = "the temperature of this file"
 """Comment on a number in the code; another file has another one."""
 
 
-def unknown_below(artefacts: Artefacts, mark: str) -> str:
-    """A comment on the probability below which an answer is unknown, with three blanks before; empty where there is none."""
-    least = artefacts.processing.unknown
-    return "" if least is None else f"   {mark} a probability below {least:g} means: unknown"
+def least_probability(artefacts: Artefacts, record: ModelRecord) -> str:
+    """The probability below which an answer of a file is unknown, as code has it; empty where none is."""
+    least = artefacts.unknown_below(record)
+    return "" if least is None else f"{least:g}"
+
+
+UNKNOWN = "below this file's threshold: unknown"
+"""Comment on a comparison in the code, behind what the code gives instead of a label."""

@@ -8,15 +8,16 @@ from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.pipeline.formats.snippets.extra import comment, example_columns, is_float, python_values
 from pocketbert.pipeline.formats.snippets.parts import (
     TEMPERED,
+    UNKNOWN,
     asks_questions,
     given,
     inputs,
     is_tempered,
+    least_probability,
     lengths,
     per_token,
     quoted,
     row_of,
-    unknown_below,
 )
 
 _VALUES = {"input_ids": "e.ids", "attention_mask": "e.attention_mask", "token_type_ids": "e.type_ids"}
@@ -148,12 +149,14 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
     kind = row_of(artefacts).labels
     if kind is LabelKind.NAME:
         divided = f" / {record.temperature:g}   # {TEMPERED}" if is_tempered(record) else ""
+        least = least_probability(artefacts, record)
+        believed, note = (f" if scores.max() >= {least} else None", f"   # None {UNKNOWN}") if least else ("", "")
         lines = [
             f'logits = run(e)["logits"][0]{divided}',
             "scores = np.exp(logits - logits.max())",
             "scores /= scores.sum()",
             _LABELS,
-            f"answer = labels[str(scores.argmax())], float(scores.max()){unknown_below(artefacts, '#')}",
+            f"answer = labels[str(scores.argmax())]{believed}, float(scores.max()){note}",
         ]
     elif kind is LabelKind.NAMES:
         lines = [

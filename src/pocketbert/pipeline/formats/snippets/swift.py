@@ -9,13 +9,14 @@ from pocketbert.pipeline.formats.snippets.extra import comment, is_float, width_
 from pocketbert.pipeline.formats.snippets.parts import (
     NO_TELEMETRY,
     TEMPERED,
+    UNKNOWN,
     asks_questions,
     inputs,
     is_tempered,
+    least_probability,
     lengths,
     per_token,
     row_of,
-    unknown_below,
     width,
 )
 
@@ -117,18 +118,31 @@ final class CoreMLModel {{
 def _package_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
     """The type of a Core ML package's answer, and the lines from `out` to it."""
     if artefacts.task is TaskName.TEXT_CLASSIFICATION:
-        answer = """        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
-        return (label, out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue)"""
+        label = '        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package'
+        values, probability = "", 'out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue'
         if is_tempered(record):
-            answer = f"""        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
+            values = f"""
         let powers = out.featureValue(for: "classLabel_probs")!.dictionaryValue.mapValues {{
             pow($0.doubleValue, 1 / {record.temperature:g})   // {TEMPERED}, which the package does not apply
-        }}
-        return (label, powers[label]! / powers.values.reduce(0, +))"""
-        return "(label: String, probability: Double)", answer + unknown_below(artefacts, "//")
+        }}"""
+            probability = "powers[label]! / powers.values.reduce(0, +)"
+        kind, returned = _believed(artefacts, record, "label", probability)
+        return f"(label: {kind}, probability: Double)", f"{label}{values}\n{returned}"
     shape = _shape(artefacts, record)
     each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in row_of(artefacts).answer)
     return "[String: MLMultiArray]", f"        return [{each}]   // {shape}; from here to an answer: see Processing"
+
+
+def _believed(artefacts: Artefacts, record: ModelRecord, label: str, probability: str) -> tuple[str, str]:
+    """The type of a label, and the lines that return it with its probability: nil where it is unknown."""
+    least = least_probability(artefacts, record)
+    if not least:
+        return "String", f"        return ({label}, {probability})"
+    return (
+        "String?",
+        f"""        let probability = {probability}
+        return (probability < {least} ? nil : {label}, probability)   // nil {UNKNOWN}""",
+    )
 
 
 def _padded(artefacts: Artefacts) -> str:
@@ -206,14 +220,15 @@ def _decided(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
         power, note = "exp($0 - numbers.max()!)", "softmax"
         if is_tempered(record):
             power, note = f"exp(($0 - numbers.max()!) / {record.temperature:g})", f"softmax with {TEMPERED}"
+        kind, returned = _believed(artefacts, record, "labels[String(best)]!", "powers[best] / powers.reduce(0, +)")
         return (
-            "(label: String, probability: Float)",
+            f"(label: {kind}, probability: Float)",
             f"""        let numbers = try floats(outputs["{names[0]}"]!)
         let powers = numbers.map {{ {power} }}   // {note}
         let best = powers.indices.max {{ powers[$0] < powers[$1] }}!
         let config = try Data(contentsOf: Bundle.main.url(forResource: "config", withExtension: "json")!)
         let labels = (try JSONSerialization.jsonObject(with: config) as! [String: Any])["id2label"] as! [String: String]
-        return (labels[String(best)]!, powers[best] / powers.reduce(0, +)){unknown_below(artefacts, "//")}""",
+{returned}""",
         )
     each = ", ".join(f'"{n}": try floats(outputs["{n}"]!)' for n in names)
     return "[String: [Float]]", f"        return [{each}]   // row by row; from here to an answer: see Processing"

@@ -72,14 +72,34 @@ def _decision(artefacts: Artefacts) -> str:
                 f"`sentence_embedding` is the {pooling.title}, padding left out, computed inside the files; `last_hidden_state` has the "
                 "token states, for clients that pool themselves."
             )
-    least = p.unknown
-    unknown = (
-        ""
-        if least is None
-        else f" An answer whose largest probability is below {least:g} (`processing.unknown` of `artifacts.json`) is unknown: "
-        "`pocketbert.load` and the app core mark it; other clients have to compare."
-    )
-    return f"{_confidence(artefacts)}{unknown}"
+    return f"{_confidence(artefacts)}{_unknown(artefacts)}"
+
+
+_WHO = "`pocketbert.load` and the app core mark it, the code in this card gives no label then; other clients have to compare."
+
+
+def _unknown(artefacts: Artefacts) -> str:
+    """Below which probability an answer is unknown, with a blank before; empty where none is."""
+    p = artefacts.processing
+    if p.unknown_accuracy is None:
+        told = f"{p.unknown:g} (`processing.unknown` of `artifacts.json`)" if p.unknown is not None else ""
+    else:
+        each = ", ".join(
+            f"`{r.path}` {least:g}{_answered(r)}" for r in artefacts.models() if (least := artefacts.unknown_below(r))
+        )
+        told = (
+            f"the threshold of the file, fitted so that at least {p.unknown_accuracy * 100:g} % of the others are right: {each} "
+            "(`confidence.unknown` of each file in `artifacts.json`)"
+        )
+    return f" An answer whose largest probability is below {told} is unknown: {_WHO}" if told else ""
+
+
+def _answered(record: ModelRecord) -> str:
+    """What a threshold does on the rows that decide the score, in brackets; empty where nobody measured it."""
+    sure = record.confidence
+    if sure is None or sure.answered is None or sure.answered_accuracy is None:
+        return ""
+    return f" ({sure.measured_on}: answers {sure.answered * 100:.1f} %, {sure.answered_accuracy * 100:.1f} % of them right)"
 
 
 def _confidence(artefacts: Artefacts) -> str:

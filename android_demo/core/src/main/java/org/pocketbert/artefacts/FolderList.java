@@ -136,11 +136,16 @@ record FolderList(
                 inputs,
                 outputs,
                 record.has("confidence") ? temperature(record.fields("confidence")) : 1,
+                record.has("confidence") ? unknown(record.fields("confidence")) : 0,
                 List.copyOf(lengths));
     }
 
     private static double temperature(Fields confidence) {
         return confidence.has("temperature") ? confidence.number("temperature", Double.MIN_VALUE, MAX_TEMPERATURE) : 1;
+    }
+
+    private static double unknown(Fields confidence) {
+        return confidence.has("unknown") ? confidence.number("unknown", 0, 1) : 0;
     }
 
     private static List<String> names(List<Fields> tensors) {

@@ -14,6 +14,8 @@ import java.util.List;
  * @param inputs names of the inputs in their order
  * @param outputs names of the outputs in their order
  * @param temperature what its logits are divided by before the softmax (text-classification); 1 for none
+ * @param unknown probability, after the temperature, below which an answer of this file is unknown (text-classification); 0
+ *     where the file has no threshold of its own
  * @param lengths the only lengths in tokens that it takes, ascending; empty where every length is taken
  */
 public record ModelFile(
@@ -26,6 +28,7 @@ public record ModelFile(
         List<String> inputs,
         List<String> outputs,
         double temperature,
+        double unknown,
         List<Integer> lengths) {
     /** Returns the path in the artefact folder. */
     public String path() {

@@ -9,7 +9,8 @@ import java.util.List;
  * @param pairOrder meaning of the two texts of a pair, in order
  * @param padsLeft whether padding stands before the text
  * @param thresholds probability from which each label is given (multi-label); empty for other tasks
- * @param unknown probability below which an answer is unknown (text-classification); 0 for never
+ * @param unknown probability below which an answer of any file is unknown (text-classification); 0 where there is none, or each
+ *     file has its own
  * @param stride tokens that two windows of a long context share (question answering)
  * @param answerLength longest answer in tokens (question answering)
  * @param nullAnswers whether a question may have no answer (question answering)

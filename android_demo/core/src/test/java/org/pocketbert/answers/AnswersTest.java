@@ -9,13 +9,16 @@ import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.junit.Test;
 import org.pocketbert.answers.heads.Head;
 import org.pocketbert.answers.heads.Heads;
 import org.pocketbert.artefacts.Artefacts;
 import org.pocketbert.artefacts.Configuration;
+import org.pocketbert.artefacts.ModelFile;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.engines.Tensor;
 import org.pocketbert.text.Batch;
@@ -32,7 +35,7 @@ public class AnswersTest {
 
     @Test
     public void everyKitIsThere() {
-        assertEquals(10, Cases.kits().size());
+        assertEquals(11, Cases.kits().size());
     }
 
     @Test
@@ -47,6 +50,33 @@ public class AnswersTest {
                 number++;
             }
             assertEquals(60, number);
+        }
+    }
+
+    @Test
+    public void eachFileMarksTheAnswersBelowItsOwnThreshold() throws Exception {
+        for (String kit : Cases.kits()) {
+            Cases cases = Cases.of(kit);
+            Artefacts artefacts = cases.artefacts();
+            int differing = 0;
+            for (JsonObject example : cases.cases()) {
+                Input input = Cases.input(example.get("input"));
+                boolean blank = input.first().isBlank() || (input.second() != null && input.second().isBlank());
+                if (artefacts.task() != Task.TEXT_CLASSIFICATION || blank) {
+                    continue;
+                }
+                JsonObject expected = example.getAsJsonObject("unknown");
+                Set<Boolean> found = new HashSet<>();
+                for (ModelFile file : artefacts.models()) {
+                    Head head = Heads.of(artefacts, file, cases.encoder(Cases.rows(example)));
+                    Prediction told =
+                            (Prediction) head.answer(input, Cases.rows(example), List.of(matrix(example, 0)), false);
+                    assertEquals(kit + " " + file.path(), expected.get(file.path()).getAsBoolean(), told.unknown());
+                    found.add(told.unknown());
+                }
+                differing += found.size() - 1;
+            }
+            assertTrue(kit, differing > 0 == (kit.equals("thresholds") || kit.equals("temperature")));
         }
     }
 

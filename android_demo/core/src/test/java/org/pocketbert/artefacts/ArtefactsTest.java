@@ -71,6 +71,18 @@ public class ArtefactsTest {
     }
 
     @Test
+    public void eachFileHasItsThreshold() throws Exception {
+        MemoryAssets assets = MemoryAssets.classifier();
+        assertEquals(0, Artefacts.read(assets).standard().unknown(), 0);
+        String told = "\"fp32\", \"confidence\": {\"temperature\": 1.625, \"unknown\": 0.7125}";
+        assets.put(Artefacts.FILE_NAME, assets.list().replace("\"fp32\"", told));
+        assertEquals(0.7125, Artefacts.read(assets).standard().unknown(), 0);
+        for (String wrong : List.of("-0.1", "1.5", "\"often\"")) {
+            refused("\"fp32\"", told.replace("0.7125", wrong), Reason.MALFORMED, "unknown");
+        }
+    }
+
+    @Test
     public void aMissingListIsRefused() {
         ArtefactException e = refused(new MemoryAssets());
         assertEquals(Reason.MISSING_FILE, e.reason());

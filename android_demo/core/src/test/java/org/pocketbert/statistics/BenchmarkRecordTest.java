@@ -17,7 +17,7 @@ public class BenchmarkRecordTest {
     private static FileMeasurement measured(String path, double loadMillis, long memory, List<Sustained.Point> sustained) {
         ModelFile file = new ModelFile(
                 new FileEntry(path, "ab".repeat(32), 1000, "model"), "onnx", "int8", true, "", "", List.of(), List.of(), 1,
-                List.of());
+                0, List.of());
         SessionFacts facts = new SessionFacts(
                 "ONNX Runtime 1.26.0", Processor.CPU, 2, loadMillis, Double.NaN, memory, "none", List.of(), List.of());
         Cell cell = new Cell(32, 10, true, List.of(new double[] {1, 2, 4}, new double[] {1.5, 2.5, 3.5}, new double[] {1, 2, 3}));

@@ -39,7 +39,10 @@ public class CardSnippetsTest {
 
     /** Returns the code under the card's paragraph that begins with a lead. */
     private static String snippet(String lead) throws Exception {
-        String card = Files.readString(PHONE.resolve("README.md"));
+        return snippet(lead, Files.readString(PHONE.resolve("README.md")));
+    }
+
+    private static String snippet(String lead, String card) {
         Matcher found = Pattern.compile(Pattern.quote(lead) + "(?:[^\n]+\n)*?\n```kotlin\n(.*?)\n```", Pattern.DOTALL).matcher(card);
         if (!found.find()) {
             throw new AssertionError("the card has no paragraph that begins with " + lead);
@@ -118,6 +121,28 @@ public class CardSnippetsTest {
         Class<?> model = compiled("OnnxModel", snippet("Kotlin, with `com.microsoft.onnxruntime:onnxruntime-android`"));
         assertGolden(model, "onnx/model_int8.onnx", 4);
         assertEquals("ORT_DISABLE_TELEMETRY=1", android.system.Os.last);
+    }
+
+    /** Below the threshold of the file there is no label, whatever the most probable one is. */
+    @Test
+    public void unknownAnswersHaveNoLabel() throws Exception {
+        String card = Files.readString(PHONE.resolveSibling("text-classification.unknown.md"));
+        float least = Float.parseFloat(card.substring(0, card.indexOf('\n')));
+        String code = snippet("Kotlin, with `com.microsoft.onnxruntime:onnxruntime-android`", card);
+        assertTrue(code, code.contains("Pair<String?, Float>"));
+        Class<?> compiled = compiled("OnnxModel", code);
+        int unknown = 0;
+        int known = 0;
+        try (AutoCloseable model = (AutoCloseable) compiled.getConstructor(Context.class).newInstance(new Context(PHONE))) {
+            for (JsonObject row : rows("onnx/model_int8.onnx")) {
+                Pair<?, ?> answer = (Pair<?, ?>) compiled.getMethod("answer", String.class).invoke(model, row.get("text").getAsString());
+                boolean below = (Float) answer.getSecond() < least;
+                assertEquals(below, answer.getFirst() == null);
+                unknown += below ? 1 : 0;
+                known += below ? 0 : 1;
+            }
+        }
+        assertTrue(unknown + " unknown, " + known + " known", unknown > 0 && known > 0);
     }
 
     /** LiteRT's Kotlin code runs on TFLite 2.16 with the file made for it: the classes have the same names. */

@@ -15,7 +15,7 @@ public final class Heads {
      * Returns the head of a folder's task, for one of its model files.
      *
      * @param artefacts the folder
-     * @param file the model file, whose temperature decides how sure a classifier is
+     * @param file the model file, whose temperature and threshold decide how sure a classifier is and has to be
      * @param encoder its tokenizer, which spells the guesses of fill-mask
      */
     public static Head of(Artefacts artefacts, ModelFile file, TextEncoder encoder) {
@@ -25,7 +25,7 @@ public final class Heads {
                     artefacts.task(),
                     artefacts.labels(),
                     processing.thresholds(),
-                    processing.unknown(),
+                    file.unknown() > 0 ? file.unknown() : processing.unknown(),
                     file.temperature());
             case TOKEN_CLASSIFICATION -> new TokenClassificationHead(artefacts.labels());
             case QUESTION_ANSWERING -> new QuestionAnsweringHead(processing.answerLength(), processing.nullAnswers());
