@@ -46,6 +46,7 @@ class Simulation:
         outputs: Whether results of products with stored weights are rounded in static ranges, too.
         narrowing: Whether static ranges are those of products with fewer results than terms too; otherwise these read and
             make numbers as they are.
+        shared_inputs: Whether what a product reads has one range for all that reads it, so that training has none to give it.
         results: Whether results of activation functions, of softmax and of products of two activations are rounded in static
             ranges, and what softmax reads with room for a mask.
         halves: Rounds weights and tables of a file that is made from one with fp16 numbers; None where they are rounded
@@ -65,6 +66,7 @@ class Simulation:
     one_graph: bool = False
     outputs: bool = False
     narrowing: bool = True
+    shared_inputs: bool = False
     results: bool = False
     halves: Rounding | None = None
     left: frozenset[str] = frozenset()

@@ -25,7 +25,7 @@ from pocketbert.distill.losses.task import counted, soft_loss
 from pocketbert.distill.methods.method import CarriedPart, ExportedForm, Rival, StageJob, StageResult
 from pocketbert.distill.students.clipped import clip_activations
 from pocketbert.distill.students.prepared_weights import PreparedWeights, prepared_weights
-from pocketbert.distill.students.rounded import Ranges, RoundedModule, Site
+from pocketbert.distill.students.rounded import Ranges, RoundedModule
 from pocketbert.distill.teacher.signals import move_to
 from pocketbert.distill.training.course import AdamWCourse, decay_groups
 from pocketbert.distill.training.terms import Term
@@ -280,7 +280,7 @@ def learned_ranges(
         rounded: The sites.
         ranges: The trained ranges.
         form: How the student is rewritten.
-        stage: Scheme and format.
+        stage: Scheme, format and runtime.
     """
     final = dict(form.prepare(student, True).named_parameters())
     low, high = (end.detach().tolist() for end in ranges.ends())
@@ -289,8 +289,8 @@ def learned_ranges(
     with torch.no_grad():
         for name, weight in prepared.of(student).items():
             product = name.removesuffix(".weight")
-            own = {site.reads: ends[site] for site in (Site(product, True), Site(product, False)) if site in ends}
+            own = {site.reads: ends[site] for site in rounded.learned(product) if site in ends}
             if own and torch.allclose(weight, final[name], rtol=1e-4, atol=1e-6):
                 key = fingerprint(final[name].detach().cpu().numpy())
                 products[key] = ProductRanges(inputs=own.get(True), outputs=own.get(False))
-    return LearnedRanges(scheme=stage.scheme, format=stage.format, products=products)
+    return LearnedRanges(scheme=stage.scheme, format=stage.format, runtime=stage.runtime, products=products)

@@ -63,6 +63,16 @@ class Roundings(Protocol):
         ...
 
     @property
+    def narrowing(self) -> bool:
+        """Whether products with fewer results than terms have learned ranges, too."""
+        ...
+
+    @property
+    def shared_inputs(self) -> bool:
+        """Whether an input has the range of a tensor that others read, which is not learned."""
+        ...
+
+    @property
     def fixed_positions(self) -> bool:
         """Whether a lookup of constant indices stays float."""
         ...
@@ -171,7 +181,8 @@ class RoundedModule:
             with torch.no_grad(), mode:
                 self.module(*feed)
         self.sites = mode.sites
-        return Ranges([(0.0, HIGHEST) if n in mode.fixed else r for n, r in enumerate(mode.ranges)], mode.fixed)
+        ranges = [(0.0, HIGHEST) if n in mode.fixed else r for n, r in enumerate(mode.ranges)]
+        return Ranges(ranges, mode.fixed | mode.shared)
 
     def __call__(self, weights: Mapping[str, Tensor], ranges: Ranges, feed: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run with rounded numbers.
@@ -196,6 +207,16 @@ class RoundedModule:
             return None
         return next((how for weights, how in self.how.seconds if weight in weights), self.how)
 
+    def learned(self, product: str) -> list[Site]:
+        """Sites of a linear layer whose ranges a file takes from training.
+
+        Args:
+            product: Its path.
+        """
+        how = self.how_of(product)
+        shared = how is not None and how.shared_inputs
+        return [Site(product, reads) for reads in (True, False) if not (reads and shared)]
+
     def product(self, weight: Tensor, weights: Mapping[str, Tensor]) -> str:
         """Path of the linear layer that a weight is of; empty where it is of none."""
         for name, module in self._names.items():
@@ -217,6 +238,9 @@ class _Measuring(TorchFunctionMode):
         self.clipped: list[Tensor] = []
         """Those of them that relu6 made."""
         self.fixed: set[int] = set()
+        """Ranges that relu6 decides."""
+        self.shared: set[int] = set()
+        """Ranges of tensors that others read too, which are not learned."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -225,11 +249,17 @@ class _Measuring(TorchFunctionMode):
             self.fixed.update(number for tensor, number in self.seen if tensor is args[0])
         if func is F.linear and (name := self._owner.product(args[1], {})):
             how = self._owner.how_of(name)
-            if how is not None and how.static:
-                self._widen(Site(name, reads=True), args[0])
-            if how is not None and how.outputs:
-                self._widen(Site(name, reads=False), made)
+            if how is not None and (how.narrowing or args[1].shape[0] >= args[1].shape[1]):
+                self._measure(how, name, args[0], made)
         return made
+
+    def _measure(self, how: Roundings, name: str, read: Tensor, made: Tensor) -> None:
+        if how.static:
+            self._widen(Site(name, reads=True), read)
+        if how.static and how.shared_inputs:
+            self.shared.add(self.sites[Site(name, reads=True)])
+        if how.outputs:
+            self._widen(Site(name, reads=False), made)
 
     def _widen(self, site: Site, values: Tensor) -> None:
         known = next((n for tensor, n in self.seen if tensor is values), None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.families.ranges import Range
+from pocketbert.core.families.ranges import ProductRanges, Range
 from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.plan import Plan
@@ -58,17 +58,33 @@ def learned_inputs(graph: Any, names: Iterable[str], learned: LearnedRanges | No
     Returns:
         Those that were learned.
     """
+    wanted = set(names)
+    return {
+        product.input[at]: own.inputs
+        for product, at, own in learned_products(graph, learned)
+        if product.input[at] in wanted and own.inputs is not None
+    }
+
+
+def learned_products(graph: Any, learned: LearnedRanges | None) -> Iterator[tuple[Any, int, ProductRanges]]:
+    """Find the products with stored weights that training learned ranges for.
+
+    Args:
+        graph: The graph of the fp32 model.
+        learned: Ranges by the weights of the product; None without any.
+
+    Yields:
+        The node, at which input its data is, and its ranges.
+    """
     from onnx import numpy_helper
 
     if learned is None:
-        return {}
-    wanted = set(names)
-    stored = {tensor.name: tensor for tensor in graph.initializer}
-    out: dict[str, Range] = {}
+        return
+    stored = {tensor.name: tensor for tensor in graph.initializer if len(tensor.dims) > 1}
+    turned = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Transpose"}
     for node in graph.node:
-        if node.op_type not in ("MatMul", "Gemm") or node.input[0] not in wanted or node.input[1] not in stored:
-            continue
-        own = learned.of(numpy_helper.to_array(stored[node.input[1]])).inputs
-        if own is not None:
-            out[node.input[0]] = own
-    return out
+        for at in (1, 0) if node.op_type in ("MatMul", "Gemm") else ():
+            name = turned.get(node.input[at], node.input[at])
+            if name in stored:
+                yield node, 1 - at, learned.of(numpy_helper.to_array(stored[name]))
+                break

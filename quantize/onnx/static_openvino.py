@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
 from pocketbert.core.families.ranges import Range
+from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.onnx.dynamic import load_plain
-from pocketbert.quantize.onnx.ranges import measure
+from pocketbert.quantize.onnx.ranges import learned_products, measure
 from pocketbert.quantize.onnx.rows import int8_along, row_lookup
 from pocketbert.quantize.onnx.tables import is_lookup
 from pocketbert.quantize.plan import Plan
@@ -64,9 +65,9 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
     model = load_plain(source)
     rewriter = _Rewriter(model.graph)
     with temporary_folder(destination.parent) as folder:
-        rewriter.run(
-            measure(model, [a.name for a in rewriter.activations], plan, folder / "measured.onnx", destination.name)
-        )
+        names = [a.name for a in rewriter.activations]
+        ranges = measure(model, names, plan, folder / "measured.onnx", destination.name)
+        rewriter.run(ranges, rewriter.learned(plan.learned))
         written = folder / destination.name
         onnx.save(model, written)
         replace_file(written, destination)
@@ -87,6 +88,7 @@ class _Rewriter:
         self.readers.update(o.name for o in graph.output)
         self.weights: list[tuple[Any, int, int]] = []  # reader of a weight, where, and the axis of its scales
         self.operands: list[tuple[Any, int, _Activation]] = []  # reader of the tensor, and where
+        self.read: dict[str, str] = {}  # the tensor that is quantized for a product with a stored weight, by its result
         for node in graph.node:
             if node.op_type in ("MatMul", "Gemm"):
                 self._plan(node)
@@ -104,6 +106,16 @@ class _Rewriter:
             return  # a constant, or an input of the graph
         self.weights += [self._weight_place(node, at) for at in (0, 1) if stored[at]]
         self.operands += [(r, at, _Activation(r.input[at], signed)) for r, at, signed in computed]
+        for reader, at, _ in computed if any(stored) else ():
+            self.read[node.output[0]] = reader.input[at]
+
+    def learned(self, learned: LearnedRanges | None) -> dict[str, Range]:
+        """Ranges that training learned, by the tensor that is quantized in them; none without any."""
+        return {
+            self.read[product.output[0]]: own.inputs
+            for product, _, own in learned_products(self.graph, learned)
+            if own.inputs is not None and product.output[0] in self.read
+        }
 
     def _origin(self, reader: Any, at: int) -> tuple[Any, int]:
         """Where an operand is read first, before it is moved for this reader only."""
@@ -141,14 +153,16 @@ class _Rewriter:
             return False
         return above.op_type == "Softmax" or any(self._is_probability(n) for n in above.input)
 
-    def run(self, ranges: Mapping[str, Range]) -> None:
+    def run(self, ranges: Mapping[str, Range], learned: Mapping[str, Range] | None = None) -> None:
         """Rewrite the graph.
 
         Args:
             ranges: Of every activation's tensor.
+            learned: Ranges of tensors, in place of these, where they are read by products with stored weights.
         """
         for reader, at, activation in self.operands:
-            reader.input[at] = self._quantized(activation, ranges[activation.name])
+            own = None if activation.signed else (learned or {}).get(activation.name)
+            reader.input[at] = self._quantized(activation, own or ranges[activation.name])
         for reader, at, axis in self.weights:
             if reader.input[at] in self.stored:  # else done: two products read what one operator turned
                 reader.input[at] = self._weight(reader.input[at], axis)

@@ -172,7 +172,9 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     model = _Whole(dump_model(loaded))
     with temporary_folder(destination.parent) as folder:
         filled = _filled(plan, TflitePredictor(source).lengths)
-        ranges = model.lowered(model.measure(filled, folder / "measured.tflite", destination.name))
+        measured = model.measure(filled, folder / "measured.tflite", destination.name)
+        learned = {place: own for place, own in model.learned(plan.learned).items() if place in measured}
+        ranges = model.lowered(measured | learned)
         renamed = folder / "renamed.tflite"
         renamed.write_bytes(model.keep_longest())
         with quiet():
@@ -259,4 +261,6 @@ def _register(scheme: Scheme, bits: int, simulation: Simulation) -> None:
 # what 16 bits round away is not simulated: less than the weights' rounding on the trained models that were tried
 _WEIGHTS = Simulation(weights=per_row, tables=per_tensor, fixed_positions=True)
 _register(Scheme.A16W8, 16, _WEIGHTS)
-_register(Scheme.A8W8, 8, replace(_WEIGHTS, static=True, outputs=True, results=True, narrowing=False))
+_register(
+    Scheme.A8W8, 8, replace(_WEIGHTS, static=True, outputs=True, results=True, narrowing=False, shared_inputs=True)
+)

@@ -165,6 +165,8 @@ class MeasuredModel:
         out: dict[Place, Range] = {}
         graph = self._model.subgraphs[0]
         for at, reads, which in {place for place, _ in self._places(graph)} if learned is not None else ():
+            if self.kind(graph.operators[at]) != "FULLY_CONNECTED":
+                continue
             weight = graph.tensors[int(graph.operators[at].inputs[1])]
             data = self._model.buffers[weight.buffer].data
             if data is None or not len(data) or weight.type != self._schema.TensorType.FLOAT32:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
 from pocketbert.core.types import Calibration, Format, Role, Runtime, Scheme
 from pocketbert.quantize.onnx.dynamic import load_plain
+from pocketbert.quantize.onnx.qnn.learned import LearnedTensors
 from pocketbert.quantize.onnx.qnn.mask import INPUT, MaskChain
 from pocketbert.quantize.onnx.qnn.writer import DOMAIN, NARROW, WIDE, Writer
 from pocketbert.quantize.onnx.ranges import measure
@@ -53,7 +54,8 @@ def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> No
         ranges |= chain.lower(ranges, destination.name)
         padded = replace(plan, rows=rows.padded, calibration=Calibration.MINMAX)
         ranges |= run(chain.tensors, plan=padded)
-        Writer(model.graph, floats, ranges, product_bits).run()
+        own = LearnedTensors.of(model.graph, plan.learned)
+        Writer(model.graph, floats, ranges | own.results, product_bits, own.inputs).run()
         model.opset_import.append(helper.make_opsetid(DOMAIN, _VERSION))
         written = folder / destination.name
         onnx.save(model, written)

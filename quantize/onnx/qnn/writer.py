@@ -46,10 +46,19 @@ class Writer:
         product_bits: Bits of what stored weights are multiplied with and of the results. Products with fewer results than
             terms, as the second one of a feed-forward layer and the classifier, have 16: the largest numbers of an encoder
             come from there.
+        inputs: Ranges of tensors in 8 bits, in place of their own, where training learned them.
     """
 
-    def __init__(self, graph: Any, floats: set[str], ranges: Mapping[str, Range], product_bits: int) -> None:
+    def __init__(
+        self,
+        graph: Any,
+        floats: set[str],
+        ranges: Mapping[str, Range],
+        product_bits: int,
+        inputs: Mapping[str, Range] | None = None,
+    ) -> None:
         self.graph, self._floats, self._ranges, self._bits = graph, floats, ranges, product_bits
+        self._inputs = inputs or {}
         self._stored = {t.name: t for t in graph.initializer}
         self._outputs = {o.name for o in graph.output}
         self._written: dict[str, _Written] = {}
@@ -130,7 +139,8 @@ class Writer:
         if found.encoding.bits == bits:
             return found
         if (name, bits) not in self._copies:
-            low, high = self._ranges.get(name) or _ends(found.encoding)
+            learned = self._inputs.get(name) if bits == NARROW else None
+            low, high = learned or self._ranges.get(name) or _ends(found.encoding)
             self._copies[name, bits] = self._through(
                 found.name, f"{name}_in{bits}", Encoding.between(bits, low, high), None
             )

@@ -13,7 +13,7 @@ from pocketbert.core.models.learned_ranges import (
     read_learned,
     write_learned,
 )
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, Runtime, Scheme
 
 WEIGHT = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 
@@ -37,3 +37,4 @@ def test_a_folder_keeps_the_ranges_of_its_scheme(tmp_path: Path) -> None:
     write_learned(tmp_path, learned())
     assert read_learned(tmp_path, Scheme.A8W8) == learned()
     assert read_learned(tmp_path, Scheme.W4) is None, "another scheme has other ranges"
+    assert read_learned(tmp_path, Scheme.A8W8, Runtime.NPU) is None, "and so has the file for a runtime"

@@ -62,6 +62,27 @@ def test_products_that_read_one_tensor_share_its_range() -> None:
     assert float(ranges.low[number]) == float(torch.cat([r[0].flatten() for r in rows]).min())
 
 
+def test_a_range_that_others_share_stays_and_a_narrowing_product_has_none() -> None:
+    module = Two()
+    module.left, module.right = nn.Linear(8, 8), nn.Linear(8, 8)
+    module.last = nn.Linear(8, 3)
+    rounded = RoundedModule(module.eval(), how(outputs=True, narrowing=False, shared_inputs=True))
+    rows = [(torch.randn(1, 5, 8),) for _ in range(4)]
+    ranges = rounded.measure(rows)
+    assert {site.product for site in rounded.sites} == {"left", "right"}
+    assert rounded.learned("left") == [Site("left", reads=False)]
+    read, made = (rounded.sites[Site("left", reads)] for reads in (True, False))
+    before = [float(end) for end in (ranges.low[read], ranges.high[read], ranges.low[made])]
+    values = torch.cat([r[0].flatten() for r in rows])
+    assert before[:2] == [float(values.min()), float(values.max())], "it is what the rows had"
+    with torch.no_grad():
+        ranges.lower += 0.5
+        ranges.upper += 0.5
+    low, high = ranges.ends()
+    assert [float(low[read]), float(high[read])] == before[:2]
+    assert float(low[made]) < before[2]
+
+
 def test_a_module_runs_with_rounded_numbers_and_its_ranges_are_trained() -> None:
     module = Two().eval()
     rounded, x = RoundedModule(module, how(outputs=True)), torch.randn(2, 5, 8)

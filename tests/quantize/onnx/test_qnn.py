@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.table import row_of
 from pocketbert.quantize.weights import WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
+from support.exact import exact_bert
+from support.learned import learned_of
 
 SCHEMES = (Scheme.A16W8, Scheme.A8W8)
 FAMILIES = ("bert", *(pytest.param(f, marks=pytest.mark.slow) for f in ("distilbert", "roberta", "mobilebert")))
@@ -109,6 +112,36 @@ def test_every_float_goes_through_integers_that_opset_20_can_hold(scheme: Scheme
     assert all(u.fused and u.per_channel for u in types.uses if u.bits)
     bits = {u.bits for u in types.uses if u.bits}
     assert bits == ({16} if scheme is Scheme.A16W8 else {8, 16})
+
+
+def test_learned_ranges_take_the_place_of_measured_ones(
+    made: Made, exported: Callable[[str], Path], open_tiny: Callable[..., Any], tmp_path: Path
+) -> None:
+    learned = learned_of(exact_bert(open_tiny, 2, Format.ONNX).module, Format.ONNX, Runtime.QNN)
+    path = tmp_path / "model.onnx"
+    quantize(exported("bert"), path, replace(plan(Scheme.A8W8, feeds(40)), learned=learned))
+    before, after = (_ends(p) for p in (made("bert", Scheme.A8W8)[0], path))
+    assert before.keys() == after.keys()
+    changed = {name for name in before if before[name] != after[name]}
+    inputs = {name for name in changed if after[name] == pytest.approx((-0.25, 0.5), abs=0.005)}
+    results = {name for name in changed if after[name] == pytest.approx((-0.5, 0.25), abs=0.005)}
+    assert inputs | results == changed, "everything else is measured"
+    assert all(name.endswith("_u8") for name in inputs), "what others read in 16 bits has its own range"
+    assert len(inputs) >= 4
+    assert len(results) >= 4
+
+
+def _ends(path: Path) -> dict[str, tuple[float, float]]:
+    """The ends of the range of each tensor that goes through integers."""
+    graph = onnx.load(path).graph
+    stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    out = {}
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear":
+            step, zero = float(stored[node.input[1]]), stored[node.input[2]]
+            top = np.iinfo(zero.dtype).max
+            out[node.output[0]] = (-int(zero) * step, (int(top) - int(zero)) * step)
+    return out
 
 
 def test_the_constant_of_the_mask_is_as_small_as_it_may_be(made: Made) -> None:

@@ -29,6 +29,8 @@ from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime import openvino as module
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.openvino import precision
+from support.exact import exact_bert
+from support.learned import learned_of
 from support.tiny import BASIC
 
 FAMILIES = (
@@ -97,6 +99,30 @@ def made(
         return done[family]
 
     return make
+
+
+def test_learned_ranges_take_the_place_of_measured_ones(
+    made: Callable[[str], tuple[Path, WeightTypes]],
+    exported: Callable[[str], Path],
+    open_tiny: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    learned = learned_of(exact_bert(open_tiny, LAYERS, Format.ONNX).module, Format.ONNX, Runtime.OPENVINO)
+    path = tmp_path / "model.onnx"
+    plan = Plan(Format.ONNX, Scheme.A8W8, Runtime.OPENVINO, lambda: feeds(40), learned=learned)
+    quantize(exported("bert"), path, plan)
+    scales = {"int8": set[float](), "uint8": set[float]()}
+    for name, found in zip(("before", "after"), (made("bert")[0], path), strict=True):
+        graph = onnx.load(found).graph
+        stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        nodes = [n for n in graph.node if n.op_type == "QuantizeLinear"]
+        of = {n.output[0]: (stored[n.input[2]].dtype.name, float(stored[n.input[1]])) for n in nodes}
+        if name == "before":
+            measured = of
+    for tensor, (kind, scale) in of.items():
+        scales[kind].add(scale)
+        assert kind == "uint8" or measured[tensor] == (kind, scale), "operands of attention scores are measured"
+    assert sorted(scales["uint8"]) == pytest.approx([0.75 / 255] * len(scales["uint8"]))
 
 
 def behind(graph: Any, name: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from pocketbert.quantize.tflite.graph import TfliteGraph
 from pocketbert.quantize.tflite.npu import float_operators, leaves_products
 from pocketbert.quantize.tflite.one_shape import operator_code
 from pocketbert.runtime.tflite import TflitePredictor
+from support.exact import exact_bert
+from support.learned import learned_of
 
 Exported = Callable[[str], Path]
 Rows = list[dict[str, Any]]
@@ -99,6 +102,26 @@ def test_the_whole_graph_is_in_integers_and_padding_is_masked(
     ]
     assert narrowing.count("int16") >= 2  # the second product of each feed-forward part
     assert TflitePredictor(made[scheme], 1).signature.outputs[0].dtype == "float32"
+
+
+def test_results_of_products_have_learned_ranges(
+    made: dict[Scheme, Path], exported_tflite: Exported, rows: Rows, open_tiny: Callable[..., Any], tmp_path: Path
+) -> None:
+    learned = learned_of(exact_bert(open_tiny, 2, Format.TFLITE).module, Format.TFLITE, Runtime.NPU)
+    path = tmp_path / "learned.tflite"
+    quantize(exported_tflite("bert"), path, replace(plan(Scheme.A8W8, rows), learned=learned))
+    before, after = (_steps(p) for p in (made[Scheme.A8W8], path))
+    changed = [n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+    assert len(changed) == len(learned.products)
+    assert [after[n] for n in changed] == pytest.approx([0.75 / 255] * len(changed), rel=0.02)
+
+
+def _steps(path: Path) -> list[float]:
+    """The step of the result of each product with a stored weight."""
+    model, codes = load_model(path.read_bytes()), tflite_schema().BuiltinOperator
+    graph = model.subgraphs[0]
+    products = [op for op in graph.operators if operator_code(model, op) == codes.FULLY_CONNECTED]
+    return [float(graph.tensors[int(op.outputs[0])].quantization.scale[0]) for op in products]
 
 
 def test_the_constant_of_a_mask_in_a_range_ruins_int8(

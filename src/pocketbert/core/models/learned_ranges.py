@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.families.ranges import ProductRanges
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, Runtime, Scheme
 
 FILE_NAME = "learned_ranges.json"
 
@@ -26,6 +26,7 @@ class LearnedRanges(BaseModel):
     Attributes:
         scheme: The scheme that was trained for.
         format: The format whose rounding was simulated.
+        runtime: The runtime whose file was trained for; None for files for any.
         products: Ranges by `fingerprint` of the product's weights.
     """
 
@@ -33,6 +34,7 @@ class LearnedRanges(BaseModel):
 
     scheme: Scheme
     format: Format
+    runtime: Runtime | None = None
     products: dict[str, ProductRanges]
 
     def of(self, weight: NDArray[np.generic]) -> ProductRanges:
@@ -56,13 +58,16 @@ def write_learned(folder: Path, ranges: LearnedRanges) -> None:
     write_json(folder / FILE_NAME, ranges.model_dump(mode="json"))
 
 
-def read_learned(folder: Path, scheme: Scheme) -> LearnedRanges | None:
-    """Read the ranges that a model was trained with; None where it has none for a scheme."""
+def read_learned(folder: Path, scheme: Scheme, runtime: Runtime | None = None) -> LearnedRanges | None:
+    """Read the ranges that a model was trained with; None where it has none for files of a scheme and runtime.
+
+    Files of one scheme for different runtimes round other numbers in other places, so the ranges of one do not fit another.
+    """
     path = folder / FILE_NAME
     if not path.is_file():
         return None
     found = LearnedRanges.model_validate(read_json(path))
-    return found if found.scheme is scheme and found.products else None
+    return found if (found.scheme, found.runtime) == (scheme, runtime) and found.products else None
 
 
 def copy_learned(source: Path, destination: Path) -> None:

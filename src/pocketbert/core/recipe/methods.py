@@ -11,7 +11,10 @@ from pydantic_core import CoreSchema
 
 from pocketbert.core.loading.plugins import announce, load_plugins
 from pocketbert.core.recipe.updates import Updates
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, Runtime, Scheme
+
+WrittenFile = tuple[Format, Scheme, Runtime | None]
+"""What a quantized file is: its format, its scheme, and the one runtime that it is made for."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,13 @@ class StagePlace:
         number: Its place in `distill`, from 0.
         stages: All entries of `distill`.
         depth: Layers of the student, where the recipe names them.
-        files: Format and scheme of the quantized files that any client opens; None where they are not chosen yet.
+        files: The quantized files that are written; None where they are not chosen yet.
     """
 
     number: int
     stages: Sequence[Stage]
     depth: int | None
-    files: frozenset[tuple[Format, Scheme]] | None = None
+    files: frozenset[WrittenFile] | None = None
 
     @property
     def where(self) -> str:

@@ -10,7 +10,7 @@ from pocketbert.core.recipe import replaced_tokens as _others  # noqa: F401  met
 from pocketbert.core.recipe.methods import Stage, StagePlace, register_stage
 from pocketbert.core.recipe.section import Fraction, Rate
 from pocketbert.core.recipe.updates import Optimisation
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, Runtime, Scheme
 
 
 @register_stage
@@ -26,6 +26,11 @@ class QatStage(Stage, Optimisation):
         Format.ONNX,
         description="Format whose rounding is simulated, and whose figure decides whether the trained student is kept. Files of "
         "other formats store the same ranges where they have them.",
+    )
+    runtime: Runtime | None = Field(
+        None,
+        description="Runtime whose file is trained for, with scheme a8w8: openvino or qnn (format onnx), npu (format tflite). Only that "
+        "file stores the learned ranges then. Default: the files for any runtime.",
     )
     batch: PositiveInt = Field(32, description="Rows per step.")
     lr: Rate = Field(2e-5, description="Peak learning rate of the weights; 1e-4 moves a trained student too far.")
@@ -55,10 +60,18 @@ class QatStage(Stage, Optimisation):
             out.append(
                 f"{place.where}: qat trains the finished student, a stage after it would undo that: make it the last of distill"
             )
-        if place.files is not None and (self.format, self.scheme) not in place.files:
+        if self.runtime is not None and self.scheme is Scheme.W4:
             out.append(
-                f"{place.where}: trains for {self.scheme} in {self.format}, which the recipe does not write: add {self.scheme} to "
-                f"quantize.files and {self.format} to export.formats, or name another scheme or format"
+                f"{place.where}.runtime: {self.runtime} has no {self.scheme} file: leave it out, or set scheme: {Scheme.A8W8}"
+            )
+        elif self.runtime is not None and place.files is None:
+            out.append(f"{place.where}.runtime: a budget chooses among files for any runtime: leave it out")
+        elif place.files is not None and (self.format, self.scheme, self.runtime) not in place.files:
+            wanted = f"{{scheme: {self.scheme}, runtime: {self.runtime}}}" if self.runtime else str(self.scheme)
+            made_for = f" for {self.runtime}" if self.runtime else ""
+            out.append(
+                f"{place.where}: trains for {self.scheme}{made_for} in {self.format}, which the recipe does not write: add {wanted} to "
+                f"quantize.files and {self.format} to export.formats, or name another scheme, format or runtime"
             )
         if self.activation is not None and self.scheme is not Scheme.A8W8:
             out.append(

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.recipe.methods import WrittenFile
 from pocketbert.core.recipe.section import Section
 from pocketbert.core.recipe.smaller import RecipeBudget
 from pocketbert.core.types import Format, Role, Runtime, Scheme
@@ -154,16 +155,20 @@ class QuantizeSection(Section):
             return ()
         return tuple(self.files) if self.files is not None else (QuantizedFile(scheme=self.scheme),)
 
-    def plain_files(self, formats: Sequence[Format]) -> frozenset[tuple[Format, Scheme]] | None:
-        """Format and scheme of the files that are made for any client; None where a budget chooses them.
+    def written(self, formats: Sequence[Format]) -> frozenset[WrittenFile] | None:
+        """Format, scheme and runtime of the smaller files; None where a budget chooses them.
 
         Args:
             formats: The formats that are exported.
         """
         if self.budget is not None:
             return None
-        plain = [f for f in self.wanted if f.runtime is None]
-        return frozenset((format, f.scheme) for format in formats for f in plain if f.concerns(format))
+        return frozenset(
+            (format, f.scheme, f.runtime)
+            for format in formats
+            for f in self.wanted
+            if f.concerns(format) and (f.runtime is None or (f.scheme, f.runtime) in FORMATS[format].bounds)
+        )
 
     @model_validator(mode="after")
     def _schemes_only(self) -> QuantizeSection:

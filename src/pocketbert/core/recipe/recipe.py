@@ -115,7 +115,7 @@ class Recipe(Section):
             rows = self.data.train is not None and self.data.eval is not None
             problems += vocabulary_problems(self.student.vocabulary, self.task, self.distill, rows)
         depth = self.student.layers if self.student else None
-        files = self.quantize.plain_files(self.export.formats)
+        files = self.quantize.written(self.export.formats)
         for i, stage in enumerate(self.distill):
             problems += stage.problems(StagePlace(i, self.distill, depth, files))
         if problems:

@@ -109,7 +109,8 @@ class QuantizedStage:
         from pocketbert.quantize import row_of
 
         stage, base = self.stage, place_of(self.stage.format).exported_scheme(self.recipe)
-        row, section = row_of(stage.format, stage.scheme), self.recipe.quantize.of(stage.format, stage.scheme)
+        form = stage.format, stage.scheme, stage.runtime
+        row, section = row_of(*form), self.recipe.quantize.of(*form)
         assert row.simulation is not None
         weights = resolved(section, weights_of(module, base), row.scheme_of)
         return simulation_of(row, weights, base).of_lengths(len(self.recipe.export.lengths))
@@ -184,7 +185,8 @@ def exported_form(quantized: QuantizedStage, metrics: Path) -> ExportedForm:
 def _record(choice: Choice, quantized: QuantizedStage, metrics: Path) -> str:
     """Tell which student goes on, in the log and in the file of metrics; return the sentence for the report."""
     stage, where = quantized.stage, quantized.where
-    what = f"{stage.scheme} in {stage.format}, simulated on {choice.rows} training rows that nothing was trained on"
+    made_for = f" for {stage.runtime}" if stage.runtime else ""
+    what = f"{stage.scheme} in {stage.format}{made_for}, simulated on {choice.rows} training rows that nothing was trained on"
     verdict = (
         "the trained student is kept"
         if choice.kept

@@ -76,7 +76,7 @@ def plan_of(file: ModelFile, calibration: Callable[[], Rows], weights: Path) -> 
     from pocketbert.quantize import Plan
 
     static = file.scheme.static
-    learned = read_learned(weights, file.scheme) if static else None
+    learned = read_learned(weights, file.scheme, file.runtime) if static else None
     left = static and padding_side_of(weights) == "left"
     rows = calibration if static else None
     return Plan(file.format, file.scheme, file.runtime, rows, learned=learned, pads_left=left)

@@ -21,7 +21,7 @@ from pocketbert.core.predict.score import probabilities
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import ScoreFunction, Task
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
@@ -78,15 +78,15 @@ def make_simulated(
     golden = read_golden(destination / FILE_NAME)
     rows = [*golden, *_more_rows(model, reference, texts, golden)]
     modules: dict[Format, ModulePredictor] = {}
-    answers: dict[tuple[Format, Simulation], list[Matrix]] = {}
+    answers: dict[tuple[Format, Simulation, Runtime | None], list[Matrix]] = {}
     errors: dict[str, float] = {}
     for file, how in wanted.items():
-        key = (file.format, how)
+        key = (file.format, how, file.runtime if how.static else None)  # each has its own learned ranges
         if key not in answers:
             if file.format not in modules:
                 modules[file.format] = _exported(model, reference, file.format, rows)
             static = calibration() if how.static else ()
-            learned = read_learned(model.weights, file.scheme) if how.static else None
+            learned = read_learned(model.weights, file.scheme, file.runtime) if how.static else None
             simulated_file = SimulatedPredictor(modules[file.format], how, static, learned)
             answers[key] = _answers(simulated_file, model, rows)
         errors[file.path] = _error(answers[key], rows, len(golden), _score_inside(model, file))
@@ -114,13 +114,14 @@ def _all_ranges(
     from pocketbert.quantize.measured import product_ranges
 
     out: dict[str, dict[str, list[ProductRanges]]] = {}
-    known: dict[tuple[Format, Scheme, int], dict[str, list[ProductRanges]]] = {}
+    known: dict[tuple[Format, Scheme, Runtime | None, int], dict[str, list[ProductRanges]]] = {}
     for file in files:
         longest = max(place_of(file.format).lengths(model.recipe, file, model.length), default=model.length)
-        key = file.format, file.scheme, longest
+        key = file.format, file.scheme, file.runtime, longest
         if key not in known:
             taken = (row for row in calibration() if row["input_ids"].shape[1] <= longest)
-            found = product_ranges(modules[file.format], taken, read_learned(model.weights, file.scheme))
+            learned = read_learned(model.weights, file.scheme, file.runtime)
+            found = product_ranges(modules[file.format], taken, learned)
             known[key] = {name: [_shown(r) for r in own] for name, own in found.items()}
         out[file.path] = known[key]
     return out
