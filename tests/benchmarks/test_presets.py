@@ -79,8 +79,8 @@ def test_the_help_tells_what_the_presets_set():
         for words in others:
             assert words.startswith("standard") or words in told[flag], (flag, words)
     assert "default 32,64,128; quick real text only; mlperf real text only" in told["--lengths"]
-    assert "default 120; quick 10; mlperf no limit" in told["--budget"]
-    assert "default 100; quick none; mlperf none" in told["--gaps"]
+    assert "default 240; quick 10; mlperf no limit" in told["--budget"]
+    assert "default 100; quick none" in told["--gaps"]
     assert "at least 1,024 inferences and 60 s" in told["--preset"]
     section = BenchmarkSection()
     assert (section.runs, section.repeats, tuple(section.gaps_ms)) == (
