@@ -4,8 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pocketbert.core.types import Format, Scheme
 from pocketbert.runtime.coverage import Coverage, coverage
 
 
@@ -83,3 +85,24 @@ def test_a_real_file_is_one_piece_and_its_lookups(exported_tflite: Callable[[str
     for name, count in graph.operator_counts().items():
         assert found.inside.get(name, 0) + found.outside.get(name, 0) == count, name
     assert predictor.coverage is found  # asked once
+
+
+@pytest.mark.parametrize("scheme", [Scheme.INT8, Scheme.A8W8])
+def test_files_in_int8_are_one_piece_too(
+    scheme: Scheme, exported_tflite: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ai_edge_quantizer")
+    from pocketbert.quantize import Plan, quantize, weights
+    from pocketbert.quantize.tflite.graph import TfliteGraph
+    from pocketbert.runtime.tflite import TflitePredictor
+
+    monkeypatch.setattr(weights, "SMALL", 512)  # tiny models have no matrix above the usual bound
+    draw, path = np.random.default_rng(0), tmp_path / "a.tflite"
+    ids = [draw.integers(5, 90, (1, n)) for n in range(4, 30)]
+    rows = [{"input_ids": i, "attention_mask": np.ones_like(i), "token_type_ids": i * 0} for i in ids]
+    quantize(exported_tflite("bert"), path, Plan(Format.TFLITE, scheme, rows=(lambda: rows) if scheme.static else None))
+    found = TflitePredictor(path, 1).coverage
+    assert found is not None
+    assert found.partitions == 1
+    assert set(found.outside) == {"EMBEDDING_LOOKUP", "RESHAPE", "CAST"}
+    assert found.inside["FULLY_CONNECTED"] == TfliteGraph(path).operator_counts()["FULLY_CONNECTED"]
