@@ -26,7 +26,7 @@ from pocketbert.core.host.progress import Meter
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.seeds import generator
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Scheme
 from pocketbert.runtime.engines import FilePredictor, filled
 
 Outputs = Mapping[str, NDArray[Any]]
@@ -159,7 +159,7 @@ def compile_for(
 def _lengths(variant: Variant, options: BenchmarkOptions) -> list[int]:
     """The lengths that were asked for; of a file with fixed lengths the smallest ones that hold them."""
     asked = [min(int(x), variant.max_length) for x in options.lengths if x != TEXT] or [variant.max_length]
-    fixed = variant.file.open(1).lengths if variant.format is Format.TFLITE else ()
+    fixed = variant.file.open(1).lengths
     fitting = [min((n for n in fixed if n >= x), default=max(fixed, default=x)) for x in asked]
     return list(dict.fromkeys(fitting))
 

@@ -84,7 +84,6 @@ class OnnxPredictor:
 
     engine = "onnxruntime"
     engine_version = onnxruntime.__version__
-    lengths: tuple[int, ...] = ()
 
     def __init__(
         self, path: Path, threads: int | None = None, profile: Path | None = None, spin: Spin = Spin.NO
@@ -110,6 +109,9 @@ class OnnxPredictor:
         self.path = path
         self.inputs = tuple(i.name for i in self._session.get_inputs())
         self.outputs = tuple(o.name for o in self._session.get_outputs())
+        shapes = [i.shape for i in self._session.get_inputs()]
+        self.lengths: tuple[int, ...] = tuple({s[1] for s in shapes if len(s) > 1 and isinstance(s[1], int)})
+        self._one_row = any(s and s[0] == 1 for s in shapes)
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
@@ -118,6 +120,13 @@ class OnnxPredictor:
         except KeyError:
             missing = ", ".join(n for n in self.inputs if n not in inputs)
             raise InputError(Problem(str(self.path), f"wants the inputs {missing} too.")) from None
+        rows = len(next(iter(feed.values()))) if self._one_row else 1
+        if rows > 1:  # a file for an accelerator takes one at a time
+            parts = [self._computed({n: v[i : i + 1] for n, v in feed.items()}) for i in range(rows)]
+            return {n: np.concatenate([p[n] for p in parts]) for n in self.outputs}
+        return self._computed(feed)
+
+    def _computed(self, feed: Mapping[str, NDArray[np.generic]]) -> Arrays:
         try:
             results = self._session.run(self.outputs, feed)
         except Exception as error:  # an id beyond the table; the library's own exception classes are private
@@ -132,6 +141,7 @@ class OnnxPredictor:
         return Signature(
             inputs=[_tensor(i) for i in self._session.get_inputs()],
             outputs=[_tensor(o) for o in self._session.get_outputs()],
+            lengths=list(self.lengths),
         )
 
     def end_profile(self) -> Path:

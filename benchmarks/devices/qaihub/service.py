@@ -164,7 +164,7 @@ def _profile(variant: Variant, length: int, told: HubTold) -> Profile:
 def _lengths(variant: Variant, options: BenchmarkOptions) -> list[int]:
     """Lengths in tokens; of a file with fixed lengths the smallest ones that hold them."""
     asked = [min(int(x), variant.max_length) for x in options.lengths if x != TEXT] or [variant.max_length]
-    fixed = variant.file.open(1).lengths if variant.format is Format.TFLITE else ()
+    fixed = variant.file.open(1).lengths
     return list(dict.fromkeys(min((n for n in fixed if n >= x), default=max(fixed, default=x)) for x in asked))
 
 
