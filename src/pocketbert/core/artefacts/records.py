@@ -79,18 +79,38 @@ class Signature(_Record):
     lengths: list[int] = []
 
 
+class OldestEngine(_Record):
+    """The oldest version of an engine that was seen to compute files of a scheme right.
+
+    Attributes:
+        engine: Name of its Python distribution.
+        version: The version.
+        older_answer_wrongly: Whether an older one was seen to answer wrongly without an error.
+        provenance: How that is known.
+    """
+
+    engine: str
+    version: str
+    older_answer_wrongly: bool = False
+    provenance: Provenance = Provenance.MEASURED
+
+
 class Minimum(_Record):
-    """What a file itself says that it needs; None where a file of its format does not say it.
+    """What a file needs; None where it does not say it, or where nothing is known.
 
     Attributes:
         opset: ONNX operator set.
         ir_version: Version of the ONNX file format.
         ios: Oldest iOS version that opens a Core ML package.
+        operators: Operators that are not ONNX's own: no other engine than the one that they come from opens the file.
+        engine: The oldest engine that computes files of its scheme.
     """
 
     opset: int | None = None
     ir_version: int | None = None
     ios: int | None = None
+    operators: list[str] = []
+    engine: OldestEngine | None = None
 
 
 class SeenRight(_Record):

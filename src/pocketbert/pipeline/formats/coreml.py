@@ -142,7 +142,7 @@ class CoremlPlace(FormatPlace):
         shapes = f"lengths {known}: pad to the next one" if known else f"any length up to {most}"
         return [f"Core ML: int32 inputs [1, length]; {shapes}. {answer}"]
 
-    def minimum(self, path: Path) -> Minimum | None:
+    def minimum(self, file: ModelFile, path: Path) -> Minimum | None:
         """Read the oldest iOS version that has the package's operations."""
         from pocketbert.runtime.coreml.package import OPSETS, read_package
 

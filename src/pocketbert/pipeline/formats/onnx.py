@@ -18,6 +18,7 @@ from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, pinned, tokenizer_of
+from pocketbert.pipeline.formats.oldest import engine_lines, engine_needs, oldest_engine
 from pocketbert.pipeline.formats.place import Extras, FormatPlace
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import javascript, kotlin, python, swift
@@ -48,6 +49,19 @@ class OnnxPlace(FormatPlace):
         example = model.tokenizer.pad(rows, max(min(32, model.length), *map(len, rows)))
         onnx.export(module, model.folder.family, model.task, example, destination, model.recipe.export.opset)
 
+    def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
+        """Choose one length for accelerators, the longest input allowed."""
+        if file.runtime is not None and file.runtime.accelerator:
+            return [length]
+        return super().lengths(recipe, file, length)
+
+    def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:
+        """Fix the shape of a file for an accelerator, which takes no free axes."""
+        if file.runtime is not None and file.runtime.accelerator:
+            from pocketbert.quantize.onnx.qnn.shape import fix_shape
+
+            fix_shape(path, model.length)
+
     def constants(self, path: Path) -> list[list[Constant]]:
         """Read the constants of a file."""
         from pocketbert.pipeline.formats.stored.onnx import onnx_constants
@@ -56,22 +70,26 @@ class OnnxPlace(FormatPlace):
 
     def processing(self, artefacts: Artefacts) -> list[str]:
         """Tell that both axes are free, and what dynamic int8 depends on."""
-        if not any(r.format is self.format for r in artefacts.models()):
+        own = [r for r in artefacts.models() if r.format is self.format]
+        if not own:
             return []
         return [
             "ONNX: int64 inputs [batch, length], any sizes. Dynamic int8 depends a little on batch and padding: feed one unpadded "
-            "text at a time for the recorded figures."
+            "text at a time for the recorded figures.",
+            *engine_lines(own),
         ]
 
-    def minimum(self, path: Path) -> Minimum | None:
-        """Read operator set and version of the file format; None where the `onnx` package is not installed."""
+    def minimum(self, file: ModelFile, path: Path) -> Minimum | None:
+        """Read operator set, version of the file format and foreign operators; None where the `onnx` package is not installed."""
         if version_of("onnx") is None:
             return None
         import onnx
 
         model = onnx.load(str(path), load_external_data=False)
         opset = next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
-        return Minimum(opset=opset, ir_version=int(model.ir_version))
+        foreign = sorted({f"{n.domain}.{n.op_type}" for n in model.graph.node if n.domain not in ("", "ai.onnx")})
+        engine = oldest_engine(self.format, file.scheme) if file.plain else None
+        return Minimum(opset=opset, ir_version=int(model.ir_version), operators=foreign, engine=engine)
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
         """Offer one file to Android, the web and Python, and to iOS where there is no Core ML package."""
@@ -115,7 +133,8 @@ def _has_packages(artefacts: Artefacts) -> bool:
 def _file_needs(record: ModelRecord) -> str:
     """Operator set and file version, where they were read."""
     minimum = record.minimum
-    return f"opset {minimum.opset}, IR {minimum.ir_version}" if minimum and minimum.opset else ""
+    needs = f"opset {minimum.opset}, IR {minimum.ir_version}" if minimum and minimum.opset else ""
+    return ", ".join(filter(None, [needs, engine_needs(record)]))
 
 
 def _with_file(library: str, record: ModelRecord) -> str:

@@ -132,8 +132,8 @@ class FormatPlace(ABC):
         """Collect what the card tells of finished files: a sentence by the file's path in the artefact folder."""
         return {}
 
-    def minimum(self, path: Path) -> Minimum | None:
-        """Read what a written file says that it needs; None where files of the format do not say it."""
+    def minimum(self, file: ModelFile, path: Path) -> Minimum | None:
+        """Tell what a written file needs; None where files of the format do not say it and nothing is known of engines."""
         return None
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import Artefacts, ModelRecord
+from pocketbert.core.artefacts import Artefacts, Minimum, ModelRecord
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.host.versions import version_of
@@ -18,6 +18,7 @@ from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
 from pocketbert.pipeline.formats.mediapipe import tokenizer_effect, write_client_data
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, pinned, tokenizer_of
+from pocketbert.pipeline.formats.oldest import engine_lines, oldest_engine
 from pocketbert.pipeline.formats.place import FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import kotlin, python
@@ -33,8 +34,8 @@ _WRONG = "gives wrong answers without an error"
 _LIMITS = {
     Scheme.INT8: f"For LiteRT only: TFLite up to 2.16 opens it and {_WRONG}. {_SELF_TEST}",
     Scheme.A8W8: f"For LiteRT only: TFLite 2.14 opens it and {_WRONG}. {_SELF_TEST}",
-    Scheme.SMALL: "For LiteRT only: TFLite 2.14 opens it and fails when it runs.",
-    Scheme.W4: "For LiteRT only: TFLite 2.14 opens it and fails when it runs.",
+    Scheme.SMALL: f"For LiteRT 1.4 or newer: LiteRT 1.3 {_WRONG}, TFLite 2.14 fails when it runs it. {_SELF_TEST}",
+    Scheme.W4: f"Needs LiteRT 2.1 or newer, not the version named here: LiteRT 1.3 to 2.0 {_WRONG}, TFLite 2.14 fails when it runs it. {_SELF_TEST}",
 }
 """What is told of files that older runtimes cannot compute."""
 
@@ -115,7 +116,13 @@ class TflitePlace(FormatPlace):
             f"TFLite: int32 inputs [1, length], one signature `seq_LENGTH` each for {known} tokens; pad to the next one.",
             "Files in int8 and 4 bits without a runtime in their names are for LiteRT (ai-edge-litert; checked with the version "
             "in `artifacts.json`), not for TFLite up to 2.16. PocketBERT checks golden rows before first use.",
+            *engine_lines([r for r in artefacts.models() if r.format is self.format]),
         ]
+
+    def minimum(self, file: ModelFile, path: Path) -> Minimum | None:
+        """Tell the oldest LiteRT that computes files of a scheme; the file itself does not say it."""
+        engine = oldest_engine(self.format, file.scheme) if file.plain else None
+        return Minimum(engine=engine) if engine is not None else None
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
         """Offer MediaPipe's file and LiteRT's to Android, and LiteRT's to Python."""

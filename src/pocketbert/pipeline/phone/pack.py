@@ -218,7 +218,7 @@ def _records(model: RunModel, result: Verification) -> list[ModelRecord]:
             runtime=f.runtime,
             default=f is default,
             signature=open_file(model.source(f), f.format, runtime=f.runtime).signature,
-            minimum=place_of(f.format).minimum(model.source(f)),
+            minimum=place_of(f.format).minimum(f, model.source(f)),
             status=Status.PASSED,
             lineage=model.folder.sha256,
             scores=result.scores.get(f.path, {}),
