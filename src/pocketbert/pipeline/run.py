@@ -20,6 +20,7 @@ from pocketbert.core.errors import GateError
 from pocketbert.core.host.processes import assist, directing, here
 from pocketbert.core.host.progress import say, set_quiet
 from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
@@ -37,8 +38,9 @@ from pocketbert.pipeline.learn import training, vocabulary
 from pocketbert.pipeline.learn.augmenting import write_copies
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, calibration_rows, check_files, check_threshold, load_data
-from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
+from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.learn.first_look import check_head, is_local
+from pocketbert.pipeline.learn.labelled import EVAL, HOLDOUT, LabelledRows
 from pocketbert.pipeline.learn.stages import Learning
 from pocketbert.pipeline.learn.starting import AnyRecipe, StartingRecipe, resolved
 from pocketbert.pipeline.make import exporting, golden, measuring, quantizing, simulating
@@ -304,8 +306,8 @@ class Run:
         evidence = replace(
             recorded_evidence(self.path / "golden", self.weights, self.length),
             sets=self.eval_sets(),
-            teacher=read_training(self.path / "teacher").score,
-            reference=read_training(self.weights).score,
+            teacher=self._torch_score(self.path / "teacher"),
+            reference=self._torch_score(self.weights),
             labels=self.data.labels.names if self.task.names_labels else None,
             settled=dict.fromkeys((f.path for f in self.files), settled_by(self.recipe.answer)),
             selection=self.data.selection,
@@ -315,21 +317,20 @@ class Run:
         sources = pack.sources(model)
         return result.model_copy(update={"files": {name: sha256_path(path) for name, path in sources.items()}})
 
+    def _torch_score(self, weights: Path) -> Score | None:
+        """The score of a torch model on the rows that score its files."""
+        divided = self.recipe.data.selection is not None
+        return self.labelled.torch_score(EVAL, weights) if divided else read_training(weights).score
+
+    @property
+    def labelled(self) -> LabelledRows:
+        """The labelled rows that no weight was trained on."""
+        return LabelledRows(self.recipe, self.data, self.path, self.length)
+
     def eval_sets(self) -> list[EvalSet]:
-        """Labelled rows that no step was made on, tokenized by the tokenizer that is packed."""
-        tokenizer = TextTokenizer(self.weights, self.length)
-        head = head_with(self.recipe, self.data, read_training(self.weights).thresholds)
-        out = []
-        for name in ("eval", "holdout"):
-            if (split := self.data.splits.get(name)) is None:
-                continue
-            rows = head.prepare(split.examples, tokenizer, name)
-            if not len(rows.truth):  # vectors without scores: the teacher's are what is wanted, known on eval only
-                if name != "eval":
-                    continue
-                rows = replace(rows, truth=teacher_vectors(self.path / "teacher"))
-            out.append(EvalSet(name, head, rows))
-        return out
+        """Labelled rows that no step was made on and that chose no file, tokenized by the tokenizer that is packed."""
+        found = (self.labelled.named(name, self.weights) for name in (EVAL, HOLDOUT))
+        return [rows for rows in found if rows is not None]
 
     def _make_benchmark(self, at: Places) -> Sequence[str]:
         assert self.recipe.benchmark is not None

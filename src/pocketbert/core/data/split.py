@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -37,7 +38,9 @@ def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], lis
     return keep, held
 
 
-def hold_out_share(examples: Sequence[Example], fraction: float) -> tuple[list[Example], list[Example]]:
+def hold_out_share(
+    examples: Sequence[Example], fraction: float, purpose: str = ""
+) -> tuple[list[Example], list[Example]]:
     """Split off a share of the rows by the hash of their text.
 
     Equal texts go together, and further rows in the file move no row from one part to the other. Rows with a label that
@@ -46,16 +49,22 @@ def hold_out_share(examples: Sequence[Example], fraction: float) -> tuple[list[E
     Args:
         examples: All rows.
         fraction: Probability of each text to be held out.
+        purpose: Makes the division independent of other ones: rows that were split off by their hash before would all
+            be in one part.
 
     Returns:
         The rows to keep, and the held-out rows, each in file order.
     """
     limit = f"{int(fraction * _HASHES):064x}"
     rows = [(example, example.digest) for example in examples]
-    chosen = {digest for _, digest in rows if digest < limit}
+    chosen = {digest for _, digest in rows if _hashed(digest, purpose) < limit}
     known = {name for example, digest in rows if digest not in chosen for name in _label_names(example)}
     chosen -= {digest for example, digest in rows if not known.issuperset(_label_names(example))}
     return [e for e, digest in rows if digest not in chosen], [e for e, digest in rows if digest in chosen]
+
+
+def _hashed(digest: str, purpose: str) -> str:
+    return hashlib.sha256(f"{purpose} {digest}".encode()).hexdigest() if purpose else digest
 
 
 def _label_names(example: Example) -> list[object]:

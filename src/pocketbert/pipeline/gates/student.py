@@ -18,17 +18,20 @@ _USUAL_RATES = (1e-5, 1e-3)
 STUDENT = "student"
 
 
-def student_gates(student: Score | None, teacher: Score | None, min_kept: float | None) -> list[Gate]:
+def student_gates(
+    student: Score | None, teacher: Score | None, min_kept: float | None, rows: str = "eval"
+) -> list[Gate]:
     """The gates that each file of the student has to pass, put to the torch model.
 
     Args:
-        student: Its score on eval; None where there are no rows to score.
+        student: Its score; None where there are no rows to score.
         teacher: The teacher's.
         min_kept: `verify.min_kept` of the recipe.
+        rows: Name of the rows that both scores are of.
     """
-    gates = [chance_gate("teacher", teacher, "eval")] if teacher is not None else []
+    gates = [chance_gate("teacher", teacher, rows)] if teacher is not None else []
     if student is not None:
-        gates.append(chance_gate(STUDENT, student, "eval"))
+        gates.append(chance_gate(STUDENT, student, rows))
     if student is not None and teacher is not None and min_kept is not None:
         gates.append(kept_gate(STUDENT, student, teacher, min_kept))
     return gates

@@ -27,7 +27,7 @@ from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import LabelKind, TaskName
+from pocketbert.core.tasks import LabelKind, Task, TaskName
 from pocketbert.pipeline.learn.data import RunData
 
 FILE_NAME = "training.json"
@@ -124,9 +124,7 @@ def finish(made: Finished, destination: Path, teacher: Path | None = None) -> No
                 _own_vectors(made, predictor, tokenizer, destination) if teacher is None else teacher_vectors(teacher)
             )
             rows = EvalSet("eval", head, replace(rows.rows, truth=vectors))
-        # a batch of logits over a vocabulary would take a gigabyte
-        batch = 2 if task.name is TaskName.FILL_MASK else 64
-        score, _ = evaluate(predictor, tokenizer, rows, batch=batch)
+        score, _ = evaluate(predictor, tokenizer, rows, batch=scoring_batch(task))
         metric = METRICS[score.metric]
         say(f"  {metric.name} on eval (torch): {metric.format(score.value)}")
     recipe = made.recipe
@@ -142,6 +140,11 @@ def finish(made: Finished, destination: Path, teacher: Path | None = None) -> No
         parameters=count, curves=[*made.curves], score=score, notes=[*made.notes], thresholds=thresholds
     )
     write_json(destination / FILE_NAME, json.loads(training.model_dump_json()))
+
+
+def scoring_batch(task: Task) -> int:
+    """Rows that a torch model is scored on at once: a larger batch of logits over a vocabulary would take a gigabyte."""
+    return 2 if task.name is TaskName.FILL_MASK else 64
 
 
 def _tuned(made: Finished, predictor: TorchPredictor, tokenizer: TextTokenizer) -> list[float] | None:

@@ -66,6 +66,13 @@ class DataSection(Section):
         description="Training rows held out by hash: the quantized file is compared with fp32 on them, and each classifier's temperature is "
         "fitted on them.",
     )
+    selection: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the eval rows, by hash, that choose the files inside quantize.budget and are not scored; default 0.5 with a "
+        "budget, else none.",
+    )
     labels: Annotated[list[str], AfterValidator(_told_apart)] | None = Field(
         None, min_length=2, description="Label names, in order of their ids."
     )
