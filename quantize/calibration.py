@@ -16,6 +16,8 @@ BINS = 4096
 """Bins of a histogram; its memory is the same for one row and for a million."""
 KEPT = 0.9999
 """Share of the numbers of a tensor that lie inside the range of `Calibration.PERCENTILE`."""
+STEPS = 255
+"""Steps of a range in 8 bits."""
 _FRACTIONS = np.linspace(0.2, 1.0, 81)
 """Parts of the full range that `Calibration.MSE` tries."""
 
@@ -80,7 +82,7 @@ class Histogram:
         low, high = (self.centres[min(BINS - 1, int(np.searchsorted(share, s)))] for s in (outside, 1 - outside))
         return max(self.low, min(0.0, float(low))), min(self.high, max(0.0, float(high)))
 
-    def least_error(self, steps: int = 255) -> Range:
+    def least_error(self, steps: int = STEPS) -> Range:
         """Return the part of the full range in which rounding to equal steps has the least mean squared error.
 
         Args:
@@ -100,15 +102,20 @@ class Histogram:
                 best, least = (low, high), error
         return best
 
-    def range(self, method: Calibration) -> Range:
-        """Return the range that a method chooses."""
+    def range(self, method: Calibration, steps: int = STEPS) -> Range:
+        """Return the range that a method chooses.
+
+        Args:
+            method: The method.
+            steps: Steps that the range will be divided into.
+        """
         match method:
             case Calibration.MINMAX:
                 return self.low, self.high
             case Calibration.PERCENTILE:
                 return self.percentile()
             case Calibration.MSE:
-                return self.least_error()
+                return self.least_error(steps)
 
 
 class Ranges:
@@ -117,11 +124,12 @@ class Ranges:
     Args:
         names: The tensors.
         method: How ranges are chosen.
+        steps: Steps that they will be divided into.
     """
 
-    def __init__(self, names: Iterable[str], method: Calibration) -> None:
+    def __init__(self, names: Iterable[str], method: Calibration, steps: int = STEPS) -> None:
         self._histograms = {name: Histogram() for name in names}
-        self._method = method
+        self._method, self._steps = method, steps
         self._rows = 0
 
     def add(self, row: Mapping[str, NDArray[Any]]) -> None:
@@ -155,4 +163,4 @@ class Ranges:
                 )
         if problems:
             raise GateError(problems)
-        return {name: h.range(self._method) for name, h in self._histograms.items()}
+        return {name: h.range(self._method, self._steps) for name, h in self._histograms.items()}

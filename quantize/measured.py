@@ -17,13 +17,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from pocketbert.core.families.ranges import ProductRanges, Range
+from pocketbert.core.families.ranges import ProductRanges
 from pocketbert.core.models.learned_ranges import LearnedRanges
+from pocketbert.core.types import Calibration
+from pocketbert.quantize.calibration import STEPS, Histogram
 from pocketbert.quantize.simulation import ModulePredictor
 
 
 def product_ranges(
-    exact: ModulePredictor, rows: Iterable[Mapping[str, NDArray[np.int64]]], learned: LearnedRanges | None = None
+    exact: ModulePredictor,
+    rows: Iterable[Mapping[str, NDArray[np.int64]]],
+    learned: LearnedRanges | None = None,
+    method: Calibration = Calibration.MINMAX,
+    steps: int = STEPS,
 ) -> dict[str, list[ProductRanges]]:
     """Measure the ranges of a module's products with stored weights; all of them hold zero.
 
@@ -31,18 +37,20 @@ def product_ranges(
         exact: The module.
         rows: Calibration rows, [1, L] each, without padding.
         learned: Ranges that the module was trained with, which take the place of measured ones.
+        method: How ranges are chosen, as the file's were.
+        steps: Steps that these are divided into.
 
     Returns:
         The ranges that a file may hold, by the path of the weight, of all weights that a product read. There are several where
         products share a weight, where a part of a product's result is never used, and where its input is a part of a tensor,
         such as the first token: operators that only move numbers may have the range of all of it.
     """
-    mode = _Measured(exact.module)
+    mode = _Measured(exact.module, count=method is not Calibration.MINMAX)
     for row in rows:
         mode.calls.clear()
         with mode:
             exact.run(row)
-    return {n: [_learned(mode.weights[n], own, learned) for own in mode.of(n)] for n in mode.names}
+    return {n: [_learned(mode.weights[n], own, learned) for own in mode.of(n, method, steps)] for n in mode.names}
 
 
 def _learned(weight: Tensor, measured: ProductRanges, learned: LearnedRanges | None) -> ProductRanges:
@@ -55,23 +63,33 @@ def _learned(weight: Tensor, measured: ProductRanges, learned: LearnedRanges | N
 class _Measured(TorchFunctionMode):
     """Watches the functions of torch that multiply with a stored weight, while it is entered.
 
+    Args:
+        module: The module.
+        count: Whether numbers are counted, which all methods but `Calibration.MINMAX` need.
+
     Attributes:
         weights: The module's parameters by their paths.
         names: Paths of those that products read.
         calls: How many products read a weight in this run; empty before a run.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, count: bool) -> None:
         super().__init__()
         self.weights = dict(module.named_parameters())
         self.names: dict[str, None] = {}
         self.calls = Counter[str]()
-        self._found: dict[tuple[str, int, bool], ProductRanges] = {}
+        self._count = count
+        self._found: dict[tuple[str, int, bool], tuple[Histogram, Histogram | None]] = {}
         self._paths = {w.data_ptr(): name for name, w in self.weights.items()}
 
-    def of(self, name: str) -> list[ProductRanges]:
-        """Return what was measured about the products with a weight."""
-        return list(dict.fromkeys(own for (n, _, _), own in self._found.items() if n == name))
+    def of(self, name: str, method: Calibration, steps: int) -> list[ProductRanges]:
+        """Return the ranges that a method chooses for the products with a weight."""
+        own = (pair for (n, _, _), pair in self._found.items() if n == name)
+        chosen = (
+            ProductRanges(inputs=read.range(method, steps), outputs=made.range(method, steps) if made else None)
+            for read, made in own
+        )
+        return list(dict.fromkeys(chosen))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch, and measure what it read and made."""
@@ -82,18 +100,15 @@ class _Measured(TorchFunctionMode):
             self.calls[name] += 1
             for whole, values in ((False, args[0]), (True, _stored(args[0]))):
                 key = name, self.calls[name], whole
-                before = self._found.get(key, ProductRanges())
-                # without an offset of the product, an exporter may join one that is added later, as XLNet's to its queries
-                made = _widened(before.outputs, out) if len(args) > 2 and args[2] is not None else None
-                self._found[key] = ProductRanges(inputs=_widened(before.inputs, values), outputs=made)
+                if key not in self._found:
+                    # without an offset of the product, an exporter may join one that is added later, as XLNet's to its queries
+                    self._found[key] = Histogram(), Histogram() if len(args) > 2 and args[2] is not None else None
+                for histogram, numbers in zip(self._found[key], (values, out), strict=True):
+                    if histogram is not None:
+                        histogram.add(numbers.detach().numpy(), self._count)
         return out
 
 
 def _stored(values: Tensor) -> Tensor:
     """All numbers of the tensor that values are a view of."""
     return torch.empty(0, dtype=values.dtype).set_(values.untyped_storage())
-
-
-def _widened(before: Range | None, values: Tensor) -> Range:
-    low, high = before or (0.0, 0.0)
-    return min(low, float(values.min())), max(high, float(values.max()))

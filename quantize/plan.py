@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.types import Calibration, Format, Runtime, Scheme
+from pocketbert.quantize.calibration import STEPS
 
 Rows = Iterable[Mapping[str, NDArray[np.int64]]]
 """Inputs by name, each row [1, L] without padding; names that the graph does not take are ignored."""
@@ -46,6 +47,11 @@ class Plan:
     def padding_side(self) -> str:
         """Where shorter rows are padded, as `pocketbert.runtime.padding.Padding` takes it."""
         return "left" if self.pads_left else "right"
+
+    @property
+    def steps(self) -> int:
+        """Steps that a range is divided into, for `Calibration.MSE`; in a8w8 of whole graphs also where 16 bits are stored."""
+        return 65535 if self.scheme is Scheme.A16W8 else STEPS
 
     @property
     def left(self) -> frozenset[str]:

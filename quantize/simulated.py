@@ -16,7 +16,9 @@ from torch.overrides import TorchFunctionMode
 from pocketbert.core.families.ranges import ProductRanges, Range
 from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.predict.predictor import Arrays
+from pocketbert.core.types import Calibration
 from pocketbert.quantize import rounding
+from pocketbert.quantize.calibration import Histogram
 from pocketbert.quantize.rounding import Rounding
 from pocketbert.quantize.simulation import ModulePredictor, Simulation
 
@@ -37,6 +39,7 @@ class SimulatedPredictor:
         simulation: How the scheme rounds.
         rows: Calibration rows, [1, L] each; read where the scheme is static.
         learned: Ranges that the module was trained with, in place of measured ones.
+        method: How ranges are chosen from what the rows had.
     """
 
     engine = "torch-simulated"
@@ -47,15 +50,16 @@ class SimulatedPredictor:
         simulation: Simulation,
         rows: Iterable[Mapping[str, NDArray[np.int64]]] = (),
         learned: LearnedRanges | None = None,
+        method: Calibration = Calibration.MINMAX,
     ) -> None:
         self.engine_version, self.lengths = exact.engine_version, exact.lengths
         self.inputs, self.outputs, self._exact = exact.inputs, exact.outputs, exact
         self._mode: _Rounded = _Rounded(simulation, exact.module)
         if simulation.static:
-            self._mode = _Static(simulation, exact.module, learned)
+            self._mode = static = _Static(simulation, exact.module, learned, method)
             for row in rows:
                 self.run(row)
-            self._mode.measuring = False
+            static.choose()
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
@@ -144,10 +148,14 @@ class _Static(_Rounded):
         measuring: Whether ranges are measured, and nothing is rounded.
     """
 
-    def __init__(self, simulation: Simulation, module: nn.Module, learned: LearnedRanges | None = None) -> None:
+    def __init__(
+        self, simulation: Simulation, module: nn.Module, learned: LearnedRanges | None, method: Calibration
+    ) -> None:
         super().__init__(simulation, module)
         self.measuring = True
-        self._ranges: dict[int, tuple[float, float]] = {}
+        self._method = method
+        self._measured: dict[int, Histogram] = {}
+        self._ranges: dict[int, Range] = {}
         self._learned = learned
         self._known: dict[int, ProductRanges] = {}
         self._here: Range | None = None
@@ -161,6 +169,11 @@ class _Static(_Rounded):
 
     def start(self) -> None:
         self._at = 0
+
+    def choose(self) -> None:
+        """End the measuring: choose the range of every place."""
+        self._ranges |= {at: h.range(self._method) for at, h in self._measured.items() if at not in self._ranges}
+        self.measuring = False
 
     def _rounded(self, weight: Tensor, kind: Rounding) -> Tensor:
         return weight if self.measuring else super()._rounded(weight, kind)
@@ -225,11 +238,11 @@ class _Static(_Rounded):
     def _range(self, values: Tensor) -> tuple[float, float]:
         """The range of this place, which holds zero; widened by `values` while ranges are measured."""
         self._at += 1
-        low, high = self._ranges.get(self._at, (0.0, 0.0))
         if self.measuring:
-            low, high = min(low, float(values.min())), max(high, float(values.max()))
-            self._ranges[self._at] = low, high
-        return low, high
+            histogram = self._measured.setdefault(self._at, Histogram())
+            histogram.add(values.detach().numpy(), self._method is not Calibration.MINMAX)
+            return histogram.low, histogram.high
+        return self._ranges.get(self._at, (0.0, 0.0))
 
 
 def _is_probability(values: Tensor) -> bool:

@@ -88,7 +88,7 @@ def _measure(source: Path, plan: Plan, title: str) -> dict[str, Range]:
     """Run the plan's rows, each at the shortest length that takes it, and choose ranges of what real tokens have."""
     evaluator = Evaluator(source)
     axes = _axes(source)
-    ranges, padding = Ranges(axes, plan.calibration), Padding(0, plan.padding_side)
+    ranges, padding = Ranges(axes, plan.calibration, plan.steps), Padding(0, plan.padding_side)
     for row in plan.rows() if plan.rows is not None else ():
         tokens = row["input_ids"].shape[1]
         length = next((n for n in evaluator.lengths if n >= tokens), None) if evaluator.lengths else tokens

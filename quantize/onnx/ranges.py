@@ -41,7 +41,7 @@ def measure(model: Any, names: Iterable[str], plan: Plan, path: Path, title: str
     outputs.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in wanted if n not in declared)
     onnx.save(model, path)
     del outputs[own:]
-    predictor, ranges = OnnxPredictor(path), Ranges(wanted, plan.calibration)
+    predictor, ranges = OnnxPredictor(path), Ranges(wanted, plan.calibration, plan.steps)
     for row in plan.rows() if plan.rows is not None else ():
         ranges.add(predictor.run(row))
     return ranges.chosen(title)

@@ -144,7 +144,7 @@ class MeasuredModel:
         axes = _token_axes({n: self._shapes(graph) for n, graph in graphs.items()})
         known = self.known_ranges(predictor)
         axes = {place: axis for place, axis in axes.items() if place not in known}
-        ranges, padding = Ranges(map(place_title, axes), plan.calibration), Padding(0, plan.padding_side)
+        ranges, padding = Ranges(map(place_title, axes), plan.calibration, plan.steps), Padding(0, plan.padding_side)
         for row in plan.rows() if plan.rows is not None else ():
             tokens = row[predictor.inputs[0]].shape[1]
             fitting = [n for n in predictor.lengths if n >= tokens]

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.formats.gate import Gate
     from pocketbert.pipeline.gates.verification import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
-    from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, ExportOptions
+    from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, CalibrationOptions, ExportOptions
     from pocketbert.pipeline.run_folder.result import RunResult
     from pocketbert.runtime.model import Model, load
 
@@ -62,6 +62,7 @@ __all__ = [
     "BenchmarkResult",
     "BudgetOptions",
     "BudgetSection",
+    "CalibrationOptions",
     "DataReport",
     "Diagnosis",
     "Embedding",
@@ -118,7 +119,7 @@ _PLACES = {
     "core.predict.encoded": ("Text",),
     "core.recipe.budget": ("BudgetSection",),
     "core.recipe.recipe": ("Recipe",),
-    "pipeline.options": ("ExportOptions", "AnswerOptions", "BudgetOptions"),
+    "pipeline.options": ("ExportOptions", "AnswerOptions", "BudgetOptions", "CalibrationOptions"),
     "api": ("PlannedStep",),
     "pipeline.run_folder.result": ("RunResult",),
     "pipeline.gates.verification": ("Verification",),

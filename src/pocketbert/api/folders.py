@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.pipeline.options import BudgetOptions, ExportOptions, Plan, PlannedStep
+from pocketbert.pipeline.options import BudgetOptions, CalibrationOptions, ExportOptions, Plan, PlannedStep
 
 if TYPE_CHECKING:
     from pocketbert.core.data.source import DataSource
@@ -50,7 +50,7 @@ def quantize(
     schemes: Sequence[str] | None = None,
     runtimes: Sequence[str] = (),
     overwrite: bool = False,
-    calibrate: DataSource | None = None,
+    calibrate: DataSource | CalibrationOptions | None = None,
     budget: BudgetOptions | None = None,
     roles: Mapping[str, str] | None = None,
 ) -> Path:
@@ -63,13 +63,15 @@ def quantize(
         runtimes: Runtimes that get a further file: ``tflite216``, ``openvino``, ``gpu`` (``fp16``), ``npu`` and ``qnn`` (``a16w8``,
             ``a8w8``).
         overwrite: Whether an existing folder may be replaced.
-        calibrate: Labelled training rows on which static schemes (``a8w8``) measure ranges, and a budget ranks candidates.
+        calibrate: Labelled training rows on which static schemes (``a8w8``) measure ranges, and a budget ranks candidates; with a
+            method that chooses ranges, `CalibrationOptions`.
         budget: Limits inside which the best file of each format is chosen.
         roles: Scheme of a role or of modules, ``none`` to leave them as they were exported: ``{"ffn_down": "none"}``.
     """
     from pocketbert.pipeline.direct import quantize_folder
 
-    return quantize_folder(Path(model), Path(output), schemes, runtimes, calibrate, budget, overwrite, roles or {})
+    given = CalibrationOptions.of(calibrate)
+    return quantize_folder(Path(model), Path(output), schemes, runtimes, given, budget, overwrite, roles or {})
 
 
 def pack(run: str | Path, output: str | Path, overwrite: bool = False, platform: str | None = None) -> Path:

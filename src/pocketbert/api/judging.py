@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pocketbert.pipeline.options import CalibrationOptions
+
 if TYPE_CHECKING:
     from pocketbert.benchmarks.devices.runners.facts import Fact
     from pocketbert.benchmarks.measurement import BenchmarkResult
@@ -114,7 +116,7 @@ def benchmark(
 
 def sensitivity(
     model: str | Path,
-    calibrate: DataSource | None,
+    calibrate: DataSource | CalibrationOptions | None,
     schemes: Sequence[str] | None = None,
     *,
     record: bool = False,
@@ -123,7 +125,8 @@ def sensitivity(
 
     Args:
         model: An artefact folder with exported files and ``model.safetensors``; it is not changed but for its report.
-        calibrate: Labelled training rows on which files are compared, and static schemes measure ranges.
+        calibrate: Labelled training rows on which files are compared, and static schemes measure ranges; with a method that
+            chooses ranges, `CalibrationOptions`.
         schemes: Schemes to measure; default those of the folder's files, else ``int8``.
         record: Whether the figures are written into the folder's report.
 
@@ -132,7 +135,7 @@ def sensitivity(
     """
     from pocketbert.pipeline.direct import measure_sensitivity
 
-    return measure_sensitivity(Path(model), calibrate, schemes, record)
+    return measure_sensitivity(Path(model), CalibrationOptions.of(calibrate), schemes, record)
 
 
 def report(run: str | Path, output: str | Path, overwrite: bool = False, baseline: str | Path | None = None) -> Path:

@@ -81,7 +81,7 @@ def print_search(folder: Path) -> None:
     print(f"chosen inside {limits}: {found.wins}")
     print(f"{found.ranked_on:,} calibration rows ranked. {found.rows}")
     chosen = chosen_files(found.chosen)
-    print(f"the same files from a recipe:\n  {recipe_lines(chosen)}")
+    print(f"the same files from a recipe:\n  {recipe_lines(chosen, found.calibration)}")
 
 
 def _row(candidate: Candidate) -> list[str]:

@@ -15,7 +15,7 @@ from pocketbert.cli.options import listed, numbers, sets
 from pocketbert.cli.output import print_json, print_table
 from pocketbert.core.data.limits import LINE_MB, ROWS
 from pocketbert.core.errors import GateError
-from pocketbert.pipeline.options import AnswerOptions, ExportOptions
+from pocketbert.pipeline.options import AnswerOptions, CalibrationOptions, ExportOptions
 
 if TYPE_CHECKING:
     from pocketbert.core.artefacts import Artefacts
@@ -141,6 +141,7 @@ def export(
         sets("--entities", "With a form that has a table of entities: keep those in this file, one id or name a line."),
     ] = None,
     calibrate: Calibrate = None,
+    calibration: options.Calibration = None,
     data: Annotated[
         Path | None,
         sets(
@@ -198,6 +199,7 @@ def export(
         layout=layout,
         answer=cast(AnswerOptions, option_values(answer or (), "--answer")),
         calibrate=rows(calibrate),
+        calibration=calibration,
         data=rows(data),
         benchmark=benchmark,
         name=name,
@@ -234,6 +236,7 @@ def quantize(
     runtime: Runtimes = "",
     roles: options.Roles = "",
     calibrate: Calibrate = None,
+    calibration: options.Calibration = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -279,7 +282,8 @@ def quantize(
     output = checked_output(model, output, inside is not None)
     schemes = listed(scheme) if scheme is not None else None
     chosen = options.choices(roles)
-    folder = api.quantize(model, output, schemes, listed(runtime), overwrite, rows(calibrate), inside, chosen)
+    given = CalibrationOptions(rows=rows(calibrate), method=calibration)
+    folder = api.quantize(model, output, schemes, listed(runtime), overwrite, given, inside, chosen)
     if inside is not None and not json:
         print_search(folder)
     _done(folder, json)

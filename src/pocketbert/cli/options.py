@@ -98,9 +98,17 @@ Roles = Annotated[
     str,
     sets(
         "--roles",
-        "Leave roles or modules as they were exported, comma-separated: ffn_down=none, encoder.layer.2.*=none; "
-        "docs/quantization.md lists the roles.",
+        "Leave roles or modules as they were exported, or give them a second scheme, comma-separated: encoder.layer.2.*=none, "
+        "ffn_down=a8w8; docs/quantization.md lists the roles, and the second schemes of each file.",
         metavar="ROLE=SCHEME,...",
+    ),
+]
+Calibration = Annotated[
+    str | None,
+    sets(
+        "--calibration",
+        "Choose the ranges of a8w8 and a16w8 files by this method: minmax, from the smallest number to the largest; mse, with the least mean "
+        "squared error of rounding; percentile, without the furthest 0.01 % of the numbers. Default: minmax.",
     ),
 ]
 Recipe = Annotated[str, typer.Argument(help="Recipe file, or the name of a shipped one (`pocketbert recipes ls`).")]

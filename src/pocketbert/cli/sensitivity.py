@@ -13,6 +13,7 @@ from pocketbert.cli.groups import RESULTS
 from pocketbert.cli.options import listed
 from pocketbert.cli.output import print_table
 from pocketbert.core.data.limits import LINE_MB, ROWS
+from pocketbert.pipeline.options import CalibrationOptions
 
 if TYPE_CHECKING:
     from pocketbert.core.artefacts import Sensitivities, Sensitivity
@@ -35,6 +36,7 @@ def sensitivity(
             ".tsv or .parquet file.",
         ),
     ] = None,
+    calibration: options.Calibration = None,
     scheme: Annotated[
         str | None,
         typer.Option(
@@ -58,7 +60,9 @@ def sensitivity(
     from pocketbert import api
 
     rows = options.rows(calibrate, text, text_pair, label, max_line_mb, max_rows) if calibrate is not None else None
-    found = api.sensitivity(model, rows, listed(scheme) if scheme is not None else None, record=record)
+    schemes = listed(scheme) if scheme is not None else None
+    given = CalibrationOptions(rows=rows, method=calibration)
+    found = api.sensitivity(model, given, schemes, record=record)
     if json:
         print(found.model_dump_json())
         return

@@ -152,7 +152,11 @@ def _content(model: str, name: str, options: ExportOptions, task: str) -> dict[s
         place[last] = _written(value)
     return {
         **content,
-        "quantize": {**_quantize(options.schemes, options.runtimes), **_chosen(options.roles)},
+        "quantize": {
+            **content.get("quantize", {}),
+            **_quantize(options.schemes, options.runtimes),
+            **_chosen(options.roles),
+        },
         "task": task,
     }
 

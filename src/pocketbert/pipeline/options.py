@@ -68,6 +68,7 @@ class ExportOptions:
         layout: ``ane`` rewrites the graph for Apple's Neural Engine; ``plain`` does not.
         answer: How outputs become answers; default the recipe's defaults.
         calibrate: Labelled rows, no evaluation row among them, on which static schemes (``a8w8``) measure ranges.
+        calibration: How ranges are chosen from what these rows have: ``minmax`` (default), ``mse`` or ``percentile``.
         data: Labelled rows that the files are scored on; golden rows are then texts of these rows.
         benchmark: Whether the latency of the files is measured.
         name: Name of the model in the model card; default the name of its folder.
@@ -96,11 +97,30 @@ class ExportOptions:
     layout: str = "plain"
     answer: AnswerOptions = field(default_factory=lambda: AnswerOptions())
     calibrate: DataSource | None = None
+    calibration: str | None = None
     data: DataSource | None = None
     benchmark: bool = False
     name: str | None = None
     description: str | None = None
     licence: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions:
+    """What static schemes measure ranges on, and how these are chosen.
+
+    Attributes:
+        rows: Labelled training rows, no evaluation row among them.
+        method: ``minmax``, ``mse`` or ``percentile``; None for ``minmax``.
+    """
+
+    rows: DataSource | None = None
+    method: str | None = None
+
+    @staticmethod
+    def of(given: DataSource | CalibrationOptions | None) -> CalibrationOptions:
+        """Return the options of rows with the default method."""
+        return given if isinstance(given, CalibrationOptions) else CalibrationOptions(rows=given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +204,7 @@ KEYS: Mapping[str, str] = {
     "layout": "export.coreml.layout",
     "answer": "answer",
     "calibrate": "data.train",
+    "calibration": "quantize.calibration",
     "data": "data.eval",
     "benchmark": "benchmark",
     "name": "name",

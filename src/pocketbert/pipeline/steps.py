@@ -12,7 +12,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.data.section import CorpusSource
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.vocabulary import LIMITS
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Calibration, Format, Scheme
 from pocketbert.pipeline.formats.model_files import quantized_forms, quantized_step
 from pocketbert.pipeline.formats.recipe_files import check_bounds
 from pocketbert.pipeline.inputs import NO_RESULT, SURE, Inputs, dumped, without
@@ -96,7 +96,7 @@ def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
 def _data_steps(inputs: Inputs, make: Makers) -> list[Step]:
     """The rows, and the corpus of general stages."""
     recipe = inputs.recipe
-    section = recipe.data.model_dump(mode="json", exclude={"corpus", "augment"})
+    section = recipe.data.model_dump(mode="json", exclude={"corpus", "augment", "selection"})
     data = Step(
         name="data",
         title="data",
@@ -211,7 +211,7 @@ def _stage_steps(inputs: Inputs, make: Makers) -> list[Step]:
         settings = {**inputs.student_settings, "distill": {str(number): dumped(stage)}}
         contents = dict(inputs.student_contents)
         if stage.exported_format is not None:
-            settings["files that it trains for"] = inputs.export_settings(stage.exported_format)
+            settings |= {"files that it trains for": inputs.export_settings(stage.exported_format), **_ranges(recipe)}
         if stage.general:
             contents |= {"teacher.model": inputs.model.digest, **inputs.stage_contents(number)}
             if inputs.heads is not None:
@@ -270,7 +270,7 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
         if others := {str(r): c for r, c in chosen.items() if c != chosen[runtimes[0]]}:
             settings["choices for other runtimes"] = others
         if scheme.static:
-            settings["rows for calibration"] = CALIBRATION_ROWS
+            settings |= {"rows for calibration": CALIBRATION_ROWS, **_ranges(recipe)}
         steps.append(
             Step(
                 name=name,
@@ -285,6 +285,12 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
     return steps
 
 
+def _ranges(recipe: Recipe) -> dict[str, object]:
+    """How static files choose ranges, where it is not the default."""
+    method = recipe.quantize.calibration
+    return {} if method is Calibration.MINMAX else {"quantize.calibration": method}
+
+
 def _engines(recipe: Recipe) -> tuple[str, ...]:
     """Libraries that run the files."""
     own = [f.runtime.own_engine for f in recipe.quantize.wanted if f.runtime and f.runtime.own_engine]
@@ -293,7 +299,8 @@ def _engines(recipe: Recipe) -> tuple[str, ...]:
 
 def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[Step]:
     """Golden rows of all files that were written, and the gates."""
-    recipe, engines = inputs.recipe, _engines(inputs.recipe)
+    recipe, engines, share = inputs.recipe, _engines(inputs.recipe), inputs.recipe.data.selection
+    divided: dict[str, object] = {} if share is None else {"data": {"selection": share}}
     return [
         Step(
             name="golden",
@@ -308,7 +315,7 @@ def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[
             name="verify",
             title="verify",
             output="verify.json",
-            settings={},
+            settings=divided,
             gates={"verify": dumped(recipe.verify), "answer": recipe.answer.model_dump(mode="json", include={*SURE})},
             needs=("golden",),
             make=make.verify,

@@ -100,7 +100,7 @@ def test_all_mistakes_are_listed_with_line_and_nearest_key(recipe: Path) -> None
     recipe.write_text(text)
     assert lines(recipe) == [
         "R:8 data.lables: unknown key 'lables'; did you mean 'labels'? (allowed: augment, corpus, eval, holdout, labels, "
-        "max_length, train).",
+        "max_length, selection, train).",
         "R:10 student.layers: 0: input should be greater than 0.",
         "R:12 distill.0: method 'tasks' is unknown; did you mean 'task'? (allowed: distilbert, minilm, mobilebert, qat, "
         "replaced-tokens, task, tinybert-general, tinybert-intermediate, tinybert-prediction).",

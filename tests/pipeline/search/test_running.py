@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pocketbert import api
 from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.compare.evaluate import EvalSet, evaluate
+from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.split import hold_out_share
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.recipe.file import load_recipe
+from pocketbert.pipeline.direct.search import workbench
+from pocketbert.pipeline.gates import verify
+from pocketbert.pipeline.learn import labelled
+from pocketbert.pipeline.run import Run
 from support.folders import tree
 from support.tiny_task import Task
 
@@ -34,7 +43,7 @@ def test_the_run_packs_what_it_chose_and_nothing_else(
     assert {r.path: r.sha256 for r in artefacts.models() if not r.path.endswith("model.onnx")} == {
         chosen.path: chosen.sha256
     }
-    assert "expect new texts to lose a little more" in artefacts.search.rows, "no rows are kept apart"
+    assert "rows of eval chose files and are in no score" in artefacts.search.rows
     assert "Chosen inside a budget" in result.report.read_text()
     assert [*counted[:2], counted[-1]] == ["w4", "small", chosen.scheme.value], (
         "the whole ones once, the chosen one as a step"
@@ -46,6 +55,42 @@ def test_the_run_packs_what_it_chose_and_nothing_else(
     again = api.run(recipe, run_copy)
     assert (again.phone / "artifacts.json").stat().st_mtime_ns == before, "skipped"
     assert len(counted) == written
+
+
+def test_rows_that_rank_choose_and_score_never_meet(
+    task: Task, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: dict[str, set[str]] = {"chose": set(), "scored": set()}
+    for module, use in ((workbench, "chose"), (verify, "scored"), (labelled, "scored")):
+        monkeypatch.setattr(module, "evaluate", _recording(used[use]))
+    recipe = load_recipe(task.recipe, [FILES, "quantize.budget={max_drop: 0.02, max_size_mb: 100}"])
+    result = api.run(recipe, run_copy, overwrite=True)
+    rows = Run(load_recipe(run_copy / "recipe.resolved.yaml"), run_copy).data.splits
+    every, trained = ({e.digest for e in rows[name].examples} for name in ("eval", "train"))
+    assert min(map(len, used.values())) > len(every) / 4
+    assert not used["chose"] & used["scored"], "a row chose files and is in their score"
+    assert used["chose"] | used["scored"] == every
+    assert not trained & every, "training rows calibrate and rank"
+    artefacts = read_artefacts(result.phone)
+    assert artefacts.search is not None
+    scores = {r.scores["eval"].rows for r in artefacts.models()}
+    assert scores == {artefacts.search.scored_on}
+    assert artefacts.search.scored_on + artefacts.search.chosen_on == len(rows["eval"].examples)
+
+
+def _recording(used: set[str]) -> Any:
+    def record(predictor: Any, tokenizer: Any, rows: EvalSet, *more: Any, **named: Any) -> Any:
+        used.update(e.digest for e in rows.rows.examples)
+        return evaluate(predictor, tokenizer, rows, *more, **named)
+
+    return record
+
+
+def test_rows_that_choose_are_divided_from_a_share_of_the_training_rows_too(task: Task) -> None:
+    eval_rows = read_examples(DataSource.at(str(task.folder / "train.jsonl")))
+    _, share = hold_out_share(eval_rows, 0.1)
+    scored, chose = hold_out_share(share, 0.5, "selection")
+    assert min(len(scored), len(chose)) > len(share) / 5, "the first division took the rows whose hash is small"
 
 
 def test_a_recipe_with_a_budget_that_cannot_be_searched_is_refused(task: Task) -> None:

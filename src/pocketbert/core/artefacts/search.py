@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.core.types import Format, Role, Runtime, Scheme
+from pocketbert.core.types import Calibration, Format, Role, Runtime, Scheme
 
 SEARCH_FILE = "search.json"
 """Where a run folder keeps it."""
@@ -104,6 +104,7 @@ class BudgetSearch(_Record):
         chosen_on: Number of rows that `Candidate.drop` is of.
         scored_on: Number of rows that had no part in the choice.
         rows: Which rows chose and which scored, in words.
+        calibration: How the ranges of static candidates were chosen.
         machine: CPU and ISA of the figures.
         students: The students that were considered, the recipe's own first; empty where it was the only one.
         candidates: Every file that was considered.
@@ -117,6 +118,7 @@ class BudgetSearch(_Record):
     chosen_on: int
     scored_on: int
     rows: str = ""
+    calibration: Calibration = Calibration.MINMAX
     machine: str = ""
     students: list[ConsideredStudent] = []
     candidates: list[Candidate]

@@ -18,7 +18,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.methods import WrittenFile
 from pocketbert.core.recipe.section import Section
 from pocketbert.core.recipe.smaller import RecipeBudget
-from pocketbert.core.types import Format, Role, Runtime, Scheme
+from pocketbert.core.types import Calibration, Format, Role, Runtime, Scheme
 
 LEFT = "none"
 """What a role or a name has that is left as it was exported; null in a recipe."""
@@ -111,10 +111,15 @@ class QuantizeSection(Section):
         description="The same by path of a module, with * and ?; a name counts before a role, a later name before an earlier "
         'one: {"encoder.layer.2.*": null}.',
     )
+    calibration: Calibration = Field(
+        Calibration.MINMAX,
+        description="How a8w8 and a16w8 choose the range of an activation from its numbers on the training texts: minmax, from the smallest to "
+        "the largest; mse, with the least mean squared error of rounding; percentile, without the furthest 0.01 %.",
+    )
     budget: RecipeBudget | None = Field(
         None,
-        description="Limits inside which `run` chooses the best file of each format: data.train ranks candidates, data.eval "
-        "decides. files then lists the schemes to consider; default all.",
+        description="Limits inside which `run` chooses the best file of each format: data.train ranks candidates, a share of "
+        "data.eval decides. files then lists the schemes to consider; default all.",
     )
 
     @property
@@ -142,6 +147,15 @@ class QuantizeSection(Section):
             roles |= file.roles
             names = {**{n: c for n, c in names.items() if n not in file.names}, **file.names}
         return self.model_copy(update={"roles": roles, "names": names})
+
+    def choosing(self, files: Sequence[QuantizedFile]) -> QuantizeSection:
+        """Return a section of some files, with ranges that are chosen as in this one.
+
+        Args:
+            files: The files.
+        """
+        static = any(f.scheme.static for f in files)
+        return QuantizeSection(files=[*files], calibration=self.calibration if static else Calibration.MINMAX)
 
     @property
     def candidates(self) -> tuple[Scheme, ...]:
@@ -217,7 +231,25 @@ class QuantizeSection(Section):
         out: dict[str, Any] = handler(self)
         chosen = self.files is not None or self.budget is not None
         empty = [k for k in ("budget", "roles", "names") if not out.get(k)]
+        empty += ["calibration"] if self.calibration is Calibration.MINMAX else []
         return {k: v for k, v in out.items() if not (k == "scheme" and chosen) and k not in empty}
+
+
+def calibration_problems(section: QuantizeSection) -> list[str]:
+    """Tell that nothing reads the method of calibration, with the fix and without a full stop.
+
+    Without any smaller file it is no problem: whoever searches for files adds them later.
+
+    Args:
+        section: The section `quantize`.
+    """
+    files = section.files or [] if section.budget is not None else section.wanted
+    schemes = list(dict.fromkeys(f.scheme for f in files if f.scheme is not Scheme.FP32))
+    if section.calibration is Calibration.MINMAX or not schemes or any(s.static for s in schemes):
+        return []
+    return [
+        f"quantize.calibration: {', '.join(schemes)} measures no ranges: add a static scheme, such as a8w8, or leave calibration out"
+    ]
 
 
 def choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool) -> list[str]:

@@ -16,7 +16,7 @@ from pocketbert.core.recipe.benchmark import BenchmarkSection
 from pocketbert.core.recipe.data.section import DataSection
 from pocketbert.core.recipe.export import ExportSection
 from pocketbert.core.recipe.methods import AnyStage, StagePlace, method_names, on_registration
-from pocketbert.core.recipe.quantize import QuantizeSection, choice_problems
+from pocketbert.core.recipe.quantize import QuantizeSection, calibration_problems, choice_problems
 from pocketbert.core.recipe.section import Fraction, Section
 from pocketbert.core.recipe.smaller import smaller_problems
 from pocketbert.core.recipe.student import StudentSection
@@ -98,6 +98,7 @@ class Recipe(Section):
         wanted = self.quantize.wanted if self.quantize.budget is None else self.quantize.files or ()
         choice = choice_problems(wanted, self.export.formats, self.data.train is not None)
         problems += [*(f"{key}: {problem}" for problem in choice), *self._budget_problems()]
+        problems += calibration_problems(self.quantize)
         if len(set(self.export.formats)) < len(self.export.formats):
             problems.append("export.formats: lists a format twice")
         if self.distill and self.student is None:

@@ -16,7 +16,6 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
 from pocketbert.core.host.versions import installed
 from pocketbert.core.recipe.budget import BudgetSection
-from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.recipe.recipe import Recipe, VerifySection
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.direct.finished import is_made
@@ -136,7 +135,7 @@ def quantize_inside(model: str, output: Path, asked: Asked, *, overwrite: bool) 
         if own.resumed:
             say(f"continuing the interrupted search in {own.path}")
         findings = _search(material, asked, own)
-        section = QuantizeSection(files=chosen_files([f.chosen for f in findings if f.chosen is not None]))
+        section = recipe.quantize.choosing(chosen_files([f.chosen for f in findings if f.chosen is not None]))
         final = recipe.model_copy(update={"quantize": section, "verify": _verified(recipe, asked.limits)})
         told = told_of(findings, material, asked.limits, _rows(material, asked))
         with naming_flags():
@@ -171,6 +170,7 @@ def _made_from(material: Material, asked: Asked, inputs: Inputs) -> str:
             asked.limits.set_limits,
             inputs.recipe.answer.model_dump(mode="json", include={*SURE}),
             list(asked.schemes),
+            inputs.recipe.quantize.calibration,
             inputs.model.digest,
             inputs.ready_digests,
             material.calibration_digest,

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from pocketbert.core.compare.evaluate import EvalSet
+from dataclasses import replace
+
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.pipeline.direct.search import Material
 from pocketbert.pipeline.formats.model_files import exported_file
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.learn.data import calibration_rows
+from pocketbert.pipeline.learn.labelled import SELECTION
 from pocketbert.pipeline.run import Run
 
 
 def run_material(run: Run) -> Material:
-    """What the search reads of a run with exported files.
+    """What the search reads of a run with exported files; no row that ranks or chooses is one that is scored.
 
     Args:
-        run: The run.
+        run: The run; its recipe divides the eval rows (`data.selection`).
 
     Raises:
-        InputError: If no evaluation row has a label.
+        InputError: If no row that chooses has a label, or a part of the eval rows is empty.
     """
-    sets = {rows.name: rows for rows in run.eval_sets()}
-    if "eval" not in sets:
+    choosing = run.labelled.named(SELECTION, run.weights)
+    if choosing is None or not len(choosing.rows.truth):
         raise InputError(Problem("data.eval", "has no scored rows; what a candidate loses cannot be measured on it."))
     recipe = run.recipe
     bases = {f: exported_file(f, place_of(f).exported_scheme(recipe)) for f in recipe.export.formats}
@@ -29,19 +31,21 @@ def run_material(run: Run) -> Material:
         run.exported,
         {f: run.path / file.source for f, file in bases.items()},
         calibration_rows(recipe, run.data, run.exported.tokenizer),
-        EvalSet("rows that choose", sets["eval"].head, sets["eval"].rows),
+        replace(choosing, name="rows that choose"),
         run.data,
-        len(sets["holdout"].rows.examples) if "holdout" in sets else 0,
+        sum(len(rows.rows.examples) for rows in run.eval_sets()),
     )
 
 
-def rows_in_words(material: Material) -> str:
-    """Which rows chose and which scored.
+def rows_in_words(run: Run, material: Material) -> str:
+    """Tell which rows chose and which are scored.
 
     Args:
-        material: What the search read.
+        run: The run.
+        material: What the search read of it.
     """
-    same = f"{len(material.choosing.rows.examples):,} rows of eval chose, and the scores on eval are of the same rows"
-    if material.kept_apart:
-        return f"{same}; the {material.kept_apart:,} rows of holdout chose nothing."
-    return f"{same}: expect new texts to lose a little more. data.holdout keeps rows apart that choose nothing."
+    scored = " and ".join(f"{len(rows.rows.examples):,} rows of {rows.name}" for rows in run.eval_sets())
+    chose = len(material.choosing.rows.examples)
+    return (
+        f"{chose:,} rows of eval chose files and are in no score; {scored} chose nothing, and all scores are of these."
+    )

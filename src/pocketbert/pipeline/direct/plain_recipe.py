@@ -26,7 +26,7 @@ def smaller_recipe(recipe: Recipe, wanted: SmallerStudent, steps: int, run: Path
     teacher = {"model": str(run / "teacher"), "family": recipe.teacher.family, "licence": licence}
     content |= {"teacher": teacher, "student": _section(wanted, run), "distill": [_stage(steps)]}
     content["data"] |= {"corpus": None, "augment": None}  # of stages that the plain recipe does not have
-    content["quantize"] = {"scheme": "fp32"}
+    content["quantize"] = {"scheme": "fp32", "calibration": recipe.quantize.calibration}
     return Recipe.model_validate(content)
 
 

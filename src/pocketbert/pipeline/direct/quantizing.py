@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import cast
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord, artefact_folder, read_artefacts
-from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
@@ -18,7 +17,7 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.direct.budgeting import Asked, budget_problems, quantize_inside
 from pocketbert.pipeline.direct.exporting import export_model
 from pocketbert.pipeline.export_recipe import option_problems, unread_calibration
-from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, ExportOptions
+from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, CalibrationOptions, ExportOptions
 from pocketbert.pipeline.run import RECIPE_FILE
 
 
@@ -27,7 +26,7 @@ def quantize_folder(
     output: Path,
     schemes: Sequence[str] | None,
     runtimes: Sequence[str],
-    calibrate: DataSource | None,
+    calibration: CalibrationOptions,
     budget: BudgetOptions | None,
     overwrite: bool,
     roles: Mapping[str, str],
@@ -36,7 +35,8 @@ def quantize_folder(
     model = artefact_folder(model)
     artefacts = read_artefacts(model)
     exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format].base)]
-    problems = []
+    problems: list[Problem] = []
+    calibrate, method = calibration.rows, calibration.method
     if budget is not None:
         if roles:
             problems.append(
@@ -46,10 +46,11 @@ def quantize_folder(
         exported = [r for r in exported if budget.formats is None or r.format in budget.formats] or exported
         options = as_exported(model, artefacts, exported, ["fp32"], [])
         answer = cast(AnswerOptions, {**options.answer, **budget.answer})
-        options = replace(options, calibrate=calibrate, data=budget.data, answer=answer)
+        options = replace(options, calibrate=calibrate, calibration=method, data=budget.data, answer=answer)
     else:
         wanted = ["int8"] if schemes is None else schemes
-        options = replace(as_exported(model, artefacts, exported, wanted, runtimes), calibrate=calibrate, roles=roles)
+        options = as_exported(model, artefacts, exported, wanted, runtimes)
+        options = replace(options, calibrate=calibrate, calibration=method, roles=roles)
         options = replace(options, answer=_without_fits(options.answer))
         problems += unread_calibration(options)
     problems += option_problems(str(model), options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from pocketbert.core.artefacts import SEARCH_FILE, BudgetSearch
 from pocketbert.core.disk.files import read_json, write_atomic, write_json
@@ -11,6 +12,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.processes import here
 from pocketbert.core.host.progress import say
 from pocketbert.core.recipe.quantize import QuantizeSection
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.smaller import OWN, RecipeBudget
 from pocketbert.core.types import Scheme
 from pocketbert.pipeline.direct.exported import rows_in_words, run_material
@@ -19,11 +21,15 @@ from pocketbert.pipeline.direct.search import check_inside, chosen_files, recipe
 from pocketbert.pipeline.direct.students import FOLDER as STUDENTS
 from pocketbert.pipeline.direct.students import Contest, pruning_problems, publish, small_run
 from pocketbert.pipeline.inputs import Inputs
+from pocketbert.pipeline.learn.starting import AnyRecipe
 from pocketbert.pipeline.run import REPORT_FILE, Run
+from pocketbert.pipeline.run_folder import Permission
 from pocketbert.pipeline.run_folder.result import RunResult
 
 FOLDER = "search"
 """Folder of the figures in a run folder."""
+SELECTION_SHARE = 0.5
+"""Share of the eval rows that choose files inside a budget, where the recipe names none."""
 
 
 class ChoosingRun(Run):
@@ -31,6 +37,16 @@ class ChoosingRun(Run):
 
     followed: Run | None = None
     """The run of the chosen student, where it is not the recipe's own."""
+
+    def __init__(self, recipe: AnyRecipe, folder: Path, allowed: Permission | None = None) -> None:
+        super().__init__(recipe, folder, allowed)
+        data = self.recipe.data
+        if self.recipe.quantize.budget is not None and data.eval is not None and data.selection is None:
+            # in the recipe, so that the run of the chosen files, smaller students and a later verify have the same rows
+            self.recipe = self.recipe.model_copy(
+                update={"data": data.model_copy(update={"selection": SELECTION_SHARE})}
+            )
+            self.inputs = Inputs(self.recipe)
 
     def execute(self, until: str | None = None) -> None:
         """Run the steps; see `Run.execute`.
@@ -84,18 +100,19 @@ class ChoosingRun(Run):
 
     def _take(self, told: BudgetSearch) -> None:
         """Go on with the recipe that names the chosen files and has no budget."""
-        self.recipe = self.recipe.model_copy(update={"quantize": _chosen(told)})
+        self.recipe = self.recipe.model_copy(update={"quantize": _chosen(self.recipe, told)})
         self.inputs = Inputs(self.recipe, self.ready, None, told)
 
 
-def _chosen(told: BudgetSearch) -> QuantizeSection:
-    return QuantizeSection(files=chosen_files(told.chosen))
+def _chosen(recipe: Recipe, told: BudgetSearch) -> QuantizeSection:
+    return recipe.quantize.choosing(chosen_files(told.chosen))
 
 
 def _exporting(run: Run) -> Run:
     """The same run, which only exports files."""
     exported = Run(run.start or run.recipe, run.path, run.folder.allowed)
-    exported.recipe = run.recipe.model_copy(update={"quantize": QuantizeSection(scheme=Scheme.FP32)})
+    none = QuantizeSection(scheme=Scheme.FP32, calibration=run.recipe.quantize.calibration)
+    exported.recipe = run.recipe.model_copy(update={"quantize": none})
     exported.inputs = Inputs(exported.recipe, run.ready)
     return exported
 
@@ -107,7 +124,7 @@ def _following(exported: Run, budget: RecipeBudget, told: BudgetSearch) -> Run:
         what = f"the student that was chosen, {told.student}, is not among quantize.budget.students any more."
         raise InputError(Problem(str(exported.path), what, "Put it back, use another -o/--output, or --overwrite."))
     run = small_run(exported, wanted, budget.student_steps)
-    run.recipe = run.recipe.model_copy(update={"quantize": _chosen(told)})
+    run.recipe = run.recipe.model_copy(update={"quantize": _chosen(run.recipe, told)})
     run.inputs = Inputs(run.recipe, search=told)
     return run
 
@@ -123,9 +140,9 @@ def _searched(run: Run, budget: RecipeBudget, whole: Run) -> BudgetSearch:
         findings = search(material, budget, schemes, folder)
         if not budget.students:
             check_inside(findings, budget, "export.formats=")
-            return told_of(findings, material, budget, rows_in_words(material))
+            return told_of(findings, material, budget, rows_in_words(run, material))
         findings, students = Contest(run, material, budget, schemes, folder).hold(findings)
-    return told_of(findings, material, budget, rows_in_words(material), students)
+    return told_of(findings, material, budget, rows_in_words(run, material), students)
 
 
 def _tell(run: ChoosingRun, told: BudgetSearch) -> None:
@@ -134,7 +151,7 @@ def _tell(run: ChoosingRun, told: BudgetSearch) -> None:
     lines = student_lines(followed.recipe) if followed is not None else []
     files = chosen_files(told.chosen)
     say("the same files from a plain recipe:")
-    for line in [*lines, recipe_lines(files)]:
+    for line in [*lines, recipe_lines(files, told.calibration)]:
         say(f"  {line}")
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from pocketbert.core.artefacts import Sensitivities, artefact_folder, read_artefacts
-from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
@@ -26,12 +25,16 @@ from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import load_data
+from pocketbert.pipeline.options import CalibrationOptions
 from pocketbert.pipeline.phone.recording import record_sensitivities
 from pocketbert.pipeline.requirements import require_for
 
 
 def measure_sensitivity(
-    model: Path, calibrate: DataSource | None, schemes: Sequence[str] | None, record: bool
+    model: Path,
+    calibration: CalibrationOptions,
+    schemes: Sequence[str] | None,
+    record: bool,
 ) -> Sensitivities:
     """See `pocketbert.api.sensitivity`."""
     model = artefact_folder(model)
@@ -41,7 +44,7 @@ def measure_sensitivity(
     there = {(r.format, r.scheme) for r in artefacts.models() if r.plain}
     files = _files(formats, schemes, there)
     problems = [] if exported else [Problem(str(model), "has no fp32 file (Core ML: fp16) to quantize.")]
-    if calibrate is None:
+    if calibration.rows is None:
         what = "is missing: files are compared on training rows, and static schemes measure ranges on them."
         problems.append(Problem("--calibrate", what, "Give --calibrate train.csv"))
     if schemes is not None and exported and not files:
@@ -50,7 +53,8 @@ def measure_sensitivity(
         problems.append(Problem("--scheme", what, "Choose one of these."))
     if problems:
         raise InputError(problems)
-    options = replace(as_exported(model, artefacts, exported, ["fp32"], []), calibrate=calibrate)
+    options = as_exported(model, artefacts, exported, ["fp32"], [])
+    options = replace(options, calibrate=calibration.rows, calibration=calibration.method)
     recipe, folder = export_recipe(str(model), options)
     require_for(recipe)
     inputs = Inputs(recipe, {}, folder)

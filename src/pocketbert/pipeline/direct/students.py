@@ -31,6 +31,7 @@ from pocketbert.pipeline.direct.search import (
 from pocketbert.pipeline.gates.student import STUDENT, student_gates
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import read_training
+from pocketbert.pipeline.learn.labelled import SELECTION
 from pocketbert.pipeline.learn.vocabulary import check_vocabulary
 from pocketbert.pipeline.run import Run
 from pocketbert.pipeline.run_folder import Places, RunFolder, Step
@@ -114,22 +115,25 @@ class Contest:
         return Considered(record, search(material, self.budget, self.schemes, self.figures, errors))
 
     def _scored(self, run: Run, record: ConsideredStudent) -> ConsideredStudent:
-        """The figures of a trained student, with a note where no file of it could be inside."""
-        made, own = read_training(run.weights), read_training(self.run.weights)
-        teacher = read_training(self.run.path / "teacher").score
-        record = record.model_copy(update={"parameters": made.parameters})
-        failed = [g.failure for g in student_gates(made.score, teacher, run.recipe.verify.min_kept) if not g.passed]
+        """The figures of a trained student on the rows that choose, with a note where no file of it could be inside."""
+        parameters, own = read_training(run.weights).parameters, self.run
+        record = record.model_copy(update={"parameters": parameters})
+        score = run.labelled.torch_score(SELECTION, run.weights)
+        teacher = own.labelled.torch_score(SELECTION, own.path / "teacher")
+        gates = student_gates(score, teacher, run.recipe.verify.min_kept, "the rows that choose")
+        failed = [g.failure for g in gates if not g.passed]
         if failed:
             return _noted(record, f"not exported: {failed[0]}")
-        assert made.score is not None and own.score is not None, "a budget has rows that choose"
-        metric, limit = METRICS[made.score.metric], self.budget.max_drop
-        lost = metric.drop(own.score.value, made.score.value)
+        before = own.labelled.torch_score(SELECTION, own.weights)
+        assert score is not None and before is not None, "a budget has rows that choose"
+        metric, limit = METRICS[score.metric], self.budget.max_drop
+        lost = metric.drop(before.value, score.value)
         record = record.model_copy(update={"lost": lost})
         words = f"{metric.lost(lost)} than the own student before any scheme"
-        say(f"  {made.parameters / 1e6:.2f} M parameters; {words}")
+        say(f"  {parameters / 1e6:.2f} M parameters; {words}")
         if limit is not None and not lost <= limit:
             return _noted(record, f"not exported: {words}")
-        least, largest = made.parameters * _LEAST_BITS / 8e6, self.budget.max_size_mb
+        least, largest = parameters * _LEAST_BITS / 8e6, self.budget.max_size_mb
         if largest is not None and least > largest:
             return _noted(record, f"not exported: at least {least:.1f} MB, with {_LEAST_BITS} bits for each number")
         return record

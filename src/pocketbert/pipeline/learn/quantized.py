@@ -162,7 +162,8 @@ class QuantizedStage:
         if calibration is None:
             return [_whole(exact.run(row)) for row in rows]
         how = self.simulation(module)
-        predictor = SimulatedPredictor(exact, how, calibration if how.static else (), learned=learned)
+        method = self.recipe.quantize.calibration
+        predictor = SimulatedPredictor(exact, how, calibration if how.static else (), learned, method)
         return [_whole(predictor.run(row)) for row in rows]
 
 

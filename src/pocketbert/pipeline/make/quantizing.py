@@ -12,6 +12,7 @@ from pocketbert.core.errors import GateError
 from pocketbert.core.host.progress import say, waiting
 from pocketbert.core.models.learned_ranges import read_learned
 from pocketbert.core.predict.tokenization import padding_side_of
+from pocketbert.core.types import Calibration
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.run_model import RunModel
@@ -45,7 +46,10 @@ def make_quantized(
     from pocketbert.quantize import quantize
     from pocketbert.quantize.table import row_for
 
-    plans = [replace(plan_of(file, calibration, model.weights), weights=roles_of(model, file)) for _, file in pairs]
+    method = model.recipe.quantize.calibration
+    plans = [
+        replace(plan_of(file, calibration, model.weights, method), weights=roles_of(model, file)) for _, file in pairs
+    ]
     for plan in plans:
         row_for(plan)
     failures: list[str] = []
@@ -65,13 +69,16 @@ def make_quantized(
     return failures
 
 
-def plan_of(file: ModelFile, calibration: Callable[[], Rows], weights: Path) -> Plan:
+def plan_of(
+    file: ModelFile, calibration: Callable[[], Rows], weights: Path, method: Calibration = Calibration.MINMAX
+) -> Plan:
     """What the quantizer is asked for to make a file.
 
     Args:
         file: The file.
         calibration: Returns the rows that static schemes measure ranges on.
         weights: Folder of the model, which may hold ranges that it was trained with.
+        method: How static schemes choose ranges from these rows.
     """
     from pocketbert.quantize import Plan
 
@@ -79,4 +86,5 @@ def plan_of(file: ModelFile, calibration: Callable[[], Rows], weights: Path) -> 
     learned = read_learned(weights, file.scheme, file.runtime) if static else None
     left = static and padding_side_of(weights) == "left"
     rows = calibration if static else None
-    return Plan(file.format, file.scheme, file.runtime, rows, learned=learned, pads_left=left)
+    method = method if static else Calibration.MINMAX
+    return Plan(file.format, file.scheme, file.runtime, rows, method, learned=learned, pads_left=left)

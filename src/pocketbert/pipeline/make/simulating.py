@@ -27,6 +27,7 @@ from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.weight_schemes import simulation_of
 from pocketbert.pipeline.make.golden import blank_row
+from pocketbert.pipeline.make.quantizing import plan_of
 from pocketbert.pipeline.make.roles import roles_of
 from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches, task_text
 from pocketbert.runtime.engines import open_file
@@ -87,7 +88,8 @@ def make_simulated(
                 modules[file.format] = _exported(model, reference, file.format, rows)
             static = calibration() if how.static else ()
             learned = read_learned(model.weights, file.scheme, file.runtime) if how.static else None
-            simulated_file = SimulatedPredictor(modules[file.format], how, static, learned)
+            method = model.recipe.quantize.calibration
+            simulated_file = SimulatedPredictor(modules[file.format], how, static, learned, method)
             answers[key] = _answers(simulated_file, model, rows)
         errors[file.path] = _error(answers[key], rows, len(golden), _score_inside(model, file))
     broken = [path for path, error in errors.items() if not np.isfinite(error)]
@@ -120,8 +122,8 @@ def _all_ranges(
         key = file.format, file.scheme, file.runtime, longest
         if key not in known:
             taken = (row for row in calibration() if row["input_ids"].shape[1] <= longest)
-            learned = read_learned(model.weights, file.scheme, file.runtime)
-            found = product_ranges(modules[file.format], taken, learned)
+            plan = plan_of(file, calibration, model.weights, model.recipe.quantize.calibration)
+            found = product_ranges(modules[file.format], taken, plan.learned, plan.calibration, plan.steps)
             known[key] = {name: [_shown(r) for r in own] for name, own in found.items()}
         out[file.path] = known[key]
     return out

@@ -18,7 +18,7 @@ from pocketbert.core.families.ranges import ProductRanges, Range
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.types import Format, Layout, Runtime
+from pocketbert.core.types import Calibration, Format, Layout, Runtime, Scheme
 from pocketbert.export import coreml
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.pipeline.formats.place import place_of
@@ -47,7 +47,7 @@ REFUSED = {
 """What the writers of whole graphs cannot write: Split, masks that are nothing but zeros without padding, and sums of 16 bits
 in which LiteRT wants powers of two."""
 DOWN = "layer.1.down.weight"
-Measured = Callable[[str], dict[str, list[ProductRanges]]]
+Measured = Callable[..., dict[str, list[ProductRanges]]]
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +59,16 @@ def rows(every_file: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def measured(every_file: Path, rows: list[dict[str, Any]]) -> Measured:
-    """`measured(file)`: what torch measures on these rows."""
+    """`measured(file, method)`: the ranges that torch measures on these rows."""
     folder = open_model_folder(str(every_file / "model"))
     model = load_model(folder, CLASSIFY)
 
     @cache
-    def of(format: Format) -> dict[str, list[ProductRanges]]:
+    def of(format: Format, method: Calibration, steps: int) -> dict[str, list[ProductRanges]]:
         module = prepare(model, folder.family, CLASSIFY, format)
-        return product_ranges(PreparedPredictor(module, folder.family, CLASSIFY), rows)
+        return product_ranges(PreparedPredictor(module, folder.family, CLASSIFY), rows, None, method, steps)
 
-    return lambda file: of(STATIC[file].format)
+    return lambda file, method=Calibration.MINMAX: of(STATIC[file].format, method, STATIC[file].steps)
 
 
 def _whole(plan: Plan) -> bool:
@@ -118,6 +118,33 @@ def test_one_wrong_range_is_found(
     problems, _ = range_problems(products(path, models), measured(file), _whole(plan))
     assert [p for p in problems if p.startswith(f"{name} is multiplied with numbers from ")]
     assert all("on the calibration texts" in p for p in problems)
+
+
+@pytest.mark.parametrize("file", STATIC)
+def test_ranges_of_a_method_are_those_that_torch_chooses_by_it(
+    file: str,
+    every_file: Path,
+    models: PreparedModels,
+    measured: Measured,
+    rows: list[dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    own, path = STATIC[file], tmp_path / file
+    plan = Plan(own.format, own.scheme, own.runtime, lambda: rows, Calibration.MSE)
+    quantize(every_file / "files" / PLAIN[plan.format], path, plan)
+    found = products(path, models)
+    wanted = measured(file, plan.calibration)
+    assert range_problems(found, wanted, _whole(plan))[0] == []
+    usual = dict(products(every_file / "files" / file, models))
+    narrower = [n for n, r in found if r.inputs and _width(r.inputs) < 0.98 * _width(usual[n].inputs)]
+    assert (len(narrower) > len(found) / 4) is (plan.scheme is Scheme.A8W8), (
+        "65,535 steps are fine enough for the whole range"
+    )
+
+
+def _width(own: Range | None) -> float:
+    assert own is not None
+    return own[1] - own[0]
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, wanted: Range, factor: float) -> None:

@@ -18,7 +18,7 @@ from pocketbert.core.host.progress import waiting
 from pocketbert.core.host.versions import installed
 from pocketbert.core.predict.readout import Matrix, run_rows, whole
 from pocketbert.core.tasks import LabelKind
-from pocketbert.core.types import Format
+from pocketbert.core.types import Calibration, Format
 from pocketbert.pipeline.direct.search.ledger import Figure, Ledger
 from pocketbert.pipeline.direct.search.sources import Sources
 from pocketbert.pipeline.direct.search.trial import Trial
@@ -123,7 +123,9 @@ class Bench:
         file, rows = trial.file, self.sources.calibration_digest if trial.file.scheme.static else ""
         left = [[*trial.left]] if trial.left else []
         usual = [f"{role}={scheme}" for role, scheme in trial.row.usual.items()]
-        others = [usual] if usual else []
+        others: list[object] = [usual] if usual else []
+        method = self.sources.model.recipe.quantize.calibration
+        others += [method.value] if trial.file.scheme.static and method is not Calibration.MINMAX else []
         return [self.source_digest, file.format, file.scheme, file.runtime, rows, installed(), *left, *others]
 
     def _write(self, trial: Trial) -> Written:
@@ -133,7 +135,10 @@ class Bench:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove(path)
         tokenizer, rows = self.sources.model.tokenizer, self.sources.calibration
-        plan = plan_of(trial.file, lambda: [tokenizer.pad([row]) for row in rows], self.sources.model.weights)
+        model = self.sources.model
+        plan = plan_of(
+            trial.file, lambda: [tokenizer.pad([row]) for row in rows], model.weights, model.recipe.quantize.calibration
+        )
         plan = replace(plan, weights=trial.weights(self.weights)) if trial.mixed else plan
         try:
             with waiting(trial.name):

@@ -57,6 +57,7 @@ def told_of(
         chosen_on=len(material.choosing.rows.examples),
         scored_on=material.kept_apart,
         rows=rows,
+        calibration=material.model.recipe.quantize.calibration,
         machine=machine().summary,
         students=[*students],
         candidates=[c for f in findings for c in f.candidates],

@@ -9,7 +9,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.recipe.quantize import LEFT, QuantizedFile
-from pocketbert.core.types import Scheme
+from pocketbert.core.types import Calibration, Scheme
 from pocketbert.pipeline.direct.search import choosing
 from pocketbert.pipeline.direct.search.finding import Finding
 
@@ -55,9 +55,16 @@ def chosen_files(chosen: Sequence[Candidate]) -> list[QuantizedFile]:
     return [QuantizedFile(scheme=c.scheme, format=c.format, roles=dict.fromkeys(c.left, LEFT)) for c in chosen]
 
 
-def recipe_lines(files: Sequence[QuantizedFile]) -> str:
-    """The recipe's section, ready to copy."""
-    return f"quantize: {{files: [{', '.join(map(_entry, files))}]}}"
+def recipe_lines(files: Sequence[QuantizedFile], calibration: Calibration = Calibration.MINMAX) -> str:
+    """The recipe's section, ready to copy.
+
+    Args:
+        files: The chosen files.
+        calibration: How ranges of static files were chosen.
+    """
+    read = calibration is not Calibration.MINMAX and any(f.scheme.static for f in files)
+    method = f", calibration: {calibration}" if read else ""
+    return f"quantize: {{files: [{', '.join(map(_entry, files))}]{method}}}"
 
 
 def _entry(file: QuantizedFile) -> str:
