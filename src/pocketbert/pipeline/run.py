@@ -38,7 +38,7 @@ from pocketbert.pipeline.learn import training, vocabulary
 from pocketbert.pipeline.learn.augmenting import write_copies
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, calibration_rows, check_files, check_threshold, load_data
-from pocketbert.pipeline.learn.finishing import read_training
+from pocketbert.pipeline.learn.finishing import head_with, read_training
 from pocketbert.pipeline.learn.first_look import check_head, is_local
 from pocketbert.pipeline.learn.labelled import EVAL, HOLDOUT, LabelledRows
 from pocketbert.pipeline.learn.stages import Learning
