@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from pocketbert.benchmarks.devices.litert.graphs import only_signature
 from pocketbert.benchmarks.devices.processes import run_separately
-from pocketbert.benchmarks.devices.qaihub.job import JOB_FILE, TOLD_FILE, HubJob, HubTold
+from pocketbert.benchmarks.devices.qaihub.job import JOB_FILE, TOLD_FILE, VARIABLE, HubJob, HubTold
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
@@ -201,7 +201,7 @@ def connect_qai_hub(argument: str) -> HubPhone:
         MissingBackendError: If the client is not installed.
     """
     if importlib.util.find_spec("qai_hub") is None:
-        raise MissingBackendError(f"{QAI_HUB}:{argument}: {PACKAGE}", f"{COMMAND}; then: qai-hub configure")
+        raise MissingBackendError(f"{QAI_HUB}:{argument}: {PACKAGE}", f"{COMMAND} (and set {VARIABLE})")
     return HubPhone(argument)
 
 

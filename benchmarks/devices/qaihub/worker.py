@@ -5,27 +5,34 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from pocketbert.benchmarks.devices.qaihub.job import JOB_FILE, TOLD_FILE, HubJob, HubTold
+from pocketbert.benchmarks.devices.qaihub.job import JOB_FILE, TOLD_FILE, VARIABLE, HubJob, HubTold
 
 TARGET = "--target_runtime onnx"
 
 
-def profile(job: HubJob) -> HubTold:
-    """Upload a file, have its shapes fixed if needed, profile it, and wait for the result."""
+def profile(job: HubJob, token: str) -> HubTold:
+    """Upload a file, have its shapes fixed if needed, profile it, and wait for the result.
+
+    Args:
+        job: What to profile.
+        token: Token of the service; empty for the one in the file of the service's client.
+    """
     import qai_hub
 
     phone, model = qai_hub.Device(job.phone), job.model
+    client: Any = qai_hub.Client(config=qai_hub.ClientConfig(api_token=token)) if token else qai_hub
     if job.specs:
-        compiled = qai_hub.submit_compile_job(model=model, device=phone, input_specs=job.specs, options=TARGET)
+        compiled = client.submit_compile_job(model=model, device=phone, input_specs=job.specs, options=TARGET)
         model = compiled.get_target_model()
         if model is None:
             return HubTold(failed=f"the service does not compile it: {compiled.get_status().message}")
-    made = qai_hub.submit_profile_job(model=model, device=phone)
+    made = client.submit_profile_job(model=model, device=phone)
     content: Any = made.download_profile()
     if not content:
         return HubTold(failed=f"the service does not profile it: {made.get_status().message}")
@@ -45,15 +52,20 @@ def without_secrets(text: str) -> str:
     return re.sub(r"[A-Za-z0-9_-]{24,}", "…", text)
 
 
+def _hidden(text: str, token: str) -> str:
+    return text.replace(token, "…") if token else text
+
+
 def main(folder: Path) -> None:
     """Do the job of a folder."""
     job = HubJob.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
+    token = os.environ.pop(VARIABLE, "").strip()  # what the client starts need not have it
     try:
-        told = profile(job)
+        told = profile(job, token)
     except Exception as error:
-        words = " ".join(without_secrets(str(error)).split()) or "no message"
+        words = " ".join(without_secrets(_hidden(str(error), token)).split()) or "no message"
         told = HubTold(failed=f"{type(error).__name__}: {words}"[:400])
-    (folder / TOLD_FILE).write_text(told.model_dump_json(), encoding="utf-8")
+    (folder / TOLD_FILE).write_text(_hidden(told.model_dump_json(), token), encoding="utf-8")
 
 
 if __name__ == "__main__":

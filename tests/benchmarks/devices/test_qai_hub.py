@@ -1,11 +1,14 @@
 """The device `qai-hub` against a local stand-in of the service's client: uploaded, compiled, profiled, collected, refused."""
 
+import hashlib
 import json
 import os
+import tempfile
 
 import pytest
 from typer.testing import CliRunner
 
+from pocketbert.benchmarks.devices.processes import run_separately
 from pocketbert.benchmarks.devices.qaihub import service
 from pocketbert.benchmarks.devices.qaihub.service import connect_qai_hub, qai_hub_missing, qai_hub_refusal
 from pocketbert.benchmarks.devices.qaihub.worker import without_secrets
@@ -25,6 +28,24 @@ LOG = os.environ["QAI_HUB_LOG"]
 def note(**what):
     with open(LOG, "a") as log:
         log.write(json.dumps(what) + "\\n")
+class ClientConfig:
+    def __init__(self, api_token):
+        self.api_token = api_token
+class Client:
+    def __init__(self, config):
+        self.config = config
+    def submit_compile_job(self, **what):
+        print("compiling with", self.config.api_token, flush=True)  # a client that logs it
+        return submit_compile_job(**what)
+    def submit_profile_job(self, **what):
+        import hashlib
+        note(client=hashlib.sha256(self.config.api_token.encode()).hexdigest(), environment=[k for k, v in os.environ.items() if self.config.api_token in v])
+        if os.environ.get("QAI_HUB_MODE") == "login":
+            raise RuntimeError(f"Failed to authenticate with the token {self.config.api_token}.")
+        job = submit_profile_job(**what)
+        job.url += "?token=" + self.config.api_token
+        job.message += self.config.api_token
+        return job
 class Device:
     def __init__(self, name):
         self.name = name
@@ -133,9 +154,40 @@ def test_what_is_not_measured_is_told_without_the_token(hub, one, texts, mode, w
     assert TOKEN not in str(caught.value)
 
 
+# the names of tests are in the environment, so that they must not hold the token
+@pytest.mark.parametrize(
+    ("token", "mode"), [(TOKEN, ""), ("short7token", "login"), ("short7token", "failed")], ids=["ok", "login", "failed"]
+)
+def test_a_token_of_the_environment_reaches_the_client_and_nothing_else(hub, phone, monkeypatch, tmp_path, token, mode):
+    asked = hub(mode)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.setenv("QAI_HUB_API_TOKEN", f"{token}\n")
+    monkeypatch.setattr(tempfile, "tempdir", str(work))
+    kept = dict[str, str]()
+    monkeypatch.setattr(service, "run_separately", lambda *a: _keeping(kept, run_separately(*a), a[1]))
+    output = work / "out.json"
+    command = ["benchmark", "-m", str(phone), "--device", f"qai-hub:{PHONE}", "--lengths", "16", "-o", str(output)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == (0 if mode == "" else 2), done.output
+    assert token not in done.output
+    assert token not in repr(done.exception)
+    assert kept and all(token not in text for text in kept.values())  # what the two processes tell each other
+    assert not [p for p in work.rglob("*") if p.is_file() and token.encode() in p.read_bytes()]
+    assert [p.name for p in work.iterdir()] == (["out.json"] if mode == "" else [])
+    told = [one for one in asked() if "client" in one]
+    assert {one["client"] for one in told} == {hashlib.sha256(token.encode()).hexdigest()}
+    assert all(one["environment"] == [] for one in told)  # nothing that the client starts gets it
+
+
+def _keeping(kept, ended, folder):
+    kept.update({f"{folder}/{p.name}": p.read_text() for p in folder.glob("*.json")})
+    return ended
+
+
 def test_without_the_client(monkeypatch, one, texts):
     monkeypatch.setattr(service.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingBackendError, match="pip install qai-hub; then: qai-hub configure"):
+    with pytest.raises(MissingBackendError, match="pip install qai-hub .and set QAI_HUB_API_TOKEN"):
         connect_qai_hub(PHONE)
     assert "pip install qai-hub" in qai_hub_missing()
     assert "qai-hub:PHONE" in CliRunner().invoke(app, ["devices"]).stdout
