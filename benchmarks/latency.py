@@ -32,6 +32,7 @@ from pocketbert.benchmarks.timing.block import Block, Tick
 from pocketbert.benchmarks.timing.cell import Cell, sustain
 from pocketbert.benchmarks.timing.cooling import Cooling
 from pocketbert.benchmarks.timing.fresh import local_repeats, remote_repeats, run_fresh
+from pocketbert.benchmarks.timing.limits import check_sustained, lasting, limit_notes, without_idle
 from pocketbert.benchmarks.timing.steps import PostProcessing, post_processing_times, tokenizer_times
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import LOCAL, DeviceName, Figure, parse_measuring_device
@@ -89,7 +90,7 @@ def benchmark(
     used = [name for name in names if taken[str(name)]]
     if not used:
         raise InputError(left_out)
-    for problem in left_out:
+    for problem in [*left_out, *check_sustained(used, taken, options)]:
         say(f"  {problem.where}: {problem.what}")
     sessions = list[BenchmarkResult]()
     with _reached(used, taken) as (connections, services, targets):
@@ -224,7 +225,8 @@ class _Session:
         files, counts = len(self.variants), len(self.threads)
         warmups = 0 if self.fresh else len(self.lengths)
         steps = len(self.lengths) + len(self.idle)
-        last = files * (bool(self.options.sustained_min) + self._profiles_last)
+        minutes = len(lasting(self.name, self.variants)) * bool(self.options.sustained_min)
+        last = minutes + files * self._profiles_last
         return last + counts * (files * (1 + warmups) + self.options.repeats * steps)
 
     def _blocks(
@@ -271,8 +273,9 @@ class _Session:
 
     @property
     def _gaps(self) -> Sequence[float]:
-        """Idle times before single inferences; none on a device that cannot time those."""
-        return list(dict.fromkeys(self.options.gaps_ms)) if Figure.IDLE_LATENCY in self.name.info.figures else ()
+        """Idle times before single inferences; none on a device that cannot time those of any file."""
+        can = len(without_idle(self.name, self.variants)) < len(self.variants)
+        return list(dict.fromkeys(self.options.gaps_ms)) if can else ()
 
     @property
     def idle(self) -> list[tuple[Length, float]]:
@@ -281,6 +284,7 @@ class _Session:
         return [(first, gap) for gap in self._gaps] + [(x, gap) for gap in self._gaps for x in others]
 
     def _fit(self) -> list[Length]:
+        self.notes += limit_notes(self.name, self.variants, self.options)
         left_out = [str(count) for count in dict.fromkeys(self.options.threads) if count not in self.threads]
         if left_out:
             most = self.name.info.most_threads
@@ -314,7 +318,7 @@ class _Session:
         if not minutes or not self._timed:
             return []
         out = []
-        for v in self.variants:
+        for v in lasting(self.name, self.variants):
             tick(f"{v.name}: {minutes:g} min without a pause")
             cell = Cell(v, self.connection.open(v.file, count), length, inputs[v.name, length])
             cool = partial(self.cooling.wait, f"{v.name} without a pause", self._tell)
@@ -365,6 +369,7 @@ class _Session:
             least_s=options.least_s / options.repeats if self._timed else 0.0,
             timed=self._timed,
             seed=(options.seed, "benchmark order", self.threads.index(threads)),
+            without_idle=without_idle(self.name, self.variants),
         )
         watch = self.connection.watch()
         if not self.fresh:

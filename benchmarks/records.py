@@ -28,17 +28,19 @@ class ColdStart(Record):
 
     Attributes:
         load_ms: Opening the file (in the page cache), graph optimization included.
-        first_ms: First inference.
+        first_ms: First inference; None where the program that measured does not tell.
         length: Tokens of that inference.
-        peak_memory_bytes: Peak resident memory above what the process had before it opened the file.
-        peak_rss_bytes: The same peak, absolute, interpreter and libraries included.
+        peak_memory_bytes: Peak resident memory above what the process had before it opened the file; None where it is not told.
+        peak_rss_bytes: The same peak, absolute, interpreter and libraries included; None where it is not told.
+        told_by: Program whose own figures these are; empty where this benchmark took them.
     """
 
     load_ms: float
-    first_ms: float
+    first_ms: float | None
     length: int
-    peak_memory_bytes: int
-    peak_rss_bytes: int
+    peak_memory_bytes: int | None
+    peak_rss_bytes: int | None
+    told_by: str = ""
 
 
 class TokenizerTime(Record):

@@ -124,7 +124,7 @@ class Measured:
                 provenance=self.device.info.figures[Figure.LATENCY],
             )
             for c in cells
-            if c.timed and c.variant.name != baseline
+            if c.timed and c.variant.name != baseline and (c.length, c.gap_ms) in base
         ]
 
 

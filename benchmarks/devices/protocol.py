@@ -62,6 +62,40 @@ class OpenedFile(Protocol):
         ...
 
 
+@runtime_checkable
+class Idling(Protocol):
+    """An opened file whose engine keeps the idle time before an inference itself, since every burst is a new process.
+
+    Attributes:
+        pauses: Idle times that pass for one timed inference.
+    """
+
+    pauses: int
+
+    def prepare_idle(self, feeds: Sequence[Feed], gap_ms: float) -> Burst:
+        """Hand the inputs over, and return what times single inferences, each after an idle time.
+
+        Args:
+            feeds: The inputs.
+            gap_ms: Idle time between the inference before and the timed one, in ms.
+        """
+        ...
+
+
+@runtime_checkable
+class Sustaining(Protocol):
+    """An opened file that runs for minutes in one call, since every burst is a new process."""
+
+    def run_for(self, feeds: Sequence[Feed], seconds: int) -> list[Sample]:
+        """Run without a pause; the samples in order.
+
+        Args:
+            feeds: The inputs, which the engine may take in its own order.
+            seconds: How long, at least.
+        """
+        ...
+
+
 class Watch(Protocol):
     """Notes what else a device does while something is measured."""
 
@@ -293,6 +327,11 @@ def takes_everything(format: Format, runtime: Runtime | None) -> str:
     return ""
 
 
+def takes_every_format(format: Format) -> str:
+    """Refuse files of no format."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Device:
     """A place where model files run, with the code that reaches it.
@@ -301,6 +340,8 @@ class Device:
         info: Its facts.
         connect: Reaches it, given the argument of its name; None for a device that is compiled for or only imported.
         refusal: Why it cannot run files of a format that are made for a runtime; empty where it can.
+        idle_refusal: Why it cannot time single inferences after an idle time in files of a format; empty where it can.
+        sustained_refusal: Why it cannot run files of a format for minutes without a pause; empty where it can.
         service: Prepares a service that measures by itself, given the argument of its name.
         compiler: Prepares the compiler of a device on which nothing is timed, given the argument of its name.
         missing: Tells what keeps this machine from using it; empty where nothing is known to.
@@ -312,6 +353,8 @@ class Device:
     info: DeviceInfo
     connect: Callable[[str], Connection] | None = None
     refusal: Callable[[Format, Runtime | None], str] = takes_everything
+    idle_refusal: Callable[[Format], str] = takes_every_format
+    sustained_refusal: Callable[[Format], str] = takes_every_format
     compiler: Callable[[str], Compiler] | None = None
     service: Callable[[str], Service] | None = None
     missing: Callable[[], str] = str

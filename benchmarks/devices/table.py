@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pocketbert.benchmarks.devices.adb.attached import CORES, adb_missing, attached
-from pocketbert.benchmarks.devices.adb.connection import adb_refusal, connect_adb
+from pocketbert.benchmarks.devices.adb.connection import (
+    adb_idle_refusal,
+    adb_refusal,
+    adb_sustained_refusal,
+    connect_adb,
+)
 from pocketbert.benchmarks.devices.litert import compiler as litert
 from pocketbert.benchmarks.devices.local import connect_local, local_now, local_refusal
 from pocketbert.benchmarks.devices.probe.over_ssh import probe_ssh
@@ -53,6 +58,8 @@ _devices: dict[str, Device] = {
         DEVICES[ADB],
         connect_adb,
         adb_refusal,
+        idle_refusal=adb_idle_refusal,
+        sustained_refusal=adb_sustained_refusal,
         missing=adb_missing,
         probe=probe_adb,
         look=attached,

@@ -39,6 +39,7 @@ class Block:
         least_s: Seconds of timed inferences that every figure without idle time has at least in each repeat.
         timed: Whether the device's times are latencies.
         seed: What the order of turns is drawn from.
+        without_idle: Names of files that are not timed after idle times, since the device cannot.
     """
 
     variants: Sequence[Variant]
@@ -51,6 +52,7 @@ class Block:
     least_s: float
     timed: bool
     seed: tuple[int, str, int]
+    without_idle: Sequence[str] = ()
 
     def run(self, connection: Connection, inputs: Inputs, deadline: float, tick: Tick) -> list[Cell]:
         """Open the files, warm them up and time them in turns.
@@ -95,9 +97,10 @@ class Block:
         """The single inferences that are made: those that fit into their share of a repeat's seconds, and the sure ones."""
         out = list[list[Cell]]()
         for number, (length, gap) in enumerate(self.idle):
-            group = [c.after_idle(gap) for c in groups[list(self.lengths).index(length)]]
+            cells = groups[list(self.lengths).index(length)]
+            group = [c.after_idle(gap) for c in cells if c.variant.name not in self.without_idle]
             takes = LEAST_SINGLES * sum(map(_seconds, [*out, group]))
-            if number < self.sure or self.least_s or takes <= IDLE_SHARE * seconds:
+            if group and (number < self.sure or self.least_s or takes <= IDLE_SHARE * seconds):
                 out.append(group)
         return out
 
@@ -108,4 +111,4 @@ class Block:
 
 def _seconds(group: Sequence[Cell]) -> float:
     """What one inference of each variant after its idle time takes."""
-    return sum(c.gap_ms + c.cost_ms for c in group) / 1000
+    return sum(c.single_s for c in group)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pocketbert.benchmarks.devices.protocol import Burst, Connection, OpenedFile, Sample
+from pocketbert.benchmarks.devices.protocol import Burst, Connection, Idling, OpenedFile, Sample, Sustaining
 from pocketbert.benchmarks.inputs import Feed
+from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import Variant
 from pocketbert.benchmarks.records import Length, Slice, Sustained
 from pocketbert.benchmarks.statistics import Ratio, Statistics, burst_medians, paired_ratio
+from pocketbert.core.errors import MachineError
 from pocketbert.core.types import Provenance
 
 BURST = 5
@@ -41,7 +45,7 @@ class Cell:
         gap_ms: Idle time before each inference in ms; 0 for one after the other.
         warmup_runs: Untimed inferences before the first timed one.
         warmup_stable: Whether they became stable.
-        cost_ms: What one inference takes, from the warm-up; for planning only.
+        cost_ms: What one inference takes by this machine's clock, from the warm-up; for planning only.
         repeats: Samples, one list per repeat.
     """
 
@@ -58,7 +62,10 @@ class Cell:
     _run: Burst = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._run = self.opened.prepare(self.feeds)
+        if self.gap_ms and isinstance(self.opened, Idling):
+            self._run = self.opened.prepare_idle(self.feeds, self.gap_ms)
+        else:
+            self._run = self.opened.prepare(self.feeds)
 
     @property
     def wall_ms(self) -> list[list[float]]:
@@ -100,10 +107,12 @@ class Cell:
             return
         before = None
         while not self.warmup_stable or self.warmup_runs < WARMUP_LEAST:
+            window = time.monotonic()
             median = self.window()
             self.warmup_runs += WINDOW
             self.warmup_stable = before is not None and abs(median / before - 1) < STABLE
-            before = self.cost_ms = median
+            before = median
+            self.cost_ms = max(median, (time.monotonic() - window) * 1000 / WINDOW)
             late = self.warmup_runs >= WARMUP_MOST or time.monotonic() - begin > most_s
             if late and self.warmup_runs >= WARMUP_LEAST:
                 return
@@ -125,8 +134,15 @@ class Cell:
         Nothing runs before it, as in an app that calls once for a sentence: caches, clock rate and threads are as the
         idle time and the other variants leave them.
         """
-        time.sleep(self.gap_ms / 1000)
+        if not isinstance(self.opened, Idling):
+            time.sleep(self.gap_ms / 1000)
         self.repeats[-1] += self._run([number])
+
+    @property
+    def single_s(self) -> float:
+        """What one inference after an idle time takes, in seconds; for planning only."""
+        pauses = self.opened.pauses if isinstance(self.opened, Idling) else 1
+        return (self.gap_ms * pauses + self.cost_ms) / 1000
 
     @property
     def turn(self) -> int:
@@ -169,8 +185,6 @@ def sustain(
 ) -> Sustained:
     """Run one file without a pause, after a rest in which the device cools down, and a warm-up.
 
-    Each slice begins with the first input again, so that slices are compared on the same inputs.
-
     Args:
         connection: The device.
         cell: The file and its inputs.
@@ -179,31 +193,73 @@ def sustain(
         threads: Threads within an operator.
         cool: Waits after the rest until the device is cool, given the most seconds that this may take.
     """
-    length_s, slices, walls = minutes * 60 / SLICES, list[Slice](), list[list[float]]()
+    length_s = minutes * 60 / SLICES
     time.sleep(length_s)
     cool(length_s)
-    cell.warm_up(length_s)
-    began = time.monotonic()
-    for number in range(SLICES):
-        watch, after_s, samples = connection.watch(), time.monotonic() - began, list[Sample]()
-        while not samples or time.monotonic() - began < (number + 1) * length_s:
-            samples += cell.run(range(len(samples), len(samples) + BURST))
-        load = watch.stop()
-        walls.append([s.wall_ms for s in samples])
-        facts = {"thermal": load.thermal, "clock": load.clock, "others": load.others}
-        words = load.energy.words if load.energy else ""
-        slices.append(Slice(after_s=round(after_s, 3), wall=Statistics.of(walls[-1]), energy=words, **facts))
+    if isinstance(cell.opened, Sustaining):
+        slices = _in_one_run(connection, cell.opened, cell.feeds, length_s)
+    else:
+        cell.warm_up(length_s)
+        slices = _in_bursts(connection, cell, length_s)
+    walls = [wall for _, wall in slices]
     return Sustained(
         variant=cell.variant.name,
         device=device,
         threads=threads,
         length=cell.length,
         minutes=minutes,
-        slices=slices,
+        slices=[one for one, _ in slices],
         drift=drift(walls),
         provenance=Provenance.MEASURED,
         wall_ms=walls,
     )
+
+
+def _in_bursts(connection: Connection, cell: Cell, length_s: float) -> list[tuple[Slice, list[float]]]:
+    """Burst after burst; each slice begins with the first input again, so that slices are compared on the same inputs."""
+    slices, began = list[tuple[Slice, list[float]]](), time.monotonic()
+    for number in range(SLICES):
+        watch, after_s, samples = connection.watch(), time.monotonic() - began, list[Sample]()
+        while not samples or time.monotonic() - began < (number + 1) * length_s:
+            samples += cell.run(range(len(samples), len(samples) + BURST))
+        slices.append(_slice(after_s, [s.wall_ms for s in samples], watch.stop()))
+    return slices
+
+
+def _in_one_run(
+    connection: Connection, opened: Sustaining, feeds: Sequence[Feed], length_s: float
+) -> list[tuple[Slice, list[float]]]:
+    """One call that takes all the time, while what else the device does is noted at the ends of the slices.
+
+    Raises:
+        MachineError: If a slice has fewer inferences than a burst, or the device is lost.
+    """
+    loads = list[Load]()
+    pool = ThreadPoolExecutor(1)
+    try:
+        seconds = math.ceil(round(SLICES * length_s, 3))
+        running, began = pool.submit(opened.run_for, feeds, seconds), time.monotonic()
+        for number in range(SLICES):
+            watch = connection.watch()
+            wait([running], timeout=max(0.0, began + (number + 1) * length_s - time.monotonic()))
+            loads.append(watch.stop())
+        samples = running.result()
+    finally:
+        pool.shutdown(wait=False)  # after an error the end of the connection ends what runs
+    walls, spent_ms = [list[float]() for _ in loads], 0.0
+    for sample in samples:
+        walls[min(SLICES - 1, int(spent_ms / 1000 / length_s))].append(sample.wall_ms)
+        spent_ms += sample.wall_ms
+    if min(map(len, walls)) < BURST:
+        what = f"{len(samples)} inferences are too few for {SLICES} slices of {length_s:g} s."
+        raise MachineError(f"sustained: {what} Give more minutes.")
+    return [_slice(i * length_s, wall, load) for i, (wall, load) in enumerate(zip(walls, loads, strict=True))]
+
+
+def _slice(after_s: float, wall: list[float], load: Load) -> tuple[Slice, list[float]]:
+    facts = {"thermal": load.thermal, "clock": load.clock, "others": load.others}
+    words = load.energy.words if load.energy else ""
+    return Slice(after_s=round(after_s, 3), wall=Statistics.of(wall), energy=words, **facts), wall
 
 
 def drift(walls: Sequence[Sequence[float]]) -> Ratio:

@@ -1,7 +1,7 @@
 """A real `adbd`, what `make tools` has unpacked, in network and mount namespaces: a plain Linux behind adb.
 
 Its transport, shell, files and exit codes are real. What only Android has is played by scripts with outputs in the
-recorded format (getprop, dumpsys), by files (cpufreq), and by two runners that compute nothing. It runs as user 2000,
+form that Android prints (getprop, dumpsys), by files (cpufreq), and by two runners that compute nothing. It runs as user 2000,
 as the shell of a phone does. The client runs in the same network namespace, with its own server.
 """
 
@@ -52,19 +52,23 @@ HAL Ready: true
 LITERT_RUNNER = """#!/bin/sh
 for a in "$@"; do case $a in
   --graph=*) file=${a#--graph=};; --signature_to_run_for=*) key=${a#*=};; --num_threads=*) threads=${a#*=};;
-  --num_runs=*) runs=${a#*=};; --enable_op_profiling=true) profiling=1;;
+  --num_runs=*) runs=${a#*=};; --run_delay=*) delay=${a#*=};; --enable_op_profiling=true) profiling=1;;
 esac; done
 [ -s "$file" ] || { echo "ERROR: Could not open '$file'."; echo "ERROR: Failed to load model"; exit 1; }
 echo "INFO: STARTING!"
+[ -z "$delay" ] || [ -e no_delay ] || echo "INFO: Inter-run delay (seconds): [$delay]"
+clock=/sys/devices/system/cpu/cpufreq/policy4/scaling_cur_freq
+echo $(($(cat $clock) + 1000)) > $clock
+us=250; [ -z "$delay" ] || us=310
 echo "INFO: Signature to run for: [$key]"
 echo "INFO: Initialized session in 17.187ms."
 echo "INFO: Running benchmark for at least 3 iterations and at least 0 seconds but terminate if exceeding 150 seconds."
 echo "INFO: count=3 first=9000 curr=8000 min=8000 max=9000 avg=8333 std=400 p5=8000 median=8000 p95=9000"
 echo ""
 echo "INFO: Running benchmark for at least 1 iterations and at least 0 seconds but terminate if exceeding 150 seconds."
-echo "INFO: count=${runs:-1} curr=250${threads} p5=250${threads} median=250${threads} p95=250${threads}"
+echo "INFO: count=${runs:-1} curr=${us}${threads} p5=${us}${threads} median=${us}${threads} p95=${us}${threads}"
 echo ""
-echo "INFO: Inference timings in us: Init: 17187, First inference: 9000, Warmup (avg): 8333, Inference (avg): 250${threads}"
+echo "INFO: Inference timings in us: Init: 17187, First inference: 9000, Warmup (avg): 8333, Inference (avg): ${us}${threads}"
 echo "INFO: Memory footprint delta from the start of the tool (MB): init=4.21094 overall=46.0859"
 [ -n "$profiling" ] || exit 0
 [ ! -e no_profiler ] || exit 0
@@ -91,11 +95,20 @@ echo "Memory (bytes): count=0"
 echo "2 nodes observed"
 """
 ONNX_RUNNER = """#!/bin/sh
-while [ $# -gt 2 ]; do case $1 in -r) runs=$2;; -p) trace=$2;; esac; shift; done
+while [ $# -gt 2 ]; do case $1 in -r) runs=$2;; -t) seconds=$2;; -p) trace=$2;; esac; shift; done
 folder=$(dirname "$1")
 [ -e "$1" ] && [ -s "$folder/test_data_set_0/input_0.pb" ] || { echo "there is no test data for model $1"; exit 255; }
 echo ""
 echo "Session creation time cost: 0.0149 s"
+if [ -n "$seconds" ]; then  # the second half of the inferences are twice as slow
+  sleep "$seconds" & trap "kill $!" TERM; wait $! || exit 143
+  awk -v s="$seconds" 'BEGIN { for (n = 0; n < 240; n++) printf "0,%.6f,45678592,12,%d\\n", s / (n < 120 ? 360 : 180), n }' > "$2"
+  exit 0
+fi
+echo "First inference time cost: 3 ms"
+echo "Total inference requests: $runs"
+echo "Average inference time cost: 1.5 ms"
+echo "Peak working set size: 45678592 bytes"
 n=0
 while [ $n -lt "$runs" ]; do
   echo "$(basename "$folder"),0.001${n}5,45678592,12,$n" >> "$2"
@@ -186,13 +199,14 @@ class Phone:
                 continue
 
 
-def start(folder: Path, space: str = "64m", owner: int = USER) -> Phone:
+def start(folder: Path, space: str = "64m", owner: int = USER, masks: str = "70") -> Phone:
     """Start a device.
 
     Args:
         folder: For its files.
         space: Size of its folder for temporary files.
         owner: Whose that folder is.
+        masks: Masks of cores that its taskset takes, separated by `|`: by itself that of the big ones.
     """
     root, shims, tools = folder / "root", folder / "shims", folder / "tools"
     for path in (root, shims, tools):
@@ -204,7 +218,7 @@ def start(folder: Path, space: str = "64m", owner: int = USER) -> Phone:
     _script(shims / "dumpsys", f'case "$1" in\n{dumps}\nesac')
     _script(
         shims / "taskset",
-        '[ "$1" = 70 ] || { echo "another mask than that of cores 4 to 6: $1"; exit 9; }; shift; exec "$@"',
+        f'case "$1" in {masks});; *) echo "no mask of the test: $1"; exit 9;; esac; shift; exec "$@"',
     )
     policies = {"0": ("1800000", "0 1 2 3"), "4": ("2400000", "4 5 6"), "7": ("2900000", "7")}
     cpus = root / "sys/devices/system/cpu"
@@ -216,7 +230,8 @@ def start(folder: Path, space: str = "64m", owner: int = USER) -> Phone:
         f"mount -t tmpfs none {cpus}",
         *(
             f"mkdir -p {cpus}/cpufreq/policy{n}; echo {khz} > {cpus}/cpufreq/policy{n}/cpuinfo_max_freq; "
-            f"echo {cores} > {cpus}/cpufreq/policy{n}/related_cpus"
+            f"echo {cores} > {cpus}/cpufreq/policy{n}/related_cpus; echo sched > {cpus}/cpufreq/policy{n}/scaling_governor; "
+            f"echo {khz} > {cpus}/cpufreq/policy{n}/scaling_cur_freq; chmod 666 {cpus}/cpufreq/policy{n}/scaling_cur_freq"
             for n, (khz, cores) in policies.items()
         ),
         f"mkdir -p {root}/data/local/tmp",

@@ -1,9 +1,9 @@
-"""What ``benchmark_model`` and ``onnxruntime_perf_test`` print, written after recordings that are public.
+"""Texts in the form of ``benchmark_model`` and ``onnxruntime_perf_test``, written after logs that are public.
 
 The forms are those of the logs in issues 53138 of tensorflow/tensorflow and 999 of google/XNNPACK (tables with tabs, lines
 without INFO), of newer logs with wide columns and the operators of XNNPACK in the table, of the sources in
 ``tensorflow/lite/profiling`` and ``onnxruntime/test/perftest``, and of Arm's learning paths for onnxruntime_perf_test. `PRINTED`
-and some lines of logs keep the numbers of these recordings; operators and the other numbers are those of none.
+and some lines keep the numbers of these logs; operators and the other numbers are made up.
 """
 
 OLD = """STARTING!

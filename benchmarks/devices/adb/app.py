@@ -8,11 +8,12 @@ import shlex
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pocketbert.benchmarks.devices.adb.client import Adb
 from pocketbert.benchmarks.devices.android.record import PhoneFile, PhoneRecord, Thermal, read_phone_record
+from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.core.devices import ADB, DEVICES
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.host.progress import Meter, say
@@ -20,8 +21,12 @@ from pocketbert.core.host.progress import Meter, say
 PACKAGE = "org.pocketbert.demo"
 RECORD = f"/sdcard/Android/data/{PACKAGE}/files/benchmark.json"
 """Where the app writes what it measured, or an object with the key ``error``."""
+KEPT = f"{RECORD}.before-pocketbert"
+"""Where a record that was there before is kept meanwhile."""
+REPEATS, MOST_RUNS, MOST_SECONDS = 3, 1000, 3600
+"""Repeats that the app makes, most runs of each that a record holds, and its longest run without a pause."""
 RUN_S, POLL_S = 900.0, 1.0
-"""Longest time of one measurement, and how often its end is looked for."""
+"""Longest time of one measurement without its run without a pause, and how often its end is looked for."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +36,39 @@ class AppPlan:
     Attributes:
         paths: Model files, by their paths in the artefact folder that the app carries.
         threads: Numbers of threads.
-        lengths: Lengths in tokens; 0 for the recorded texts.
+        lengths: Lengths in tokens; 0 for the longest that a file takes.
         runs: Timed inferences of each repeat.
+        seconds: Seconds that each file runs without a pause, at the first number of threads and length; 0 for none.
     """
 
     paths: Sequence[str]
     threads: Sequence[int]
     lengths: Sequence[int]
     runs: int
+    seconds: int = 0
+
+
+def app_problems(options: BenchmarkOptions, texts: bool) -> list[Problem]:
+    """What is asked for that the app cannot do.
+
+    Args:
+        options: What is asked for.
+        texts: Whether texts are given.
+    """
+    fix = "Leave it out, or measure without --app"
+    told = {
+        "gaps": "the demo app times no single calls after idle times." if options.gaps_ms else "",
+        "repeats": f"{options.repeats}; the demo app makes {REPEATS}." if options.repeats != REPEATS else "",
+        "preset": f"the demo app cannot go on until {options.least_s:g} s are timed." if options.least_s else "",
+        "runs": f"{options.runs}; a record of the demo app holds {MOST_RUNS} at most."
+        if options.runs > MOST_RUNS
+        else "",
+        "sustained": f"{options.sustained_min:g}; the demo app runs for {MOST_SECONDS // 60} minutes at most."
+        if options.sustained_min * 60 > MOST_SECONDS
+        else "",
+        "file": "the demo app measures its own sentence." if texts else "",
+    }
+    return [Problem(f"--{name}", f"with --app: {why}", fix) for name, why in told.items() if why]
 
 
 def measure_by_app(argument: str, plan: AppPlan, destination: Path) -> None:
@@ -58,8 +88,10 @@ def measure_by_app(argument: str, plan: AppPlan, destination: Path) -> None:
     if parts is None or parts["cores"]:
         what = "with --app is a phone without @CORES: Android chooses the cores of an app."
         raise InputError(Problem(f"adb:{argument}", what, "For example adb:SERIAL"))
-    adb = Adb(parts["serial"] or "")
+    adb = Adb(parts["serial"] or "", f"am force-stop {PACKAGE}; rm -f {RECORD}; mv {KEPT} {RECORD}")
     try:
+        # a record that an earlier run kept aside and could not give back is still the one to keep
+        adb.script(f"if [ -e {KEPT} ]; then rm -f {RECORD}; elif [ -e {RECORD} ]; then mv {RECORD} {KEPT}; fi")
         records, problems = _measure_all(adb, plan)
     finally:
         adb.close()
@@ -75,8 +107,9 @@ def _measure_all(adb: Adb, plan: AppPlan) -> tuple[list[PhoneRecord], list[Probl
     records, problems = list[PhoneRecord](), list[Problem]()
     with Meter(f"{adb.where}: demo app", len(cases)) as meter:
         for path, threads, length in cases:
-            told = _measure(adb, path, threads, length, plan.runs)
-            where = f"{adb.where} {path}, {threads} threads, {length or 'recorded'} tokens"
+            first = (threads, length) == (plan.threads[0], plan.lengths[0])
+            told = _measure(adb, path, threads, length, replace(plan, seconds=plan.seconds if first else 0))
+            where = f"{adb.where} {path}, {threads} threads, {length or 'most'} tokens"
             if isinstance(told, str):
                 problems.append(Problem(where, f"the app did not measure: {told}"))
             else:
@@ -85,18 +118,20 @@ def _measure_all(adb: Adb, plan: AppPlan) -> tuple[list[PhoneRecord], list[Probl
     return records, problems
 
 
-def _measure(adb: Adb, path: str, threads: int, length: int, runs: int) -> PhoneRecord | str:
+def _measure(adb: Adb, path: str, threads: int, length: int, plan: AppPlan) -> PhoneRecord | str:
     """One start of the app's benchmark; its record, or why there is none."""
     adb.told("am", "force-stop", PACKAGE)
     adb.told("rm", "-f", RECORD)
-    arguments = ["--es", "model", path, "--ei", "runs", str(runs), "--ei", "threads", str(threads)]
-    command = ["am", "start", "-n", f"{PACKAGE}/.BenchmarkActivity", *arguments, "--ei", "length", str(length)]
+    numbers = {"runs": plan.runs, "threads": threads, "length": length, "seconds": plan.seconds}
+    extras = [word for name, number in numbers.items() for word in ("--ei", name, str(number))]
+    command = ["am", "start", "-n", f"{PACKAGE}/.BenchmarkActivity", "--es", "model", path, *extras]
     said = adb.script(f"{shlex.join(command)} || true")
     if re.search(r"does not exist|Error type 3|Unable to resolve|not found", said):
         raise MissingBackendError(
             f"{adb.where}: the demo app {PACKAGE}", "adb install app.apk (android_demo/README.md tells how it is built)"
         )
-    end = time.monotonic() + RUN_S
+    longest_s = RUN_S + plan.seconds
+    end = time.monotonic() + longest_s
     while time.monotonic() < end:
         text = adb.told("cat", RECORD)
         try:
@@ -110,7 +145,7 @@ def _measure(adb: Adb, path: str, threads: int, length: int, runs: int) -> Phone
             file = Path(folder) / "benchmark.json"
             file.write_text(text, encoding="utf-8")
             return read_phone_record(file)
-    raise MachineError(f"{adb.where}: the demo app wrote nothing within {RUN_S:.0f} s. Look at the phone's screen.")
+    raise MachineError(f"{adb.where}: the demo app wrote nothing within {longest_s:.0f} s. Look at the phone's screen.")
 
 
 def merged(records: Sequence[PhoneRecord]) -> PhoneRecord:

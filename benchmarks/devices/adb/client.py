@@ -12,6 +12,8 @@ from pocketbert.core.errors import InputError, MachineError, MissingBackendError
 
 TEMPORARY = "/data/local/tmp"
 """The only place where the shell of a phone may write and start programs."""
+RUNNING = "running.pid"
+"""File in the folder with the number of the process that runs there, which ends with the connection."""
 CALL_S, PUSH_S, RUN_S = 30.0, 600.0, 600.0
 MOST_PULLED = 128 << 20
 """Most bytes of a file that is copied from the device."""
@@ -34,17 +36,18 @@ class Adb:
     """One device, and a folder on it that is removed at the end.
 
     A shell on the device holds the folder and waits for the end of its input, which also comes when the connection is
-    lost; then it removes the folder.
+    lost; then it ends what runs there and removes the folder.
 
     Args:
         serial: Serial number, or address and port; empty for the only device.
+        afterwards: What the shell does in addition at the end; words of the program, never of a user.
 
     Raises:
         MissingBackendError: If there is no client.
         InputError: If the device cannot be used, or none is named and there are several.
     """
 
-    def __init__(self, serial: str) -> None:
+    def __init__(self, serial: str, afterwards: str = "") -> None:
         client = shutil.which("adb")
         if client is None:
             raise MissingBackendError("adb", "sudo apt-get install adb")
@@ -54,7 +57,9 @@ class Adb:
         self._check_state()
         self.folder = f"{TEMPORARY}/pocketbert-{secrets.token_hex(6)}"
         script = (
-            f'trap "" HUP INT TERM PIPE; mkdir {self.folder} && echo ready && cat > /dev/null; rm -rf {self.folder}'
+            f'trap "" HUP INT TERM PIPE; mkdir {self.folder} || exit 1; echo ready; cat > /dev/null; '
+            f"{{ kill $(cat {self.folder}/{RUNNING}); {afterwards or 'true'}; }} > /dev/null 2>&1; "
+            f"rm -rf {self.folder} || {{ sleep 1; rm -rf {self.folder}; }}"  # what was ended may still have written
         )
         self._guard = subprocess.Popen(
             [client, "-s", self.serial, "shell", "-T", script],

@@ -5,36 +5,27 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import tempfile
-import time
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
-from pocketbert.benchmarks.devices.adb.client import RUN_S, Adb
-from pocketbert.benchmarks.devices.adb.facts import PROPERTIES, choose, mask, read_clusters, read_machine, read_thermal
-from pocketbert.benchmarks.devices.adb.runners import (
-    litert_command,
-    litert_profile_command,
-    perf_test_command,
-    tensor_proto,
-)
-from pocketbert.benchmarks.devices.protocol import Burst, Sample
-from pocketbert.benchmarks.devices.runners.benchmark_model import LITERT, read_litert, read_operators
-from pocketbert.benchmarks.devices.runners.perf_test import ONNX, read_perf_test
-from pocketbert.benchmarks.energy import battery_between
+import numpy as np
+
+from pocketbert.benchmarks.cold_start import ColdRun
+from pocketbert.benchmarks.devices.adb.client import RUN_S, RUNNING, Adb
+from pocketbert.benchmarks.devices.adb.facts import PROPERTIES, choose, mask, read_clusters, read_machine
+from pocketbert.benchmarks.devices.adb.litert_file import LitertFile
+from pocketbert.benchmarks.devices.adb.onnx_file import OnnxFile
+from pocketbert.benchmarks.devices.adb.watch import AdbWatch
+from pocketbert.benchmarks.devices.runners.benchmark_model import LITERT
+from pocketbert.benchmarks.devices.runners.perf_test import ONNX
 from pocketbert.benchmarks.inputs import Feed
-from pocketbert.benchmarks.load import Load
-from pocketbert.benchmarks.operators.times import WARMUP as LEFT_OUT
 from pocketbert.benchmarks.operators.times import OpTimes
-from pocketbert.benchmarks.operators.trace import read_profile
 from pocketbert.core.devices import ADB, DEVICES
 from pocketbert.core.disk.files import sha256_file, sha256_path
-from pocketbert.core.errors import InputError, MachineError, MissingBackendError, PocketBertError, Problem
+from pocketbert.core.errors import InputError, MissingBackendError, PocketBertError, Problem
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Runtime
-from pocketbert.runtime.engines import EngineFile, filled
-from pocketbert.runtime.tflite import TflitePredictor
+from pocketbert.runtime.engines import EngineFile
 
 FOLDER = "POCKETBERT_ADB_RUNNERS"
 """Environment variable: the folder with the runners, built for the phone, and the libraries that they load."""
@@ -43,122 +34,6 @@ POLICIES = (
     "for p in /sys/devices/system/cpu/cpufreq/policy*; do "
     'echo "$(cat $p/cpuinfo_max_freq) $(cat $p/related_cpus)"; done 2>/dev/null || true'
 )
-
-
-class LitertFile:
-    """A TFLite file that ``benchmark_model`` times: a fresh process for each inference."""
-
-    engine = LITERT
-
-    def __init__(self, connection: AdbConnection, file: EngineFile, threads: int) -> None:
-        self._connection, self._threads = connection, threads
-        self.engine_version, self._name = connection.runner(Format.TFLITE), connection.send(file)
-        self._keys = TflitePredictor(file.path, 1).signature_keys
-
-    def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Choose the signatures once; the runner makes its own random inputs of these lengths."""
-        keys = [self._keys[feed["input_ids"].shape[1]] for feed in feeds]
-
-        def burst(numbers: Sequence[int]) -> list[Sample]:
-            return [self._one(keys[number % len(keys)]) for number in numbers]
-
-        return burst
-
-    def profile(self, feed: Feed, runs: int) -> OpTimes:
-        """Have the runner profile the operators at the length of an input.
-
-        Raises:
-            ValueError: If it prints no table of operators.
-        """
-        key = self._keys[feed["input_ids"].shape[1]]
-        return read_operators(self._connection.run(litert_profile_command(self._name, self._threads, key, runs)))
-
-    def _one(self, key: str) -> Sample:
-        said = self._connection.run(litert_command(self._name, self._threads, key))
-        try:
-            found = read_litert(said)
-        except ValueError as error:
-            raise InputError(Problem(self._connection.where, f"{error}.")) from error
-        if found.count != 1:
-            raise MachineError(f"{self._connection.where}: {LITERT} timed {found.count} inferences instead of 1.")
-        return Sample(round(found.last_us / 1e3, 4))
-
-
-class OnnxFile:
-    """An ONNX file that ``onnxruntime_perf_test`` times: one process for consecutive inferences on the same input."""
-
-    engine = ONNX
-
-    def __init__(self, connection: AdbConnection, file: EngineFile, threads: int) -> None:
-        self._connection, self._threads = connection, threads
-        self.engine_version, self._name = connection.runner(Format.ONNX), connection.send(file)
-        self._predictor = file.open(1)
-
-    def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Send the inputs once; see `_send`."""
-        series = self._send(feeds)
-
-        def burst(numbers: Sequence[int]) -> list[Sample]:
-            chosen = [number % len(feeds) for number in numbers]
-            return [sample for one, all in groupby(chosen) for sample in self._some(f"{series}/{one}", len(list(all)))]
-
-        return burst
-
-    def profile(self, feed: Feed, runs: int) -> OpTimes:
-        """Have the runner write a trace of the operators, and read it here."""
-        folder, before, result = f"{self._send([feed])}/0", "rm -f trace*.json profiled.csv", "profiled.csv"
-        untimed = 1  # the runner makes one by itself, and it is in the trace
-        runs += LEFT_OUT - untimed
-        command = perf_test_command(f"{folder}/model.onnx", self._threads, runs, result, trace="trace")
-        self._connection.run(command, before=before, after="mv trace*.json trace.json")
-        with tempfile.TemporaryDirectory(prefix="pocketbert-trace-") as name:
-            self._connection.adb.pull("trace.json", Path(name) / "trace.json")
-            return read_profile(Path(name) / "trace.json", skip=LEFT_OUT)
-
-    def _send(self, feeds: Sequence[Feed]) -> str:
-        """Send inputs as files of the form that the runner reads, next to links to the model; the folder with one folder each."""
-        adb, series = self._connection.adb, self._connection.next_series()
-        with tempfile.TemporaryDirectory(prefix="pocketbert-inputs-") as name:
-            for number, feed in enumerate(feeds):
-                folder = Path(name) / series / str(number) / "test_data_set_0"
-                folder.mkdir(parents=True)
-                given = filled(self._predictor, feed)
-                for place, key in enumerate(self._predictor.inputs):
-                    (folder / f"input_{place}.pb").write_bytes(tensor_proto(key, given[key]))
-            adb.push(Path(name) / series, series)
-        adb.script(f"for d in {series}/*; do ln -s ../../{shlex.quote(self._name)} $d/model.onnx || exit 1; done")
-        return series
-
-    def _some(self, folder: str, runs: int) -> list[Sample]:
-        command = perf_test_command(f"{folder}/model.onnx", self._threads, runs, "result.csv")
-        said = self._connection.run(command, before="rm -f result.csv", after="cat result.csv")
-        try:
-            times = read_perf_test(said)
-        except ValueError as error:
-            raise InputError(Problem(self._connection.where, f"{error}.")) from error
-        if len(times) != runs:
-            raise MachineError(f"{self._connection.where}: {ONNX} timed {len(times)} inferences instead of {runs}.")
-        return [Sample(round(time, 4)) for time in times]
-
-
-class AdbWatch:
-    """Notes load, thermal state and battery when it is made, and again when it is stopped."""
-
-    def __init__(self, adb: Adb) -> None:
-        self._adb, self._load, self._battery, self._began = adb, _load(adb), _battery(adb), time.monotonic()
-        self._thermal = _thermal(adb, self._battery)
-
-    def stop(self) -> Load:
-        """The load and the thermal facts since this object was made."""
-        battery, seconds = _battery(self._adb), time.monotonic() - self._began
-        thermal = _thermal(self._adb, battery)
-        return Load(
-            before=self._load,
-            after=_load(self._adb),
-            others=None,
-            thermal=f"{self._thermal} → {thermal}" if thermal and self._thermal else "",
-            energy=battery_between(self._battery, battery, seconds),
-        )
 
 
 class AdbConnection:
@@ -171,7 +46,9 @@ class AdbConnection:
 
     method = (
         f"Wall time as the runners tell it: {ONNX} (-m times, -Z) on the inputs of this benchmark, one process per burst; "
-        f"{LITERT} on random inputs of the same length, one process per inference. The engine's version is the digest of the runner."
+        f"{LITERT} on random inputs of the same length, one process per inference, and after idle times that it keeps itself "
+        "(--run_delay). Load time, first inference and memory are the runners' own figures. The engine's version is the "
+        "digest of the runner."
     )
 
     def __init__(self, adb: Adb, kind: str = "") -> None:
@@ -197,9 +74,12 @@ class AdbConnection:
         """The only lengths that a file takes; empty where it takes any."""
         return file.open(1).lengths if file.format is Format.TFLITE else ()
 
-    def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> None:
-        """Tell nothing: the runners' figures of a start contain their own."""
-        return
+    def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:
+        """Start a runner with a file; the figures are the runner's own. It profiles later: see `profile`."""
+        row = np.array([ids], np.int64)
+        feed = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
+        start = self.open(file, threads).start(feed)
+        return None if start is None else ColdRun(start=start)
 
     def bring(self, files: Sequence[EngineFile]) -> None:
         """Send the runners of some files."""
@@ -218,8 +98,8 @@ class AdbConnection:
             return OpTimes(runs=0, ops=[], placement=[], note=f"No time per operator: {str(error).rstrip('.')}.")
 
     def watch(self) -> AdbWatch:
-        """Begin to note load, temperature and battery."""
-        return AdbWatch(self.adb)
+        """Begin to note load, clock, temperature and battery."""
+        return AdbWatch(self.adb, self._cpus)
 
     def close(self) -> None:
         """Remove everything from the device."""
@@ -253,26 +133,24 @@ class AdbConnection:
         self._series += 1
         return f"series-{self._series}"
 
-    def run(self, command: Sequence[str], before: str = "true", after: str = "cat runner.log") -> str:
-        """Start a runner on the chosen cores; what `after` prints, by default what the runner has printed."""
+    def run(
+        self, command: Sequence[str], before: str = "true", after: str = "cat runner.log", seconds: float = 0.0
+    ) -> str:
+        """Start a runner on the chosen cores, and note its process, which the end of the connection ends.
+
+        Args:
+            command: The runner and its arguments.
+            before: What the shell does before.
+            after: What prints the result, by default what the runner has printed.
+            seconds: How long the runner was told to run.
+        """
         pinned = ["taskset", mask(self._cpus), *command] if self._cpus else list(command)
-        failed = "{ cat runner.log; exit 1; }"
-        return self.adb.script(
-            f"{before}; LD_LIBRARY_PATH=. {shlex.join(pinned)} > runner.log 2>&1 || {failed}; {after}", RUN_S
+        noted = shlex.join(["sh", "-c", f'echo $$ > {RUNNING}; exec "$@"', "sh", *pinned])
+        failed = f"{{ rm -f {RUNNING}; cat runner.log; exit 1; }}"
+        script = (
+            f"{before}; LD_LIBRARY_PATH=. {noted} < /dev/null > runner.log 2>&1 || {failed}; rm -f {RUNNING}; {after}"
         )
-
-
-def _load(adb: Adb) -> float | None:
-    told = re.match(r"\d+\.\d+", adb.told("cat", "/proc/loadavg"))
-    return float(told[0]) if told else None
-
-
-def _battery(adb: Adb) -> str:
-    return adb.told("dumpsys", "battery")
-
-
-def _thermal(adb: Adb, battery: str) -> str:
-    return read_thermal(adb.told("dumpsys", "thermalservice"), battery)
+        return self.adb.script(script, RUN_S + seconds)
 
 
 def connect_adb(argument: str) -> AdbConnection:
@@ -305,4 +183,21 @@ def adb_refusal(format: Format, runtime: Runtime | None) -> str:
         return f"there is no runner of {runtime.own_engine}"
     if runtime is not None and runtime.accelerator:
         return f"the runners compute on the CPU; the file is made for {runtime}"
+    return ""
+
+
+def adb_idle_refusal(format: Format) -> str:
+    """Why files of a format are not timed after idle times; empty where they are."""
+    if format is Format.ONNX:
+        return f"{ONNX} cannot wait between inferences, and a new process is no idle one"
+    return ""
+
+
+def adb_sustained_refusal(format: Format) -> str:
+    """Why files of a format are not run for minutes; empty where they are."""
+    if format is Format.TFLITE:
+        return (
+            f"{LITERT} tells no single times of a run, and a process for each inference would pause between them; the demo app "
+            "runs such files for minutes (--app)"
+        )
     return ""

@@ -10,6 +10,7 @@ from pocketbert.benchmarks.devices.arm_cores import core_names
 from pocketbert.core.host.hardware import Machine, extensions
 
 PROPERTIES = ("ro.product.manufacturer", "ro.product.model", "ro.soc.model", "ro.build.version.release")
+_CLOCK = re.compile(r"(\d+) ((?:[A-Za-z][\w-]*)?) (\d+(?: \d+)*)")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,31 @@ def read_clusters(text: str) -> list[Cluster]:
     """Clusters from lines ``<highest kHz> <number> <number> ...`` of cpufreq's policies, slowest first."""
     rows = [[int(n) for n in line.split()] for line in text.splitlines() if re.fullmatch(r"\d+(?: \d+)+", line.strip())]
     return sorted((Cluster(tuple(row[1:]), row[0]) for row in rows), key=lambda cluster: (cluster.khz, cluster.cpus))
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Clock rates at one time.
+
+    Attributes:
+        governors: Names of what chooses them.
+        mhz: Current rates of groups of cores with a common clock.
+    """
+
+    governors: tuple[str, ...]
+    mhz: tuple[float, ...]
+
+
+def read_clocks(text: str, cpus: Sequence[int]) -> Clocks:
+    """Clock rates from lines ``<current kHz> <governor> <number> <number> ...`` of cpufreq's policies.
+
+    Args:
+        text: The lines; those without a rate, which some phones do not let the shell read, are left out.
+        cpus: Cores that count; empty for all.
+    """
+    rows = [match for line in text.splitlines() if (match := _CLOCK.fullmatch(line.strip()))]
+    chosen = [row for row in rows if not cpus or {int(cpu) for cpu in row[3].split()} & {*cpus}]
+    return Clocks(tuple(row[2] for row in chosen if row[2]), tuple(int(row[1]) / 1000 for row in chosen))
 
 
 def choose(clusters: Sequence[Cluster], kind: str) -> tuple[int, ...]:

@@ -21,8 +21,17 @@ _TYPES = {"int64": 7, "int32": 6, "float32": 1, "float16": 10}
 """Numbers of ``TensorProto.DataType`` in onnx.proto."""
 
 
-def litert_command(file: str, threads: int, signature: str, runs: int = 1) -> list[str]:
-    """Arguments that time inferences of a signature, on random input, after `WARMUP` untimed ones."""
+def litert_command(file: str, threads: int, signature: str, runs: int = 1, delay_s: float = 0.0) -> list[str]:
+    """Arguments that time inferences of a signature, on random input, after `WARMUP` untimed ones.
+
+    Args:
+        file: The model file.
+        threads: Threads within an operator.
+        signature: Its name.
+        runs: Timed inferences.
+        delay_s: Idle time after each inference, untimed ones included, in s; 0 for none.
+    """
+    delay = [f"--run_delay={delay_s:g}"] if delay_s else []
     return [
         f"./{LITERT}",
         f"--graph={file}",
@@ -32,6 +41,7 @@ def litert_command(file: str, threads: int, signature: str, runs: int = 1) -> li
         "--warmup_min_secs=0",
         f"--num_runs={runs}",
         "--min_secs=0",
+        *delay,
     ]
 
 
@@ -41,19 +51,22 @@ def litert_profile_command(file: str, threads: int, signature: str, runs: int) -
     return [*litert_command(file, threads, signature, runs), *profiler]
 
 
-def perf_test_command(file: str, threads: int, runs: int, result: str, trace: str = "") -> list[str]:
-    """Arguments that time inferences on the input in ``test_data_set_0`` next to the file, after one untimed one.
+def perf_test_command(
+    file: str, threads: int, result: str, *, runs: int = 0, seconds: int = 0, trace: str = ""
+) -> list[str]:
+    """Arguments that time inferences on the inputs in ``test_data_set_*`` next to the file, after one untimed one.
 
     Args:
         file: The model file.
         threads: Threads within an operator.
-        runs: Timed inferences.
         result: File for the times.
+        runs: Timed inferences; 0 where `seconds` decide.
+        seconds: Seconds of timed inferences; 0 where `runs` decide.
         trace: Begin of the name of a trace of the operators, which gets the time and ``.json`` appended; empty for none.
     """
     profiler = ["-p", trace] if trace else []
-    runs_and_threads = ["-r", str(runs), "-x", str(threads)]
-    return [f"./{ONNX}", "-e", "cpu", "-m", "times", *runs_and_threads, "-Z", *profiler, file, result]
+    lasting = ["-m", "duration", "-t", str(seconds)] if seconds else ["-m", "times", "-r", str(runs)]
+    return [f"./{ONNX}", "-e", "cpu", *lasting, "-x", str(threads), "-Z", *profiler, file, result]
 
 
 def tensor_proto(name: str, value: NDArray[Any]) -> bytes:

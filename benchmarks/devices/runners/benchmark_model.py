@@ -19,6 +19,7 @@ _COUNT = re.compile(rf"\bcount=(?P<count>\d+)\s+(?:first=\S+\s+)?curr=(?P<curr>{
 _REST = re.compile(rf"(\w+)=({_NUMBER})")
 _SUMMARY = re.compile(rf"Inference timings in us: Init: ({_NUMBER}), First inference: ({_NUMBER})")
 _MEMORY = re.compile(r"memory footprint[^\n]*\(MB\): init=[\d.]+ overall=([\d.]+)", re.IGNORECASE)
+_DELAY = re.compile(rf"Inter-run delay \(seconds\): \[({_NUMBER})\]")
 _PROFILE = "Operator-wise Profiling Info for Regular Benchmark Runs"
 _ASKED = re.compile(r"Enable op profiling: \[1\]|--enable_op_profiling=(?:true|1)")
 _INTERNAL = re.compile(r"^Delegate internal:", re.MULTILINE)
@@ -89,6 +90,12 @@ def read_litert(text: str) -> LitertTimes:
         median_us=rest.get("median"),
         stdev_us=rest.get("std"),
     )
+
+
+def read_delay(text: str) -> float | None:
+    """Idle time after each inference in s, as an output tells the setting; None where it tells none."""
+    found = _DELAY.search(text)
+    return float(found[1]) if found else None
 
 
 def has_operators(text: str) -> bool:

@@ -70,7 +70,11 @@ def benchmark(
     ] = None,
     app: Annotated[
         bool,
-        typer.Option("--app", help="Let the demo app on the phone of `--device adb` measure instead of the runners."),
+        typer.Option(
+            "--app",
+            help="Let the demo app on the phone of `--device adb` measure instead of the runners. All devices of the command then "
+            "make 3 repeats and no single calls after idle times, which is what the app can do.",
+        ),
     ] = False,
     preset: Annotated[
         str,
@@ -200,6 +204,8 @@ def benchmark(
         output = check_output(output, folders, overwrite, *files, *(f for f in (file, baseline, data) if f))
     earlier = BenchmarkResult.read(baseline) if baseline else None
     names = [name for value in device or [LOCAL] for name in listed(value) or [value]]
+    if app:
+        repeats, gaps = _for_app(repeats, gaps, budget, names)
     chosen = _given(
         preset, threads, lengths, gaps, runs=runs, repeats=repeats, budget_s=budget, sustained_min=sustained
     )
@@ -233,6 +239,17 @@ def benchmark(
     wrong += [f"{s.words}; allowed: {1 + max_slowdown:g}" for s in slowdowns if s.exceeds(max_slowdown)]
     if wrong:
         raise GateError(wrong)
+
+
+def _for_app(repeats: int | None, gaps: str | None, budget: float | None, names: list[str]) -> tuple[int, str]:
+    """Repeats and idle times where the demo app measures and others are not given; what is given is checked later."""
+    from pocketbert.benchmarks.devices.adb.app import REPEATS
+    from pocketbert.core.devices import ADB
+
+    if budget is not None and all(name.partition(":")[0] == ADB for name in names):
+        what = "with --app: the demo app makes all runs, whatever they take."
+        raise InputError(Problem("--budget", what, "Leave it out, or give fewer --runs"))
+    return REPEATS if repeats is None else repeats, gaps or "none"
 
 
 def _given(

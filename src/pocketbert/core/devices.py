@@ -153,7 +153,7 @@ _BUILT_IN = (
     ),
     DeviceInfo(
         ADB,
-        dict.fromkeys((Figure.LATENCY, Figure.OPERATORS, Figure.PLACEMENT), Provenance.MEASURED),
+        dict.fromkeys((f for f in _MACHINE if f is not Figure.CPU_TIME), Provenance.MEASURED),
         "an Android phone with USB debugging, by executables of LiteRT and ONNX Runtime that you supply",
         argument="[SERIAL][@CORES]",
         optional=True,

@@ -9,6 +9,7 @@ from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.statistics import burst_medians
 from pocketbert.benchmarks.timing import cell as timing
 from pocketbert.benchmarks.timing.cell import BURST, SLICES, WARMUP_LEAST, WARMUP_MOST, Cell, interleave, sustain
+from pocketbert.core.errors import MachineError
 
 
 class Recorder:
@@ -190,3 +191,63 @@ def test_a_sustained_run_shows_what_heat_does(clock, heats):
     assert made.drift.decided == heats
     assert sum(s.wall.n for s in made.slices) == sum(map(len, made.wall_ms))
     assert {s.thermal for s in made.slices} == {"warm"}
+
+
+class OneRun:
+    """A file that runs for minutes in one call, and keeps idle times itself."""
+
+    engine, engine_version, pauses = "fake", "0", 4
+
+    def __init__(self, walls=()):
+        self.walls, self.asked = walls, []
+
+    def prepare(self, feeds):
+        return lambda numbers: [Sample(1.0) for _ in numbers]
+
+    def prepare_idle(self, feeds, gap_ms):
+        return lambda numbers: self.asked.append((gap_ms, list(numbers))) or [Sample(2.0) for _ in numbers]
+
+    def run_for(self, feeds, seconds):
+        self.asked.append(seconds)
+        return [Sample(wall) for wall in self.walls]
+
+
+def one_run(walls=()):
+    return Cell(SimpleNamespace(name="a"), OneRun(walls), 8, [{"input_ids": np.zeros((1, 8), np.int64)}])
+
+
+def test_minutes_in_one_call_are_divided_by_time(clock):
+    cell = one_run([100.0] * 600 + [200.0] * 300)
+    made = sustain(Heating(clock, False), cell, 2, "toy", 1)
+    assert cell.opened.asked == [120]
+    assert [len(wall) for wall in made.wall_ms] == [120] * 5 + [60] * 5
+    assert made.drift.median == pytest.approx(2)
+    assert [s.after_s for s in made.slices] == [12 * i for i in range(SLICES)]
+    assert {s.clock for s in made.slices} == {"1000 MHz"}
+    with pytest.raises(MachineError, match=r"40 inferences are too few for 10 slices of 12 s\. Give more minutes"):
+        sustain(Heating(clock, False), one_run([3000.0] * 40), 2, "toy", 1)
+
+
+def test_a_file_that_keeps_idle_times_itself_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(timing.time, "sleep", lambda seconds: pytest.fail("slept"))
+    cell = one_run()
+    cell.cost_ms = 50.0
+    idle = cell.after_idle(250)
+    interleave([idle], 2, np.random.default_rng(0))
+    assert idle.opened.asked == [(250, [0]), (250, [1])]
+    assert idle.wall_ms == [[2.0, 2.0]]
+    assert idle.single_s == pytest.approx(4 * 0.25 + 0.05)  # for planning: what it really takes
+
+
+def test_what_an_inference_costs_is_what_it_takes_here(clock):
+    class Far:
+        def prepare(self, feeds):
+            def run(numbers):
+                clock.s += 0.3 * len(numbers)  # a process each
+                return [Sample(2.0) for _ in numbers]
+
+            return run
+
+    cell = Cell(SimpleNamespace(name="a"), Far(), 8, [{"input_ids": np.zeros((1, 8), np.int64)}])
+    cell.warm_up(60)
+    assert cell.cost_ms == pytest.approx(300)

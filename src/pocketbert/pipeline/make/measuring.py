@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -161,6 +162,7 @@ def benchmark_folders(
     facts: Sequence[Fact] = (),
 ) -> BenchmarkResult:
     """Measure the files of artefact folders; see `pocketbert.api.benchmark`."""
+    from pocketbert.benchmarks.devices.adb.app import app_problems
     from pocketbert.benchmarks.devices.importing import import_all
     from pocketbert.benchmarks.options import FOLDER_OPTIONS
     from pocketbert.benchmarks.results import nothing_timed
@@ -171,6 +173,8 @@ def benchmark_folders(
     by_app = [name for name in names if chosen.app and parse_device(name).info.name == ADB]
     if chosen.app and not by_app:
         raise InputError(Problem("--app", "needs a phone over adb, and none is named.", "Add --device adb"))
+    if by_app and (wrong := app_problems(chosen, bool(texts) and len(by_app) == len(names))):
+        raise InputError(wrong)
     names = [name for name in names if name not in by_app]
     chosen = dataclasses.replace(chosen, devices=names) if by_app else chosen
     with tempfile.TemporaryDirectory(prefix="pocketbert-app-") as folder:
@@ -224,9 +228,9 @@ def _measured_by_app(name: str, models: Sequence[Path], options: BenchmarkOption
     records = [r for r in read_artefacts(models[0]).models() if r.format in (Format.ONNX, Format.TFLITE)]
     lengths = [int(x) for x in options.lengths if x != "text"] or [0]
     paths = [r.path for r in records if r.runtime is None or r.runtime.own_engine is None]
-    measure_by_app(
-        parse_device(name).argument, AppPlan(paths, list(options.threads), lengths, options.runs), destination
-    )
+    seconds = math.ceil(options.sustained_min * 60)
+    plan = AppPlan(paths, list(options.threads), lengths, options.runs, seconds)
+    measure_by_app(parse_device(name).argument, plan, destination)
     return destination
 
 

@@ -1,16 +1,21 @@
 """The device `adb` with the real client and the real adbd, `make tools`: measured, refused, lost, and nothing left."""
 
+import re
 import subprocess
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from pocketbert.benchmarks.devices import connect
+from pocketbert.benchmarks.devices import Sample, connect
 from pocketbert.benchmarks.devices.adb.attached import adb_missing, attached
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.records import ColdStart
+from pocketbert.benchmarks.timing.cell import SLICES
 from pocketbert.core.devices import parse_measuring_device
 from pocketbert.core.errors import ExitCode, InputError, MachineError, MissingBackendError
 from pocketbert.core.types import Format
@@ -29,22 +34,46 @@ def test_both_runners_are_pushed_run_and_removed(phone, reach, tiny_model, expor
         Variant.of("tflite", exported_tflite("bert"), words, 32, format=Format.TFLITE),
     ]
     options = BenchmarkOptions(
-        devices=[f"{DEVICE}@big"], threads=[2], lengths=["text", 16], runs=5, repeats=2, label=""
+        devices=[f"{DEVICE}@big"], threads=[2], lengths=["text", 16], runs=5, repeats=2, gaps_ms=[100], label=""
     )
     result = benchmark(files, TEXTS, options)
-    assert len(result.measurements) == 4
+    assert len(result.measurements) == 5
     onnx, tflite = result.find("onnx", 2, 16), result.find("tflite", 2, 16)
     assert onnx.wall_ms == [[1.15, 1.25, 1.35, 1.45, 1.55]] * 2  # of 6 in one process, the first is left out
     assert tflite.wall_ms == [[2.502] * 5] * 2  # the last digit is the number of threads
     assert result.find("onnx", 2, "text").wall_ms == [[1.15, *[1.05] * 4]] * 2  # a process for each input
     for m in result.measurements:
-        assert (m.device, m.provenance, m.cpu, m.cpu_ms, m.cold) == (f"{DEVICE}@big", "measured", None, [], None)
+        assert (m.device, m.provenance, m.cpu, m.cpu_ms) == (f"{DEVICE}@big", "measured", None, [])
         assert m.machine.cpu.startswith("Maker Phone 9 (Chip 3")
         assert m.machine.cores == 3
         assert m.engine_version.startswith("sha256 ")
         assert m.load.thermal.startswith("thermal status 1, battery 31.2 °C, charge 81 % →")
+        clock = re.fullmatch(r"governor sched, fastest core (\d+) → (\d+) MHz", m.load.clock)  # of the big cores
+        assert clock is not None
+        assert 2400 < int(clock[1]) < int(clock[2]) < 2900  # the runner raises it, and both ends are read
         assert m.load.energy is not None
         assert "not discharging" in m.load.energy.words  # it is powered by the cable
+    assert onnx.cold == ColdStart(
+        load_ms=14.9,
+        first_ms=3,
+        length=16,
+        peak_memory_bytes=None,
+        peak_rss_bytes=45678592,
+        told_by="onnxruntime_perf_test",
+    )
+    assert tflite.cold == ColdStart(
+        load_ms=17.187,
+        first_ms=9,
+        length=16,
+        peak_memory_bytes=round(46.0859 * 2**20),
+        peak_rss_bytes=None,
+        told_by="benchmark_model",
+    )
+    (idle,) = [m for m in result.measurements if m.gap_ms]
+    assert (idle.variant, idle.gap_ms, idle.length, idle.wall_ms) == ("tflite", 100, "text", [[3.102] * 5] * 2)
+    assert "Not timed after idle times: onnx, since onnxruntime_perf_test cannot wait" in " ".join(
+        result.protocol.notes
+    )
     assert {c.variant for c in result.comparisons} == {"tflite"}
     assert {c.cpu for c in result.comparisons} == {None}
     assert set(result.versions) == {"benchmark_model", "onnxruntime_perf_test"}
@@ -61,6 +90,59 @@ def test_both_runners_are_pushed_run_and_removed(phone, reach, tiny_model, expor
         ("EMBEDDING_LOOKUP", 1, 0.1),
     ]
     assert [(p.provider, p.nodes) for p in of_tflite.placement] == [("XNNPACK", 2), ("built-in kernels", 1)]
+    assert phone.left() == []
+
+
+def test_an_idle_time_that_the_runner_does_not_keep(phone, reach, exported_tflite):
+    reach(phone)
+    connection = connect(DEVICE)
+    opened = connection.open(EngineFile(exported_tflite("bert"), Format.TFLITE), 1)
+    burst = opened.prepare_idle([{"input_ids": np.ones((1, 16), np.int64)}], 33.3)
+    try:
+        assert burst([0]) == [Sample(3.101)]
+        connection.adb.shell("touch", "no_delay")
+        with pytest.raises(
+            InputError, match="does not tell that it waits between inferences; --run_delay was asked for"
+        ):
+            burst([0])
+    finally:
+        connection.close()
+
+
+def test_minutes_without_a_pause_are_one_process(phone, reach, tiny_model, exported, exported_tflite):
+    reach(phone)
+    words = tiny_model("bert")
+    onnx = Variant.of("onnx", exported("bert"), words, 32)
+    tflite = Variant.of("tflite", exported_tflite("bert"), words, 32, format=Format.TFLITE)
+    options = BenchmarkOptions(
+        devices=[DEVICE], lengths=["text"], runs=5, repeats=1, profile=False, sustained_min=0.05, label=""
+    )
+    result = benchmark([onnx, tflite], TEXTS, options)
+    (told,) = result.sustained
+    assert (told.variant, told.length, len(told.slices)) == ("onnx", "text", SLICES)
+    assert sum(map(len, told.wall_ms)) == 240  # what the one run of 3 s wrote
+    assert told.slices[0].wall.p50 == pytest.approx(3000 / 360, abs=1e-3)
+    assert told.drift.median == pytest.approx(2, rel=1e-3)
+    assert all(s.thermal and s.clock for s in told.slices)
+    assert "Not run for minutes: tflite, since benchmark_model tells no single times" in " ".join(result.protocol.notes)
+    with pytest.raises(InputError, match=r"adb:127.* tflite: not run for minutes: .*\(--app\).*Leave --sustained out"):
+        benchmark([tflite], TEXTS, options)
+    assert phone.left() == []
+
+
+def test_the_end_of_the_connection_ends_what_runs(phone, reach, exported):
+    reach(phone)
+    connection = connect(DEVICE)
+    opened = connection.open(EngineFile(exported("bert"), Format.ONNX), 1)
+    with ThreadPoolExecutor(1) as pool:
+        feed = {name: np.ones((1, 16), np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
+        running = pool.submit(opened.run_for, [feed], 600)
+        while not list(phone.temporary.glob("*/running.pid")):
+            assert not running.done()
+            time.sleep(0.02)
+        connection.close()
+        with pytest.raises(MachineError):
+            running.result(timeout=60)
     assert phone.left() == []
 
 

@@ -5,7 +5,16 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from pocketbert.benchmarks.devices.adb.facts import Cluster, choose, mask, read_clusters, read_machine, read_thermal
+from pocketbert.benchmarks.devices.adb.facts import (
+    Clocks,
+    Cluster,
+    choose,
+    mask,
+    read_clocks,
+    read_clusters,
+    read_machine,
+    read_thermal,
+)
 from pocketbert.benchmarks.devices.adb.runners import (
     litert_command,
     litert_profile_command,
@@ -20,8 +29,16 @@ def test_profiles_are_separate_commands():
     assert not any("profil" in argument for argument in plain)
     assert "--num_runs=1" in plain
     assert {"--enable_op_profiling=true", "--num_runs=10", "--signature_to_run_for=seq_16"} <= set(profiled)
-    assert "-p" not in perf_test_command("m.onnx", 2, 5, "r.csv")
-    assert perf_test_command("m.onnx", 2, 5, "r.csv", "trace")[-4:] == ["-p", "trace", "m.onnx", "r.csv"]
+    assert "--run_delay=0.1" in litert_command("m.tflite", 2, "seq_16", delay_s=0.1)
+    assert not any("delay" in argument for argument in [*plain, *profiled])
+    assert "-p" not in perf_test_command("m.onnx", 2, "r.csv", runs=5)
+    assert perf_test_command("m.onnx", 2, "r.csv", runs=5, trace="trace")[-4:] == ["-p", "trace", "m.onnx", "r.csv"]
+    assert perf_test_command("m.onnx", 2, "r.csv", seconds=60)[3:7] == [
+        "-m",
+        "duration",
+        "-t",
+        "60",
+    ]  # -r would undo it
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float32", "float16"])
@@ -42,6 +59,14 @@ def test_kinds_of_cores():
     with pytest.raises(ValueError, match="one kind of cores only"):
         choose(clusters[:1], "big")
     assert (mask((7,)), mask((0, 1, 2, 3))) == ("80", "f")
+
+
+def test_clock_rates_of_chosen_cores():
+    text = "1800000 schedutil 0 1 2 3\n1094400 schedutil 4 5 6\n500000  7\n"
+    assert read_clocks(text, ()) == Clocks(("schedutil", "schedutil"), (1800.0, 1094.4, 500.0))
+    assert read_clocks(text, (4, 5, 6)) == Clocks(("schedutil",), (1094.4,))
+    unreadable = " schedutil 0 1 2 3\n  4 5 6\ncat: Permission denied\n"
+    assert read_clocks(unreadable, ()) == Clocks((), ())
 
 
 def test_the_machine_of_an_arm_phone():

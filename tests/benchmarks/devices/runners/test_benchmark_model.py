@@ -2,7 +2,7 @@
 
 import pytest
 
-from pocketbert.benchmarks.devices.runners.benchmark_model import read_litert, read_operators
+from pocketbert.benchmarks.devices.runners.benchmark_model import read_delay, read_litert, read_operators
 from support.runner_texts import ANDROID, OLD, OPERATORS
 
 TABS = (
@@ -100,3 +100,9 @@ def test_several_graphs_are_added_up():
 def test_operators_that_are_not_there(text, said):
     with pytest.raises(ValueError, match=said):
         read_operators(text)
+
+
+def test_the_idle_time_that_it_keeps():
+    assert read_delay("INFO: Inter-run delay (seconds): [0.1]\n") == 0.1
+    assert read_delay("Inter-run delay (seconds): [-1]\n") is None
+    assert read_delay(OLD) is None
