@@ -1,5 +1,7 @@
 """The probe: built and run here, in an emulator, over ssh and adb; what it tells is checked, never how fast anything is."""
 
+import hashlib
+import importlib.util
 import json
 import platform
 from importlib import resources
@@ -158,6 +160,34 @@ def test_a_machine_behind_ssh(monkeypatch, tmp_path):
             probe(f"ssh:127.0.0.1:{free_port()}")
     finally:
         server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no Zig: pip install ziglang")
+@pytest.mark.parametrize("arch", ["aarch64", "x86_64"])
+def test_zig_builds_it_where_there_is_no_other_compiler(monkeypatch, tmp_path, arch):
+    folder = tmp_path / "built"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(build.shutil, "which", lambda name: None)
+        patch.setenv(build.CROSS, str(tmp_path / "none"))
+        (only,) = build.compilers(arch)
+        assert "ziglang" in only.command
+        built = build.build_probe(arch, folder, "test")
+    assert "clang" in built.program.compiler
+    header = built.path.read_bytes()[:64]
+    assert header[:4] == b"\x7fELF"
+    assert int.from_bytes(header[18:20], "little") == {"aarch64": 183, "x86_64": 62}[arch]  # e_machine
+    assert built.program.sha256 == hashlib.sha256(built.path.read_bytes()).hexdigest()
+    if arch == build.ARCHITECTURES.get(platform.machine()):
+        facts = read_facts(places.run_probe([str(built.path), "all", "1"], "test"), "test")  # checks its products
+        assert facts.rates is not None
+        assert extensions(facts.arch, facts.features) == machine().isa
+    elif arch == "aarch64" and not arm.missing():
+        arm.use(monkeypatch, tmp_path)
+        for processor in ("cortex-a53", "cortex-a76", "max,sme=off"):
+            told = places.run_probe(["qemu-aarch64", "-cpu", processor, str(built.path), "all", "1"], "test")
+            assert read_facts(told, "test").arch == "aarch64"
 
 
 def test_no_compiler_and_one_that_fails(monkeypatch, tmp_path):

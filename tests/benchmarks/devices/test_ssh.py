@@ -19,6 +19,7 @@ from pocketbert.core.errors import InputError, MachineError, MissingBackendError
 from pocketbert.core.types import Format, Provenance
 from pocketbert.runtime.engines import EngineFile
 from support import ssh_server
+from support.debian_tools import TOOLS
 from support.ports import free_port
 
 WHY_NOT = ssh_server.missing()
@@ -289,12 +290,30 @@ def _parent(process):
     return int((process / "stat").read_text().rpartition(")")[2].split()[1])
 
 
+def python_of(version):
+    """An older Python: of pyenv, of the system, or of Debian 11 as `make tools` has unpacked it."""
+    places = [
+        *Path.home().glob(f".pyenv/versions/{version}.*/bin/python3"),
+        TOOLS / f"python{version}/usr/bin/python{version}",
+    ]
+    return next((p for p in places if p.is_file()), None) or shutil.which(f"python{version}")
+
+
+OLDER = {
+    "3.8": "no Python 3.8: no release of Debian has it (pyenv install 3.8)",
+    "3.9": "no Python 3.9: run 'make tools' on Debian",
+}
+
+
 @pytest.mark.parametrize("python", ["3.8", "3.9"])
 def test_older_pythons_run_the_agent(python, server, on_path, tmp_path):
-    found = next(Path.home().glob(f".pyenv/versions/{python}.*/bin/python3"), None) or shutil.which(f"python{python}")
+    found = python_of(python)
     if found is None:
-        pytest.skip(f"no Python {python} here")
-    old = ssh_server.start(server.folder, f'ForceCommand PATH={Path(found).parent}:$PATH; eval "$SSH_ORIGINAL_COMMAND"')
+        pytest.skip(OLDER[python])
+    old_path = tmp_path / "path"
+    old_path.mkdir()
+    (old_path / "python3").symlink_to(found)
+    old = ssh_server.start(server.folder, f'ForceCommand PATH={old_path}:$PATH; eval "$SSH_ORIGINAL_COMMAND"')
     try:
         on_path(ssh_server.client(tmp_path, old))
         connection = connect(old.device)
