@@ -1,5 +1,6 @@
 /* Extensions of the instruction set, by the names of the Linux kernel: what the processor offers to programs. */
 #include <stdio.h>
+#include <string.h>
 
 #include "probe.h"
 
@@ -45,7 +46,10 @@ static unsigned long long enabled(void) { /* registers that the system saves: wi
     return (unsigned long long)high << 32 | low;
 }
 
-void print_features(void) {
+enum { MOST = 18 };
+
+/* The known extensions that are there: __builtin_cpu_supports knows them too, but Zig's library does not have what it needs. */
+static size_t offered(const char *titles[MOST]) {
     unsigned a = 0, b = 0, c = 0, d = 0, b7 = 0, c7 = 0, d7 = 0, a71 = 0, most = 0;
     unsigned long long state = 0;
     __get_cpuid(1, &a, &b, &c, &d);
@@ -78,9 +82,26 @@ void print_features(void) {
         {"amx_tile", tiles && d7 >> 24 & 1},
         {"amx_int8", tiles && d7 >> 25 & 1},
     };
+    _Static_assert(sizeof known / sizeof *known == MOST, "one place for each");
+    size_t count = 0;
+    for (size_t i = 0; i < MOST; i++)
+        if (known[i].there) titles[count++] = known[i].title;
+    return count;
+}
+
+int has_feature(const char *title) {
+    const char *titles[MOST];
+    size_t count = offered(titles);
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(titles[i], title) == 0) return 1;
+    return 0;
+}
+
+void print_features(void) {
+    const char *titles[MOST];
+    size_t count = offered(titles);
     printf("\"features\": [");
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (known[i].there) name(known[i].title);
+    for (size_t i = 0; i < count; i++) name(titles[i]);
     printf("], \"hwcap\": []");
 }
 

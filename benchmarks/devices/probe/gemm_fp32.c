@@ -36,9 +36,8 @@ KERNEL(avx2, __attribute__((target("avx2,fma"))), 8, 6)
 KERNEL(avx512, __attribute__((target("avx512f"))), 16, 12)
 
 static product choose(void) {
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f")) return (product){"avx512f", avx512, 12, 32, NULL, NULL, NULL};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return (product){"avx2", avx2, 6, 16, NULL, NULL, NULL};
+    if (has_feature("avx512f")) return (product){"avx512f", avx512, 12, 32, NULL, NULL, NULL};
+    if (has_feature("avx2") && has_feature("fma")) return (product){"avx2", avx2, 6, 16, NULL, NULL, NULL};
     return (product){"sse2", sse2, 4, 8, NULL, NULL, NULL};
 }
 #else

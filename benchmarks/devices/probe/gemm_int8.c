@@ -65,10 +65,9 @@ static void plain(const int8_t *a, const int8_t *b, int32_t *c) {
 }
 
 static product choose(void) {
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw"))
+    if (has_feature("avx512_vnni") && has_feature("avx512bw"))
         return (product){"avx512_vnni", avx512, 12, 32, 4, NULL, NULL, NULL};
-    if (__builtin_cpu_supports("avx2")) return (product){"avx2", avx2, 4, 16, 4, NULL, NULL, NULL};
+    if (has_feature("avx2")) return (product){"avx2", avx2, 4, 16, 4, NULL, NULL, NULL};
     return (product){"x86-64", plain, 4, 4, 4, NULL, NULL, NULL};
 }
 

@@ -16,6 +16,9 @@ double fastest(double (*once)(void *), void *work, double slice_s, double *media
 
 /* features.c, cores.c, system.c: facts */
 void print_features(void);
+#if defined(__x86_64__)
+int has_feature(const char *title); /* by the name that print_features gives */
+#endif
 void print_cores(int with_clocks);
 void print_thermal(void);
 void print_memory(void);
