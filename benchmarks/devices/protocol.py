@@ -64,7 +64,7 @@ class OpenedFile(Protocol):
 
 @runtime_checkable
 class Idling(Protocol):
-    """An opened file whose engine keeps the idle time before an inference itself, since every burst is a new process.
+    """An opened file with an engine that keeps idle times itself, since every burst is a new process.
 
     Attributes:
         pauses: Idle times that pass for one timed inference.
