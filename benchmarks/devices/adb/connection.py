@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from pocketbert.benchmarks.cold_start import ColdRun
-from pocketbert.benchmarks.devices.adb.client import RUN_S, RUNNING, Adb
-from pocketbert.benchmarks.devices.adb.facts import PROPERTIES, choose, mask, read_clusters, read_machine
+from pocketbert.benchmarks.devices.adb.client import Adb
+from pocketbert.benchmarks.devices.adb.facts import PROPERTIES, choose, read_clusters, read_machine
 from pocketbert.benchmarks.devices.adb.litert_file import LitertFile
 from pocketbert.benchmarks.devices.adb.onnx_file import OnnxFile
+from pocketbert.benchmarks.devices.adb.place import RUNNERS, Place
 from pocketbert.benchmarks.devices.adb.watch import AdbWatch
 from pocketbert.benchmarks.devices.runners.benchmark_model import LITERT
 from pocketbert.benchmarks.devices.runners.perf_test import ONNX
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.operators.times import OpTimes
 from pocketbert.core.devices import ADB, DEVICES
-from pocketbert.core.disk.files import sha256_file, sha256_path
-from pocketbert.core.errors import InputError, MissingBackendError, PocketBertError, Problem
+from pocketbert.core.errors import InputError, PocketBertError, Problem
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile
 
-FOLDER = "POCKETBERT_ADB_RUNNERS"
-"""Environment variable: the folder with the runners, built for the phone, and the libraries that they load."""
-RUNNERS = {Format.TFLITE: LITERT, Format.ONNX: ONNX}
 POLICIES = (
     "for p in /sys/devices/system/cpu/cpufreq/policy*; do "
     'echo "$(cat $p/cpuinfo_max_freq) $(cat $p/related_cpus)"; done 2>/dev/null || true'
@@ -53,22 +47,22 @@ class AdbConnection:
 
     def __init__(self, adb: Adb, kind: str = "") -> None:
         self.adb, self.where = adb, adb.where
-        self._runners, self._sent, self._series = dict[Format, str](), dict[Path, str](), 0
         try:
-            self._cpus = choose(read_clusters(adb.script(POLICIES)), kind) if kind else ()
+            cpus = choose(read_clusters(adb.script(POLICIES)), kind) if kind else ()
         except ValueError as error:
             raise InputError(Problem(self.where, f"{error}.", f"Leave '@{kind}' away.")) from error
+        self.place = Place(adb, cpus)
 
     def machine(self) -> Machine:
         """Model, chip, cores and system of the device."""
         properties = [self.adb.told("getprop", name).strip() for name in PROPERTIES]
         return read_machine(
-            self.adb.told("cat", "/proc/cpuinfo"), properties, self.adb.shell("uname", "-srm"), self._cpus
+            self.adb.told("cat", "/proc/cpuinfo"), properties, self.adb.shell("uname", "-srm"), self.place.cpus
         )
 
     def versions(self) -> dict[str, str]:
         """Digests of the runners that were used."""
-        return {RUNNERS[format]: version for format, version in self._runners.items()}
+        return {RUNNERS[format]: version for format, version in self.place.versions.items()}
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
         """The only lengths that a file takes; empty where it takes any."""
@@ -84,11 +78,11 @@ class AdbConnection:
     def bring(self, files: Sequence[EngineFile]) -> None:
         """Send the runners of some files."""
         for format in dict.fromkeys(file.format for file in files):
-            self.runner(format)
+            self.place.runner(format)
 
     def open(self, file: EngineFile, threads: int) -> LitertFile | OnnxFile:
         """Send a file and its runner."""
-        return (LitertFile if file.format is Format.TFLITE else OnnxFile)(self, file, threads)
+        return (LitertFile if file.format is Format.TFLITE else OnnxFile)(self.place, file, threads)
 
     def profile(self, file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes:
         """Profile a file in a run of its runner that times nothing else; a runner without a profiler is told in the note."""
@@ -99,58 +93,11 @@ class AdbConnection:
 
     def watch(self) -> AdbWatch:
         """Begin to note load, clock, temperature and battery."""
-        return AdbWatch(self.adb, self._cpus)
+        return AdbWatch(self.adb, self.place.cpus)
 
     def close(self) -> None:
         """Remove everything from the device."""
         self.adb.close()
-
-    def runner(self, format: Format) -> str:
-        """Send the runner of a format and its libraries; returns what tells its version."""
-        if format not in self._runners:
-            folder = Path(os.environ.get(FOLDER) or "/nonexistent")
-            name = RUNNERS[format]
-            if not (folder / name).is_file():
-                raise MissingBackendError(
-                    f"{name} for the device", f"export {FOLDER}=FOLDER (with {name}, built for the device, in it)"
-                )
-            for file in [folder / name, *sorted(folder.glob("*.so*"))]:
-                self.adb.push(file, file.name)
-            self.adb.shell("chmod", "755", name)
-            self._runners[format] = f"sha256 {sha256_file(folder / name)[:12]}"
-        return self._runners[format]
-
-    def send(self, file: EngineFile) -> str:
-        """Send a model file once; its name on the device."""
-        if file.path not in self._sent:
-            name = f"{sha256_path(file.path)}.{file.format.value}"
-            self.adb.push(file.path, name)
-            self._sent[file.path] = name
-        return self._sent[file.path]
-
-    def next_series(self) -> str:
-        """A new name for the folder of a series of inputs."""
-        self._series += 1
-        return f"series-{self._series}"
-
-    def run(
-        self, command: Sequence[str], before: str = "true", after: str = "cat runner.log", seconds: float = 0.0
-    ) -> str:
-        """Start a runner on the chosen cores, and note its process, which the end of the connection ends.
-
-        Args:
-            command: The runner and its arguments.
-            before: What the shell does before.
-            after: What prints the result, by default what the runner has printed.
-            seconds: How long the runner was told to run.
-        """
-        pinned = ["taskset", mask(self._cpus), *command] if self._cpus else list(command)
-        noted = shlex.join(["sh", "-c", f'echo $$ > {RUNNING}; exec "$@"', "sh", *pinned])
-        failed = f"{{ rm -f {RUNNING}; cat runner.log; exit 1; }}"
-        script = (
-            f"{before}; LD_LIBRARY_PATH=. {noted} < /dev/null > runner.log 2>&1 || {failed}; rm -f {RUNNING}; {after}"
-        )
-        return self.adb.script(script, RUN_S + seconds)
 
 
 def connect_adb(argument: str) -> AdbConnection:

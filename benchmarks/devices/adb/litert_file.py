@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from pocketbert.benchmarks.devices.adb.place import Place
 from pocketbert.benchmarks.devices.adb.runners import WARMUP, litert_command, litert_profile_command
 from pocketbert.benchmarks.devices.protocol import Burst, Sample
 from pocketbert.benchmarks.devices.runners.benchmark_model import (
@@ -23,9 +23,6 @@ from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.tflite import TflitePredictor
 
-if TYPE_CHECKING:
-    from pocketbert.benchmarks.devices.adb.connection import AdbConnection
-
 
 class LitertFile:
     """A TFLite file that ``benchmark_model`` times: a fresh process for each inference.
@@ -37,9 +34,9 @@ class LitertFile:
     pauses = WARMUP + 1
     """The runner waits after each of its inferences, the timed one included."""
 
-    def __init__(self, connection: AdbConnection, file: EngineFile, threads: int) -> None:
-        self._connection, self._threads = connection, threads
-        self.engine_version, self._name = connection.runner(Format.TFLITE), connection.send(file)
+    def __init__(self, place: Place, file: EngineFile, threads: int) -> None:
+        self._place, self._threads = place, threads
+        self.engine_version, self._name = place.runner(Format.TFLITE), place.send(file)
         self._keys = TflitePredictor(file.path, 1).signature_keys
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
@@ -74,7 +71,7 @@ class LitertFile:
             ValueError: If it prints no table of operators.
         """
         command = litert_profile_command(self._name, self._threads, self._key(feed), runs)
-        return read_operators(self._connection.run(command))
+        return read_operators(self._place.run(command))
 
     def _key(self, feed: Feed) -> str:
         return self._keys[feed["input_ids"].shape[1]]
@@ -82,14 +79,14 @@ class LitertFile:
     def _one(self, key: str, gap_ms: float) -> Sample:
         found = self._run(key, gap_ms)
         if found.count != 1:
-            raise MachineError(f"{self._connection.where}: {LITERT} timed {found.count} inferences instead of 1.")
+            raise MachineError(f"{self._place.where}: {LITERT} timed {found.count} inferences instead of 1.")
         return Sample(round(found.last_us / 1e3, 4))
 
     def _run(self, key: str, gap_ms: float = 0.0) -> LitertTimes:
-        said = self._connection.run(litert_command(self._name, self._threads, key, delay_s=gap_ms / 1000))
+        said = self._place.run(litert_command(self._name, self._threads, key, delay_s=gap_ms / 1000))
         try:
             if gap_ms and not math.isclose(read_delay(said) or 0.0, gap_ms / 1000, rel_tol=1e-4):
                 raise ValueError(f"{LITERT} does not tell that it waits between inferences; --run_delay was asked for")
             return read_litert(said)
         except ValueError as error:
-            raise InputError(Problem(self._connection.where, f"{error}.")) from error
+            raise InputError(Problem(self._place.where, f"{error}.")) from error

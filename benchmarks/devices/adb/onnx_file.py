@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pocketbert.benchmarks.devices.adb.place import Place
 from pocketbert.benchmarks.devices.adb.runners import perf_test_command, tensor_proto
 from pocketbert.benchmarks.devices.protocol import Burst, Sample
 from pocketbert.benchmarks.devices.runners.perf_test import ONNX, read_perf_test, read_printed
@@ -21,18 +21,15 @@ from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile, filled
 
-if TYPE_CHECKING:
-    from pocketbert.benchmarks.devices.adb.connection import AdbConnection
-
 
 class OnnxFile:
     """An ONNX file that ``onnxruntime_perf_test`` times: one process for consecutive inferences on the same input."""
 
     engine = ONNX
 
-    def __init__(self, connection: AdbConnection, file: EngineFile, threads: int) -> None:
-        self._connection, self._threads = connection, threads
-        self.engine_version, self._name = connection.runner(Format.ONNX), connection.send(file)
+    def __init__(self, place: Place, file: EngineFile, threads: int) -> None:
+        self._place, self._threads = place, threads
+        self.engine_version, self._name = place.runner(Format.ONNX), place.send(file)
         self._predictor = file.open(1)
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
@@ -49,9 +46,9 @@ class OnnxFile:
         """Run in one process for some seconds; of several inputs the runner draws one each time."""
         folder, result = f"{self._send([feeds])}/0", "sustained.csv"
         command = perf_test_command(f"{folder}/model.onnx", self._threads, result, seconds=seconds)
-        self._connection.run(command, before=f"rm -f {result}", after="true", seconds=seconds)
+        self._place.run(command, before=f"rm -f {result}", after="true", seconds=seconds)
         with tempfile.TemporaryDirectory(prefix="pocketbert-times-") as name:
-            self._connection.adb.pull(result, Path(name) / result)
+            self._place.adb.pull(result, Path(name) / result)
             return self._samples((Path(name) / result).read_text(encoding="utf-8", errors="replace"))
 
     def start(self, feed: Feed) -> ColdStart | None:
@@ -59,7 +56,7 @@ class OnnxFile:
         folder, result = f"{self._send([[feed]])}/0", "start.csv"
         command = perf_test_command(f"{folder}/model.onnx", self._threads, result, runs=1)
         try:
-            told = read_printed(self._connection.run(command, before=f"rm -f {result}"))
+            told = read_printed(self._place.run(command, before=f"rm -f {result}"))
         except ValueError:  # another version; what is measured does not depend on these words
             return None
         if told.session_s is None:
@@ -79,14 +76,14 @@ class OnnxFile:
         untimed = 1  # the runner makes one by itself, and it is in the trace
         runs += LEFT_OUT - untimed
         command = perf_test_command(f"{folder}/model.onnx", self._threads, result, runs=runs, trace="trace")
-        self._connection.run(command, before=before, after="mv trace*.json trace.json")
+        self._place.run(command, before=before, after="mv trace*.json trace.json")
         with tempfile.TemporaryDirectory(prefix="pocketbert-trace-") as name:
-            self._connection.adb.pull("trace.json", Path(name) / "trace.json")
+            self._place.adb.pull("trace.json", Path(name) / "trace.json")
             return read_profile(Path(name) / "trace.json", skip=LEFT_OUT)
 
     def _send(self, groups: Sequence[Sequence[Feed]]) -> str:
         """Send inputs as files of the form that the runner reads: a folder for each group with a link to the model."""
-        adb, series = self._connection.adb, self._connection.next_series()
+        adb, series = self._place.adb, self._place.next_series()
         with tempfile.TemporaryDirectory(prefix="pocketbert-inputs-") as name:
             for number, feeds in enumerate(groups):
                 for place, feed in enumerate(feeds):
@@ -103,9 +100,9 @@ class OnnxFile:
 
     def _some(self, folder: str, runs: int) -> list[Sample]:
         command = perf_test_command(f"{folder}/model.onnx", self._threads, "result.csv", runs=runs)
-        samples = self._samples(self._connection.run(command, before="rm -f result.csv", after="cat result.csv"))
+        samples = self._samples(self._place.run(command, before="rm -f result.csv", after="cat result.csv"))
         if len(samples) != runs:
-            raise MachineError(f"{self._connection.where}: {ONNX} timed {len(samples)} inferences instead of {runs}.")
+            raise MachineError(f"{self._place.where}: {ONNX} timed {len(samples)} inferences instead of {runs}.")
         return samples
 
     def _samples(self, results: str) -> list[Sample]:
@@ -113,4 +110,4 @@ class OnnxFile:
         try:
             return [Sample(round(time, 4)) for time in read_perf_test(results)]
         except ValueError as error:
-            raise InputError(Problem(self._connection.where, f"{error}.")) from error
+            raise InputError(Problem(self._place.where, f"{error}.")) from error

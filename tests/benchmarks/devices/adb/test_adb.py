@@ -157,7 +157,7 @@ def test_a_runner_without_a_profiler_keeps_the_latencies(phone, reach, tmp_path,
         told = connection.profile(file, feed, 1, 10)
         assert (told.runs, told.ops) == (0, [])
         assert told.note.startswith("No time per operator: benchmark_model prints no table of operators: INFO: Memory")
-        connection.runner(Format.ONNX)
+        connection.place.runner(Format.ONNX)
         connection.adb.shell(
             "sh", "-c", "printf '#!/bin/sh\necho no such option: -p; exit 1\n' > onnxruntime_perf_test"
         )
@@ -258,7 +258,7 @@ def test_no_space(start_phone, reach, tmp_path):
     large.write_bytes(bytes(1 << 20))
     connection = connect(DEVICE)
     with pytest.raises(MachineError, match="no space is left in /data/local/tmp") as caught:
-        connection.send(EngineFile(large, Format.ONNX))
+        connection.place.send(EngineFile(large, Format.ONNX))
     assert caught.value.exit_code == ExitCode.MACHINE
     connection.close()
     assert phone.left() == []
