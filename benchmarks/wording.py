@@ -15,15 +15,19 @@ NONE = "–"
 """Stands where there is no figure."""
 
 
-def size(number: int) -> str:
-    """Bytes in decimal units, as app stores count: ``12.4 MB``."""
+def size(number: int | None) -> str:
+    """Bytes in decimal units, as app stores count: ``12.4 MB``; a dash where they are not known."""
+    if number is None:
+        return NONE
     if number < 1e6:
         return f"{number / 1e3:.3g} kB" if number < 999_500 else "1.00 MB"
     return f"{number / 1e6:.1f} MB" if number < 1e9 else f"{number / 1e9:.2f} GB"
 
 
-def milliseconds(value: float) -> str:
-    """Milliseconds with three significant digits, without the unit: ``0.0743``, ``1.23``, ``12.3``."""
+def milliseconds(value: float | None) -> str:
+    """Milliseconds with three significant digits, without the unit: ``0.0743``, ``1.23``, ``12.3``; a dash where they are not known."""
+    if value is None:
+        return NONE
     if value <= 0 or not math.isfinite(value):
         return f"{value:g}"
     return f"{value:.{min(4, max(0, 2 - math.floor(math.log10(value))))}f}"

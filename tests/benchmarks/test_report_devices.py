@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from pocketbert.benchmarks.compilation import Compilation, Estimate, LeftNodes, OperatorCycles
+from pocketbert.benchmarks.records import ColdStart
 from pocketbert.benchmarks.report.compiled import compiled_stamps, compiled_table, left_rows
 from pocketbert.benchmarks.report.estimated import estimated_table
 from pocketbert.benchmarks.report.output import session_lines, write_result
@@ -111,3 +112,22 @@ def test_names_in_the_plot_of_a_search_do_not_cover_each_other() -> None:
     crowd = named(*[(2 + i / 1000, 0.1) for i in range(12)], (9, 1))
     assert "file1, chosen" in crowd
     assert len(crowd) < 13
+
+
+def test_figures_that_a_runner_told_name_it_and_have_dashes(result, phone, tmp_path) -> None:
+    told = ColdStart(
+        load_ms=14.9,
+        first_ms=None,
+        length=16,
+        peak_memory_bytes=None,
+        peak_rss_bytes=45_678_592,
+        told_by="onnxruntime_perf_test",
+    )
+    there = [m.model_copy(update={"device": "adb:1", "cold": told}) for m in result.measurements]
+    path = tmp_path / "page.html"
+    write_result(
+        result.model_copy(update={"others": [result.model_copy(update={"measurements": there})]}), path, [phone]
+    )
+    text = path.read_text()
+    assert text.count("figures of the programs themselves: onnxruntime_perf_test") == 1
+    assert "<td>14.9</td><td>–</td><td>16</td><td>–</td><td>45.7 MB</td>" in text

@@ -68,3 +68,7 @@ def test_thresholds_are_told_with_what_they_do() -> None:
         "Thresholds for unknown answers were fitted for each file on 900 held-out rows. "
         "No threshold for unknown answers was fitted: 900 held-out rows do not show it."
     )
+
+
+def test_figures_that_are_not_known_are_dashes():
+    assert wording.size(None) == wording.milliseconds(None) == wording.NONE

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from pocketbert.benchmarks.devices.adb.client import state_problem
-from pocketbert.benchmarks.devices.adb.connection import FOLDER, RUNNERS
+from pocketbert.benchmarks.devices.adb.place import FOLDER, RUNNERS
 from pocketbert.benchmarks.devices.protocol import Allowed, Reachable
 from pocketbert.core.devices import ADB
 from pocketbert.core.errors import one_line

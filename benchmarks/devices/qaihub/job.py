@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 JOB_FILE = "job.json"
 TOLD_FILE = "told.json"
 VARIABLE = "QAI_HUB_API_TOKEN"
-"""Environment variable with the token of the service; nothing but the client in its process reads it."""
+"""Environment variable with the token of the service; nothing but the process of the client uses it."""
 Microseconds = Annotated[float, Field(gt=0, le=1e10, allow_inf_nan=False)]
 
 

@@ -206,11 +206,11 @@ def connect_qai_hub(argument: str) -> HubPhone:
 
 
 def qai_hub_missing() -> str:
-    """What keeps this machine from using the service: the client, and the file that it keeps the token in, which is not read."""
+    """What keeps this machine from using the service: the client, and a token in the environment or the client's file, which is not read."""
     lacking = [] if importlib.util.find_spec("qai_hub") else [f"{PACKAGE} is not installed ({COMMAND})"]
     file = os.environ.get(TOKEN_FILE) or USUAL_TOKEN_FILE
-    if not _is_file(file):
-        lacking.append(f"there is no token: no {one_line(file)} (qai-hub configure --api_token TOKEN)")
+    if not os.environ.get(VARIABLE) and not _is_file(file):
+        lacking.append(f"there is no token: neither {VARIABLE} nor {one_line(file)} (export {VARIABLE}=…)")
     return "; ".join(lacking)
 
 

@@ -36,9 +36,9 @@ def test_every_step_works_as_typed(phone, monkeypatch, tmp_path):
     try:
         section = STEPS.partition("**A Pixel.**")[2].partition("\n**")[0]
         found = commands(section)
-        assert [c[0] for c in found] == ["devices", *["benchmark"] * 3]
-        probed, big, little, again = [CliRunner().invoke(app, one) for one in found]
-        for done in (probed, big, little, again):
+        assert [c[0] for c in found] == ["devices", *["benchmark"] * 3, "report"]
+        probed, big, little, again, page = [CliRunner().invoke(app, one) for one in found]
+        for done in (probed, big, little, again, page):
             assert done.exit_code == 0, done.output
         assert json.loads(probed.stdout)["facts"]["page_bytes"] > 0
         (line,) = re.findall(r"^load of adb:@big: .*", big.stdout, re.MULTILINE)
@@ -50,6 +50,7 @@ def test_every_step_works_as_typed(phone, monkeypatch, tmp_path):
             "pixel-big.json",
             "pixel-little.json",
         ]
+        assert (work / "pixel.html").is_file()
         assert device.left() == []
     finally:
         device.stop()

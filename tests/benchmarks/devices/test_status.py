@@ -103,7 +103,8 @@ def test_a_service_without_a_token(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("QAIHUB_CLIENT_INI", raising=False)
-    told = "there is no token: no ~/.qai_hub/client.ini (qai-hub configure --api_token TOKEN)"
+    monkeypatch.delenv("QAI_HUB_API_TOKEN", raising=False)
+    told = "there is no token: neither QAI_HUB_API_TOKEN nor ~/.qai_hub/client.ini (export QAI_HUB_API_TOKEN=…)"
     assert qai_hub_missing() == told
     settings = tmp_path / ".qai_hub" / "client.ini"
     settings.parent.mkdir()
@@ -112,6 +113,8 @@ def test_a_service_without_a_token(monkeypatch, tmp_path):
     assert qai_hub_missing() == ""
     monkeypatch.setenv("QAIHUB_CLIENT_INI", str(tmp_path / "other.ini"))
     assert "other.ini" in qai_hub_missing()
+    monkeypatch.setenv("QAI_HUB_API_TOKEN", "secret")
+    assert qai_hub_missing() == ""
 
 
 def test_allowed_values_are_what_the_devices_take():
