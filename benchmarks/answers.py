@@ -34,17 +34,20 @@ class Differences:
 
     Attributes:
         finite: Whether all outputs were there, in the right shape, and numbers.
+        equal: Whether all of them have the same type and the same bits.
     """
 
     def __init__(self) -> None:
-        self.finite = True
+        self.finite = self.equal = True
         self._largest, self._most = dict[str, float](), dict[str, float]()
 
     def add(self, name: str, here: NDArray[Any], there: NDArray[Any]) -> bool:
         """Compare one output of one row; whether there was something to compare."""
+        self.equal &= here.dtype == there.dtype and here.shape == there.shape and here.tobytes() == there.tobytes()
+        here, there = here.astype(np.float64), there.astype(np.float64)
         self._most[name] = max(self._most.get(name, 0.0), float(np.abs(here).max()))
         if here.shape != there.shape or not np.isfinite(there).all():
-            self.finite = False
+            self.finite = self.equal = False
             return False
         self._largest[name] = max(self._largest.get(name, 0.0), float(np.abs(here - there).max()))
         return True
@@ -75,10 +78,10 @@ def compare_answers(
     """
     predictor = variant.file.open(1)
     found = Differences()
-    found.finite = len(told) == len(feeds)
+    found.finite = found.equal = len(told) == len(feeds)
     for feed, outputs in zip(feeds, told, strict=False):
         for name, value in predictor.run(filled(predictor, feed)).items():
-            found.add(name, np.asarray(value, np.float64), np.asarray(outputs.get(name, np.nan), np.float64))
+            found.add(name, np.asarray(value), np.asarray(outputs.get(name, np.nan)))
     largest, tolerance = found.worst(share(variant.scheme))
     return AnswerCheck(
         variant=variant.name,
@@ -88,4 +91,5 @@ def compare_answers(
         finite=found.finite,
         provenance=provenance,
         against="inputs compared with this machine",
+        equal=found.equal,
     )

@@ -268,6 +268,7 @@ class AnswerCheck(Record):
         finite: Whether all answers were numbers.
         provenance: How the answers came about.
         against: What they are compared with, in the plural.
+        equal: Whether all answers have the same bits; None where only differences are known.
     """
 
     variant: str
@@ -277,6 +278,7 @@ class AnswerCheck(Record):
     finite: bool
     provenance: Provenance
     against: str = "golden rows"
+    equal: bool | None = None
 
     @property
     def passed(self) -> bool:
@@ -287,6 +289,8 @@ class AnswerCheck(Record):
     def words(self) -> str:
         """What was found."""
         found = f"largest difference {self.largest:.3g}" if self.finite else "answers that are not numbers"
+        if self.equal:
+            found += ", equal bit for bit"
         return f"{self.rows} {self.against}: {found}, allowed {self.tolerance:.3g}"
 
 

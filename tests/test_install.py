@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -14,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from support.packages import build_packages, run, uv
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = (
@@ -36,33 +37,10 @@ VERSIONS = [c.rsplit(" ", 1)[1] for c in PROJECT["classifiers"] if re.search(r"P
 CURRENT = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def run(*argv: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run([str(a) for a in argv], cwd=cwd, capture_output=True, text=True, env=environment)
-    assert not check or done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
-    return done
-
-
-def uv() -> Path:
-    path = Path(sys.executable).with_name("uv")
-    if not path.is_file():
-        pytest.skip("needs uv beside Python, as `make test` installs it")
-    return path
-
-
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Wheel and sdist, built from a copy so that the checkout stays clean."""
-    uv()
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    listing = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.splitlines()
-    for name in listing:
-        if (ROOT / name).is_file():
-            target = source / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes((ROOT / name).read_bytes())
-    run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", out, source, cwd=out)
-    return {"wheel": next(out.glob("*.whl")), "sdist": next(out.glob("*.tar.gz"))}
+    return build_packages(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from pocketbert.benchmarks.devices.protocol import Allowed, Compiler, Connection
 from pocketbert.benchmarks.devices.qaihub.service import connect_qai_hub, qai_hub_missing, qai_hub_refusal
 from pocketbert.benchmarks.devices.qemu import connection as qemu
 from pocketbert.benchmarks.devices.qnn import compiler as qnn
-from pocketbert.benchmarks.devices.remote.connection import remote_refusal
+from pocketbert.benchmarks.devices.remote.connection import engine_refusal, remote_refusal
 from pocketbert.benchmarks.devices.ssh import connect_ssh, ssh_missing
 from pocketbert.benchmarks.devices.vela import compiler as vela
 from pocketbert.core.devices import (
@@ -68,7 +68,7 @@ _devices: dict[str, Device] = {
     QEMU: Device(
         DEVICES[QEMU],
         qemu.connect_qemu,
-        remote_refusal,
+        engine_refusal,  # nothing is timed there
         missing=qemu.qemu_missing,
         probe=probe_qemu,
         look=qemu.qemu_now,

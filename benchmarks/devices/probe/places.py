@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -16,9 +15,10 @@ from pocketbert.benchmarks.devices.adb.connection import POLICIES
 from pocketbert.benchmarks.devices.adb.facts import PROPERTIES, choose, mask, read_clusters
 from pocketbert.benchmarks.devices.probe.build import architecture, build_probe
 from pocketbert.benchmarks.devices.probed import Probe, ProbeProgram, read_facts
+from pocketbert.benchmarks.devices.qemu.guest import find_emulator
 from pocketbert.benchmarks.devices.qemu.processors import processor, write_system_files
 from pocketbert.core.devices import ADB, DEVICES, LOCAL, QEMU
-from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
+from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.types import Provenance
 
 SLICE_MS = 100
@@ -97,9 +97,7 @@ def probe_qemu(argument: str) -> Probe:
         one = processor(argument)
     except ValueError as error:
         raise InputError(Problem(where, f"{error}.")) from error
-    emulator = shutil.which("qemu-aarch64")
-    if emulator is None:
-        raise MissingBackendError(f"{where}: qemu-aarch64", "sudo apt-get install qemu-user")
+    emulator = find_emulator(where)
     with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as name:
         folder = Path(name)
         for part in ("build", "root", "prefix"):

@@ -91,7 +91,7 @@ class _Start(_Told):
 
 
 class _Tensor(_Told):
-    dtype: Literal["float32", "float16", "int64", "int32", "int8", "uint8", "bool"]
+    dtype: Literal["float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
     shape: list[int]
     data: bytes
 
@@ -325,12 +325,17 @@ def _lists(feed: Feed) -> dict[str, list[list[int]]]:
     return {name: rows.tolist() for name, rows in feed.items()}
 
 
-def remote_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Why files of a format, made for a runtime, are not run by the worker; empty where they are."""
+def engine_refusal(format: Format, runtime: Runtime | None) -> str:
+    """Why the worker's engines do not open files of a format that are made for a runtime; empty where they do."""
     if format not in ENGINES:
         return "it runs ONNX and TFLite files only"
     if runtime is not None and runtime.own_engine is not None:
         return f"it has ONNX Runtime and LiteRT only; the file is made for {runtime.own_engine}"
+    return ""
+
+
+def remote_refusal(format: Format, runtime: Runtime | None) -> str:
+    """Why files of a format, made for a runtime, are not measured by the worker; empty where they are."""
     if runtime is not None and runtime.accelerator:
         return f"it computes on the CPU; the file is made for {runtime}"
-    return ""
+    return engine_refusal(format, runtime)

@@ -4,42 +4,18 @@ import json
 
 import numpy as np
 import pytest
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from typer.testing import CliRunner
 
 from pocketbert.benchmarks.answers import compare_answers
 from pocketbert.benchmarks.devices import connect
 from pocketbert.benchmarks.devices.qemu.processors import PROCESSORS, write_system_files
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
+from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.report.output import latency_table
 from pocketbert.cli.main import app
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError
-from pocketbert.core.types import Provenance, Scheme
-from support import arm
-
-WHY_NOT = arm.missing()
-emulated = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-
-
-@pytest.fixture(scope="module")
-def tools(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        arm.use(patch, tmp_path_factory.mktemp("emulator"))
-        yield
-
-
-@pytest.fixture(scope="module")
-def files(folder):
-    """The two files of the fixture, the second one in dynamic int8."""
-    quantize_dynamic(
-        folder / "student.onnx", folder / "student_int8.onnx", weight_type=QuantType.QInt8, per_channel=True
-    )
-    return [
-        Variant.of("fp32", folder / "teacher.onnx", folder, 32, Scheme.FP32),
-        Variant.of("int8", folder / "student_int8.onnx", folder, 32, Scheme.INT8),
-    ]
+from pocketbert.core.types import Provenance
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +24,6 @@ def result(tools, files, texts):
     return benchmark(files, texts, options)
 
 
-@emulated
 def test_instructions_are_counted_and_no_time_is_told(result):
     assert len(result.measurements) == 4
     for m in result.measurements:
@@ -70,7 +45,6 @@ def test_instructions_are_counted_and_no_time_is_told(result):
     assert BenchmarkResult.model_validate_json(result.model_dump_json()) == result
 
 
-@emulated
 def test_answers_are_those_of_this_machine(result):
     fp32, int8 = result.answers
     assert (fp32.rows, fp32.provenance, fp32.passed, int8.passed) == (2, Provenance.EMULATED, True, True)
@@ -79,23 +53,6 @@ def test_answers_are_those_of_this_machine(result):
 
 
 @pytest.mark.slow
-@emulated
-def test_the_total_of_thirty_inferences_repeats(tools, files):
-    """Within 0.5 %, in two emulators."""
-    ids = np.array([[2, 7, 8, 9, 3, *[5] * 11]])
-    feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-    totals = []
-    for _ in range(2):
-        connection = connect("qemu-arm64:neoverse-n1")
-        run = connection.open(files[1].file, 1).prepare([feed])
-        run(range(3))
-        totals.append(sum(sample.guest_instructions for sample in run(range(30))))
-        connection.close()
-    assert totals[0] == pytest.approx(totals[1], rel=0.005)
-
-
-@pytest.mark.slow
-@emulated
 def test_a_processor_without_dot_product(tools, files):
     connection = connect("qemu-arm64:cortex-a53")
     ids = np.array([[2, 7, 8, 9, 3]])
@@ -153,7 +110,6 @@ def test_wrong_answers_fail(files):
 
 
 @pytest.mark.slow
-@emulated
 def test_the_command_line_ends_with_3_where_answers_differ(tools, files, phone, monkeypatch):
     class Wrong:
         method = "Nothing is run."
