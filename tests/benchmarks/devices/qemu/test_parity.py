@@ -51,7 +51,7 @@ def test_whole_graphs_have_the_bits_of_x86_except_where_the_kernels_round_otherw
     found = {one.kind: one for one in program.operators_on(processor, variant.path, inputs)}
     assert [str(one) for one in found.values() if not one.passed] == []
     assert {one.kind for one in found.values() if one.differ} <= set(program.DIFFERENT)
-    for kind in ("EMBEDDING_LOOKUP", "FULLY_CONNECTED", "BATCH_MATMUL", "SOFTMAX", "GELU", "RSQRT", "MEAN", "ADD"):
+    for kind in ("EMBEDDING_LOOKUP", "ADD", "MEAN", "RSQRT", "FULLY_CONNECTED"):  # in front of what may differ
         assert any(one.results >= len(inputs) for one in found.values() if one.kind.split()[0] == kind), kind
 
 
