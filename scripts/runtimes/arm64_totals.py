@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     for record, counts in zip(records, zip(*found, strict=True), strict=True):
         words = ", ".join(f"{count:,}" for count in counts)
-        print(f"{record.path}: {words} instructions of {INFERENCES} inferences, {apart(counts):.3%} apart")
+        print(f"{record.path}: {words} instructions of {INFERENCES} inferences, {apart(counts):.5%} apart")
     return 0
 
 
