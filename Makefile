@@ -48,11 +48,16 @@ MINUTES ?= 5
 fuzz: $(VENV)/.installed ## mutated inputs against every command, e.g. SEED=3 MINUTES=30; FUZZ="--targets rows" passes options
 	cd tests && ../$(PY) -m fuzz --seed $(SEED) --minutes $(MINUTES) --report ../runs/fuzz $(FUZZ)
 
-bench: $(VENV)/.installed ## ratios against plain loops, interleaved; Core ML packages of published shapes; about 45 minutes
+# The student of the recipe sst2, and the one that the commands of docs/results.md prune from it.
+STUDENT ?= runs/sst2/student
+PRUNED  ?= runs/p384/student
+bench: $(VENV)/.installed ## ratios against plain loops, interleaved; a pruned student against optimum, where both are trained; about 45 minutes
 	$(IN_VENV) bin/python ../benchmarks/peers/startup.py
 	$(IN_VENV) bin/python ../benchmarks/peers/prediction.py --model ../runs/demo/phone
 	$(IN_VENV) bin/python ../benchmarks/peers/distillation.py
 	$(IN_VENV) bin/python ../benchmarks/peers/coreml.py
+	@if [ -d "$(STUDENT)" ] && [ -d "$(PRUNED)" ]; then $(PY) benchmarks/peers/pruned.py "$(STUDENT)" "$(PRUNED)"; \
+	else echo "pruned.py is left out: it needs $(STUDENT) and $(PRUNED), which the commands of docs/results.md (Half the time of optimum's file) train"; fi
 
 study: $(VENV)/.installed ## what the stages of TinyBERT, MiniLM and MobileBERT are worth; STUDY="--sst2 DIR --wikitext DIR --minutes 6 --seeds 1 2"
 	$(PY) scripts/run_study.py -o runs/study $(STUDY)

@@ -1,8 +1,8 @@
 """Score every file of artefact folders on labelled rows, with intervals of what it loses against the fp32 file.
 
 Run: python benchmarks/peers/scheme_scores.py FOLDER [FOLDER ...] DATA.jsonl.gz --output SCORES.json
-     (columns that are not found by their name: --text, --text-pair, --label; naive static int8: --naive TRAIN.jsonl.gz;
-     files of the student after method `qat`: --qat FOLDER, compared with the fp32 files of the student before it)
+     (columns that are not found by their name: --text, --text-pair, --label; static int8 as the libraries write it by default:
+     --naive TRAIN.jsonl.gz; files of the student after method `qat`: --qat FOLDER, compared with the fp32 files of the student before it)
 
 Files are run one unpadded row at a time, on one thread. Each is compared with the fp32 (Core ML: fp16) file of its format on the
 same rows; the interval holds 95 % of 10,000 paired bootstrap draws of rows. `rel` is the RMS difference of the outputs over their
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from naive_static import write_naive
+from naive.writers import WRITERS
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
@@ -329,7 +329,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="only so many rows, chosen by their hash")
     parser.add_argument("--coreml-rows", type=int, help="of these only so many for Core ML, whose evaluator is slow")
     parser.add_argument("--format", type=Format, nargs="+", default=list(Format), help="only files of these formats")
-    parser.add_argument("--naive", type=Path, help="also score naive static int8 (ONNX), calibrated on these rows")
+    parser.add_argument(
+        "--naive", type=Path, help="also score naive static int8 of each format, calibrated on these rows"
+    )
     parser.add_argument(
         "--qat", type=Path, help="also score the smaller files of this folder, whose student went on with method qat"
     )
@@ -351,20 +353,23 @@ def main() -> None:
             if (record.for_toolkit or str(record.scheme) in SLOW) and record.format in asked.format:
                 print(line(scorer.score(folder / record.path, record.path, record)), flush=True)
         if asked.naive and folder is asked.folders[0]:
-            naive(scorer, source.model_copy(update={"path": str(asked.naive)}))
+            naive(scorer, source.model_copy(update={"path": str(asked.naive)}), asked.format)
         if asked.qat and folder is asked.folders[0]:
             trained(scorer, asked.qat)
 
 
-def naive(scorer: Scorer, training: DataSource) -> None:
-    """Score the file that ONNX Runtime's quantizer writes with its defaults."""
-    with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary) / "naive.onnx"
-        rows = fewer(labelled_rows(scorer.folder, training), CALIBRATED)[0].rows.encoded
-        write_naive(scorer.folder / "onnx/model.onnx", path, [scorer.tokenizer.pad([r]) for r in rows])
-        exact = next(r for r in scorer.artefacts.models() if r.format is Format.ONNX and exported(r))
-        score = scorer.score(path, "naive static", exact.model_copy(update={"scheme": Scheme.A8W8}))
-        print(line(score.model_copy(update={"scheme": "naive static"})))
+def naive(scorer: Scorer, training: DataSource, formats: Sequence[Format]) -> None:
+    """Score the files that the libraries' own quantizers write with their defaults."""
+    rows = fewer(labelled_rows(scorer.folder, training), CALIBRATED)[0].rows.encoded
+    for format, title, write in WRITERS:
+        exact = next((r for r in scorer.artefacts.models() if r.format is format and exported(r)), None)
+        if exact is None or format not in formats:
+            continue
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / Path(exact.path).name
+            write(scorer.folder / exact.path, path, scorer.tokenizer, rows)
+            score = scorer.score(path, title, exact.model_copy(update={"scheme": Scheme.A8W8}))
+        print(line(score.model_copy(update={"scheme": title})), flush=True)
 
 
 def trained(scorer: Scorer, folder: Path) -> None:

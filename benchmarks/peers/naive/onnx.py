@@ -1,4 +1,4 @@
-"""Static int8 as ONNX Runtime's own tool writes it: ranges of every input and output of every product, nothing left out."""
+"""Static int8 of ONNX as ONNX Runtime's own tool writes it: ranges of every input and output of every product, nothing left out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import onnx
 from numpy.typing import NDArray
 
 from pocketbert.core.host.telemetry import switch_off_telemetry
+from pocketbert.core.predict.encoded import Encoded
+from pocketbert.core.predict.tokenization import TextTokenizer
 
 switch_off_telemetry()
 
@@ -27,8 +29,15 @@ class _Rows:
         return next(self._rows, None)
 
 
-def write_naive(source: Path, destination: Path, rows: Sequence[Mapping[str, NDArray[np.int64]]]) -> None:
-    """Quantize products and tables of an fp32 file: min-max ranges, uint8 activations, int8 weights per channel."""
+def write_naive(source: Path, destination: Path, tokenizer: TextTokenizer, rows: Sequence[Encoded]) -> None:
+    """Quantize products and tables of an fp32 file: min-max ranges, uint8 activations, int8 weights per channel.
+
+    Args:
+        source: The fp32 file.
+        destination: Where to write.
+        tokenizer: Makes inputs of rows.
+        rows: Calibration rows; they are not padded.
+    """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     logging.disable(logging.WARNING)
@@ -40,7 +49,7 @@ def write_naive(source: Path, destination: Path, rows: Sequence[Mapping[str, NDA
         quantize_static(
             plain,
             destination,
-            _Rows(rows, {i.name for i in model.graph.input}),
+            _Rows([tokenizer.pad([row]) for row in rows], {i.name for i in model.graph.input}),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=["MatMul", "Gemm", "Gather"],
             activation_type=QuantType.QUInt8,
