@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 PACKAGES = {"onnx": "onnxruntime", "tflite": "ai-edge-litert"}
 OLD = ("1.0.", "1.1.", "1.15.", "1.16.", "1.17.", "1.18.")

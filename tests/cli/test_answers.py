@@ -289,9 +289,7 @@ def test_json_answers_parse(cli: Cli, task: Any, run_copy: Path, tmp_path: Path)
     assert {f["name"] for f in last["families"]} >= {"bert", "roberta", "distilbert", "mobilebert"}
     assert last["devices"][0]["name"] == "local"
     assert {b["present"] for b in last["doctor"]["backends"]} <= {True, False}
-    assert (
-        len(last["benchmark"]["measurements"]) == 6
-    )  # two files, real text, one length, and real text after idle time
+    assert len(last["benchmark"]["measurements"]) == 8  # two files, real text and one length, each also after idle time
 
 
 # looking around

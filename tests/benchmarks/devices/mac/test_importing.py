@@ -119,10 +119,10 @@ def test_the_table_shows_both_and_says_where(both):
         "CPU ms",
         "time ratio to the device's first",
     ]
-    lengths = ("text", "16", "text, after 1 ms idle")
-    assert [r[:4] for r in rows[:3]] == [["onnx/model.onnx", "local", "1", x] for x in lengths]
-    assert {r[1] for r in rows[3:]} == {result.others[0].measurements[0].device}
-    assert {r[2] for r in rows[3:]} == {"–"}
+    lengths = ("text", "16", "text, after 1 ms idle", "16, after 1 ms idle")
+    assert [r[:4] for r in rows[:4]] == [["onnx/model.onnx", "local", "1", x] for x in lengths]
+    assert {r[1] for r in rows[4:]} == {result.others[0].measurements[0].device}
+    assert {r[2] for r in rows[4:]} == {"–"}
     ratios = {(r[0], r[3]): r[-1] for r in rows}
     assert ratios[f"{MODEL} all", "64"] == ratios["onnx/model.onnx", "16"] == "1"
     assert "[" in ratios["coreml/Model_w8.mlpackage all", "64"]
