@@ -32,9 +32,12 @@ def precision() -> str:
     return "bf16" if "avx512_bf16" in isa and "amx_bf16" not in isa else "f32"
 
 
-def arithmetic() -> dict[str, bool]:
-    """OpenVINO's settings of int8 products. Where they would saturate, OpenVINO computes them in fp32: right, and faster there."""
-    return {"LP_TRANSFORMS_MODE": False} if machine().saturates else {}
+def arithmetic() -> dict[str, int]:
+    """OpenVINO's settings of int8 products. Where they would saturate, OpenVINO computes them in fp32: right, and faster there.
+
+    Without a group size of 0, OpenVINO may quantize what is read by weights in 8 bits anew: processors with VNNI do.
+    """
+    return {"LP_TRANSFORMS_MODE": False, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0} if machine().saturates else {}
 
 
 class OpenVinoPredictor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -12,13 +11,12 @@ from pocketbert.cli import options
 from pocketbert.cli.commands import add
 from pocketbert.cli.groups import STEPS
 from pocketbert.cli.options import listed, numbers, sets
-from pocketbert.cli.output import print_json, print_table
+from pocketbert.cli.output import print_folder, print_json, print_table
 from pocketbert.core.data.limits import LINE_MB, ROWS
 from pocketbert.core.errors import GateError
 from pocketbert.pipeline.options import AnswerOptions, CalibrationOptions, ExportOptions
 
 if TYPE_CHECKING:
-    from pocketbert.core.artefacts import Artefacts
     from pocketbert.core.data.source import DataSource
 
 _DEFAULT = ExportOptions()
@@ -213,7 +211,7 @@ def export(
         else:
             print_table(["step", "state"], [[s.name, s.state] for s in planned])
         return
-    _done(api.export(model, output, chosen, overwrite=overwrite), json)
+    print_folder(api.export(model, output, chosen, overwrite=overwrite), json)
 
 
 def quantize(
@@ -286,7 +284,7 @@ def quantize(
     folder = api.quantize(model, output, schemes, listed(runtime), overwrite, given, inside, chosen)
     if inside is not None and not json:
         print_search(folder)
-    _done(folder, json)
+    print_folder(folder, json)
 
 
 def verify(
@@ -358,47 +356,4 @@ def pack(
     """
     from pocketbert import api
 
-    _done(api.pack(model, output, overwrite, platform), json)
-
-
-def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
-    """What to do with a new artefact folder."""
-    place = shlex.quote(str(folder))
-    scored = any(r.scores for r in artefacts.models())
-    lines = [] if scored else [f"Score it: pocketbert verify -m {place} --data ROWS.csv --record"]
-    if artefacts.form is not None:  # predict needs a file with further columns, and apps take text only
-        return lines
-    texts = '--text-pair second "FIRST TEXT" "SECOND TEXT"' if artefacts.pair else '"A TEXT"'
-    return [
-        f"Try it: pocketbert predict -m {place} {texts}",
-        *lines,
-        f"Carry it in an app: pocketbert pack -m {place} -o ASSETS --for android",
-    ]
-
-
-def _done(folder: Path, json: bool) -> None:
-    from pocketbert.core.artefacts import read_artefacts
-    from pocketbert.core.host.progress import say
-    from pocketbert.core.metrics import METRICS
-
-    artefacts = read_artefacts(folder)
-    if json:
-        print_json({"folder": str(folder), "files": [f.path for f in artefacts.models()]})
-        return
-    for record in artefacts.models():
-        scores = [f"  {s.metric} {METRICS[s.metric].format(s.value)} on {n}" for n, s in record.scores.items()]
-        size = f"{record.bytes / 1e6:,.1f} MB"
-        print(f"{folder}/{record.path}  {size}  {record.scheme}{''.join(scores)}{'  (default)' * record.default}")
-    for path, reason in artefacts.absent.items():
-        print(f"not written: {path}: {reason}")
-    if artefacts.packed_for is None:
-        print(f"model card: {folder}/README.md (its first table says which file to take)")
-        if (folder / "report.html").is_file():
-            print(f"report:     {folder}/report.html")
-        for line in _next_commands(folder, artefacts):
-            say(line)
-        return
-    print(
-        f"for {artefacts.packed_for}: {sum(r.bytes for r in artefacts.files):,} bytes in {len(artefacts.files) + 1} files"
-    )
-    print(f"golden rows hold texts of your data and are part of the app: {folder}/golden.jsonl")
+    print_folder(api.pack(model, output, overwrite, platform), json)

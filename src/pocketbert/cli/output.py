@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.disk.encoding import is_unicode
 from pocketbert.core.host.terminal import one_field, visible
+
+if TYPE_CHECKING:
+    from pocketbert.core.artefacts import Artefacts
 
 _FIGURE = re.compile(r"[-+–]?\d|[-–]?$")
 """How a cell with a number begins, or one that has none."""
@@ -48,3 +53,52 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))  # not as markup
     Console().print(table)
+
+
+def print_folder(folder: Path, json: bool) -> None:
+    """Print the files of a new artefact folder, and what to do with it.
+
+    Args:
+        folder: The folder.
+        json: Whether to print one line of JSON instead.
+    """
+    from pocketbert.core.artefacts import read_artefacts
+    from pocketbert.core.host.progress import say
+    from pocketbert.core.metrics import METRICS
+
+    artefacts = read_artefacts(folder)
+    if json:
+        print_json({"folder": str(folder), "files": [f.path for f in artefacts.models()]})
+        return
+    for record in artefacts.models():
+        scores = [f"  {s.metric} {METRICS[s.metric].format(s.value)} on {n}" for n, s in record.scores.items()]
+        size = f"{record.bytes / 1e6:,.1f} MB"
+        print(f"{folder}/{record.path}  {size}  {record.scheme}{''.join(scores)}{'  (default)' * record.default}")
+    for path, reason in artefacts.absent.items():
+        print(f"not written: {path}: {reason}")
+    if artefacts.packed_for is None:
+        print(f"model card: {folder}/README.md (its first table says which file to take)")
+        if (folder / "report.html").is_file():
+            print(f"report:     {folder}/report.html")
+        for line in _next_commands(folder, artefacts):
+            say(line)
+        return
+    print(
+        f"for {artefacts.packed_for}: {sum(r.bytes for r in artefacts.files):,} bytes in {len(artefacts.files) + 1} files"
+    )
+    print(f"golden rows hold texts of your data and are part of the app: {folder}/golden.jsonl")
+
+
+def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
+    """What to do with a new artefact folder."""
+    place = shlex.quote(str(folder))
+    scored = any(r.scores for r in artefacts.models())
+    lines = [] if scored else [f"Score it: pocketbert verify -m {place} --data ROWS.csv --record"]
+    if artefacts.form is not None:  # predict needs a file with further columns, and apps take text only
+        return lines
+    texts = '--text-pair second "FIRST TEXT" "SECOND TEXT"' if artefacts.pair else '"A TEXT"'
+    return [
+        f"Try it: pocketbert predict -m {place} {texts}",
+        *lines,
+        f"Carry it in an app: pocketbert pack -m {place} -o ASSETS --for android",
+    ]
