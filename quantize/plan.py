@@ -17,6 +17,20 @@ Rows = Iterable[Mapping[str, NDArray[np.int64]]]
 """Inputs by name, each row [1, L] without padding; names that the graph does not take are ignored."""
 
 
+def filled(rows: Rows, length: int) -> Rows:
+    """Repeat the tokens of rows up to a length; longer rows stay as they are.
+
+    Which axes of a whole graph with one length have tokens is not to be seen in it, so padding could not be left out of its ranges.
+
+    Args:
+        rows: The rows.
+        length: Tokens of the graph's inputs.
+    """
+    for row in rows:
+        fits = row["input_ids"].shape[1] <= length
+        yield {name: np.resize(value, (1, length)) if fits else value for name, value in row.items()}
+
+
 @dataclass(frozen=True)
 class Plan:
     """Settings of one quantized file.

@@ -24,7 +24,7 @@ from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.packages.tflite import dump_model, load_model
 from pocketbert.core.types import Format, Role, Runtime, Scheme
-from pocketbert.quantize.plan import Plan, Rows
+from pocketbert.quantize.plan import Plan, filled
 from pocketbert.quantize.rounding import per_row, per_tensor
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, register_scheme
@@ -187,14 +187,9 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _filled(plan: Plan, lengths: Sequence[int]) -> Plan:
-    """The plan, with rows repeated up to the length where there is one: which axes have tokens is then not to be seen."""
-
-    def rows() -> Rows:
-        for row in plan.rows() if plan.rows is not None else ():
-            fits = row["input_ids"].shape[1] <= lengths[0]
-            yield {name: np.resize(value, (1, lengths[0])) if fits else value for name, value in row.items()}
-
-    return plan if len(lengths) > 1 else replace(plan, rows=rows)
+    """The plan, with rows repeated up to the length where there is one."""
+    rows = plan.rows
+    return plan if len(lengths) > 1 or rows is None else replace(plan, rows=lambda: filled(rows(), lengths[0]))
 
 
 def _refuse_tied(source: Path) -> None:
@@ -259,7 +254,7 @@ def _register(scheme: Scheme, bits: int, simulation: Simulation) -> None:
 
 
 # what 16 bits round away is not simulated: less than the weights' rounding on the trained models that were tried
-_WEIGHTS = Simulation(weights=per_row, tables=per_tensor, fixed_positions=True)
+_WEIGHTS = Simulation(weights=per_row, tables=per_tensor, fixed_positions=True, fills=True)
 _register(Scheme.A16W8, 16, _WEIGHTS)
 _register(
     Scheme.A8W8, 8, replace(_WEIGHTS, static=True, outputs=True, results=True, narrowing=False, shared_inputs=True)

@@ -90,3 +90,21 @@ def test_verify_ends_with_3_and_says_what_is_wrong(
 
 def test_a_folder_that_nobody_changed_passes(npu_phone: Path, cli: Callable[..., Any]) -> None:
     assert cli("verify", "-m", npu_phone).exit_code == 0
+
+
+def test_a_file_with_one_length_is_compared_with_ranges_of_rows_that_fill_it(
+    finished_tflite: Path, task: Task, cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    schemes = (
+        "--format",
+        "tflite",
+        "--scheme",
+        "a16w8",
+        "--runtime",
+        "npu",
+        "--calibrate",
+        task.folder / "train.jsonl",
+    )
+    lengths = ("--lengths", "48", "--max-length", "48")
+    result = cli("export", "-m", finished_tflite / "student", "-o", tmp_path / "phone", *schemes, *lengths)
+    assert result.exit_code == 0, result.output

@@ -95,7 +95,7 @@ def make_simulated(
     broken = [path for path, error in errors.items() if not np.isfinite(error)]
     if broken:
         return [f"{path}: its scheme, simulated in torch, gives NaN or infinite logits." for path in broken]
-    ranges = _all_ranges(model, [f for f in wanted if f.scheme.static], modules, calibration)
+    ranges = _all_ranges(model, {f: how for f, how in wanted.items() if f.scheme.static}, modules, calibration)
     simulated = Simulated(texts=len(rows), errors=errors, ranges=ranges)
     write_simulated(destination, simulated)
     for file in wanted:
@@ -108,20 +108,23 @@ def make_simulated(
 
 def _all_ranges(
     model: RunModel,
-    files: Sequence[ModelFile],
+    files: Mapping[ModelFile, Simulation],
     modules: Mapping[Format, ModulePredictor],
     calibration: Callable[[], Rows],
 ) -> dict[str, dict[str, list[ProductRanges]]]:
     """The ranges that static files must hold, measured on the rows that each takes; by path of the file."""
     from pocketbert.quantize.measured import product_ranges
+    from pocketbert.quantize.plan import filled
 
     out: dict[str, dict[str, list[ProductRanges]]] = {}
     known: dict[tuple[Format, Scheme, Runtime | None, int], dict[str, list[ProductRanges]]] = {}
-    for file in files:
-        longest = max(place_of(file.format).lengths(model.recipe, file, model.length), default=model.length)
+    for file, how in files.items():
+        lengths = place_of(file.format).lengths(model.recipe, file, model.length)
+        longest = max(lengths, default=model.length)
         key = file.format, file.scheme, file.runtime, longest
         if key not in known:
-            taken = (row for row in calibration() if row["input_ids"].shape[1] <= longest)
+            taken: Rows = (row for row in calibration() if row["input_ids"].shape[1] <= longest)
+            taken = filled(taken, longest) if how.fills and len(lengths) == 1 else taken
             plan = plan_of(file, calibration, model.weights, model.recipe.quantize.calibration)
             found = product_ranges(modules[file.format], taken, plan.learned, plan.calibration, plan.steps)
             known[key] = {name: [_shown(r) for r in own] for name, own in found.items()}
