@@ -33,7 +33,6 @@ class OnnxFile:
     """A file that ONNX Runtime has opened."""
 
     engine = "onnxruntime"
-    lengths: tuple[int, ...] = ()
 
     def __init__(self, path: str, threads: int, entries: dict[str, str], profile: str = "") -> None:
         library = importlib.import_module("onnxruntime")
@@ -46,6 +45,8 @@ class OnnxFile:
         self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.version = str(library.__version__)
         self.inputs = {i.name: (i.type, list(i.shape)) for i in self._session.get_inputs()}
+        fixed = {shape[1] for _, shape in self.inputs.values() if len(shape) > 1 and isinstance(shape[1], int)}
+        self.lengths = tuple(sorted(fixed))  # none where an axis is free
         self._outputs = [o.name for o in self._session.get_outputs()]
 
     def bind(self, feed: dict[str, Any]) -> dict[str, Any]:
