@@ -179,7 +179,11 @@ def _rows(result: BenchmarkResult, default: str) -> list[ModelRow]:
     sessions = result.sessions or [result]  # nothing was timed: the files are those that were compiled
     here = {(v.name, v.sha256) for v in sessions[0].variants}
     # a Mac's variants are one file on several compute units, told apart in its own section
-    variants = {v.name if (v.name, v.sha256) in here else str(v.path): v for s in sessions for v in s.variants}
+    variants = {
+        v.name if (v.name, v.sha256) in here or v.path.as_posix().endswith(v.name) else str(v.path): v
+        for s in sessions
+        for v in s.variants
+    }
     sizes = [(r.variant, r.bytes, r.sha256) for r in result.reported]
     sizes += [(c.variant, c.bytes, c.sha256) for c in result.compilations]
     others = {one[0]: one for one in sizes if one[0] not in variants}

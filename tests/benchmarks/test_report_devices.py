@@ -66,6 +66,16 @@ def test_a_file_on_two_devices_is_one_row_and_a_compiled_one_another(result, pho
     assert names == ["teacher fp32", "student int8", "tflite/model_a16w8_npu.tflite"]
 
 
+def test_a_file_that_runs_on_the_second_device_only_has_one_name(result, phone, tmp_path) -> None:
+    name = "tflite/model_a16w8_npu.tflite"
+    further = result.variants[0].model_copy(update={"name": name, "path": phone / name, "sha256": "0" * 64})
+    there = result.model_copy(update={"variants": [further], "measurements": [], "comparisons": []})
+    joint = result.model_copy(update={"others": [there], "compilations": [compilation("vela:a")]})
+    write_result(joint, tmp_path / "page.html", [phone])
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.split('<section id="models">')[1].split("</table>")[0].count("model_a16w8_npu") == 1
+
+
 def test_what_several_devices_leave_for_one_reason_is_told_once() -> None:
     other = LeftNodes(op_type="GELU", nodes=3, reason="another")
     made = [compilation("a"), compilation("a", 128), compilation("b"), compilation("c", left=[other])]
