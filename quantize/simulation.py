@@ -43,7 +43,7 @@ class Simulation:
         fixed_positions: Whether a lookup of constant indices is a constant of the file, which stays float.
         one_graph: Whether one graph serves all lengths of a file: indices of positions are constant in it only where there
             is one length.
-        fills: Whether a file with one length is calibrated on rows that are repeated up to it.
+        fills: Whether a file that is made from one with one length is calibrated on rows that are repeated up to it.
         outputs: Whether results of products with stored weights are rounded in static ranges, too.
         narrowing: Whether static ranges are those of products with fewer results than terms too; otherwise these read and
             make numbers as they are.

@@ -22,7 +22,7 @@ from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import ScoreFunction, Task
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.model_files import ModelFile, exported_file
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.weight_schemes import simulation_of
@@ -119,12 +119,14 @@ def _all_ranges(
     out: dict[str, dict[str, list[ProductRanges]]] = {}
     known: dict[tuple[Format, Scheme, Runtime | None, int], dict[str, list[ProductRanges]]] = {}
     for file, how in files.items():
-        lengths = place_of(file.format).lengths(model.recipe, file, model.length)
-        longest = max(lengths, default=model.length)
+        place = place_of(file.format)
+        longest = max(place.lengths(model.recipe, file, model.length), default=model.length)
         key = file.format, file.scheme, file.runtime, longest
         if key not in known:
             taken: Rows = (row for row in calibration() if row["input_ids"].shape[1] <= longest)
-            taken = filled(taken, longest) if how.fills and len(lengths) == 1 else taken
+            source = exported_file(file.format, place.exported_scheme(model.recipe))
+            one = len(place.lengths(model.recipe, source, model.length)) == 1
+            taken = filled(taken, longest) if how.fills and one else taken
             plan = plan_of(file, calibration, model.weights, model.recipe.quantize.calibration)
             found = product_ranges(modules[file.format], taken, plan.learned, plan.calibration, plan.steps)
             known[key] = {name: [_shown(r) for r in own] for name, own in found.items()}
