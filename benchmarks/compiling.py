@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from pocketbert.benchmarks.answers import Differences
 from pocketbert.benchmarks.compilation import Compilation, EmulatedAnswers
 from pocketbert.benchmarks.devices.protocol import Compiler
-from pocketbert.benchmarks.inputs import Feed, row_of_length
+from pocketbert.benchmarks.inputs import Feed, fixed_shapes, row_of_length
 from pocketbert.benchmarks.measurement import Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.benchmarks.records import TEXT
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.compare.golden import FILE_NAME, read_golden
 from pocketbert.core.data.examples import Example
@@ -139,7 +138,9 @@ def compile_for(
     Returns:
         One record per target, file and length.
     """
-    work = [(t, v, x) for t in targets for v in t.variants for x in _lengths(v, options)]
+    variants = {v.name: v for target in targets for v in target.variants}
+    lengths = {n: fixed_shapes(options.lengths, v.file.lengths, v.max_length) for n, v in variants.items()}
+    work = [(t, v, x) for t in targets for v in t.variants for x in lengths[v.name]]
     end, out = time.monotonic() + budget_s, list[Compilation]()
     label = options.label and "compile and emulate"
     with Meter(label, len(work)) as meter:
@@ -154,14 +155,6 @@ def compile_for(
             if label:
                 meter.advance(note=f"{target.name}: {variant.name}, {length} tokens")
     return out
-
-
-def _lengths(variant: Variant, options: BenchmarkOptions) -> list[int]:
-    """The lengths that were asked for; of a file with fixed lengths the smallest ones that hold them."""
-    asked = [min(int(x), variant.max_length) for x in options.lengths if x != TEXT] or [variant.max_length]
-    fixed = variant.file.open(1).lengths
-    fitting = [min((n for n in fixed if n >= x), default=max(fixed, default=x)) for x in asked]
-    return list(dict.fromkeys(fitting))
 
 
 def _labelled_inputs(variant: Variant, labelled: EvalSet, length: int, seed: int) -> _Inputs:

@@ -60,6 +60,19 @@ def row_of_length(rows: Sequence[Encoded], length: int) -> Encoded:
     return Encoded(ids, np.zeros(length, np.int64), False)
 
 
+def fixed_shapes(asked: Sequence[Length], fixed: Sequence[int], most: int) -> list[int]:
+    """The lengths of a compiled file: those that were asked for, without text, which has none.
+
+    Args:
+        asked: Tokens, or ``"text"``.
+        fixed: The only lengths that the file takes, of which the smallest ones that hold the others are taken; empty where it
+            takes all.
+        most: Longest input; the only length where no number was asked for.
+    """
+    wanted = [min(int(x), most) for x in asked if x != TEXT] or [most]
+    return list(dict.fromkeys(min((n for n in fixed if n >= x), default=max(fixed, default=x)) for x in wanted))
+
+
 def feeds(tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed: Sequence[int] = ()) -> list[Feed]:
     """Inputs to cycle through, one inference each, padded only where the file takes some lengths only.
 

@@ -374,11 +374,11 @@ class _Session:
         watch = self.connection.watch()
         if not self.fresh:
             cells = block.run(self.connection, inputs, deadline, tick)
-        elif str(self.name) == LOCAL:
+        elif isinstance(self.connection, Restarting):
+            cells = run_fresh(block, inputs, deadline, tick, remote_repeats(self.connection, inputs))
+        else:
             with local_repeats(inputs) as make:
                 cells = run_fresh(block, inputs, deadline, tick, make)
-        else:
-            cells = run_fresh(block, inputs, deadline, tick, remote_repeats(self.connection, inputs))
         return cells, watch.stop()
 
     @property

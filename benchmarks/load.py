@@ -140,16 +140,14 @@ def _temperatures() -> list[float]:
     return [float(one.current) for group in (read().values() if read else ()) for one in group]
 
 
-def _clock_rates() -> list[float]:
-    """Current clock rates in MHz; none where the system has no control over them, as in most virtual machines."""
-    return [int(text) / 1000 for text in _policies("scaling_cur_freq") if text.isdecimal()]
+def _clock_rates(name: str = "scaling_cur_freq") -> list[float]:
+    """Clock rates in MHz, current ones by default; none where the system has no control over them, as in most virtual machines."""
+    return [int(text) / 1000 for text in _policies(name) if text.isdecimal()]
 
 
 def local_heat() -> Heat:
     """How hot this machine is now."""
-    allowed = [int(text) for text in _policies("scaling_max_freq") if text.isdecimal()]
-    most = [int(text) for text in _policies("cpuinfo_max_freq") if text.isdecimal()]
-    return Heat(tuple(_temperatures()), clock_share(allowed, most))
+    return Heat(tuple(_temperatures()), clock_share(_clock_rates("scaling_max_freq"), _clock_rates("cpuinfo_max_freq")))
 
 
 def clock_share(allowed: Sequence[float], most: Sequence[float]) -> float | None:

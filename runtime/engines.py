@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.predict.predictor import Predictor, fitting
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.onnx import OnnxPredictor
@@ -82,6 +83,19 @@ class EngineFile(NamedTuple):
     path: Path
     format: Format
     runtime: Runtime | None = None
+
+    @property
+    def lists_lengths(self) -> bool:
+        """Whether it takes listed lengths only: files of some formats do, and those for a chip, which takes fixed shapes."""
+        return FORMATS[self.format].fixed_lengths or (self.runtime is not None and self.runtime.accelerator)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The only lengths that it takes; empty where it takes any.
+
+        No other file is opened to ask it: a large ONNX file is optimized for seconds.
+        """
+        return self.open(1).lengths if self.lists_lengths else ()
 
     def open(self, threads: int | None = None) -> FilePredictor:
         """Open it; see `open_file`."""

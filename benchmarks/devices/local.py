@@ -67,8 +67,7 @@ class LocalConnection:
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
         """The only lengths that a file takes; empty where it takes any."""
-        # only such a file is opened to ask it: a large ONNX file is optimized for seconds
-        return file.open(1).lengths if FORMATS[file.format].fixed_lengths else ()
+        return file.lengths
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
         """Start a file in a fresh process; see `Connection.cold_start`."""

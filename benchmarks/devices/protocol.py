@@ -162,7 +162,7 @@ class Thermal(Protocol):
 
 
 @runtime_checkable
-class Restarting(Protocol):
+class Restarting(Connection, Protocol):
     """A connection that can open files in a fresh process, so that intervals hold how processes differ."""
 
     def restart(self) -> None:
@@ -322,13 +322,8 @@ class Reachable:
         return f"{told}: {self.problem}" if self.problem else told
 
 
-def takes_everything(format: Format, runtime: Runtime | None) -> str:
+def takes_everything(format: Format, runtime: Runtime | None = None) -> str:
     """Refuse no file."""
-    return ""
-
-
-def takes_every_format(format: Format) -> str:
-    """Refuse files of no format."""
     return ""
 
 
@@ -353,8 +348,8 @@ class Device:
     info: DeviceInfo
     connect: Callable[[str], Connection] | None = None
     refusal: Callable[[Format, Runtime | None], str] = takes_everything
-    idle_refusal: Callable[[Format], str] = takes_every_format
-    sustained_refusal: Callable[[Format], str] = takes_every_format
+    idle_refusal: Callable[[Format], str] = takes_everything
+    sustained_refusal: Callable[[Format], str] = takes_everything
     compiler: Callable[[str], Compiler] | None = None
     service: Callable[[str], Service] | None = None
     missing: Callable[[], str] = str

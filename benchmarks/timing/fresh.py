@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from pocketbert.benchmarks.devices.protocol import Burst, Connection, Restarting, Sample
+from pocketbert.benchmarks.devices.protocol import Burst, Restarting, Sample
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.records import Length
 from pocketbert.benchmarks.timing.block import Block, Inputs, Tick
@@ -181,18 +181,17 @@ def local_repeats(inputs: Inputs) -> Iterator[Repeat]:
         yield lambda block, seconds: _apart(Request(block=block, seconds=seconds, inputs=path)).series
 
 
-def remote_repeats(connection: Connection, inputs: Inputs) -> Repeat:
+def remote_repeats(connection: Restarting, inputs: Inputs) -> Repeat:
     """Repeats on another machine, whose worker is started anew for each.
 
     Args:
-        connection: The device, which is `Restarting`.
+        connection: The device.
         inputs: What the variants read.
     """
 
     def make(block: Block, seconds: float) -> list[Series]:
         deadline = time.monotonic() + seconds
-        if isinstance(connection, Restarting):
-            connection.restart()
+        connection.restart()
         return [Series.of(c) for c in block.run(connection, inputs, deadline, lambda _: None)]
 
     return make

@@ -9,10 +9,10 @@ import numpy as np
 
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.devices.adb.client import Adb
-from pocketbert.benchmarks.devices.adb.facts import PROPERTIES, choose, read_clusters, read_machine
+from pocketbert.benchmarks.devices.adb.facts import PROPERTIES, read_machine
 from pocketbert.benchmarks.devices.adb.litert_file import LitertFile
 from pocketbert.benchmarks.devices.adb.onnx_file import OnnxFile
-from pocketbert.benchmarks.devices.adb.place import RUNNERS, Place
+from pocketbert.benchmarks.devices.adb.place import RUNNERS, Place, cores_of
 from pocketbert.benchmarks.devices.adb.watch import AdbWatch
 from pocketbert.benchmarks.devices.runners.benchmark_model import LITERT
 from pocketbert.benchmarks.devices.runners.perf_test import ONNX
@@ -23,11 +23,6 @@ from pocketbert.core.errors import InputError, PocketBertError, Problem
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile
-
-POLICIES = (
-    "for p in /sys/devices/system/cpu/cpufreq/policy*; do "
-    'echo "$(cat $p/cpuinfo_max_freq) $(cat $p/related_cpus)"; done 2>/dev/null || true'
-)
 
 
 class AdbConnection:
@@ -47,11 +42,7 @@ class AdbConnection:
 
     def __init__(self, adb: Adb, kind: str = "") -> None:
         self.adb, self.where = adb, adb.where
-        try:
-            cpus = choose(read_clusters(adb.script(POLICIES)), kind) if kind else ()
-        except ValueError as error:
-            raise InputError(Problem(self.where, f"{error}.", f"Leave '@{kind}' away.")) from error
-        self.place = Place(adb, cpus)
+        self.place = Place(adb, cores_of(adb, kind, self.where))
 
     def machine(self) -> Machine:
         """Model, chip, cores and system of the device."""
@@ -66,7 +57,7 @@ class AdbConnection:
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
         """The only lengths that a file takes; empty where it takes any."""
-        return file.open(1).lengths if file.format is Format.TFLITE else ()
+        return file.lengths
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:
         """Start a runner with a file; the figures are the runner's own. It profiles later: see `profile`."""

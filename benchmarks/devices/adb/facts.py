@@ -13,6 +13,12 @@ PROPERTIES = ("ro.product.manufacturer", "ro.product.model", "ro.soc.model", "ro
 _CLOCK = re.compile(r"(\d+) ((?:[A-Za-z][\w-]*)?) (\d+(?: \d+)*)")
 
 
+def policies(*files: str) -> str:
+    """Commands of a shell that print some files of every group of cores with a common clock, a line for each group."""
+    cells = " ".join(f"$(cat $p/{file})" for file in files)
+    return f'for p in /sys/devices/system/cpu/cpufreq/policy*; do echo "{cells}"; done 2>/dev/null || true'
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Cores with a common clock.

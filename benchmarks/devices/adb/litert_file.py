@@ -37,7 +37,9 @@ class LitertFile:
     def __init__(self, place: Place, file: EngineFile, threads: int) -> None:
         self._place, self._threads = place, threads
         self.engine_version, self._name = place.runner(Format.TFLITE), place.send(file)
-        self._keys = TflitePredictor(file.path, 1).signature_keys
+        predictor = place.opened(file)
+        assert isinstance(predictor, TflitePredictor)
+        self._keys = predictor.signature_keys
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
         """Choose the signatures once; the runner makes its own random inputs of these lengths."""

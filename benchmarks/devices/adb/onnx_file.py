@@ -30,7 +30,7 @@ class OnnxFile:
     def __init__(self, place: Place, file: EngineFile, threads: int) -> None:
         self._place, self._threads = place, threads
         self.engine_version, self._name = place.runner(Format.ONNX), place.send(file)
-        self._predictor = file.open(1)
+        self._predictor = place.opened(file)
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
         """Send the inputs once; see `_send`."""

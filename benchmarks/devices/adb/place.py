@@ -8,17 +8,34 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pocketbert.benchmarks.devices.adb.client import RUN_S, RUNNING, Adb
-from pocketbert.benchmarks.devices.adb.facts import mask
+from pocketbert.benchmarks.devices.adb.facts import choose, mask, policies, read_clusters
 from pocketbert.benchmarks.devices.runners.benchmark_model import LITERT
 from pocketbert.benchmarks.devices.runners.perf_test import ONNX
 from pocketbert.core.disk.files import sha256_file, sha256_path
-from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.types import Format
-from pocketbert.runtime.engines import EngineFile
+from pocketbert.runtime.engines import EngineFile, FilePredictor
 
 FOLDER = "POCKETBERT_ADB_RUNNERS"
 """Environment variable: the folder with the runners, built for the phone, and the libraries that they load."""
 RUNNERS = {Format.TFLITE: LITERT, Format.ONNX: ONNX}
+
+
+def cores_of(adb: Adb, kind: str, where: str) -> tuple[int, ...]:
+    """The cores of a kind on a device: ``little``, ``big`` or ``prime``; none for all, where no kind is named.
+
+    Args:
+        adb: The device.
+        kind: The kind; empty for all.
+        where: What errors call the device.
+
+    Raises:
+        InputError: If it has no such cores.
+    """
+    try:
+        return choose(read_clusters(adb.script(policies("cpuinfo_max_freq", "related_cpus"))), kind) if kind else ()
+    except ValueError as error:
+        raise InputError(Problem(where, f"{error}.", f"Leave '@{kind}' away.")) from error
 
 
 class Place:
@@ -32,7 +49,7 @@ class Place:
     def __init__(self, adb: Adb, cpus: Sequence[int] = ()) -> None:
         self.adb, self.where, self.cpus = adb, adb.where, cpus
         self.versions = dict[Format, str]()
-        self._sent, self._series = dict[Path, str](), 0
+        self._sent, self._opened, self._series = dict[Path, str](), dict[Path, FilePredictor](), 0
 
     def runner(self, format: Format) -> str:
         """Send the runner of a format and its libraries; returns what tells its version."""
@@ -56,6 +73,12 @@ class Place:
             self.adb.push(file.path, name)
             self._sent[file.path] = name
         return self._sent[file.path]
+
+    def opened(self, file: EngineFile) -> FilePredictor:
+        """The file as this machine opens it, once: a large ONNX file is optimized for seconds."""
+        if file.path not in self._opened:
+            self._opened[file.path] = file.open(1)
+        return self._opened[file.path]
 
     def next_series(self) -> str:
         """A new name for the folder of a series of inputs."""

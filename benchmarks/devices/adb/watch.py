@@ -7,14 +7,11 @@ import time
 from collections.abc import Sequence
 
 from pocketbert.benchmarks.devices.adb.client import Adb
-from pocketbert.benchmarks.devices.adb.facts import read_clocks, read_thermal
+from pocketbert.benchmarks.devices.adb.facts import policies, read_clocks, read_thermal
 from pocketbert.benchmarks.energy import battery_between
 from pocketbert.benchmarks.load import Load, clock_words
 
-CLOCKS = (
-    "for p in /sys/devices/system/cpu/cpufreq/policy*; do "
-    'echo "$(cat $p/scaling_cur_freq) $(cat $p/scaling_governor) $(cat $p/related_cpus)"; done 2>/dev/null || true'
-)
+CLOCKS = policies("scaling_cur_freq", "scaling_governor", "related_cpus")
 """Prints current kHz, governor and cores of every group of cores with a common clock."""
 
 

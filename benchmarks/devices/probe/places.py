@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pocketbert.benchmarks.devices.adb.client import Adb
-from pocketbert.benchmarks.devices.adb.connection import POLICIES
-from pocketbert.benchmarks.devices.adb.facts import PROPERTIES, choose, mask, read_clusters
+from pocketbert.benchmarks.devices.adb.facts import PROPERTIES, mask
+from pocketbert.benchmarks.devices.adb.place import cores_of
 from pocketbert.benchmarks.devices.probe.build import architecture, build_probe
 from pocketbert.benchmarks.devices.probed import Probe, ProbeProgram, read_facts
 from pocketbert.benchmarks.devices.qemu.guest import find_emulator
@@ -64,10 +64,7 @@ def probe_adb(argument: str) -> Probe:
     adb, kind = Adb(parts["serial"] or ""), parts["cores"] or ""
     try:
         where = f"{adb.where}@{kind}" if kind else adb.where
-        try:
-            cpus = choose(read_clusters(adb.script(POLICIES)), kind) if kind else ()
-        except ValueError as error:
-            raise InputError(Problem(where, f"{error}.", f"Leave '@{kind}' away.")) from error
+        cpus = cores_of(adb, kind, where)
         with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as name:
             built = build_probe(architecture(adb.shell("uname", "-m"), where), Path(name), where)
             adb.push(built.path, "probe")

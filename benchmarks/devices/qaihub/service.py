@@ -16,10 +16,11 @@ from pydantic import ValidationError
 from pocketbert.benchmarks.devices.litert.graphs import only_signature
 from pocketbert.benchmarks.devices.processes import run_separately
 from pocketbert.benchmarks.devices.qaihub.job import JOB_FILE, TOLD_FILE, VARIABLE, HubJob, HubTold
+from pocketbert.benchmarks.inputs import fixed_shapes
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.benchmarks.records import TEXT, Placement, Profile, Protocol
+from pocketbert.benchmarks.records import Placement, Profile, Protocol
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.core.devices import QAI_HUB
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, one_line
@@ -61,7 +62,8 @@ class HubPhone:
             InputError: If the service profiled nothing; lists why.
         """
         began = time.monotonic()
-        cases = [(v, x) for v in variants for x in _lengths(v, options)]
+        shapes = {v.name: fixed_shapes(options.lengths, v.file.lengths, v.max_length) for v in variants}
+        cases = [(v, x) for v in variants for x in shapes[v.name]]
         told, problems = list[tuple[Variant, int, HubTold]](), list[Problem]()
         with Meter(f"{QAI_HUB}:{self.name}", len(cases)) as meter:
             for variant, length in cases:
@@ -159,13 +161,6 @@ def _profile(variant: Variant, length: int, told: HubTold) -> Profile:
         placement=placement,
         provenance=Provenance.MEASURED,
     )
-
-
-def _lengths(variant: Variant, options: BenchmarkOptions) -> list[int]:
-    """Lengths in tokens; of a file with fixed lengths the smallest ones that hold them."""
-    asked = [min(int(x), variant.max_length) for x in options.lengths if x != TEXT] or [variant.max_length]
-    fixed = variant.file.open(1).lengths
-    return list(dict.fromkeys(min((n for n in fixed if n >= x), default=max(fixed, default=x)) for x in asked))
 
 
 def _profiled(phone: str, variant: Variant, length: int) -> HubTold:

@@ -192,8 +192,8 @@ class RemoteConnection:
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
         """The only lengths that a file takes; empty where it takes any."""
-        if file.format is not Format.TFLITE and file.runtime is not Runtime.QNN:
-            return ()  # not opened to ask it: a large ONNX file is optimized for seconds
+        if not file.lists_lengths:
+            return ()
         self._release(0)
         return RemoteFile(self, file, 1).lengths
 

@@ -1,7 +1,5 @@
 """A device for the tests of this folder."""
 
-import os
-
 import pytest
 
 from support import adb_device
@@ -16,35 +14,3 @@ def phone(tmp_path_factory):
     running = adb_device.start(tmp_path_factory.mktemp("phone"))
     yield running
     running.stop()
-
-
-@pytest.fixture
-def start_phone(tmp_path):
-    """`start_phone(**changes)`: a device that only this test uses."""
-    why_not = adb_device.missing()
-    if why_not:
-        pytest.skip(why_not)
-    made = []
-
-    def start(**changes):
-        folder = tmp_path / f"phone{len(made)}"
-        folder.mkdir()
-        made.append(adb_device.start(folder, **changes))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.stop()
-
-
-@pytest.fixture
-def reach(monkeypatch, tmp_path):
-    """`reach(phone)`: its client and the runners are found."""
-    runners = adb_device.write_runners(tmp_path / "runners")
-
-    def use(one):
-        monkeypatch.setenv("PATH", f"{one.tools}{os.pathsep}{os.environ['PATH']}")
-        monkeypatch.setenv("POCKETBERT_ADB_RUNNERS", str(runners))
-        return runners
-
-    return use
