@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -62,10 +63,7 @@ class Cell:
     _run: Burst = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.gap_ms and isinstance(self.opened, Idling):
-            self._run = self.opened.prepare_idle(self.feeds, self.gap_ms)
-        else:
-            self._run = self.opened.prepare(self.feeds)
+        self._run = self.opened.prepare(self.feeds)
 
     @property
     def wall_ms(self) -> list[list[float]]:
@@ -126,7 +124,11 @@ class Cell:
 
     def after_idle(self, gap_ms: float) -> Cell:
         """The same variant, opened and warmed up, measured by single inferences after an idle time."""
-        return replace(self, gap_ms=gap_ms, repeats=[])
+        made = copy.copy(self)  # with the inputs that were prepared
+        made.gap_ms, made.repeats = gap_ms, []
+        if isinstance(self.opened, Idling):
+            made._run = self.opened.prepare_idle(self.feeds, gap_ms)
+        return made
 
     def single(self, number: int) -> None:
         """Wait for the idle time, then time one inference on input `number` and add it to the current repeat.
@@ -163,15 +165,17 @@ def interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s
     """
     for cell in cells:
         cell.repeats.append([])
-    turn = cells[0].turn
+    turn, spent_ms = cells[0].turn, [0.0] * len(cells)
     with _no_garbage_collection():
         first = 0
-        while first < runs or min(sum(s.wall_ms for s in c.repeats[-1]) for c in cells) < least_s * 1000:
+        while first < runs or min(spent_ms) < least_s * 1000:
             for i in order.permutation(len(cells)):
+                made = len(cells[i].repeats[-1])
                 if cells[i].gap_ms:
                     cells[i].single(first)
                 else:
                     cells[i].burst(first, min(BURST, runs - first) if first < runs else BURST)
+                spent_ms[i] += sum(s.wall_ms for s in cells[i].repeats[-1][made:])
             first += turn
 
 
