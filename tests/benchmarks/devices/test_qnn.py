@@ -11,7 +11,7 @@ from onnx import helper
 from typer.testing import CliRunner
 
 from pocketbert.benchmarks.compilation import Compilation, LeftNodes
-from pocketbert.benchmarks.compiling import Target, compile_for
+from pocketbert.benchmarks.compiling import SCALED, Target, compile_for
 from pocketbert.benchmarks.devices import Compiled, Device, register_device, unregister_device
 from pocketbert.benchmarks.devices.qnn import compiler
 from pocketbert.benchmarks.devices.qnn.chips import CHIPS, chip_of
@@ -238,6 +238,17 @@ class _Exact:
         return Compiled(op_types={"MatMul": 2}, partitions=1, answers=[dict(predictor.run(f)) for f in feeds[:3]])
 
 
+class _Slow:
+    """A compiler whose emulator answers one row, and that a little wrong."""
+
+    method, target, engine, engine_version = "scripted", "a chip", "nothing", "1"
+
+    def compile(self, predictor, path, length, feeds, budget_s):
+        self.largest = [float(np.abs(predictor.run(f)["logits"]).max()) for f in feeds]
+        told = predictor.run(feeds[0])["logits"] + np.float32(0.04 * max(self.largest))
+        return Compiled(op_types={"MatMul": 2}, partitions=1, answers=[{"logits": told}])
+
+
 class _Stuck:
     """A compiler whose emulator answers zeros."""
 
@@ -270,6 +281,17 @@ def test_it_is_measured_and_compiled_in_one_benchmark(phone, tmp_path):
     result = BenchmarkResult.read(tmp_path / "benchmark.json")
     assert [s.device for s in result.sessions] == ["local"]
     assert [(c.device, c.length) for c in result.compilations] == [("stuck", 16)]
+
+
+def test_one_row_with_small_answers_is_held_against_the_largest_of_more_rows(one, texts):
+    name, slow = DeviceName(DeviceInfo("slow", FIGURES, "a script")), _Slow()
+    options = BenchmarkOptions(lengths=[16], label="")
+    (made,) = compile_for([Target(name, slow, [one])], texts, options, 1.0)
+    assert (made.answers.rows, made.answers.available) == (1, len(slow.largest))
+    assert len(slow.largest) <= SCALED
+    assert slow.largest[0] < max(slow.largest)
+    assert made.answers.tolerance == pytest.approx(0.05 * max(slow.largest))
+    assert made.answers.passed
 
 
 def test_emulated_rows_are_scored_on_labelled_data(one, texts):
