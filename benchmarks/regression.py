@@ -83,7 +83,7 @@ class Pair:
     @property
     def key(self) -> Key:
         """What was measured."""
-        return _key(self.now)
+        return key_of(self.now)
 
     @property
     def repeated(self) -> bool:
@@ -136,8 +136,8 @@ def matched(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[
 
 
 def _matched(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> tuple[list[Pair], list[Problem]]:
-    old = {_key(m): m for session in earlier.sessions for m in session.measurements}
-    pairs = [Pair(m, old[_key(m)]) for session in now.sessions for m in session.measurements if _key(m) in old]
+    old = {key_of(m): m for session in earlier.sessions for m in session.measurements}
+    pairs = [Pair(m, old[key_of(m)]) for session in now.sessions for m in session.measurements if key_of(m) in old]
     problems = []
     if not pairs:
         names = ", ".join(sorted({m.variant for m in old.values()}))
@@ -174,7 +174,8 @@ def _too_few(measurements: Sequence[Measurement], where: str) -> list[Problem]:
     ]
 
 
-def _key(m: Measurement) -> Key:
+def key_of(m: Measurement) -> Key:
+    """What a figure is of, in any benchmark."""
     return (m.variant, m.place, m.threads, m.length, m.gap_ms)
 
 

@@ -15,7 +15,7 @@ from pocketbert.core.artefacts import (
     read_artefacts,
     unopened,
 )
-from pocketbert.core.data.examples import Example
+from pocketbert.core.data.examples import unlabelled
 from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.core.errors import (
     GateError,
@@ -29,11 +29,10 @@ from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import Answer
-from pocketbert.core.predict.columns import columns_of
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
 from pocketbert.core.predict.readout import Batching, Matrix, Reduce, check_outputs, run_rows
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
-from pocketbert.core.tasks import TASKS, LabelKind, Task, TaskName
+from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.runtime.certainty import Certainty
 from pocketbert.runtime.engines import EngineFile, FilePredictor
@@ -136,13 +135,9 @@ class Model:
 
     def _prepared(self, texts: Sequence[Text]) -> Prepared:
         check_texts(self._head.task, texts)
-        pairs = [(t, None) if isinstance(t, str) else t for t in texts]
         if self.tokenizer.reader is not None:
             self.tokenizer.reader.check(texts)
-        examples = [
-            Example(text, pair, None, row, columns_of(given))
-            for row, (given, (text, pair)) in enumerate(zip(texts, pairs, strict=True), 1)
-        ]
+        examples = [unlabelled(text, row) for row, text in enumerate(texts, 1)]
         return self._head.prepare(examples, self.tokenizer, "texts", labelled=False)
 
     def _run(self, prepared: Prepared, label: str, reduce: Reduce | None = None) -> list[Matrix]:
@@ -168,14 +163,12 @@ def check_texts(task: Task, texts: Sequence[Text]) -> None:
     Raises:
         InputError: Naming the first that does not fit.
     """
-    pairs_only = task.labels is LabelKind.ANSWERS
-    single_only = task.labels in (LabelKind.SPANS, LabelKind.NONE, LabelKind.SCORE_OR_NONE)
     for number, text in enumerate(texts, 1):
         parts = [text] if isinstance(text, str) else list(text) if isinstance(text, tuple | list) else []
         if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
             what = f"is {type(text).__name__}, neither a text nor a pair of texts."
             raise InputError(Problem(f"text {number}", what, "Give a list of texts, or of pairs (first, second)."))
-        if pairs_only and isinstance(text, str):
+        if task.pairs_only and isinstance(text, str):
             raise InputError(
                 Problem(
                     f"text {number}",
@@ -183,7 +176,7 @@ def check_texts(task: Task, texts: Sequence[Text]) -> None:
                     "Give a pair: (question, context); on the command line --text-pair.",
                 )
             )
-        if single_only and not isinstance(text, str):
+        if task.single_only and not isinstance(text, str):
             raise InputError(
                 Problem(f"text {number}", f"{task.name} takes one text, this is a pair.", "Give each text by itself.")
             )

@@ -10,7 +10,7 @@ from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.compilation import Compilation
 from pocketbert.benchmarks.measurement import FILE_NAME, BenchmarkResult, Measurement
 from pocketbert.benchmarks.records import TEXT
-from pocketbert.benchmarks.regression import Pair, matched
+from pocketbert.benchmarks.regression import Pair, key_of, matched
 from pocketbert.benchmarks.report import plots
 from pocketbert.benchmarks.report.compiled import compiled_row
 from pocketbert.benchmarks.report.plotted import Figure, plotted
@@ -314,7 +314,7 @@ def _unpaired(result: BenchmarkResult, pairs: Sequence[Pair], compiled: Sequence
     out: dict[tuple[str, str], int] = {}
     for session in result.sessions:
         for m in session.measurements:
-            if Pair(m, m).key not in paired:
+            if key_of(m) not in paired:
                 out[m.variant, m.place] = out.get((m.variant, m.place), 0) + 1
     both = {(one.later.variant, one.later.device, one.later.length) for one in compiled}
     for c in result.compilations:

@@ -65,11 +65,7 @@ def _recorded(folders: Mapping[Path, Artefacts]) -> FileScores | None:
         rows=rows,
         source=" · ".join([Provenance.MEASURED, f"recorded in {FILE_NAME}", *machines]),
         by_digest={record.sha256: score for record, score in scored if score.metric == metric},
-        emulated=frozenset(
-            record.sha256
-            for record, _ in scored
-            if record.seen_right and all(seen.provenance is Provenance.EMULATED for seen in record.seen_right)
-        ),
+        emulated=frozenset(record.sha256 for record, _ in scored if record.emulated),
     )
 
 

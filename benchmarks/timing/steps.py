@@ -13,16 +13,15 @@ from pocketbert.benchmarks.inputs import Feed, choose_texts
 from pocketbert.benchmarks.measurement import Variant
 from pocketbert.benchmarks.records import PostProcessingTime, TokenizerTime
 from pocketbert.benchmarks.statistics import Statistics
-from pocketbert.core.data.examples import Example
+from pocketbert.core.data.examples import unlabelled
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import Answer
-from pocketbert.core.predict.columns import columns_of
 from pocketbert.core.predict.confidence import tempered
 from pocketbert.core.predict.predictor import PROBABILITIES, Arrays, feed
 from pocketbert.core.predict.readout import answer_of, matrices
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
-from pocketbert.core.tasks import LabelKind, Task, TaskName
+from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Provenance
 
 POST_TEXTS = 50
@@ -48,7 +47,7 @@ class PostProcessing:
     def answers(
         self, outputs: Sequence[Arrays], inputs: Sequence[Feed], prepared: Prepared, inside: bool
     ) -> list[Answer]:
-        """Do what `pocketbert.load(folder).predict` does after the engine has run.
+        """Do what `pocketbert.load(folder).predict` does after the engine has run, but for marks of unknown answers.
 
         Args:
             outputs: Of each row that the model read, by name.
@@ -57,9 +56,8 @@ class PostProcessing:
             inside: Whether the file computes the score function itself.
         """
         task = self.head.task
-        names, mask_id = (PROBABILITIES,) if inside else task.answer, None
-        if prepared.tokenizer is not None:
-            mask_id = prepared.tokenizer.mask_id
+        names = (PROBABILITIES,) if inside else task.answer
+        mask_id = prepared.tokenizer.mask_id if prepared.tokenizer is not None else None
         found = [
             tempered(matrix, self.temperature, inside)
             for out, given in zip(outputs, inputs, strict=True)
@@ -142,7 +140,7 @@ def _post_processing(
     for number, text in enumerate([*chosen[:POST_WARMUP], *chosen]):
         if len(walls) >= POST_LEAST and time.monotonic() - began > POST_S:
             break
-        rows = how.head.prepare([_example(text)], tokenizer, "texts", labelled=False)
+        rows = how.head.prepare([unlabelled(text)], tokenizer, "texts", labelled=False)
         inputs = [feed(predictor, tokenizer, [row]) for row in rows.encoded]
         outputs = [predictor.run(given) for given in inputs]
         begin = time.perf_counter_ns()
@@ -169,7 +167,7 @@ def _of_task(texts: Sequence[Text], task: Task, mask: str | None) -> list[Text]:
     Where it takes pairs only, a single text gets the next one as its second; where it takes single ones, the first of a pair is
     left; and where it fills masked words in, the last word is masked if none is.
     """
-    if task.labels is LabelKind.ANSWERS:
+    if task.pairs_only:
         following = [*texts[1:], texts[0]]
         return [
             (t, n) if isinstance(t, str) and isinstance(n, str) else t for t, n in zip(texts, following, strict=True)
@@ -177,11 +175,6 @@ def _of_task(texts: Sequence[Text], task: Task, mask: str | None) -> list[Text]:
     if task.name is TaskName.FILL_MASK and mask is not None:
         single = [t if isinstance(t, str) else t[0] for t in texts]
         return [t if mask in t else " ".join([*t.split()[:-1], mask]) for t in single]
-    if task.labels in (LabelKind.SPANS, LabelKind.NONE, LabelKind.SCORE_OR_NONE):
+    if task.single_only:
         return [t if isinstance(t, str) else t[0] for t in texts]
     return list(texts)
-
-
-def _example(text: Text) -> Example:
-    first, second = (text, None) if isinstance(text, str) else text
-    return Example(first, second, None, 1, columns_of(text))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.benchmarks.compilation import Compilation, EmulatedAnswers, Estimate
+from pocketbert.benchmarks.compilation import Compilation, EmulatedAnswers
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
 from pocketbert.benchmarks.report.fronts import front_figures, unbeaten
@@ -17,6 +17,7 @@ from pocketbert.core.artefacts import read_artefacts, write_artefacts
 from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Provenance
+from support.compilations import compilation
 
 NAMES = ("teacher fp32", "student int8")
 
@@ -50,41 +51,10 @@ def figures(data: ReportData) -> list[Any]:
 
 
 def estimate(name: str, time_ms: float, products_left: int = 0, sha256: str = "") -> Compilation:
-    expected = Estimate(
-        system="s",
-        memory="m",
-        clock_mhz=500,
-        time_ms=time_ms,
-        cycles=1,
-        npu_cycles=1,
-        sram_bytes=1,
-        dram_bytes=0,
-        flash_bytes=0,
-        sram_traffic=1,
-        dram_traffic=0,
-        flash_traffic=0,
-        operators=[],
-        products_left=products_left,
-        provenance=Provenance.ESTIMATED,
-    )
-    return Compilation(
-        variant=name,
-        sha256=sha256,
-        bytes=10,
-        device="vela:a",
-        target="the target",
-        engine="vela",
-        engine_version="5",
-        provenance=Provenance.COMPILED_ONLY,
-        length=64,
-        op_types={"FULLY_CONNECTED": 2},
-        partitions=1,
-        left=[],
-        compiled_bytes=1,
-        compile_s=1.0,
-        answers=None,
-        estimate=expected,
-    )
+    made = compilation("vela:a", variant=name, sha256=sha256)
+    assert made.estimate is not None
+    expected = made.estimate.model_copy(update={"time_ms": time_ms, "products_left": products_left})
+    return made.model_copy(update={"estimate": expected})
 
 
 def test_what_no_other_row_beats() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from pocketbert.benchmarks.report.plots.drawing import INK, MUTED, WIDTH, Drawing, log_axis, look_of
+from pocketbert.benchmarks.report.plots.drawing import INK, WIDTH, Drawing, look_of
+from pocketbert.benchmarks.report.plots.latency import share_axes, share_curve
 
 
 @dataclass(frozen=True)
@@ -91,16 +90,6 @@ def spreads(rows: Sequence[Spread], label: str, title: str) -> str:
         for row in rows:
             look = look_of(row.number)
             for values, dash, alpha in ((row.earlier, (0, (3, 2)), 0.6), (row.later, "solid", 1.0)):
-                ordered = np.sort(np.asarray(values, np.float64))
-                rank = np.arange(1, len(ordered) + 1) / len(ordered) * 100
-                axes.step(ordered, rank, where="post", color=look.color, linestyle=dash, alpha=alpha, linewidth=1.4)
-                middle = ordered[(len(ordered) + 1) // 2 - 1]
-                axes.plot([middle], [50], marker=look.shape, color=look.color, alpha=alpha, markersize=4)
-        for percent in (50, 90):
-            axes.axhline(percent, color=MUTED, linewidth=0.6, linestyle=(0, (1, 3)))
-        log_axis(axes, "x")
-        axes.set_ylim(0, 102)
-        axes.set_yticks([0, 25, 50, 75, 90, 100])
-        axes.set_xlabel(label)
-        axes.set_ylabel("% of inferences done")
+                share_curve(axes, values, look, dash, alpha)
+        share_axes(axes, label, (1, 3))
         return canvas.svg(title)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pocketbert.benchmarks.report.plots.drawing import INK, MUTED, WIDTH, Drawing, log_axis, look_of
+from pocketbert.benchmarks.report.plots.drawing import INK, MUTED, WIDTH, Drawing, Look, log_axis, look_of
 from pocketbert.benchmarks.statistics import nearest_rank
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.typing import LineStyleType
 
 
 def distribution(samples: Mapping[str, Sequence[float]], colors: Mapping[str, int], condition: str) -> str:
@@ -21,19 +26,45 @@ def distribution(samples: Mapping[str, Sequence[float]], colors: Mapping[str, in
     with Drawing(WIDTH, 3.0) as canvas:
         axes = canvas.axes
         for name, values in samples.items():
-            ordered = np.sort(np.asarray(values, np.float64))
-            rank = np.arange(1, len(ordered) + 1) / len(ordered) * 100
             look = look_of(colors[name])
-            axes.step(ordered, rank, where="post", color=look.color, linestyle=look.dash, linewidth=1.4)
-            axes.plot([nearest_rank(ordered, 50)], [50], marker=look.shape, color=look.color, markersize=4)
-        for percent in (50, 90):
-            axes.axhline(percent, color=MUTED, linewidth=0.6, linestyle=(0, (3, 3)))
-        log_axis(axes, "x")
-        axes.set_ylim(0, 102)
-        axes.set_yticks([0, 25, 50, 75, 90, 100])
-        axes.set_xlabel(f"latency in ms, log scale ({condition})")
-        axes.set_ylabel("% of inferences done")
+            share_curve(axes, values, look, look.dash)
+        share_axes(axes, f"latency in ms, log scale ({condition})", (3, 3))
         return canvas.svg(f"Distribution of latency, {condition}")
+
+
+def share_curve(
+    axes: Axes, values: Sequence[float], look: Look, dash: LineStyleType, alpha: float | None = None
+) -> None:
+    """Draw the share of inferences that are done after a time, with a mark at the median.
+
+    Args:
+        axes: Where to draw.
+        values: Times in ms.
+        look: Colour and mark.
+        dash: Style of the line.
+        alpha: Opacity; None for all.
+    """
+    ordered = np.sort(np.asarray(values, np.float64))
+    rank = np.arange(1, len(ordered) + 1) / len(ordered) * 100
+    axes.step(ordered, rank, where="post", color=look.color, linestyle=dash, alpha=alpha, linewidth=1.4)
+    axes.plot([nearest_rank(ordered, 50)], [50], marker=look.shape, color=look.color, alpha=alpha, markersize=4)
+
+
+def share_axes(axes: Axes, label: str, dots: tuple[int, int]) -> None:
+    """Set the axes of `share_curve`.
+
+    Args:
+        axes: The axes.
+        label: What is on the horizontal axis.
+        dots: Dash and space of the lines at 50 and 90 %.
+    """
+    for percent in (50, 90):
+        axes.axhline(percent, color=MUTED, linewidth=0.6, linestyle=(0, dots))
+    log_axis(axes, "x")
+    axes.set_ylim(0, 102)
+    axes.set_yticks([0, 25, 50, 75, 90, 100])
+    axes.set_xlabel(label)
+    axes.set_ylabel("% of inferences done")
 
 
 def boxes(groups: Mapping[str, Mapping[str, Sequence[float]]], colors: Mapping[str, int], title: str) -> str:

@@ -98,6 +98,16 @@ class Task:
         """Whether its outputs have names."""
         return self.labels in (LabelKind.NAME, LabelKind.NAMES, LabelKind.SPANS)
 
+    @property
+    def pairs_only(self) -> bool:
+        """Whether it takes no single texts: its pairs are a question and a context."""
+        return self.labels is LabelKind.ANSWERS
+
+    @property
+    def single_only(self) -> bool:
+        """Whether it takes no pairs."""
+        return self.labels in (LabelKind.SPANS, LabelKind.NONE, LabelKind.SCORE_OR_NONE)
+
 
 TASKS: dict[TaskName, Task] = {
     task.name: task

@@ -213,6 +213,11 @@ class ModelRecord(MadeFor, FileRecord):
         """What its logits are divided by before the softmax; 1 where it has none."""
         return self.confidence.temperature if self.confidence is not None else 1.0
 
+    @property
+    def emulated(self) -> bool:
+        """Whether an evaluator, and not an engine, computed its golden rows."""
+        return any(seen.provenance is Provenance.EMULATED for seen in self.seen_right)
+
 
 def _record_type(value: object) -> str:
     """Which of the two record types an entry of ``files`` is."""

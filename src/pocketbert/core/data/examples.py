@@ -15,11 +15,11 @@ from pocketbert.core.data.numerals import is_visible
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.encoding import is_unicode
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.columns import with_columns
+from pocketbert.core.predict.columns import columns_of, with_columns
 from pocketbert.core.predict.encoded import Text
 from pocketbert.core.tasks import LabelKind
 
-__all__ = ["Example", "Label", "read_examples"]
+__all__ = ["Example", "Label", "read_examples", "unlabelled"]
 
 _STARTS = "answer_start"
 _WORD = re.compile(r"\S+")
@@ -53,6 +53,17 @@ class Example:
         """Hash of the texts, case and surrounding blanks ignored; equal rows are duplicates."""
         joined = self.text.strip().lower() + "\x1f" + (self.pair or "").strip().lower()
         return hashlib.sha256(joined.encode(errors="replace")).hexdigest()
+
+
+def unlabelled(text: Text, row: int = 1) -> Example:
+    """An example without a label.
+
+    Args:
+        text: A text or a pair, with its columns where it has some.
+        row: Its number, from 1.
+    """
+    first, second = (text, None) if isinstance(text, str) else text
+    return Example(first, second, None, row, columns_of(text))
 
 
 def read_examples(

@@ -16,10 +16,11 @@ from pocketbert.core.types import Format, Provenance, Runtime
 from pocketbert.runtime.engines import filled
 from support.counting_device import CountingConnection
 
+from .conftest import FORMS
+
 PROCESSORS = ("qemu-arm64:cortex-a76", "qemu-arm64:neoverse-n1")
 TEXTS = [text for text in SENTENCES if len(text) < 100]
 WHOLE = ("tflite a8w8 npu", "tflite a16w8 npu")
-FORMS = ("onnx int8", "onnx a8w8", "onnx a16w8 qnn", "tflite int8", "tflite a8w8", *WHOLE)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pocketbert.core.compare.parity import Parity
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.metrics import METRICS, Direction
 from pocketbert.core.tasks import TASKS
-from pocketbert.core.types import Format, Provenance
+from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.place import FormatPlace, place_of
 from pocketbert.pipeline.phone.card.plain import plain
 
@@ -115,7 +115,7 @@ def _files(artefacts: Artefacts, figures: CardFigures) -> str:
     text.append(
         f"Scores: provenance measured, on the file itself, one row at a time without padding. Machine: {artefacts.machine}."
     )
-    if emulated := [f"`{r.path}`" for r in artefacts.models() if _emulated(r)]:
+    if emulated := [f"`{r.path}`" for r in artefacts.models() if r.emulated]:
         text.append(
             f"Scores of {', '.join(emulated)}: provenance emulated; the project's evaluator computed them, not Core ML."
         )
@@ -129,10 +129,6 @@ def _purpose(record: ModelRecord) -> str:
         return " (default of `pocketbert.load`)"
     only = record.client or record.runtime
     return f" (for {only})" if only else ""
-
-
-def _emulated(record: ModelRecord) -> bool:
-    return any(s.provenance is Provenance.EMULATED for s in record.seen_right)
 
 
 def _parity(parity: Sequence[Parity]) -> list[str]:
