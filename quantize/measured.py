@@ -79,16 +79,16 @@ class _Measured(TorchFunctionMode):
         self.names: dict[str, None] = {}
         self.calls = Counter[str]()
         self._count = count
-        self._found: dict[tuple[str, int, bool], tuple[Histogram, Histogram | None]] = {}
+        self._found: dict[tuple[str, int], list[Histogram]] = {}
+        """Of what a product read, of the whole tensor that this is a part of, and of the result where it has an offset."""
         self._paths = {w.data_ptr(): name for name, w in self.weights.items()}
 
     def of(self, name: str, method: Calibration, steps: int) -> list[ProductRanges]:
         """Return the ranges that a method chooses for the products with a weight."""
-        own = (pair for (n, _, _), pair in self._found.items() if n == name)
-        chosen = (
-            ProductRanges(inputs=read.range(method, steps), outputs=made.range(method, steps) if made else None)
-            for read, made in own
-        )
+        chosen = list[ProductRanges]()
+        for histograms in (found for (n, _), found in self._found.items() if n == name):
+            part, whole, *made = (histogram.range(method, steps) for histogram in histograms)
+            chosen += [ProductRanges(inputs=read, outputs=made[0] if made else None) for read in (part, whole)]
         return list(dict.fromkeys(chosen))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -98,14 +98,13 @@ class _Measured(TorchFunctionMode):
             name = self._paths[args[1].data_ptr()]
             self.names[name] = None
             self.calls[name] += 1
-            for whole, values in ((False, args[0]), (True, _stored(args[0]))):
-                key = name, self.calls[name], whole
-                if key not in self._found:
-                    # without an offset of the product, an exporter may join one that is added later, as XLNet's to its queries
-                    self._found[key] = Histogram(), Histogram() if len(args) > 2 and args[2] is not None else None
-                for histogram, numbers in zip(self._found[key], (values, out), strict=True):
-                    if histogram is not None:
-                        histogram.add(numbers.detach().numpy(), self._count)
+            key = name, self.calls[name]
+            if key not in self._found:
+                # without an offset of the product, an exporter may join one that is added later, as XLNet's to its queries
+                offset = len(args) > 2 and args[2] is not None
+                self._found[key] = [Histogram() for _ in range(3 if offset else 2)]
+            for histogram, numbers in zip(self._found[key], (args[0], _stored(args[0]), out), strict=False):
+                histogram.add(numbers.detach().numpy(), self._count)
         return out
 
 

@@ -172,7 +172,7 @@ class _Static(_Rounded):
 
     def choose(self) -> None:
         """End the measuring: choose the range of every place."""
-        self._ranges |= {at: h.range(self._method) for at, h in self._measured.items() if at not in self._ranges}
+        self._ranges = {at: histogram.range(self._method) for at, histogram in self._measured.items()}
         self.measuring = False
 
     def _rounded(self, weight: Tensor, kind: Rounding) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ def straighten(model: Any) -> None:
     from onnx import numpy_helper
 
     stored = {t.name: t for t in model.graph.initializer}
-    for name, nodes in _readers(model.graph, stored).items():
+    for name, nodes in readers(model.graph, stored).items():
         flags = [[a for a in n.attribute if a.name == "transB" and a.i] for n in nodes]
         if len(nodes) < 2 or any(n.op_type != "Gemm" or n.input[1] != name for n in nodes) or not all(flags):
             continue
@@ -51,7 +51,7 @@ def unsigned(model: Any) -> bool:
     stored = {t.name: t for t in model.graph.initializer}
     integers = {n: t for n, t in stored.items() if t.data_type == TensorProto.INT8}
     moved = set()
-    for name, nodes in _readers(model.graph, integers).items():
+    for name, nodes in readers(model.graph, integers).items():
         if len(nodes) < 2 or any(n.op_type != "MatMulInteger" or n.input[1] != name for n in nodes):
             continue
         moved |= {name, *(n.input[3] for n in nodes)}
@@ -61,11 +61,16 @@ def unsigned(model: Any) -> bool:
     return bool(moved)
 
 
-def _readers(graph: Any, stored: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The nodes that read each of the stored tensors; a node that reads one twice is there twice."""
+def readers(graph: Any, names: Container[str]) -> dict[str, list[Any]]:
+    """Find the nodes that read each of some tensors; a node that reads one twice is there twice.
+
+    Args:
+        graph: The graph.
+        names: The tensors.
+    """
     out = defaultdict(list)
     for node in graph.node:
         for name in node.input:
-            if name in stored:
+            if name in names:
                 out[name].append(node)
     return out

@@ -15,6 +15,7 @@ import numpy as np
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
 from pocketbert.core.families.ranges import Range
 from pocketbert.core.types import Format, Scheme
+from pocketbert.quantize.calibration import STEPS
 from pocketbert.quantize.onnx.dynamic import load_plain, write_dynamic
 from pocketbert.quantize.onnx.ranges import learned_inputs, measure
 from pocketbert.quantize.plan import Plan
@@ -22,8 +23,6 @@ from pocketbert.quantize.rounding import per_row
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
-
-_STEPS = 255
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
@@ -56,8 +55,8 @@ def _fix_ranges(graph: Any, ranges: dict[str, Range]) -> None:
         if node.op_type != "DynamicQuantizeLinear":
             continue
         low, high = ranges[node.input[0]]
-        scale = np.array((high - low) / _STEPS, np.float32)
-        zero = np.array(np.clip(np.rint(-low / scale), 0, _STEPS), np.uint8)
+        scale = np.array((high - low) / STEPS, np.float32)
+        zero = np.array(np.clip(np.rint(-low / scale), 0, STEPS), np.uint8)
         graph.initializer.extend(
             numpy_helper.from_array(value, name) for value, name in zip((scale, zero), node.output[1:], strict=True)
         )

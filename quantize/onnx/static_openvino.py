@@ -153,7 +153,7 @@ class _Rewriter:
             return False
         return above.op_type == "Softmax" or any(self._is_probability(n) for n in above.input)
 
-    def run(self, ranges: Mapping[str, Range], learned: Mapping[str, Range] | None = None) -> None:
+    def run(self, ranges: Mapping[str, Range], learned: Mapping[str, Range]) -> None:
         """Rewrite the graph.
 
         Args:
@@ -161,7 +161,7 @@ class _Rewriter:
             learned: Ranges of tensors, in place of these, where they are read by products with stored weights.
         """
         for reader, at, activation in self.operands:
-            own = None if activation.signed else (learned or {}).get(activation.name)
+            own = None if activation.signed else learned.get(activation.name)
             reader.input[at] = self._quantized(activation, own or ranges[activation.name])
         for reader, at, axis in self.weights:
             if reader.input[at] in self.stored:  # else done: two products read what one operator turned

@@ -171,10 +171,8 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
         RankLeveller(loaded, graph).run()
     model = _Whole(dump_model(loaded))
     with temporary_folder(destination.parent) as folder:
-        filled = _filled(plan, TflitePredictor(source).lengths)
-        measured = model.measure(filled, folder / "measured.tflite", destination.name)
-        learned = {place: own for place, own in model.learned(plan.learned).items() if place in measured}
-        ranges = model.lowered(measured | learned)
+        rows = _filled(plan, TflitePredictor(source).lengths)
+        ranges = model.lowered(model.measure(rows, folder / "measured.tflite", destination.name))
         renamed = folder / "renamed.tflite"
         renamed.write_bytes(model.keep_longest())
         with quiet():

@@ -56,7 +56,6 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     model = MeasuredModel(source.read_bytes(), _MEASURED)
     with temporary_folder(destination.parent) as folder:
         ranges = model.measure(plan, folder / "measured.tflite", destination.name)
-        ranges |= {place: own for place, own in model.learned(plan.learned).items() if place in ranges}
         renamed = folder / "renamed.tflite"
         renamed.write_bytes(model.content)
         with quiet():
@@ -134,7 +133,7 @@ class MeasuredModel:
         number behind the first norm of a trained model was -7.0 instead of -2.7.
 
         Args:
-            plan: Its rows and its method.
+            plan: Its rows, its method, and the ranges that training learned, which take the place of measured ones.
             path: Where the copy is written.
             title: The file that the ranges are for, which errors name.
         """
@@ -154,7 +153,8 @@ class MeasuredModel:
             found = predictor.run(padding.widened({name: row[name] for name in predictor.inputs}, fitting[0]))
             ranges.add({place_title(p): _cut(found[place_title(p)], cut, more, left) for p, cut in axes.items()})
         chosen = ranges.chosen(title)
-        return known | {place: chosen[place_title(place)] for place in axes}
+        measured = known | {place: chosen[place_title(place)] for place in axes}
+        return measured | {place: own for place, own in self.learned(plan.learned).items() if place in measured}
 
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
         """Return ranges that rows without padding cannot tell; here none are asked for."""

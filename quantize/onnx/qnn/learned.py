@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 from pocketbert.core.families.ranges import Range
 from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.quantize.onnx.ranges import learned_products
+from pocketbert.quantize.onnx.shared import readers
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,14 @@ class LearnedTensors:
             graph: The graph of the fp32 model.
             learned: Ranges by the weights of the product; None without any.
         """
-        readers = defaultdict(list)
-        for node in graph.node:
-            for name in node.input:
-                readers[name].append(node)
         inputs, results = dict[str, Range](), dict[str, Range]()
-        stored = {tensor.name for tensor in graph.initializer}
-        for product, at, own in learned_products(graph, learned):
+        stored, products = {tensor.name for tensor in graph.initializer}, [*learned_products(graph, learned)]
+        behind = readers(graph, {product.output[0] for product, _, _ in products})
+        for product, at, own in products:
             if own.inputs is not None:
                 inputs[product.input[at]] = own.inputs
             if own.outputs is not None:
-                results[_result(product, readers[product.output[0]], stored)] = own.outputs
+                results[_result(product, behind.get(product.output[0], []), stored)] = own.outputs
         return LearnedTensors(inputs, results)
 
 

@@ -55,10 +55,10 @@ class Writer:
         floats: set[str],
         ranges: Mapping[str, Range],
         product_bits: int,
-        inputs: Mapping[str, Range] | None = None,
+        inputs: Mapping[str, Range],
     ) -> None:
         self.graph, self._floats, self._ranges, self._bits = graph, floats, ranges, product_bits
-        self._inputs = inputs or {}
+        self._inputs = inputs
         self._stored = {t.name: t for t in graph.initializer}
         self._outputs = {o.name for o in graph.output}
         self._written: dict[str, _Written] = {}

@@ -55,17 +55,22 @@ def made(exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFacto
     return path
 
 
-def operands(path: Path, feed: Feed) -> list[NDArray[Any]]:
-    """The quantized inputs of all products."""
+def operands_of(path: Path) -> Callable[[Feed], list[NDArray[Any]]]:
+    """A function that runs a file, and returns the quantized inputs of all products."""
     model = onnx.load(path)
     names = list(dict.fromkeys(n.output[0] for n in model.graph.node if n.op_type == "QuantizeLinear"))
     for name in names:
         model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.UINT8, None))
     shown = path.with_name("shown.onnx")
     onnx.save(model, shown)
-    found = OnnxPredictor(shown, threads=1).run(feed)
     assert names
-    return [found[name] for name in names]
+    predictor = OnnxPredictor(shown, threads=1)
+
+    def run(feed: Feed) -> list[NDArray[Any]]:
+        found = predictor.run(feed)
+        return [found[name] for name in names]
+
+    return run
 
 
 def of_row(many: NDArray[Any], one: NDArray[Any], row: int, batch: tuple[int, int]) -> NDArray[Any]:
@@ -91,12 +96,12 @@ def test_batch_and_padding_change_no_answer(made: Path, exported: Callable[[str]
 
 
 def test_quantized_operands_of_a_row_are_the_same_in_a_batch(made: Path) -> None:
-    feeds, total = rows(16, seed=4), 0
+    feeds, total, operands = rows(16, seed=4), 0, operands_of(made)
+    alone = [operands(feed) for feed in feeds]
     for length in (max(f["input_ids"].shape[1] for f in feeds), 40):
-        whole = operands(made, together(feeds, length))
-        for i, feed in enumerate(feeds):
-            own = operands(made, feed)
-            padded = operands(made, together([feed], length))
+        whole = operands(together(feeds, length))
+        for i, (feed, own) in enumerate(zip(feeds, alone, strict=True)):
+            padded = operands(together([feed], length))
             for one, wide, many in zip(own, padded, whole, strict=True):
                 assert np.array_equal(of_row(wide, one, 0, (1, length)), one)
                 assert np.array_equal(of_row(many, one, i, (len(feeds), length)), one)

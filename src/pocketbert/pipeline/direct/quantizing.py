@@ -50,8 +50,8 @@ def quantize_folder(
     else:
         wanted = ["int8"] if schemes is None else schemes
         options = as_exported(model, artefacts, exported, wanted, runtimes)
-        options = replace(options, calibrate=calibrate, calibration=method, roles=roles)
-        options = replace(options, answer=_without_fits(options.answer))
+        answer = _without_fits(options.answer)
+        options = replace(options, calibrate=calibrate, calibration=method, roles=roles, answer=answer)
         problems += unread_calibration(options)
     problems += option_problems(str(model), options)
     if not exported:

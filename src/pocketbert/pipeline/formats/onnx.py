@@ -49,12 +49,6 @@ class OnnxPlace(FormatPlace):
         example = model.tokenizer.pad(rows, max(min(32, model.length), *map(len, rows)))
         onnx.export(module, model.folder.family, model.task, example, destination, model.recipe.export.opset)
 
-    def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """Choose one length for accelerators, the longest input allowed."""
-        if file.runtime is not None and file.runtime.accelerator:
-            return [length]
-        return super().lengths(recipe, file, length)
-
     def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:
         """Fix the shape of a file for an accelerator, which takes no free axes."""
         if file.runtime is not None and file.runtime.accelerator:

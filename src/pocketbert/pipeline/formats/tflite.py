@@ -62,11 +62,9 @@ class TflitePlace(FormatPlace):
         return {MEDIAPIPE_FILE: reason} if reason else {}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """Choose one length for MediaPipe, the recipe's longest, and one for accelerators, the longest input allowed."""
+        """Choose one length for MediaPipe, the recipe's longest."""
         if file.client is Client.MEDIAPIPE:
             return shorter(recipe, length)[-1:]
-        if file.runtime is not None and file.runtime.accelerator:
-            return [length]
         return super().lengths(recipe, file, length)
 
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:

@@ -14,7 +14,6 @@ from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTEN
 from pocketbert.core.compare.simulated import Simulated, write_simulated
 from pocketbert.core.families.ranges import ProductRanges, Range
 from pocketbert.core.host.progress import say
-from pocketbert.core.models.learned_ranges import read_learned
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
 from pocketbert.core.predict.readout import Matrix, run_rows, whole
 from pocketbert.core.predict.score import probabilities
@@ -87,9 +86,8 @@ def make_simulated(
             if file.format not in modules:
                 modules[file.format] = _exported(model, reference, file.format, rows)
             static = calibration() if how.static else ()
-            learned = read_learned(model.weights, file.scheme, file.runtime) if how.static else None
-            method = model.recipe.quantize.calibration
-            simulated_file = SimulatedPredictor(modules[file.format], how, static, learned, method)
+            plan = plan_of(file, calibration, model.weights, model.recipe.quantize.calibration)
+            simulated_file = SimulatedPredictor(modules[file.format], how, static, plan.learned, plan.calibration)
             answers[key] = _answers(simulated_file, model, rows)
         errors[file.path] = _error(answers[key], rows, len(golden), _score_inside(model, file))
     broken = [path for path, error in errors.items() if not np.isfinite(error)]

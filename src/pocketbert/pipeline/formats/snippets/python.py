@@ -69,7 +69,7 @@ def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     return f"""Python, with only ONNX Runtime and tokenizers, from inside this folder:
 
 ```python
-{_NO_TELEMETRY}import json, numpy as np, onnxruntime, os, tokenizers
+{_NO_TELEMETRY}import json, numpy as np, onnxruntime, tokenizers
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
 tokenizer.enable_truncation({artefacts.processing.max_length})
 options = onnxruntime.SessionOptions()
