@@ -348,10 +348,10 @@ class Run:
     @cached_property
     def confusions(self) -> list[tuple[str, str, int]]:
         """Label pairs that the packed file confuses most on eval: gold, predicted, rows."""
-        if self.task.labels is not LabelKind.NAME or "eval" not in self.data.splits:
+        rows = self.labelled.named(EVAL, self.weights) if self.task.labels is LabelKind.NAME else None
+        if rows is None:
             return []
-        (rows,), names = [s for s in self.eval_sets() if s.name == "eval"], self.data.labels.names
-        return confusions_of(run_subjects(self.exported, [default_file(self.files)])[0], rows, names)
+        return confusions_of(run_subjects(self.exported, [default_file(self.files)])[0], rows, self.data.labels.names)
 
     def report(self, destination: Path) -> ReportData:
         """Write the HTML page; return what it shows."""

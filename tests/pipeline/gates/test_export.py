@@ -13,6 +13,7 @@ import torch
 
 from pocketbert import api
 from pocketbert.benchmarks.devices import register_device, unregister_device
+from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.core.errors import GateError, InputError
 from support.counting_device import counting_device
 from support.runs import sign, undo
@@ -215,3 +216,8 @@ def test_benchmark_report_and_card_of_a_run(task: Any, run_copy: Path, tmp_path:
     assert any(title.startswith("dummy:a76: guest instructions, emulated") for title in result.header)
     assert "dummy" not in (result.phone / "README.md").read_text()
     assert str(run_copy) not in (result.phone / "benchmark.json").read_text()
+    made = BenchmarkResult.read(run_copy / "benchmark.json")
+    (told,) = made.post_processing
+    assert told.task == "text-classification"
+    assert told.variants == [v.name for v in made.variants]
+    assert len(told.wall_ms) == told.texts > 0

@@ -1,4 +1,4 @@
-"""The benchmark of a run and of its artefact folder times what becomes of the outputs."""
+"""The benchmark of an artefact folder times what becomes of the outputs; that of a run is in gates/test_export.py."""
 
 from __future__ import annotations
 
@@ -6,27 +6,15 @@ from pathlib import Path
 
 import pocketbert
 from pocketbert import api
-from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.timing.steps import PostProcessing
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.data.examples import Example
 from pocketbert.core.predict.predictor import feed
 from pocketbert.runtime.engines import EngineFile
-from support.commands import completed_run
-from support.tiny_task import Task
 
 
-def test_a_runs_benchmark_has_the_post_processing_of_its_task(task: Task, run_copy: Path) -> None:
-    completed_run(run_copy, task.recipe, "benchmark={threads: [1], runs: 10, repeats: 2, gaps_ms: []}", "--overwrite")
-    made = BenchmarkResult.read(run_copy / "benchmark.json")
-    (told,) = made.post_processing
-    assert told.task == "text-classification"
-    assert told.variants == [v.name for v in made.variants]
-    assert len(told.wall_ms) == told.texts > 0
-
-
-def test_a_folders_benchmark_has_it_too(finished: Path) -> None:
+def test_a_folders_benchmark_has_the_post_processing_of_its_task(finished: Path) -> None:
     options = BenchmarkOptions(runs=10, repeats=2, label="", profile=False, budget_s=1)
     made = api.benchmark([finished / "phone"], options)
     (told,) = made.post_processing

@@ -9,7 +9,7 @@ from pocketbert.pipeline.direct.search import Material
 from pocketbert.pipeline.formats.model_files import exported_file
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.learn.data import calibration_rows
-from pocketbert.pipeline.learn.labelled import SELECTION
+from pocketbert.pipeline.learn.labelled import EVAL, HOLDOUT, SELECTION
 from pocketbert.pipeline.run import Run
 
 
@@ -23,7 +23,7 @@ def run_material(run: Run) -> Material:
         InputError: If no row that chooses has a label, or a part of the eval rows is empty.
     """
     choosing = run.labelled.named(SELECTION, run.weights)
-    if choosing is None or not len(choosing.rows.truth):
+    if choosing is None:
         raise InputError(Problem("data.eval", "has no scored rows; what a candidate loses cannot be measured on it."))
     recipe = run.recipe
     bases = {f: exported_file(f, place_of(f).exported_scheme(recipe)) for f in recipe.export.formats}
@@ -33,7 +33,7 @@ def run_material(run: Run) -> Material:
         calibration_rows(recipe, run.data, run.exported.tokenizer),
         replace(choosing, name="rows that choose"),
         run.data,
-        sum(len(rows.rows.examples) for rows in run.eval_sets()),
+        sum(map(run.labelled.count, (EVAL, HOLDOUT))),
     )
 
 
@@ -44,7 +44,8 @@ def rows_in_words(run: Run, material: Material) -> str:
         run: The run.
         material: What the search read of it.
     """
-    scored = " and ".join(f"{len(rows.rows.examples):,} rows of {rows.name}" for rows in run.eval_sets())
+    counts = {name: run.labelled.count(name) for name in (EVAL, HOLDOUT)}
+    scored = " and ".join(f"{count:,} rows of {name}" for name, count in counts.items() if count)
     chose = len(material.choosing.rows.examples)
     return (
         f"{chose:,} rows of eval chose files and are in no score; {scored} chose nothing, and all scores are of these."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from pocketbert.core.artefacts import FILE_NAME, ConsideredStudent
@@ -13,6 +13,7 @@ from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.families import all_families, check_pruned
 from pocketbert.core.host.progress import say
 from pocketbert.core.metrics import METRICS
+from pocketbert.core.predict.score import Score
 from pocketbert.core.recipe.smaller import OWN, RecipeBudget, SmallerStudent, width_problem
 from pocketbert.core.types import Scheme
 from pocketbert.pipeline.direct.exported import run_material
@@ -60,6 +61,16 @@ class Contest:
     budget: RecipeBudget
     schemes: Sequence[Scheme]
     figures: Path
+
+    @cached_property
+    def _teacher_score(self) -> Score | None:
+        """The teacher's score on the rows that choose."""
+        return self.run.labelled.torch_score(SELECTION, self.run.path / "teacher")
+
+    @cached_property
+    def _own_score(self) -> Score | None:
+        """The own student's score on the rows that choose."""
+        return self.run.labelled.torch_score(SELECTION, self.run.weights)
 
     def hold(self, own: list[Finding]) -> tuple[list[Finding], list[ConsideredStudent]]:
         """Train and search the smaller students, and choose one of all.
@@ -116,15 +127,14 @@ class Contest:
 
     def _scored(self, run: Run, record: ConsideredStudent) -> ConsideredStudent:
         """The figures of a trained student on the rows that choose, with a note where no file of it could be inside."""
-        parameters, own = read_training(run.weights).parameters, self.run
+        parameters = read_training(run.weights).parameters
         record = record.model_copy(update={"parameters": parameters})
         score = run.labelled.torch_score(SELECTION, run.weights)
-        teacher = own.labelled.torch_score(SELECTION, own.path / "teacher")
-        gates = student_gates(score, teacher, run.recipe.verify.min_kept, "the rows that choose")
+        gates = student_gates(score, self._teacher_score, run.recipe.verify.min_kept, "the rows that choose")
         failed = [g.failure for g in gates if not g.passed]
         if failed:
             return _noted(record, f"not exported: {failed[0]}")
-        before = own.labelled.torch_score(SELECTION, own.weights)
+        before = self._own_score
         assert score is not None and before is not None, "a budget has rows that choose"
         metric, limit = METRICS[score.metric], self.budget.max_drop
         lost = metric.drop(before.value, score.value)

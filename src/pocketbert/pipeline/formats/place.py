@@ -96,7 +96,7 @@ class FormatPlace(ABC):
         return {}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """List the lengths in tokens that a file takes: those of the recipe, and the longest input allowed; for a chip this alone."""
+        """List the lengths in tokens that a file takes: those of the recipe, and the longest input allowed."""
         if file.runtime is not None and file.runtime.accelerator:
             return [length]
         return sorted({*shorter(recipe, length), length})

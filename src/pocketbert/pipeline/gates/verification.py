@@ -99,9 +99,8 @@ def told_confidence(confidence: Confidence | None) -> str:
     if confidence.unknown is None or confidence.answered is None:
         return told
     right = confidence.answered_accuracy
-    shown = "" if right is None else f", {right:.1%} of them right".replace("%", " %")
-    share = f"{confidence.answered:.1%}".replace("%", " %")
-    return f"{told}, unknown below {confidence.unknown:g}: answers {share}{shown}"
+    shown = "" if right is None else f", {right * 100:.1f} % of them right"
+    return f"{told}, unknown below {confidence.unknown:g}: answers {confidence.answered * 100:.1f} %{shown}"
 
 
 def read_verification(path: Path) -> Verification:

@@ -63,6 +63,13 @@ class LabelledRows:
             rows = replace(rows, truth=teacher_vectors(self.run / "teacher")[places])
         return EvalSet(name, head, rows)
 
+    def count(self, name: str) -> int:
+        """Count some of the rows without tokenizing them: as many as `named` returns, 0 where it returns None."""
+        split = self.data.splits.get(HOLDOUT if name == HOLDOUT else EVAL)
+        if split is None or (name == HOLDOUT and not len(split.truth)):
+            return 0
+        return len(self._places(name, split.examples))
+
     def _places(self, name: str, examples: Sequence[Example]) -> list[int]:
         """Places of the rows in their split."""
         share = self.recipe.data.selection
