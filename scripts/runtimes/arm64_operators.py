@@ -15,6 +15,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.benchmarks.devices import connect
+from pocketbert.benchmarks.devices.litert.graphs import operator_name
+from pocketbert.benchmarks.devices.protocol import Answering
 from pocketbert.benchmarks.devices.qemu.processors import DEFAULT, PROCESSORS
 from pocketbert.benchmarks.inputs import Feed, feeds
 from pocketbert.benchmarks.records import TEXT
@@ -32,6 +35,7 @@ from pocketbert.core.errors import PocketBertError
 from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Runtime
+from pocketbert.quantize.tflite.one_shape import operator_code
 from pocketbert.runtime.engines import EngineFile
 
 DIFFERENT = {"SOFTMAX to int8": 1, "GELU to int16": 1, "FULLY_CONNECTED to int16": 1}
@@ -92,12 +96,10 @@ class Compared:
 def write_copy(source: Path, destination: Path) -> list[Operator]:
     """Write a copy whose outputs are the results of all operators; the operators in their order."""
     model, schema = load_model(source.read_bytes()), tflite_schema()
-    names = {v: k for k, v in vars(schema.BuiltinOperator).items() if not k.startswith("_")}
     graph, signature = model.subgraphs[0], model.signatureDefs[0]
     outputs, made_by, out = [int(i) for i in graph.outputs], dict[int, int](), list[Operator]()
     for number, op in enumerate(graph.operators):
-        code = model.operatorCodes[op.opcodeIndex]
-        kind = names[max(int(code.builtinCode), int(code.deprecatedBuiltinCode))]
+        kind = operator_name(operator_code(model, op))
         read = sorted({made_by[int(i)] for i in op.inputs if int(i) in made_by})
         out.append(Operator(number, kind, tuple(read)))
         for index in map(int, op.outputs):
@@ -149,15 +151,12 @@ def operators_on(device: str, path: Path, inputs: Sequence[Feed]) -> list[Compar
         path: The file.
         inputs: Inputs of the file's length.
     """
-    connection = connect(device)
-    try:
-        with tempfile.TemporaryDirectory(prefix="pocketbert-operators-") as name:
-            copy = EngineFile(Path(name) / path.name, Format.TFLITE, Runtime.NPU)
-            operators, predictor = write_copy(path, copy.path), copy.open(1)
-            here = [predictor.run(feed) for feed in inputs]
-            return compare(operators, here, connection.answers(copy, inputs))  # type: ignore[attr-defined]
-    finally:
-        connection.close()
+    with closing(connect(device)) as connection, tempfile.TemporaryDirectory(prefix="pocketbert-operators-") as name:
+        assert isinstance(connection, Answering)
+        copy = EngineFile(Path(name) / path.name, Format.TFLITE, Runtime.NPU)
+        operators, predictor = write_copy(path, copy.path), copy.open(1)
+        here = [predictor.run(feed) for feed in inputs]
+        return compare(operators, here, connection.answers(copy, inputs))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -175,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if record.format is not Format.TFLITE or record.runtime is not Runtime.NPU:
                 continue
             path = folder / record.path
-            lengths = EngineFile(path, record.format, record.runtime).open(1).lengths
+            lengths = EngineFile(path, record.format, record.runtime).lengths
             tokenizer = TextTokenizer(folder, min(artefacts.processing.max_length, *lengths))
             inputs = feeds(tokenizer, SENTENCES[: given.texts], TEXT, lengths)
             print(f"{record.path} on {given.cpu}, emulated, {len(inputs)} texts")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from pocketbert.benchmarks.devices import connect
@@ -36,14 +37,12 @@ def totals(device: str, counted: Sequence[tuple[EngineFile, Feed]], inferences: 
     Returns:
         One number per file.
     """
-    connection, out = connect(device), []
-    try:
+    out = []
+    with closing(connect(device)) as connection:
         for file, feed in counted:
             burst = connection.open(file, 1).prepare([feed])
             burst(range(WARM_UP))
             out.append(round(sum(sample.guest_instructions or 0.0 for sample in burst(range(inferences)))))
-    finally:
-        connection.close()
     return out
 
 

@@ -84,15 +84,15 @@ def options() -> argparse.Namespace:
     parser.add_argument("--generations", type=int, default=5, help="processes of each engine, at least 3")
     parser.add_argument("--rounds", type=int, default=40, help="rounds of a process at each length")
     parser.add_argument("--burst", type=int, default=5, help="inferences of a turn")
-    for hidden in ("--part", "--options", "--seed"):
-        parser.add_argument(hidden, default=0 if hidden == "--seed" else "", help=argparse.SUPPRESS)
+    for hidden in ("--part", "--options"):
+        parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     """Start the processes, and print a table."""
     asked = options()
-    asked.seed = int(asked.seed)
     if asked.part:
         part(asked)
         return
@@ -105,9 +105,8 @@ def main() -> None:
     for seed in range(asked.generations):  # engine by engine in each, so that the processes of one lie apart in time
         for name in asked.engines:
             engine, settings = known[name]
-            words = [sys.executable, __file__, str(asked.first), str(asked.second), "--part", engine]
-            words += ["--options", json.dumps(settings), "--seed", str(seed), "--lengths", *map(str, asked.lengths)]
-            words += ["--rounds", str(asked.rounds), "--burst", str(asked.burst)]
+            words = [sys.executable, __file__, *sys.argv[1:], "--part", engine]
+            words += ["--options", json.dumps(settings), "--seed", str(seed)]
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise SystemExit(f"{name} does not run these files:\n{done.stderr[-1000:]}")

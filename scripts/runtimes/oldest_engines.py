@@ -21,40 +21,14 @@ from typing import Any
 import numpy as np
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "peers"))
+from engine.worker import LiteRt, OnnxRuntime
 
 PACKAGES = {"onnx": "onnxruntime", "tflite": "ai-edge-litert"}
 OLD = ("1.0.", "1.1.", "1.15.", "1.16.", "1.17.", "1.18.")
 """Versions that were built for numpy 1."""
 SAME = 0.05
 """Largest difference from the engine that is installed here, of the spread of its answers: kernels of int8 round differently."""
-
-
-def opened(path: Path) -> Any:
-    """A function that answers one row, from the engine that is installed here."""
-    if path.suffix == ".onnx":
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 4
-        options.add_session_config_entry("session.x64quantprecision", "1")  # int8 products that do not saturate
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        names = [i.name for i in session.get_inputs()]
-        return lambda row: session.run(None, {n: row[n] for n in names})[0]
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_path=str(path), num_threads=1)
-    runners = {int(k.split("_")[1]): interpreter.get_signature_runner(k) for k in interpreter.get_signature_list()}
-
-    def run(row: dict[str, Any]) -> Any:
-        length = row["input_ids"].shape[1]
-        fit = min(n for n in runners if n >= length)
-        feed = {
-            n: np.pad(row[n], ((0, 0), (0, fit - length))).astype(np.int32) for n in runners[fit].get_input_details()
-        }
-        return next(iter(runners[fit](**feed).values()))
-
-    return run
 
 
 def answer(work: Path, version: str) -> None:
@@ -65,8 +39,9 @@ def answer(work: Path, version: str) -> None:
     for path in sorted((work / "files").iterdir()):
         place = work / "answers" / f"{version} {path.name}"
         try:
-            run = opened(path)
-            np.save(f"{place}.npy", np.concatenate([np.asarray(run(row)).reshape(1, -1) for row in feeds]))
+            engine = OnnxRuntime(str(path), 1, precise=True) if path.suffix == ".onnx" else LiteRt(str(path), 1)
+            answers = [engine.run(engine.prepare(row)) for row in feeds]
+            np.save(f"{place}.npy", np.concatenate([np.asarray(found).reshape(1, -1) for found in answers]))
         except Exception as error:  # what an engine raises is what is asked
             place.with_name(f"{place.name}.txt").write_text(str(error))
 
