@@ -29,7 +29,7 @@ STEADY = 3
 """After this number of inputs of one length in a row the next one is expected to have it as well."""
 RECENT, REVIEW = 64, 16
 """How many of the last inputs of mixed lengths decide, and after how many further ones they decide anew."""
-_VERSION = 9
+_VERSION = 10
 TOLD = 32
 """Tokens of a sentence: the length that a user is told times of."""
 

@@ -14,6 +14,7 @@ from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.hardware import default_threads, machine
 from pocketbert.core.predict.predictor import Arrays
+from pocketbert.runtime.shared_weights import unsigned
 
 _DTYPES = {
     "tensor(int64)": "int64",
@@ -58,15 +59,18 @@ def _session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.Inf
     """Open a file.
 
     On processors that need `PRECISE`, ONNX Runtime 1.31 cannot open a file with it in which several products read an int8
-    weight through DequantizeLinear, as in ALBERT's files for `qnn`. Computed in fp32, these products do not saturate either.
+    weight, as in ALBERT's: it is told the same numbers in uint8. Where the products read them through DequantizeLinear, as in
+    files for `qnn`, they are computed in fp32, and do not saturate either.
     """
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception:
         if not machine().saturates:
             raise
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        content = unsigned(path)
+        if content is None:
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
+        return onnxruntime.InferenceSession(content or str(path), options, providers=["CPUExecutionProvider"])
 
 
 class OnnxPredictor:

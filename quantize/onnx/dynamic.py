@@ -14,7 +14,7 @@ from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize.onnx.left import nodes_left
 from pocketbert.quantize.onnx.rows import pack_rows
-from pocketbert.quantize.onnx.shared import straighten, unsigned
+from pocketbert.quantize.onnx.shared import straighten
 from pocketbert.quantize.onnx.tables import pack_largest
 from pocketbert.quantize.onnx.tied import retie, untie
 from pocketbert.quantize.plan import Plan
@@ -80,9 +80,9 @@ def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozense
                 nodes_to_exclude=nodes_left(model.graph, left),
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )
-    model = onnx.load(destination)
-    retie(model, ties)
-    if unsigned(model) or ties:
+    if ties:
+        model = onnx.load(destination)
+        retie(model, ties)
         onnx.save(model, destination)
 
 

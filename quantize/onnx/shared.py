@@ -6,11 +6,6 @@ from collections import defaultdict
 from collections.abc import Container
 from typing import Any
 
-import numpy as np
-
-_MIDDLE = 128
-"""The zero point of uint8 numbers that stand for int8 ones."""
-
 
 def straighten(model: Any) -> None:
     """Store weights that several Gemm nodes read turned round as they are multiplied with.
@@ -32,33 +27,6 @@ def straighten(model: Any) -> None:
         stored[name].CopyFrom(numpy_helper.from_array(turned, name))
         for node, (flag,) in zip(nodes, flags, strict=True):
             node.attribute.remove(flag)
-
-
-def unsigned(model: Any) -> bool:
-    """Store int8 weights that several integer products read as uint8 with the zero point 128: the same numbers.
-
-    Int8 products saturate on x86 processors without VNNI unless ONNX Runtime is told to make weights uint8, and it cannot
-    (1.31) where one weight has several readers.
-
-    Args:
-        model: A quantized ONNX model; changed in place.
-
-    Returns:
-        Whether there were such weights.
-    """
-    from onnx import TensorProto, numpy_helper
-
-    stored = {t.name: t for t in model.graph.initializer}
-    integers = {n: t for n, t in stored.items() if t.data_type == TensorProto.INT8}
-    moved = set()
-    for name, nodes in readers(model.graph, integers).items():
-        if len(nodes) < 2 or any(n.op_type != "MatMulInteger" or n.input[1] != name for n in nodes):
-            continue
-        moved |= {name, *(n.input[3] for n in nodes)}
-    for name in moved:
-        numbers = numpy_helper.to_array(stored[name]).astype(np.int16) + _MIDDLE
-        stored[name].CopyFrom(numpy_helper.from_array(numbers.astype(np.uint8), name))
-    return bool(moved)
 
 
 def readers(graph: Any, names: Container[str]) -> dict[str, list[Any]]:

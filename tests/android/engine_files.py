@@ -1,4 +1,4 @@
-"""Model files that engines must refuse with a message: unknown operators, damage, more memory than there is."""
+"""Model files that engines must refuse with a message: unknown operators, damage, more memory than there is. And one to open."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def write_engine_files(folder: Path) -> None:
     newer.ir_version = 99
     onnx.save(newer, folder / "newer.onnx")
     onnx.save(_greedy(), folder / "memory.onnx")
+    onnx.save(_shared(), folder / "shared.onnx")
     phone = folder.parent / "phones" / "text-classification"
     (folder / "operator.tflite").write_bytes(_with_unknown_operator((phone / "tflite" / "model.tflite").read_bytes()))
 
@@ -69,6 +70,23 @@ def _greedy() -> onnx.ModelProto:
         helper.make_node("Mul", ["largest", "size"], ["size_of_run"]),
     ]
     return _wrapped([*first, *nodes], [size])
+
+
+def _shared() -> onnx.ModelProto:
+    """A graph in which two integer products read one int8 weight: sums of every second of 64 numbers, and sums of these."""
+    weight = np.zeros((64, 64), np.int8)
+    weight[:, ::2] = 127
+    constants = {"weight": weight, "zero": np.array(0, np.int8), "scale": np.array(1 / 127, np.float32)}
+    nodes = [helper.make_node("Cast", ["input_ids"], ["x0"], to=TensorProto.FLOAT)]
+    for i, result in enumerate(("x1", "logits")):
+        nodes += [
+            helper.make_node("DynamicQuantizeLinear", [f"x{i}"], [f"q{i}", f"scale{i}", f"zero{i}"]),
+            helper.make_node("MatMulInteger", [f"q{i}", "weight", f"zero{i}", "zero"], [f"sum{i}"]),
+            helper.make_node("Cast", [f"sum{i}"], [f"float{i}"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", [f"scale{i}", "scale"], [f"both{i}"]),
+            helper.make_node("Mul", [f"float{i}", f"both{i}"], [result]),
+        ]
+    return _wrapped(nodes, [numpy_helper.from_array(value, name) for name, value in constants.items()])
 
 
 def _wrapped(nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]) -> onnx.ModelProto:

@@ -42,7 +42,12 @@ class OnnxFile:
             options.add_session_config_entry(key, value)
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, profile
-        self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        try:
+            self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception:
+            # where several products share an int8 weight, ONNX Runtime 1.31 opens a file only without this entry
+            options.add_session_config_entry("session.x64quantprecision", "0")
+            self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.version = str(library.__version__)
         self.inputs = {i.name: (i.type, list(i.shape)) for i in self._session.get_inputs()}
         fixed = {shape[1] for _, shape in self.inputs.values() if len(shape) > 1 and isinstance(shape[1], int)}

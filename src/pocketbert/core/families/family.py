@@ -182,6 +182,11 @@ class Family:
         return SEGMENTS in self.inputs
 
     @property
+    def shares_layers(self) -> bool:
+        """Whether layers that run may have the same weights."""
+        return self.stored_layers != "num_hidden_layers"
+
+    @property
     def bounds(self) -> Bounds:
         """What the family allows in config.json."""
         return Bounds(self.largest, self.smallest, self.by_layer, self.fixed, self.rotary)

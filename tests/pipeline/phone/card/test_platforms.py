@@ -57,6 +57,15 @@ def test_every_platform_has_the_file_that_the_folder_has() -> None:
     assert rows(only(Format.TFLITE))["Python"][0] == "`tflite/model_int8.tflite`"
 
 
+@pytest.mark.parametrize(("family", "there"), [("bert", True), ("albert", False)])
+def test_code_has_no_setting_with_which_the_engine_cannot_open_the_file(family: str, there: bool) -> None:
+    artefacts = only(Format.ONNX).model_copy(update={"family": family})
+    card = render_card(artefacts, facts())
+    assert ("x64quantprecision" in card) is there
+    assert ('InferenceSession("onnx/model.onnx")' in card) is not there
+    assert ("readBytes() }, options)" in card) is there
+
+
 def test_sizes_count_the_tokenizer_of_apps_that_read_it() -> None:
     big = [r.model_copy(update={"bytes": 17_577_878}) for r in CLASSIFIER.models()]
     sizes = {name: cells[1] for name, cells in rows(CLASSIFIER.model_copy(update={"files": [*big, TOKENIZER]})).items()}

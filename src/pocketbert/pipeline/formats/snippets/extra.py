@@ -1,4 +1,4 @@
-"""What clients give a file beyond the inputs of every text: sample values, and what they mean."""
+"""What the code for a file depends on by its family: inputs beyond those of every text, and settings of the engine."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def extra_inputs(artefacts: Artefacts) -> tuple[GraphInput, ...]:
     """The inputs of the folder's form; none where its files take text only."""
     forms = [f for row in all_families() if row.name == artefacts.family for f in row.forms]
     return next((f.extra for f in forms if f.name == artefacts.form), ())
+
+
+def can_be_precise(artefacts: Artefacts) -> bool:
+    """Whether ONNX Runtime's setting against saturation may be in code: 1.31 opens no file with it in which layers share weights."""
+    return not any(row.shares_layers for row in all_families() if row.name == artefacts.family)
 
 
 def width_of(record: ModelRecord, name: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.pipeline.formats.offer import has_sources
-from pocketbert.pipeline.formats.snippets.extra import comment, is_float, width_of
+from pocketbert.pipeline.formats.snippets.extra import can_be_precise, comment, is_float, width_of
 from pocketbert.pipeline.formats.snippets.parts import (
     NO_TELEMETRY,
     TEMPERED,
@@ -70,6 +70,14 @@ def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     private fun vectors(tokens: Int, width: Int) =
         OnnxTensor.createTensor(environment, arrayOf(Array(tokens) { FloatArray(width) }))
 """
+    opened = f'assets.open("{record.path}").use {{ it.readBytes() }}'
+    if can_be_precise(artefacts):
+        opened = f"{opened}, options"
+        setting = """
+        val options = OrtSession.SessionOptions()
+        options.addConfigEntry("session.x64quantprecision", "1")   // else int8 saturates on x86 without VNNI (emulators)"""
+    else:
+        setting = ""
     return f"""Kotlin, with `{ORT.rpartition(":")[0]}` ({source(artefacts)}; this project compiles and runs the code for
 classification on a desktop, not on a phone):
 
@@ -80,10 +88,8 @@ classification on a desktop, not on a phone):
 
     init {{
         Os.setenv("ORT_DISABLE_TELEMETRY", "1", true)   // {NO_TELEMETRY}
-        environment = OrtEnvironment.getEnvironment()
-        val options = OrtSession.SessionOptions()
-        options.addConfigEntry("session.x64quantprecision", "1")   // else int8 saturates on x86 without VNNI (emulators)
-        session = environment.createSession(assets.open("{record.path}").use {{ it.readBytes() }}, options)
+        environment = OrtEnvironment.getEnvironment(){setting}
+        session = environment.createSession({opened})
     }}
 
     {_signature(artefacts, record)} {{

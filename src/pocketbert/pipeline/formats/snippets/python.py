@@ -5,7 +5,13 @@ from __future__ import annotations
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.predict.tokenization import MASK_TOKENS
 from pocketbert.core.tasks import LabelKind, TaskName
-from pocketbert.pipeline.formats.snippets.extra import comment, example_columns, is_float, python_values
+from pocketbert.pipeline.formats.snippets.extra import (
+    can_be_precise,
+    comment,
+    example_columns,
+    is_float,
+    python_values,
+)
 from pocketbert.pipeline.formats.snippets.parts import (
     TEMPERED,
     UNKNOWN,
@@ -60,22 +66,27 @@ answer = model.predict([{text}])[0]
 ```"""
 
 
+_PRECISE = """options = onnxruntime.SessionOptions()
+if not (os.path.exists("/proc/cpuinfo") and "vnni" in open("/proc/cpuinfo").read()):   # int8 saturates on x86 without VNNI
+    options.add_session_config_entry("session.x64quantprecision", "1")"""
+
+
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime and tokenizers."""
     own = "".join(f', "{name}": {value}' for name, value in python_values(artefacts, record).items())
     floats = any(is_float(artefacts, name) for name in inputs(record))
     note = comment(artefacts, "#")
     kind = 'np.float32 if "float" in i.type else np.int64' if floats else "np.int64"
+    setting, options = "", ""
+    if can_be_precise(artefacts):
+        setting, options = f"{_PRECISE}\n", ", options"
     return f"""Python, with only ONNX Runtime and tokenizers, from inside this folder:
 
 ```python
 {_NO_TELEMETRY}import json, numpy as np, onnxruntime, tokenizers
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
 tokenizer.enable_truncation({artefacts.processing.max_length})
-options = onnxruntime.SessionOptions()
-if not (os.path.exists("/proc/cpuinfo") and "vnni" in open("/proc/cpuinfo").read()):   # int8 saturates on x86 without VNNI
-    options.add_session_config_entry("session.x64quantprecision", "1")
-session = onnxruntime.InferenceSession("{record.path}", options)
+{setting}session = onnxruntime.InferenceSession("{record.path}"{options})
 
 def run(e):   # int64 [1, tokens], no padding
     values = {{"input_ids": e.ids, "attention_mask": e.attention_mask, "token_type_ids": e.type_ids{own}}}{note}

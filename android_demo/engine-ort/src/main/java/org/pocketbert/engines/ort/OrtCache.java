@@ -48,8 +48,18 @@ final class OrtCache {
                 cached.delete(); // Half-written or from a broken disk; it is written anew below.
             }
         }
+        try {
+            return optimised(cached, true);
+        } catch (OrtException e) {
+            return optimised(cached, false); // ONNX Runtime 1.31 on x86: several products share an int8 weight (ALBERT).
+        }
+    }
+
+    private OrtSession optimised(File cached, boolean precise) throws OrtException {
         File unfinished = cached == null ? null : new File(cached.getPath() + ".part");
         try (OrtSession.SessionOptions settings = settings()) {
+            // Int8 products saturate on x86 without VNNI otherwise.
+            settings.addConfigEntry("session.x64quantprecision", precise ? "1" : "0");
             if (unfinished != null) {
                 settings.addConfigEntry("session.save_model_format", "ORT");
                 settings.setOptimizedModelFilePath(unfinished.getPath());
@@ -77,7 +87,6 @@ final class OrtCache {
         settings.setIntraOpNumThreads(options.threads());
         settings.setInterOpNumThreads(1);
         settings.addConfigEntry("session.intra_op.allow_spinning", "0"); // A phone's battery matters more than microseconds.
-        settings.addConfigEntry("session.x64quantprecision", "1"); // Int8 products saturate on x86 without VNNI otherwise.
         switch (options.processor()) {
             case CPU -> { }
             case GPU -> settings.addWebGPU(Map.of());

@@ -134,6 +134,19 @@ public class OrtEngineTest {
     }
 
     @Test
+    public void aFileInWhichProductsShareAWeightIsOpened() throws Exception {
+        long[] ids = new long[64];
+        for (int i = 0; i < ids.length; i += 2) {
+            ids[i] = 1; // No neighbours: their products would saturate on x86 without VNNI.
+        }
+        try (Session session = engine.open(source(FIXTURES.resolve("engines/shared.onnx")), SessionOptions.cpu(1))) {
+            float[] sums = session.run(Map.of("input_ids", new long[][] {ids})).get("logits").values();
+            assertEquals(32 * 32, sums[0], 1);
+            assertEquals(0, sums[1], 0);
+        }
+    }
+
+    @Test
     public void brokenFilesAreRefusedWithTheirReason() throws Exception {
         Map<String, Reason> reasons = Map.of(
                 "truncated.onnx", Reason.CORRUPT_FILE,
