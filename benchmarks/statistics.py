@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -237,12 +238,15 @@ def repeated_ratio(ratios: Sequence[float]) -> Ratio:
     )
 
 
+@cache
 def _order_cut(n: int) -> tuple[int, float]:
     """How many values to leave out at each end so that the rest still covers the median with 95 %."""
     # The sorted values x[k] .. x[n-1-k] miss the median with probability 2 P(Binomial(n, 1/2) <= k).
-    below, cut = 1, 0
+    below, cut, half = 1, 0, 1 << max(n - 1, 0)
+    ways = n  # binomial coefficient of n and cut + 1, each from the one before: thousands of pairs are usual
     # Whole numbers are divided: from 1024 pairs on, 2**n is too large for a float.
-    while 2 * (below + math.comb(n, cut + 1)) / 2**n <= 1 - CONFIDENCE and 2 * (cut + 1) < n:
+    while (below + ways) / half <= 1 - CONFIDENCE and 2 * (cut + 1) < n:
         cut += 1
-        below += math.comb(n, cut)
-    return cut, max(0.0, 1 - 2 * below / 2**n)
+        below += ways
+        ways = ways * (n - cut) // (cut + 1)
+    return cut, max(0.0, 1 - below / half)

@@ -54,7 +54,9 @@ def test_busy_other_cores_are_noticed_and_told(variants, texts):
         spinning = [held.enter_context(subprocess.Popen([sys.executable, "-c", SPIN])) for _ in range(cpus // 2)]
         for process in spinning:
             held.callback(process.kill)
-        options = BenchmarkOptions(runs=10, repeats=2, label="", profile=False, budget_s=1, least_s=1.0)
+        options = BenchmarkOptions(
+            threads=[1], lengths=["text"], runs=10, repeats=2, label="", profile=False, least_s=1.0
+        )
         made = benchmark(variants, texts, options)
         used = sum(sum(psutil.Process(p.pid).cpu_times()[:2]) for p in spinning)
     shares = [m.load.others for m in made.measurements]
