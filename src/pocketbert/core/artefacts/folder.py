@@ -8,13 +8,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pocketbert.core.artefacts.consistency import contradictions, list_problems
 from pocketbert.core.artefacts.records import (
     FILE_NAME,
     SCHEMA_VERSION,
     Artefacts,
     Kind,
-    contradictions,
-    list_problems,
 )
 from pocketbert.core.disk.files import check_schema, path_bytes, read_json, safe_join, sha256_path, write_json
 from pocketbert.core.errors import InputError, Problem
