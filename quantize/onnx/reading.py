@@ -48,7 +48,8 @@ def weight_types(path: Path) -> WeightTypes:
 class TensorTypes:
     """Numbers of types in ONNX (onnx.proto, TensorProto.DataType)."""
 
-    UINT8, INT8, UINT16, INT16 = 2, 3, 4, 5
+    UINT8, INT8, UINT16, INT16, INT32, INT64, BOOL = 2, 3, 4, 5, 6, 7, 9
+    COUNTS = (INT32, INT64, BOOL)
 
 
 _KINDS = {1: "float32", TensorTypes.UINT8: "int8", TensorTypes.INT8: "int8", 10: "float16"}
@@ -119,20 +120,35 @@ def _computed(graph: Any) -> dict[str, list[str]]:
     An operator computes in integers where engines fuse it with the DequantizeLinear in front of what it reads and the
     QuantizeLinear behind its result. What moves numbers and what makes no floats counts as neither.
     """
-    producers = {name: node for node in graph.node for name in node.output}
+    producers, counts = {name: node for node in graph.node for name in node.output}, _counts(graph)
     quantized = {n.input[0] for n in graph.node if n.op_type == "QuantizeLinear"}
     constants = {t.name for t in graph.initializer}
     stored = {n.output[0] for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in constants}
     out: dict[str, list[str]] = {"integers": [], "floats": []}
     for node in graph.node:
         data = [n for n in node.input if n and n not in constants and n not in stored]
-        if node.op_type in _UNCOUNTED or not data:
+        if node.op_type in _UNCOUNTED or not data or node.output[0] in counts:
             continue
         widened = [producers[n].op_type == "DequantizeLinear" for n in data if n in producers]
         if not all(widened) or node.output[0] not in quantized:
             out["floats"].append(f"{node.op_type} '{node.name}'")
         elif not stored.intersection(node.input) or node.op_type not in _READERS:
             out["integers"].append(node.op_type)
+    return out
+
+
+def _counts(graph: Any) -> set[str]:
+    """Names of whole numbers and truth values that no floats were rounded to: ids, masks, and the positions made of them."""
+    out = {t.name for t in graph.initializer if t.data_type in TensorTypes.COUNTS}
+    out |= {v.name for v in graph.input if v.type.tensor_type.elem_type in TensorTypes.COUNTS}
+    for node in graph.node:
+        told = {a.name: a.i if a.name == "to" else a.t.data_type for a in node.attribute if a.name in ("to", "value")}
+        if node.op_type in ("Cast", "Constant", "ConstantOfShape"):
+            made = told.get("to", told.get("value")) in TensorTypes.COUNTS
+        else:
+            made = node.op_type == "Shape" or all(name in out for name in node.input if name)
+        if made:
+            out.update(node.output)
     return out
 
 

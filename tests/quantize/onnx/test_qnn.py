@@ -17,12 +17,15 @@ from pocketbert.benchmarks.devices.qnn.chips import chip_of
 from pocketbert.benchmarks.devices.qnn.compiler import QnnCompiler, qnn_missing
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError
+from pocketbert.core.families import family_named
+from pocketbert.core.families.rows.common import NO_NPU_FILES
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.onnx import check_readable
 from pocketbert.quantize import weights
 from pocketbert.quantize.door import quantize, weight_types
 from pocketbert.quantize.onnx.qnn import mask, scheme
 from pocketbert.quantize.onnx.qnn.encodings import Encoding
+from pocketbert.quantize.onnx.qnn.shape import fix_shape
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.table import row_of
 from pocketbert.quantize.weights import WeightTypes
@@ -31,7 +34,9 @@ from support.exact import exact_bert
 from support.learned import learned_of
 
 SCHEMES = (Scheme.A16W8, Scheme.A8W8)
-FAMILIES = ("bert", *(pytest.param(f, marks=pytest.mark.slow) for f in ("distilbert", "roberta", "mobilebert")))
+SLOW = ("distilbert", "mobilebert", "xlm-r", "deberta", "deberta-v2", "xlm", "albert", "electra")
+FAMILIES = ("bert", "roberta", *(pytest.param(f, marks=pytest.mark.slow) for f in SLOW))
+REFUSED = ("modernbert", *(pytest.param(f, marks=pytest.mark.slow) for f in ("longformer", "xlnet")))
 WORST = {Scheme.A16W8: 0.1, Scheme.A8W8: 0.3}
 Feed = dict[str, NDArray[np.int64]]
 Made = Callable[[str, Scheme], tuple[Path, WeightTypes]]
@@ -164,6 +169,21 @@ def test_a_constant_of_1e4_in_the_mask_fails(
         quantize(exported("bert"), tmp_path / "a.onnx", plan(scheme, feeds(4)))
 
 
+@pytest.mark.parametrize("family", REFUSED)
+def test_families_whose_mask_depends_on_positions_are_refused(
+    family: str, exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    assert NO_NPU_FILES in family_named(family).limits
+    rows = [
+        {name: value for name, value in row.items() if family == "xlnet" or name != "token_type_ids"}
+        for row in feeds(4)
+    ]
+    with pytest.raises(
+        GateError, match=r"in steps that probabilities are lost in|nothing but zeros on the calibration texts"
+    ):
+        quantize(exported(family), tmp_path / "a.onnx", plan(Scheme.A16W8, rows))
+
+
 def test_a_graph_without_a_mask_is_refused(exported: Callable[[str], Path], tmp_path: Path) -> None:
     model = onnx.load(exported("bert"))
     for tensor in model.graph.initializer:
@@ -212,6 +232,23 @@ def test_the_npu_takes_the_whole_graph(scheme: Scheme, soc: str, made: Made) -> 
     assert (compiled.failed, compiled.left, compiled.partitions) == ("", [], 1)
     emulated = np.concatenate([a["logits"] for a in compiled.answers])
     assert rms_error(emulated, answers(path, rows)) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(qnn_missing()), reason=qnn_missing())
+@pytest.mark.parametrize("family", ("roberta", *SLOW))
+def test_the_npu_takes_the_whole_graph_of_every_family(family: str, made: Made) -> None:
+    path = made(family, Scheme.A16W8)[0]
+    fixed = path.with_name("fixed.onnx")
+    fixed.write_bytes(path.read_bytes())
+    fix_shape(fixed, 32)
+    predictor: Any = OnnxPredictor(fixed, threads=1)
+    rows = [padded(r, 32, 1 if family in ("roberta", "xlm-r") else 0) for r in feeds(3, seed=2)]
+    rows = [{name: row[name] for name in predictor.inputs} for row in rows]
+    compiled = QnnCompiler(chip_of("SM8650")).compile(predictor, fixed, 32, rows, 60)
+    assert (compiled.failed, compiled.left, compiled.partitions) == ("", [], 1)
+    emulated = np.concatenate([a["logits"] for a in compiled.answers])
+    assert rms_error(emulated, answers(fixed, rows)) < 0.1
 
 
 def test_an_operator_with_several_results_is_followed_in_all_of_them(
