@@ -142,9 +142,10 @@ def _counts(graph: Any) -> set[str]:
     out = {t.name for t in graph.initializer if t.data_type in TensorTypes.COUNTS}
     out |= {v.name for v in graph.input if v.type.tensor_type.elem_type in TensorTypes.COUNTS}
     for node in graph.node:
-        told = {a.name: a.i if a.name == "to" else a.t.data_type for a in node.attribute if a.name in ("to", "value")}
-        if node.op_type in ("Cast", "Constant", "ConstantOfShape"):
-            made = told.get("to", told.get("value")) in TensorTypes.COUNTS
+        if node.op_type == "Cast":
+            made = any(a.i in TensorTypes.COUNTS for a in node.attribute if a.name == "to")
+        elif node.op_type in ("Constant", "ConstantOfShape"):
+            made = any(a.t.data_type in TensorTypes.COUNTS for a in node.attribute if a.name == "value")
         else:
             made = node.op_type == "Shape" or all(name in out for name in node.input if name)
         if made:

@@ -222,16 +222,21 @@ def test_integers_hold_zero_exactly_and_clip() -> None:
     assert abs(wide.integers(np.array([0.0], np.float32))[0] - wide.zero) == 0
 
 
+def check_taken(path: Path, soc: str, rows: list[Feed]) -> None:
+    """A chip takes a file as a whole, and its emulator answers as this machine."""
+    predictor: Any = OnnxPredictor(path, threads=1)
+    feeds = [{name: row[name] for name in predictor.inputs} for row in rows]
+    compiled = QnnCompiler(chip_of(soc)).compile(predictor, path, 32, feeds, 60)
+    assert (compiled.failed, compiled.left, compiled.partitions) == ("", [], 1)
+    emulated = np.concatenate([a["logits"] for a in compiled.answers])
+    assert rms_error(emulated, answers(path, feeds)) < 0.1
+
+
 @pytest.mark.skipif(bool(qnn_missing()), reason=qnn_missing())
 @pytest.mark.parametrize("soc", ["SM8650", *(pytest.param(s, marks=pytest.mark.slow) for s in ("SM8450", "SM8750"))])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_npu_takes_the_whole_graph(scheme: Scheme, soc: str, made: Made) -> None:
-    path, rows = made("bert", scheme)[0], [padded(r, 32, 0) for r in feeds(3, seed=2)]
-    predictor: Any = OnnxPredictor(path, threads=1)
-    compiled = QnnCompiler(chip_of(soc)).compile(predictor, path, 32, rows, 60)
-    assert (compiled.failed, compiled.left, compiled.partitions) == ("", [], 1)
-    emulated = np.concatenate([a["logits"] for a in compiled.answers])
-    assert rms_error(emulated, answers(path, rows)) < 0.1
+    check_taken(made("bert", scheme)[0], soc, [padded(r, 32, 0) for r in feeds(3, seed=2)])
 
 
 @pytest.mark.slow
@@ -242,13 +247,7 @@ def test_the_npu_takes_the_whole_graph_of_every_family(family: str, made: Made) 
     fixed = path.with_name("fixed.onnx")
     fixed.write_bytes(path.read_bytes())
     fix_shape(fixed, 32)
-    predictor: Any = OnnxPredictor(fixed, threads=1)
-    rows = [padded(r, 32, 1 if family in ("roberta", "xlm-r") else 0) for r in feeds(3, seed=2)]
-    rows = [{name: row[name] for name in predictor.inputs} for row in rows]
-    compiled = QnnCompiler(chip_of("SM8650")).compile(predictor, fixed, 32, rows, 60)
-    assert (compiled.failed, compiled.left, compiled.partitions) == ("", [], 1)
-    emulated = np.concatenate([a["logits"] for a in compiled.answers])
-    assert rms_error(emulated, answers(fixed, rows)) < 0.1
+    check_taken(fixed, "SM8650", [padded(r, 32, 1 if family in ("roberta", "xlm-r") else 0) for r in feeds(3, seed=2)])
 
 
 def test_an_operator_with_several_results_is_followed_in_all_of_them(
