@@ -19,6 +19,11 @@ from pocketbert.quantize.onnx.qnn.encodings import Encoding
 DOMAIN = "com.microsoft"
 """Where 16-bit QuantizeLinear exists in opset 20; in ONNX itself it came with 21, which older phone builds do not read."""
 WIDE, NARROW = 16, 8
+ROOM = 2.0
+"""How many times wider than measured a range in 16 bits is, for rows that reach further; a step more or less costs nothing.
+
+Of 32 sentences, two of 4 tokens reached beyond what 16 others had, and their answers were off by 0.4 and 0.8 of the spread.
+"""
 LAYOUT = ("Reshape", "Transpose", "Slice", "Squeeze", "Unsqueeze", "Identity", "Gather", "Flatten", "Expand", "Split")
 """Operators that move numbers: results have the encoding of what they read."""
 
@@ -103,7 +108,7 @@ class Writer:
                     copy.input[at] = self._constant(name, WIDE).name
                 elif name in self._written:
                     copy.input[at] = self._in_bits(name, WIDE).name
-        return Encoding.fixed(node.op_type, WIDE) or Encoding.between(WIDE, *self._ranges[out])
+        return Encoding.fixed(node.op_type, WIDE) or self._measured(out, WIDE)
 
     def _product(self, copy: Any, node: Any) -> Encoding:
         """A product with a stored weight: int8 with a scale for each output channel, bias in 32 bits."""
@@ -115,7 +120,13 @@ class Writer:
         copy.input[1], scales = self._weight(node.input[1], 0 if turned else 1)
         if len(node.input) > 2:
             copy.input[2] = self._bias(node.input[2], np.float32(data.encoding.step) * scales, node.output[0])
-        return Encoding.between(bits, *self._ranges[node.output[0]])
+        return self._measured(node.output[0], bits)
+
+    def _measured(self, name: str, bits: int) -> Encoding:
+        """The integers of what an operator computes, by its range."""
+        low, high = self._ranges[name]
+        room = ROOM if bits == WIDE else 1.0
+        return Encoding.between(bits, room * low, room * high)
 
     def _norm(self, copy: Any, node: Any) -> None:
         # the compiler refuses 16-bit factors of a norm
