@@ -207,6 +207,12 @@ for _scheme, _sizes in _PALETTES.items():
                 other_tables=Wanted(reading.PALETTES[_products], dequantized=True, per_channel=False),
             ),
             _write_palettes,
-            simulation=replace(W8_SIMULATION, weights=_ROUNDINGS[_products], tables=_ROUNDINGS[_tables], halves=None),
+            simulation=replace(
+                W8_SIMULATION,
+                weights=_ROUNDINGS[_products],
+                tables=_ROUNDINGS[_tables],
+                other_tables=_ROUNDINGS[_products],
+                halves=None,
+            ),
         )
     )

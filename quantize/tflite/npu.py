@@ -3,14 +3,15 @@
 Ranges come from rows without padding, in which a mask is all ones: the tensors that only mask and segments decide get theirs
 from a row of both kinds, and none reaches below -DEPTH. With the constant 1e4 inside a range, every score is lost in one step
 of int8, and most answers are wrong. In a8w8 the sums and norms between the products have 16 bits, and so do products with
-fewer results than terms: in 8 they cost most. The factor of a norm has room for more than the rows reached: of a token whose
-numbers differ less than those of all of them it is larger, and cut to the range it made an answer wrong by a third.
+fewer results than terms: in 8 they cost most. What has 16 bits has room for more than the rows reached. The factor of a norm
+needs it most: of a token whose numbers differ less than those of all rows it is larger, and cut to their range it made an
+answer wrong by a third.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.packages.tflite import dump_model, load_model
 from pocketbert.core.types import Format, Role, Runtime, Scheme
+from pocketbert.quantize.calibration import ROOM
 from pocketbert.quantize.plan import Plan, filled
 from pocketbert.quantize.rounding import per_row, per_tensor
 from pocketbert.quantize.simulation import Simulation
@@ -41,8 +43,6 @@ DEPTH = 16.0
 """How far a mask may lower a score: what is masked has a share of e**-16 of the score at its height."""
 BELOW = 8.0
 """How far the range of masked scores reaches below the lowest score of a real token."""
-ROOM = 2.0
-"""How many times wider the range of a norm's factor is than measured; 1.5 and 4 gave the same answers."""
 MASK, SEGMENTS = "attention_mask", "token_type_ids"
 _SUMS = ("ADD", "SUB", "MUL", "DIV", "MEAN", "SUM", "RSQRT", "SQRT", "SQUARED_DIFFERENCE")
 """What norms and sums are made of."""
@@ -115,23 +115,34 @@ class _Whole(MeasuredModel):
                 out[place] = max(-DEPTH, min(0.0, float(values.min()))), max(0.0, float(values.max()))
         return out
 
-    def lowered(self, ranges: Mapping[Place, Range]) -> dict[Place, Range]:
-        """Return the ranges with room for what is masked, and for factors of norms that no row reached."""
+    def lowered(self, ranges: Mapping[Place, Range], scheme: Scheme, learned: Container[Place]) -> dict[Place, Range]:
+        """Return the ranges with room: for what is masked, and in 16 bits for what no row reached.
+
+        Args:
+            ranges: As measured.
+            scheme: The scheme of the file.
+            learned: Places whose ranges were learned, which stay as they are.
+        """
         joins = self._joins()
-        factors = {at for at, op in enumerate(self._first.operators) if self.kind(op) == "RSQRT"}
-        return {
-            place: (low - BELOW * (place[0] in joins), high * (ROOM if place[0] in factors else 1.0))
-            for place, (low, high) in ranges.items()
-        }
+        wide = set(range(len(self._first.operators))) if scheme is Scheme.A16W8 else set(self._wide(self._first))
+        out = {}
+        for place, (low, high) in ranges.items():
+            room = ROOM if place[0] in wide - self._given and place not in learned else 1.0
+            out[place] = room * low - BELOW * (place[0] in joins), room * high
+        return out
 
     def wide(self) -> list[str]:
-        """Name the results that have 16 bits in a8w8.
+        """Name the results that have 16 bits in a8w8."""
+        graph = self._model.subgraphs[-1]
+        return [_text(graph.tensors[int(graph.operators[at].outputs[0])].name) for at in self._wide(graph)]
+
+    def _wide(self, graph: Any) -> Iterator[int]:
+        """Numbers of the operators whose results have 16 bits in a8w8.
 
         Those of norms and sums, without masks and masked scores; those of products with fewer results than terms, without
         the answer; and what moves them.
         """
-        graph, kept = self._model.subgraphs[-1], self._masked | self._joins()
-        known, out, ends = set[int](), list[str](), {int(i) for i in graph.outputs}
+        kept, known, ends = self._masked | self._joins(), set[int](), {int(i) for i in graph.outputs}
         for at, op in enumerate(graph.operators):
             kind, result = self.kind(op), int(op.outputs[0])
             if at in kept or result in ends:
@@ -140,8 +151,7 @@ class _Whole(MeasuredModel):
                 known.add(result)  # floats, of which an integer is made where they are read
             elif kind in _SUMS or self._narrows(graph, op) or (kind in _LAYOUT and int(op.inputs[0]) in known):
                 known.add(result)
-                out.append(_text(graph.tensors[result].name))
-        return out
+                yield at
 
     def _narrows(self, graph: Any, op: Any) -> bool:
         """Whether an operator is a product with fewer results than terms."""
@@ -172,7 +182,8 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     model = _Whole(dump_model(loaded))
     with temporary_folder(destination.parent) as folder:
         rows = _filled(plan, TflitePredictor(source).lengths)
-        ranges = model.lowered(model.measure(rows, folder / "measured.tflite", destination.name))
+        measured = model.measure(rows, folder / "measured.tflite", destination.name)
+        ranges = model.lowered(measured, plan.scheme, model.learned(plan.learned))
         renamed = folder / "renamed.tflite"
         renamed.write_bytes(model.keep_longest())
         with quiet():

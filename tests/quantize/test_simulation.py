@@ -51,6 +51,14 @@ def test_every_scheme_in_8_bits_has_a_simulation(row: SchemeRow) -> None:
     assert (row.simulation is None) == (row.scheme is Scheme.FP16)  # files in fp16 have the least bound of all
 
 
+@pytest.mark.parametrize("row", [r for r in WRITTEN if r.weights.other_tables], ids=lambda row: row.title)
+def test_tables_that_files_store_in_another_way_are_simulated_so(row: SchemeRow) -> None:
+    assert row.simulation is not None
+    others, words = row.weights.other_tables, row.weights.tables
+    assert row.simulation.other_tables is not None
+    assert (others == words) == (row.simulation.other_tables is row.simulation.tables)
+
+
 @pytest.mark.parametrize(
     ("kind", "groups"),
     [

@@ -55,7 +55,7 @@ def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> No
         padded = replace(plan, rows=rows.padded, calibration=Calibration.MINMAX)
         ranges |= run(chain.tensors, plan=padded)
         own = LearnedTensors.of(model.graph, plan.learned)
-        Writer(model.graph, floats, ranges | own.results, product_bits, own.inputs).run()
+        Writer(model.graph, floats, ranges, product_bits, own).run()
         model.opset_import.append(helper.make_opsetid(DOMAIN, _VERSION))
         written = folder / destination.name
         onnx.save(model, written)

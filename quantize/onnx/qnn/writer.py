@@ -14,16 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.families.ranges import Range
+from pocketbert.quantize.calibration import ROOM
 from pocketbert.quantize.onnx.qnn.encodings import Encoding
+from pocketbert.quantize.onnx.qnn.learned import LearnedTensors
 
 DOMAIN = "com.microsoft"
 """Where 16-bit QuantizeLinear exists in opset 20; in ONNX itself it came with 21, which older phone builds do not read."""
 WIDE, NARROW = 16, 8
-ROOM = 2.0
-"""How many times wider than measured a range in 16 bits is, for rows that reach further; a step more or less costs nothing.
-
-Of 32 sentences, two of 4 tokens reached beyond what 16 others had, and their answers were off by 0.4 and 0.8 of the spread.
-"""
 LAYOUT = ("Reshape", "Transpose", "Slice", "Squeeze", "Unsqueeze", "Identity", "Gather", "Flatten", "Expand", "Split")
 """Operators that move numbers: results have the encoding of what they read."""
 
@@ -51,7 +48,7 @@ class Writer:
         product_bits: Bits of what stored weights are multiplied with and of the results. Products with fewer results than
             terms, as the second one of a feed-forward layer and the classifier, have 16: the largest numbers of an encoder
             come from there.
-        inputs: Ranges of tensors in 8 bits, in place of their own, where training learned them.
+        learned: Ranges that training learned; they take the place of measured ones.
     """
 
     def __init__(
@@ -60,10 +57,11 @@ class Writer:
         floats: set[str],
         ranges: Mapping[str, Range],
         product_bits: int,
-        inputs: Mapping[str, Range],
+        learned: LearnedTensors,
     ) -> None:
-        self.graph, self._floats, self._ranges, self._bits = graph, floats, ranges, product_bits
-        self._inputs = inputs
+        self.graph, self._floats, self._bits = graph, floats, product_bits
+        self._ranges = {**ranges, **learned.results}
+        self._learned = learned
         self._stored = {t.name: t for t in graph.initializer}
         self._outputs = {o.name for o in graph.output}
         self._written: dict[str, _Written] = {}
@@ -123,9 +121,9 @@ class Writer:
         return self._measured(node.output[0], bits)
 
     def _measured(self, name: str, bits: int) -> Encoding:
-        """The integers of what an operator computes, by its range."""
+        """The integers of what an operator computes."""
         low, high = self._ranges[name]
-        room = ROOM if bits == WIDE else 1.0
+        room = ROOM if bits == WIDE and name not in self._learned.results else 1.0
         return Encoding.between(bits, room * low, room * high)
 
     def _norm(self, copy: Any, node: Any) -> None:
@@ -150,7 +148,7 @@ class Writer:
         if found.encoding.bits == bits:
             return found
         if (name, bits) not in self._copies:
-            learned = self._inputs.get(name) if bits == NARROW else None
+            learned = self._learned.inputs.get(name) if bits == NARROW else None
             low, high = learned or self._ranges.get(name) or _ends(found.encoding)
             self._copies[name, bits] = self._through(
                 found.name, f"{name}_in{bits}", Encoding.between(bits, low, high), None

@@ -23,7 +23,7 @@ from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.onnx import check_readable
 from pocketbert.quantize import weights
 from pocketbert.quantize.door import quantize, weight_types
-from pocketbert.quantize.onnx.qnn import mask, scheme
+from pocketbert.quantize.onnx.qnn import mask, scheme, writer
 from pocketbert.quantize.onnx.qnn.encodings import Encoding
 from pocketbert.quantize.onnx.qnn.shape import fix_shape
 from pocketbert.quantize.plan import Plan
@@ -117,6 +117,20 @@ def test_every_float_goes_through_integers_that_opset_20_can_hold(scheme: Scheme
     assert all(u.fused and u.per_channel for u in types.uses if u.bits)
     bits = {u.bits for u in types.uses if u.bits}
     assert bits == ({16} if scheme is Scheme.A16W8 else {8, 16})
+
+
+def test_16_bits_have_room_for_texts_that_reach_further_than_the_calibration_texts(
+    exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, rows, exact = feeds(2), feeds(30, seed=1), exported("bert")
+    errors = []
+    for room in (writer.ROOM, 1.0):
+        monkeypatch.setattr(writer, "ROOM", room)
+        path = tmp_path / f"{room}.onnx"
+        quantize(exact, path, plan(Scheme.A16W8, few))
+        errors.append(rms_error(answers(path, rows), answers(exact, rows)))
+    assert errors[0] < WORST[Scheme.A16W8]
+    assert errors[0] < errors[1] / 2
 
 
 def test_learned_ranges_take_the_place_of_measured_ones(
