@@ -71,7 +71,7 @@ def row_lookup(lookup: Any, table: str, scales: str, axis: str | None = None) ->
     from onnx import TensorProto, helper
 
     indices, out = lookup.input[1], lookup.output[0]
-    codes, steps, found = f"{out}_int8", f"{out}_steps", f"{out}_row_scales"
+    codes, steps, found = f"{out}_codes", f"{out}_steps", f"{out}_row_scales"
     nodes = [
         helper.make_node("Gather", [table, indices], [codes]),
         helper.make_node("Cast", [codes], [steps], to=TensorProto.FLOAT),

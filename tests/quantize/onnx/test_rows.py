@@ -68,7 +68,7 @@ def test_the_graph_looks_up_what_was_rounded() -> None:
     ids = np.array([[4, 0, 2], [1, 1, 3]])
     np.testing.assert_array_equal(rows_of(model, ids), (codes * scales)[ids])
     assert {t.data_type for t in model.graph.initializer if len(t.dims) == 2 and t.dims[1] > 1} == {TensorProto.INT8}
-    assert scales_of_rows(model.graph) == {"rows_int8": "table_row_scales"}
+    assert scales_of_rows(model.graph) == {"rows_codes": "table_row_scales"}
 
 
 @pytest.mark.parametrize("why", ["left", "tied", "another reader"])

@@ -136,7 +136,7 @@ def behind(graph: Any, name: str) -> Iterator[str]:
         name = node.input[0]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", (*FAMILIES, "deberta"))  # whose products read rows of tables
 def test_answers_stay_near_those_of_fp32(
     family: str, made: Callable[..., Any], exported: Callable[[str], Path]
 ) -> None:
