@@ -68,6 +68,11 @@ def per_tensor(values: Tensor) -> Tensor:
     return _between(values, tuple(range(values.ndim)))
 
 
+def per_tensor_around_zero(values: Tensor) -> Tensor:
+    """Round to int8 with zero at zero, one scale for all numbers."""
+    return signed(values, values.abs().amax())
+
+
 def four_bits_in_blocks(values: Tensor) -> Tensor:
     """Round to 4 bits, 32 numbers of the last axis sharing a scale; see `pocketbert.quantize.blocks`."""
     return _in_blocks(values, 8)

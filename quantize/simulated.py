@@ -27,6 +27,9 @@ _MASKED = 8.0
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm)
 _ACTIVATIONS = (F.gelu, F.relu, F.silu, torch.relu, torch.sigmoid, torch.tanh, Tensor.tanh, Tensor.relu, *_PRODUCTS)
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+_SHARE, _TURNED = (0.0, 255 / 256), (-1.0, 127 / 128)
+_FIXED = dict.fromkeys((*_SOFTMAX, torch.sigmoid), _SHARE) | dict.fromkeys((torch.tanh, Tensor.tanh), _TURNED)
+"""Ranges that TFLite prescribes for results in 8 bits, whatever was measured."""
 
 
 class SimulatedPredictor:
@@ -223,7 +226,7 @@ class _Static(_Rounded):
         return torch.matmul(left, right)
 
     def _result(self, func: Callable[..., Tensor], *more: Any, **named: Any) -> Tensor:
-        self._here = None
+        self._here = _FIXED.get(func)
         return self._input(func(*more, **named))
 
     def _softmax(self, values: Tensor, *more: Any, **named: Any) -> Tensor:

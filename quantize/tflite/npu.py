@@ -3,9 +3,9 @@
 Ranges come from rows without padding, in which a mask is all ones: the tensors that only mask and segments decide get theirs
 from a row of both kinds, and none reaches below -DEPTH. With the constant 1e4 inside a range, every score is lost in one step
 of int8, and most answers are wrong. In a8w8 the sums and norms between the products have 16 bits, and so do products with
-fewer results than terms: in 8 they cost most. What has 16 bits has room for more than the rows reached. The factor of a norm
-needs it most: of a token whose numbers differ less than those of all rows it is larger, and cut to their range it made an
-answer wrong by a third.
+fewer results than terms: in 8 they cost most. Ranges in 16 bits have room for more than the rows reached; in a8w8 those of a
+norm's factor only, since what products read in 8 bits has the same range. Of a token whose numbers differ less than those of
+all rows this factor is larger, and cut to their range it made an answer wrong by a third.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pocketbert.core.packages.tflite import dump_model, load_model
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.calibration import ROOM
 from pocketbert.quantize.plan import Plan, filled
-from pocketbert.quantize.rounding import per_row, per_tensor
+from pocketbert.quantize.rounding import per_row, per_tensor_around_zero
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, register_scheme
 from pocketbert.quantize.tflite.graph import TfliteGraph
@@ -116,33 +116,29 @@ class _Whole(MeasuredModel):
         return out
 
     def lowered(self, ranges: Mapping[Place, Range], scheme: Scheme, learned: Container[Place]) -> dict[Place, Range]:
-        """Return the ranges with room: for what is masked, and in 16 bits for what no row reached.
+        """Return the ranges with room for what is masked, and in 16 bits for what no row reached.
 
         Args:
             ranges: As measured.
             scheme: The scheme of the file.
             learned: Places whose ranges were learned, which stay as they are.
         """
-        joins = self._joins()
-        wide = set(range(len(self._first.operators))) if scheme is Scheme.A16W8 else set(self._wide(self._first))
-        out = {}
+        joins, out = self._joins(), {}
         for place, (low, high) in ranges.items():
-            room = ROOM if place[0] in wide - self._given and place not in learned else 1.0
-            out[place] = room * low - BELOW * (place[0] in joins), room * high
+            at = place[0]
+            wide = scheme is Scheme.A16W8 or self.kind(self._first.operators[at]) == "RSQRT"
+            room = ROOM if wide and at not in self._given and place not in learned else 1.0
+            out[place] = room * low - BELOW * (at in joins), room * high
         return out
 
     def wide(self) -> list[str]:
-        """Name the results that have 16 bits in a8w8."""
-        graph = self._model.subgraphs[-1]
-        return [_text(graph.tensors[int(graph.operators[at].outputs[0])].name) for at in self._wide(graph)]
-
-    def _wide(self, graph: Any) -> Iterator[int]:
-        """Numbers of the operators whose results have 16 bits in a8w8.
+        """Name the results that have 16 bits in a8w8.
 
         Those of norms and sums, without masks and masked scores; those of products with fewer results than terms, without
         the answer; and what moves them.
         """
-        kept, known, ends = self._masked | self._joins(), set[int](), {int(i) for i in graph.outputs}
+        graph, kept = self._model.subgraphs[-1], self._masked | self._joins()
+        known, out, ends = set[int](), list[str](), {int(i) for i in graph.outputs}
         for at, op in enumerate(graph.operators):
             kind, result = self.kind(op), int(op.outputs[0])
             if at in kept or result in ends:
@@ -151,7 +147,8 @@ class _Whole(MeasuredModel):
                 known.add(result)  # floats, of which an integer is made where they are read
             elif kind in _SUMS or self._narrows(graph, op) or (kind in _LAYOUT and int(op.inputs[0]) in known):
                 known.add(result)
-                yield at
+                out.append(_text(graph.tensors[result].name))
+        return out
 
     def _narrows(self, graph: Any, op: Any) -> bool:
         """Whether an operator is a product with fewer results than terms."""
@@ -263,7 +260,7 @@ def _register(scheme: Scheme, bits: int, simulation: Simulation) -> None:
 
 
 # what 16 bits round away is not simulated: less than the weights' rounding on the trained models that were tried
-_WEIGHTS = Simulation(weights=per_row, tables=per_tensor, fixed_positions=True, fills=True)
+_WEIGHTS = Simulation(weights=per_row, tables=per_tensor_around_zero, fixed_positions=True, fills=True)
 _register(Scheme.A16W8, 16, _WEIGHTS)
 _register(
     Scheme.A8W8, 8, replace(_WEIGHTS, static=True, outputs=True, results=True, narrowing=False, shared_inputs=True)
