@@ -24,6 +24,8 @@ from pocketbert.quantize.simulation import ModulePredictor, Simulation
 
 _MASKED = 8.0
 """How far the range of masked scores reaches below the lowest score."""
+_FAR = -1e3
+"""Scores below are masked: keys outside of a window are in rows without padding, too."""
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm)
 _ACTIVATIONS = (F.gelu, F.relu, F.silu, torch.relu, torch.sigmoid, torch.tanh, Tensor.tanh, Tensor.relu, *_PRODUCTS)
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
@@ -230,7 +232,7 @@ class _Static(_Rounded):
         return self._input(func(*more, **named))
 
     def _softmax(self, values: Tensor, *more: Any, **named: Any) -> Tensor:
-        low, high = self._range(values)
+        low, high = self._range(values[values > _FAR])
         scores = values if self.measuring else rounding.unsigned(values, low - _MASKED, high)
         return self._result(F.softmax, scores, *more, **named)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.onnx.rows import scales_of_rows
+from pocketbert.quantize.onnx.sizes import from_sizes
 from pocketbert.quantize.onnx.tables import PackedLookup, packed_lookups
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.weights import COARSEST, ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
@@ -118,9 +119,10 @@ def _computed(graph: Any) -> dict[str, list[str]]:
     """Operators between integers and with floats, as `WeightTypes` names them; products with weights and lookups are neither.
 
     An operator computes in integers where engines fuse it with the DequantizeLinear in front of what it reads and the
-    QuantizeLinear behind its result. What moves numbers and what makes no floats counts as neither.
+    QuantizeLinear behind its result. What moves numbers, what makes no floats and what becomes a constant once the length is
+    fixed counts as neither.
     """
-    producers, counts = {name: node for node in graph.node for name in node.output}, _counts(graph)
+    producers, counts = {name: node for node in graph.node for name in node.output}, _counts(graph) | from_sizes(graph)
     quantized = {n.input[0] for n in graph.node if n.op_type == "QuantizeLinear"}
     constants = {t.name for t in graph.initializer}
     stored = {n.output[0] for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in constants}

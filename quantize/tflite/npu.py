@@ -31,6 +31,7 @@ from pocketbert.quantize.rounding import per_row, per_tensor_around_zero
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, register_scheme
 from pocketbert.quantize.tflite.graph import TfliteGraph
+from pocketbert.quantize.tflite.left import leave
 from pocketbert.quantize.tflite.one_shape import RankLeveller, keep_longest
 from pocketbert.quantize.tflite.static import MeasuredModel, Place, place_title
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
@@ -43,8 +44,11 @@ DEPTH = 16.0
 """How far a mask may lower a score: what is masked has a share of e**-16 of the score at its height."""
 BELOW = 8.0
 """How far the range of masked scores reaches below the lowest score of a real token."""
-MASK, SEGMENTS = "attention_mask", "token_type_ids"
-_SUMS = ("ADD", "SUB", "MUL", "DIV", "MEAN", "SUM", "RSQRT", "SQRT", "SQUARED_DIFFERENCE")
+IDS, MASK, SEGMENTS = "input_ids", "attention_mask", "token_type_ids"
+_SUMS = (
+    *("ADD", "SUB", "MUL", "DIV", "MEAN", "SUM", "RSQRT", "SQRT", "SQUARED_DIFFERENCE"),
+    *("ABS", "REDUCE_MAX", "MAXIMUM"),
+)
 """What norms and sums are made of."""
 _LAYOUT = ("RESHAPE", "TRANSPOSE", "SLICE", "STRIDED_SLICE", "PAD", "PADV2", "CONCATENATION")
 """What moves numbers: in the bits that they have."""
@@ -71,19 +75,22 @@ class _Whole(MeasuredModel):
         signature = self._model.signatureDefs[0]
         self._first = self._model.subgraphs[signature.subgraphIndex]
         self._ends = {_text(i.name): int(i.tensorIndex) for i in signature.inputs}
-        self._masked = self._decided_by(MASK)
+        # Longformer finds the end of a question by its id
+        self._masked = self._decided_by(MASK) | self._decided_by(MASK, IDS, without=("EMBEDDING_LOOKUP",))
         self._given = self._masked | self._decided_by(SEGMENTS)
+        # XLM multiplies states with the mask, which takes them no further down
+        self._joins = self._read_with(self._masked, ("ADD", "SUB"))
 
     def _places(self, graph: Any) -> Iterator[tuple[Place, int]]:
         """Results only: everything that an operator reads is one, or stored."""
         return ((place, index) for place, index in super()._places(graph) if not place[1])
 
-    def _decided_by(self, name: str) -> set[int]:
-        """Numbers of the operators whose result depends on one input of the graph and nothing else."""
-        known, out = {self._ends[name]} if name in self._ends else set(), set()
+    def _decided_by(self, *names: str, without: Container[str] = ()) -> set[int]:
+        """Numbers of the operators whose result depends on some inputs of the graph and nothing else, without some kinds."""
+        known, out = {self._ends[name] for name in names if name in self._ends}, set()
         for at, op in enumerate(self._first.operators):
             read = [int(i) for i in op.inputs if i >= 0 and not self._stored(int(i))]
-            if read and all(i in known for i in read):
+            if read and all(i in known for i in read) and self.kind(op) not in without:
                 known |= {int(i) for i in op.outputs}
                 out.add(at)
         return out
@@ -92,27 +99,37 @@ class _Whole(MeasuredModel):
         data = self._model.buffers[self._first.tensors[index].buffer].data
         return data is not None and len(data) > 0
 
-    def _joins(self) -> set[int]:
-        """Numbers of the operators that add a mask to scores."""
-        masks = {int(i) for at in self._masked for i in self._first.operators[at].outputs}
-        operators = enumerate(self._first.operators)
-        reading = {at: op for at, op in operators if at not in self._masked and any(int(i) in masks for i in op.inputs)}
-        # XLM multiplies states with the mask, which takes them no further down
-        return {at for at, op in reading.items() if self.kind(op) in ("ADD", "SUB")}
+    def copied(self) -> dict[Place, Place]:
+        """Return the places of masked scores, with those of the scores, and of numbers that masks and segments leave or remove.
+
+        Of scores the mask is in no range then. Where no calibration text has two segments, their products are nothing but zeros.
+        """
+        return self._joins | self._read_with(self._given, ("MUL",))
+
+    def _read_with(self, given: set[int], kinds: Sequence[str]) -> dict[Place, Place]:
+        """The results of operators of some kinds that read one of given results and another one; the place of the other."""
+        made = {int(i): (at, False, n) for at, op in enumerate(self._first.operators) for n, i in enumerate(op.outputs)}
+        out = {}
+        for at, op in enumerate(self._first.operators):
+            read = [made[int(i)] for i in op.inputs if int(i) in made]
+            others = [place for place in read if place[0] not in given]
+            if at not in given and self.kind(op) in kinds and len(others) == 1 < len(read):
+                out[at, False, 0] = others[0]
+        return out
 
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
-        """Return the ranges of masks and segments, from a row that has zeros and ones of both."""
-        length = predictor.lengths[0]
-        row = {name: np.zeros((1, length), np.int64) for name in predictor.inputs}
-        for name in (MASK, SEGMENTS):
-            if name in row:
-                row[name][0, ::2] = 1
-        found = predictor.run(row)
-        out = {}
-        for place, _ in self._places(self._first):
-            if place[0] in self._given:
+        """Return the ranges of masks, segments and places, from rows of the final length: with much padding, some and none."""
+        out = {place: (0.0, 0.0) for place, _ in self._places(self._first) if place[0] in self._given}
+        at = np.arange(max(predictor.lengths))
+        # XLNet has no table of segments, and a third one for its first token
+        kinds = {self.kind(self._first.operators[i]) for i in self._given - self._masked}
+        segments = at % (2 if "EMBEDDING_LOOKUP" in kinds else 3)
+        for mask in (at < 1, at % 2, at >= 0):
+            row = {MASK: mask, SEGMENTS: segments}
+            found = predictor.run({n: np.asarray(row.get(n, at * 0), np.int64)[None] for n in predictor.inputs})
+            for place, (low, high) in out.items():
                 values = found[place_title(place)]
-                out[place] = max(-DEPTH, min(0.0, float(values.min()))), max(0.0, float(values.max()))
+                out[place] = max(-DEPTH, min(low, float(values.min()))), max(high, float(values.max()))
         return out
 
     def lowered(self, ranges: Mapping[Place, Range], scheme: Scheme, learned: Container[Place]) -> dict[Place, Range]:
@@ -123,31 +140,52 @@ class _Whole(MeasuredModel):
             scheme: The scheme of the file.
             learned: Places whose ranges were learned, which stay as they are.
         """
-        joins, out = self._joins(), {}
+        out = {}
         for place, (low, high) in ranges.items():
-            at = place[0]
-            wide = scheme is Scheme.A16W8 or self.kind(self._first.operators[at]) == "RSQRT"
-            room = ROOM if wide and at not in self._given and place not in learned else 1.0
-            out[place] = room * low - BELOW * (at in joins), room * high
+            wide = scheme is Scheme.A16W8 or self.kind(self._first.operators[place[0]]) == "RSQRT"
+            room = ROOM if wide and place[0] not in self._given and place not in learned else 1.0
+            out[place] = room * low - BELOW * (place in self._joins), room * high
         return out
 
     def wide(self) -> list[str]:
         """Name the results that have 16 bits in a8w8.
 
-        Those of norms and sums, without masks and masked scores; those of products with fewer results than terms, without
-        the answer; and what moves them.
+        Those of norms and sums, without masks and masked scores; those of products with fewer results than terms; and what
+        moves them.
         """
-        graph, kept = self._model.subgraphs[-1], self._masked | self._joins()
-        known, out, ends = set[int](), list[str](), {int(i) for i in graph.outputs}
+        graph = self._model.subgraphs[-1]
+        kept = self._of_masks(graph).union(at for at, _, _ in self._joins)
+        known, out = set[int](), list[str]()
         for at, op in enumerate(graph.operators):
             kind, result = self.kind(op), int(op.outputs[0])
-            if at in kept or result in ends:
+            if at in kept:
                 continue
             if kind == "EMBEDDING_LOOKUP":
                 known.add(result)  # floats, of which an integer is made where they are read
             elif kind in _SUMS or self._narrows(graph, op) or (kind in _LAYOUT and int(op.inputs[0]) in known):
                 known.add(result)
                 out.append(_text(graph.tensors[result].name))
+        return out
+
+    def counted(self) -> list[str]:
+        """Name the results of which a mask is made, where the graph counts places or compares them; these stay floats.
+
+        LiteRT counts in floats only. Of two neighbours' rounded places one does not know which are the same, and the constant
+        of the mask makes much of little.
+        """
+        graph = self._model.subgraphs[-1]
+        operators = [graph.operators[at] for at in self._of_masks(graph)]
+        if not {self.kind(op) for op in operators}.intersection(("CUMSUM", "ABS")):
+            return []
+        return [_text(graph.tensors[int(op.outputs[0])].name) for op in operators]
+
+    def _of_masks(self, graph: Any) -> set[int]:
+        """Numbers of the operators that make what is added to scores."""
+        wanted, out = {int(i) for at, _, _ in self._joins for i in graph.operators[at].inputs}, set[int]()
+        for at in sorted(self._masked, reverse=True):
+            if wanted.intersection(int(i) for i in graph.operators[at].outputs):
+                wanted.update(int(i) for i in graph.operators[at].inputs)
+                out.add(at)
         return out
 
     def _narrows(self, graph: Any, op: Any) -> bool:
@@ -187,7 +225,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
             from ai_edge_quantizer.quantizer import Quantizer
 
             quantizer = Quantizer(str(renamed))
-            quantizer.load_quantization_recipe(_recipe(plan.scheme, model.wide()))
+            quantizer.load_quantization_recipe(_recipe(plan.scheme, model.wide(), model.counted()))
             content = bytes(quantizer.quantize(model.statistics(ranges)).quantized_model)
     destination.write_bytes(content)
 
@@ -214,7 +252,7 @@ def _refuse_tied(source: Path) -> None:
         )
 
 
-def _recipe(scheme: Scheme, wide: Sequence[str]) -> ModelQuantizationRecipe:
+def _recipe(scheme: Scheme, wide: Sequence[str], floats: Sequence[str]) -> ModelQuantizationRecipe:
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import QuantGranularity, TFLOperationName
     from ai_edge_quantizer.recipe_manager import RecipeManager
@@ -224,10 +262,12 @@ def _recipe(scheme: Scheme, wide: Sequence[str]) -> ModelQuantizationRecipe:
     manager.add_static_config(".*", every, activation_num_bits=bits, weight_num_bits=8)
     lookup = TFLOperationName.EMBEDDING_LOOKUP
     manager.add_dynamic_config(".*", lookup, num_bits=8, granularity=QuantGranularity.TENSORWISE)
-    # answers stay fp32, as those of every other file: no client has to know a scale
-    manager.add_quantization_config(".*", TFLOperationName.OUTPUT, algorithm_key=AlgorithmName.NO_QUANTIZE)
     for name in wide if scheme is Scheme.A8W8 else ():
         manager.add_static_config(f"{name}.*", every, activation_num_bits=16, weight_num_bits=8)
+    leave(manager, floats)
+    # answers stay fp32, as those of every other file: no client has to know a scale; the pattern is another one than that of
+    # all operators, as the settings of one pattern count from where it came first
+    manager.add_quantization_config("(.*)", TFLOperationName.OUTPUT, algorithm_key=AlgorithmName.NO_QUANTIZE)
     return manager.get_quantization_recipe()
 
 

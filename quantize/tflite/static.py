@@ -141,8 +141,8 @@ class MeasuredModel:
         predictor = TflitePredictor(path)
         graphs = {self._length(s): self._model.subgraphs[s.subgraphIndex] for s in self._model.signatureDefs}
         axes = _token_axes({n: self._shapes(graph) for n, graph in graphs.items()})
-        known = self.known_ranges(predictor)
-        axes = {place: axis for place, axis in axes.items() if place not in known}
+        known, copied = self.known_ranges(predictor), self.copied()
+        axes = {place: axis for place, axis in axes.items() if place not in known and place not in copied}
         ranges, padding = Ranges(map(place_title, axes), plan.calibration, plan.steps), Padding(0, plan.padding_side)
         for row in plan.rows() if plan.rows is not None else ():
             tokens = row[predictor.inputs[0]].shape[1]
@@ -154,10 +154,16 @@ class MeasuredModel:
             ranges.add({place_title(p): _cut(found[place_title(p)], cut, more, left) for p, cut in axes.items()})
         chosen = ranges.chosen(title)
         measured = known | {place: chosen[place_title(place)] for place in axes}
+        for place in sorted(copied):  # in the order of operators: one may be a copy of another
+            measured[place] = measured[copied[place]]
         return measured | {place: own for place, own in self.learned(plan.learned).items() if place in measured}
 
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
         """Return ranges that rows without padding cannot tell; here none are asked for."""
+        return {}
+
+    def copied(self) -> dict[Place, Place]:
+        """Return places whose range is that of another place; here none."""
         return {}
 
     def learned(self, learned: LearnedRanges | None) -> dict[Place, Range]:

@@ -33,6 +33,11 @@ class Encoding:
         return cls(bits, step, int(np.clip(round(-low / step), 0, top)))
 
     @classmethod
+    def counts(cls) -> Encoding:
+        """Make the encoding of whole numbers from -4096 to 4095, each of which is exact in 16 bits."""
+        return cls(16, 2.0**-3, 1 << 15)
+
+    @classmethod
     def of(cls, bits: int, values: NDArray[np.floating]) -> Encoding:
         """Make the encoding of constants; factors such as 1, 2 and 4 are exact in a step that is a power of two."""
         low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)

@@ -1,7 +1,8 @@
 """The attention mask in whole-graph integers: its constant of 1e4 becomes one that leaves attention scores their steps.
 
 A score plus a mask of -1e4 needs a range of 1e4. In 8 bits its steps are 39 wide and no score is left of it; in 16 bits they
-are 0.15 wide. The mask has to lose by a margin against every score and need not lose by 1e4.
+are 0.15 wide. The mask has to lose by a margin against every score and need not lose by 1e4. What it is made of, zeros and
+ones, places and distances, are whole numbers of any text's length: they have steps of their own, and no range is measured.
 """
 
 from __future__ import annotations
@@ -10,58 +11,69 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.errors import GateError
 from pocketbert.core.families.ranges import Range
+from pocketbert.quantize.onnx.sizes import from_sizes, reads_matrix
 
-INPUT = "attention_mask"
-_LARGE = -1e3
-"""Constants at most this are the mask's."""
+INPUTS = frozenset(("attention_mask", "token_type_ids", "input_ids"))
+_LARGE = 1e3
+"""Constants of at least this size are the mask's."""
 _MARGIN = 16.0
 """By how much a masked score is below every other one: a masked token gets at most exp(-16) = 1e-7 of another's probability."""
+_MOVED = ("Unsqueeze", "Squeeze", "Reshape", "Transpose", "Slice", "Expand", "Concat", "Split", "Identity", "Gather")
+_WHOLE = ("Cast", "Range", "Add", "Sub", "Mul", "Abs", "Neg", "Clip", "CumSum", "ReduceSum", "Min", "Max", *_MOVED)
+"""Operators that make whole numbers of whole numbers."""
 
 
 class MaskChain:
-    """The part of a graph that is computed from the attention mask only.
+    """The part of a graph that is computed from masks, segments, ids and places, without tables and weights.
 
     Args:
         graph: An ONNX graph, which `lower` changes.
-        floats: Names of its float tensors.
+        floats: Names of its computed float tensors.
 
     Attributes:
-        tensors: Float tensors of that part.
-        sums: Scores plus mask.
+        counts: Float tensors of that part which are whole numbers.
+        masks: Float tensors of that part which the constant is in.
+        sums: Scores plus mask; the scores of each.
+        products: Numbers times a count, such as states times the mask; these numbers.
     """
 
     def __init__(self, graph: Any, floats: set[str]) -> None:
-        from onnx import numpy_helper
-
         self._stored = {t.name: t for t in graph.initializer}
-        inside, large = {INPUT}, set[str]()
-        self.sums: list[str] = []
+        self._floats = floats
         self._constants: list[Any] = []
+        self.sums: dict[str, str] = {}
+        self.products: dict[str, str] = {}
+        sizes, inside, whole, large = from_sizes(graph), set(INPUTS), set[str](), set[str]()
         for node in graph.node:
-            data = [n for n in node.input if n and n not in self._stored]
-            if data and inside.issuperset(data):
+            if node.op_type in _WHOLE and all(self._is_whole(n, whole) for n in node.input if n):
+                whole.update(node.output)
+            data = [n for n in node.input if n and n not in self._stored and n not in sizes]
+            if data and inside.issuperset(data) and not reads_matrix(graph, node):
                 inside.update(node.output)
-                own = [self._stored[n] for n in node.input if n in self._stored and self._stored[n].data_type == 1]
-                found = [t for t in own if np.min(numpy_helper.to_array(t)) <= _LARGE]
+                found = [self._stored[n] for n in node.input if self._is_large(n)]
                 self._constants += found
                 if found or large.intersection(node.input):
                     large.update(node.output)
-            elif large.intersection(node.input):
-                self.sums += node.output if node.op_type == "Add" else ()
-        self.tensors = [n for node in graph.node for n in node.output if n in inside and n in floats]
+            elif node.op_type == "Add" and large.intersection(node.input):
+                self.sums[node.output[0]] = next(n for n in node.input if n not in large)
+            elif node.op_type == "Mul" and len(known := inside & floats & set(node.input)) == 1:
+                self.products[node.output[0]] = next(n for n in node.input if n not in known)
+        self.masks = large & floats
+        self.counts = (inside & whole & floats) - large
 
     def lower(self, ranges: Mapping[str, Range], title: str) -> dict[str, Range]:
         """Set the constant to the least that does its work.
 
         Args:
-            ranges: Of the sums, measured without padding.
+            ranges: Of scores, and of numbers that counts are multiplied with.
             title: The file, which errors name.
 
         Returns:
-            The ranges of the sums with padding.
+            These ranges, and those of the masks, the sums and the products.
 
         Raises:
             GateError: If there is no such constant, or no sum with it.
@@ -75,8 +87,29 @@ class MaskChain:
                     "written in integers; make another scheme for this model."
                 ]
             )
-        least = max(ranges[n][1] - ranges[n][0] for n in self.sums) + _MARGIN
+        # where no text has two segments, products with them are nothing but zeros, which would be no range
+        known = {**ranges}
+        for name, own in self.products.items():
+            known[name] = known[own]
+        least = max(known[n][1] - known[n][0] for n in self.sums.values()) + _MARGIN
         for tensor in self._constants:
-            value = np.maximum(numpy_helper.to_array(tensor), np.float32(-least))
+            value = np.clip(self._value(tensor), np.float32(-least), np.float32(least))
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
-        return {n: (ranges[n][0] - least, ranges[n][1]) for n in self.sums}
+        lowered = {name: (known[own][0] - least, known[own][1]) for name, own in self.sums.items()}
+        return known | dict.fromkeys(self.masks, (-least, 0.0)) | lowered
+
+    def _is_whole(self, name: str, known: set[str]) -> bool:
+        if name not in self._stored:
+            return name in known or name not in self._floats
+        value = self._value(self._stored[name])
+        return bool(value.dtype.kind != "f" or np.array_equal(value, np.rint(value)))
+
+    def _is_large(self, name: str) -> bool:
+        tensor = self._stored.get(name)
+        return tensor is not None and tensor.data_type == 1 and float(np.abs(self._value(tensor)).max()) >= _LARGE
+
+    @staticmethod
+    def _value(tensor: Any) -> NDArray[Any]:
+        from onnx import numpy_helper
+
+        return np.asarray(numpy_helper.to_array(tensor))

@@ -6,23 +6,20 @@ between operators are uint16. a8w8 has uint8 around products with stored weights
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
-from pocketbert.core.types import Calibration, Format, Role, Runtime, Scheme
+from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.onnx.dynamic import load_plain
 from pocketbert.quantize.onnx.qnn.learned import LearnedTensors
-from pocketbert.quantize.onnx.qnn.mask import INPUT, MaskChain
+from pocketbert.quantize.onnx.qnn.mask import MaskChain
 from pocketbert.quantize.onnx.qnn.writer import DOMAIN, NARROW, WIDE, Writer
 from pocketbert.quantize.onnx.ranges import measure
-from pocketbert.quantize.plan import Plan, Rows
+from pocketbert.quantize.onnx.sizes import from_sizes, read_elsewhere
+from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import per_row, per_tensor
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, register_scheme
@@ -44,41 +41,20 @@ def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> No
     import onnx
     from onnx import helper
 
-    floats = _floats(model)
-    chain = MaskChain(model.graph, floats)
-    rows = _Kept(plan)
+    every, sizes = _floats(model), from_sizes(model.graph)
+    chain, floats = MaskChain(model.graph, every), every - sizes
+    constants = [n for n in read_elsewhere(model.graph, sizes) if n in every]
     with temporary_folder(destination.parent) as folder:
-        run = partial(measure, model, path=folder / "measured.onnx", title=destination.name)
-        data = [n for node in model.graph.node for n in node.output if n in floats.difference(chain.tensors)]
-        ranges = run(data, plan=replace(plan, rows=rows))
-        ranges |= chain.lower(ranges, destination.name)
-        padded = replace(plan, rows=rows.padded, calibration=Calibration.MINMAX)
-        ranges |= run(chain.tensors, plan=padded)
+        known = chain.counts.union(chain.masks, chain.sums, chain.products)
+        names = [n for node in model.graph.node for n in node.output if n in floats.union(constants) - known]
+        ranges = measure(model, names, plan, folder / "measured.onnx", destination.name)
+        ranges = chain.lower(ranges, destination.name)
         own = LearnedTensors.of(model.graph, plan.learned)
-        Writer(model.graph, floats, ranges, product_bits, own).run()
+        Writer(model.graph, floats, constants, chain.counts, ranges, product_bits, own).run()
         model.opset_import.append(helper.make_opsetid(DOMAIN, _VERSION))
         written = folder / destination.name
         onnx.save(model, written)
         replace_file(written, destination)
-
-
-class _Kept:
-    """The rows of a plan; keeps the first, which is measured a second time with padding."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._rows = plan.rows
-        self._first: Mapping[str, NDArray[Any]] = {}
-
-    def __call__(self) -> Iterable[Mapping[str, NDArray[np.int64]]]:
-        for row in self._rows() if self._rows is not None else ():
-            self._first = self._first or row
-            yield row
-
-    def padded(self) -> Rows:
-        """Return one row whose last token is padding: the mask is nothing but zeros without."""
-        mask = self._first[INPUT].copy()
-        mask[:, -1] = 0
-        return [{**self._first, INPUT: mask}]
 
 
 def _floats(model: Any) -> set[str]:

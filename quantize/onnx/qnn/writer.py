@@ -6,7 +6,7 @@ integers in the compiler. A tensor that one reader wants in 8 bits and another o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,10 @@ class Writer:
 
     Args:
         graph: The graph, with fp32 numbers; changed by `run`.
-        floats: Names of its computed float tensors.
-        ranges: Of each of them.
+        floats: Names of its computed float tensors, without those that become constants once the length is fixed.
+        constants: Names of float tensors that become constants, where an operator with another result reads them.
+        counts: Names of float tensors that are whole numbers.
+        ranges: Of all others.
         product_bits: Bits of what stored weights are multiplied with and of the results. Products with fewer results than
             terms, as the second one of a feed-forward layer and the classifier, have 16: the largest numbers of an encoder
             come from there.
@@ -55,11 +57,14 @@ class Writer:
         self,
         graph: Any,
         floats: set[str],
+        constants: Container[str],
+        counts: Container[str],
         ranges: Mapping[str, Range],
         product_bits: int,
         learned: LearnedTensors,
     ) -> None:
         self.graph, self._floats, self._bits = graph, floats, product_bits
+        self._later, self._counts = constants, counts
         self._ranges = {**ranges, **learned.results}
         self._learned = learned
         self._stored = {t.name: t for t in graph.initializer}
@@ -78,6 +83,8 @@ class Writer:
             self._nodes.append(copy)
             if encoding is not None:
                 self._result(copy, encoding)
+            for name in (n for n in node.output if n in self._later):
+                self._written[name] = self._through(name, name, self._measured(name, WIDE), None)
         read = {n for node in self._nodes for n in node.input} | self._outputs
         stored = [t for t in self.graph.initializer if t.name in read]
         for field, values in ((self.graph.node, self._nodes), (self.graph.initializer, stored)):
@@ -89,7 +96,8 @@ class Writer:
         out = node.output[0]
         if out not in self._floats:
             for at, name in enumerate(node.input):  # such as Shape
-                copy.input[at] = self._written[name].name if name in self._written else name
+                kept = name in self._later or name not in self._written
+                copy.input[at] = name if kept else self._written[name].name
             return None
         if node.op_type in LAYOUT:
             source = self._constant(node.input[0], NARROW) if self._is_constant(node.input[0]) else None
@@ -106,6 +114,9 @@ class Writer:
                     copy.input[at] = self._constant(name, WIDE).name
                 elif name in self._written:
                     copy.input[at] = self._in_bits(name, WIDE).name
+        if node.op_type == "Clip" and all(self._is_constant(n) for n in node.input[1:]) and len(node.input) > 2:
+            # the emulated chip clips by the range of what it writes only
+            return Encoding.between(WIDE, *(float(self._value(n)) for n in node.input[1:]))
         return Encoding.fixed(node.op_type, WIDE) or self._measured(out, WIDE)
 
     def _product(self, copy: Any, node: Any) -> Encoding:
@@ -122,6 +133,8 @@ class Writer:
 
     def _measured(self, name: str, bits: int) -> Encoding:
         """The integers of what an operator computes."""
+        if name in self._counts:
+            return Encoding.counts()
         low, high = self._ranges[name]
         room = ROOM if bits == WIDE and name not in self._learned.results else 1.0
         return Encoding.between(bits, room * low, room * high)

@@ -18,7 +18,6 @@ from pocketbert.benchmarks.devices.qnn.compiler import QnnCompiler, qnn_missing
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError
 from pocketbert.core.families import family_named
-from pocketbert.core.families.rows.common import NO_NPU_FILES
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.onnx import check_readable
 from pocketbert.quantize import weights
@@ -32,11 +31,12 @@ from pocketbert.quantize.weights import WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.exact import exact_bert
 from support.learned import learned_of
+from support.tiny import EXPORTED
 
 SCHEMES = (Scheme.A16W8, Scheme.A8W8)
-SLOW = ("distilbert", "mobilebert", "xlm-r", "deberta", "deberta-v2", "xlm", "albert", "electra")
-FAMILIES = ("bert", "roberta", *(pytest.param(f, marks=pytest.mark.slow) for f in SLOW))
-REFUSED = ("modernbert", *(pytest.param(f, marks=pytest.mark.slow) for f in ("longformer", "xlnet")))
+QUICK = ("bert", "roberta", "longformer")
+SLOW = tuple(f for f in EXPORTED if f not in QUICK)
+FAMILIES = (*QUICK, *(pytest.param(f, marks=pytest.mark.slow) for f in SLOW))
 WORST = {Scheme.A16W8: 0.1, Scheme.A8W8: 0.3}
 Feed = dict[str, NDArray[np.int64]]
 Made = Callable[[str, Scheme], tuple[Path, WeightTypes]]
@@ -59,11 +59,13 @@ def feeds(count: int, seed: int = 0) -> list[Feed]:
     return [{"input_ids": i, "attention_mask": np.ones_like(i), "token_type_ids": i * 0} for i in ids]
 
 
-def padded(row: Feed, length: int, pad_id: int) -> Feed:
-    """A row with padding behind it."""
-    fill = {"input_ids": pad_id, "attention_mask": 0, "token_type_ids": 0}
+def padded(row: Feed, length: int, name: str = "bert") -> Feed:
+    """A row with padding, where a family has it."""
+    family = family_named(name)
+    fill = {"input_ids": family.tiny["pad_token_id"], "attention_mask": 0, "token_type_ids": 0}
     more = length - row["input_ids"].shape[1]
-    return {n: np.pad(v, ((0, 0), (0, more)), constant_values=fill[n]) for n, v in row.items()}
+    sides = (more, 0) if family.padding_side == "left" else (0, more)
+    return {n: np.pad(v, ((0, 0), sides), constant_values=fill[n]) for n, v in row.items()}
 
 
 def answers(path: Path, rows: list[Feed]) -> NDArray[np.float32]:
@@ -95,7 +97,7 @@ def test_answers_stay_near_those_of_fp32_with_and_without_padding(
     ours = answers(path, rows)
     assert 0 < rms_error(ours, answers(exported(family), rows)) < WORST[scheme]
     # ranges are fixed: a row's numbers depend on its padding by the order of sums only
-    with_padding = [padded(r, 40, 1 if family == "roberta" else 0) for r in rows]
+    with_padding = [padded(r, 40, family) for r in rows]
     assert rms_error(answers(path, with_padding), ours) < 0.02
 
 
@@ -166,11 +168,9 @@ def _ends(path: Path) -> dict[str, tuple[float, float]]:
 def test_the_constant_of_the_mask_is_as_small_as_it_may_be(made: Made) -> None:
     graph = onnx.load(made("bert", Scheme.A16W8)[0]).graph
     stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    least = min(
-        float(-stored[n.input[2]].astype(np.float32) * stored[n.input[1]])
-        for n in graph.node
-        if n.op_type == "QuantizeLinear" and stored[n.input[2]].size == 1
-    )
+    counts = Encoding.counts()
+    quantized = [n for n in graph.node if n.op_type == "QuantizeLinear" and stored[n.input[1]] != counts.step]
+    least = min(float(-stored[n.input[2]].astype(np.float32) * stored[n.input[1]]) for n in quantized)
     assert -100 < least <= -16
 
 
@@ -183,19 +183,25 @@ def test_a_constant_of_1e4_in_the_mask_fails(
         quantize(exported("bert"), tmp_path / "a.onnx", plan(scheme, feeds(4)))
 
 
-@pytest.mark.parametrize("family", REFUSED)
-def test_families_whose_mask_depends_on_positions_are_refused(
+@pytest.mark.parametrize("family", ["longformer", *(pytest.param(f, marks=pytest.mark.slow) for f in ("modernbert", "xlnet"))])
+def test_windows_hold_for_longer_texts_than_those_of_the_calibration(
     family: str, exported: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    assert NO_NPU_FILES in family_named(family).limits
-    rows = [
-        {name: value for name, value in row.items() if family == "xlnet" or name != "token_type_ids"}
-        for row in feeds(4)
-    ]
-    with pytest.raises(
-        GateError, match=r"in steps that probabilities are lost in|nothing but zeros on the calibration texts"
-    ):
-        quantize(exported(family), tmp_path / "a.onnx", plan(Scheme.A16W8, rows))
+    path, short = tmp_path / "model.onnx", [r for r in feeds(60) if r["input_ids"].shape[1] < 12]
+    quantize(exported(family), path, plan(Scheme.A16W8, short))
+    long = [r for r in feeds(60, seed=1) if r["input_ids"].shape[1] > 20]
+    assert 0 < rms_error(answers(path, long), answers(exported(family), long)) < WORST[Scheme.A16W8]
+
+
+def test_a_fixed_length_leaves_nothing_to_compute_from_it(exported: Callable[[str], Path], made: Made, tmp_path: Path) -> None:
+    path, fixed = made("longformer", Scheme.A16W8)[0], tmp_path / "fixed.onnx"
+    fixed.write_bytes(path.read_bytes())
+    fix_shape(fixed, 32)
+    kinds = {n.op_type for n in onnx.load(path).graph.node}, {n.op_type for n in onnx.load(fixed).graph.node}
+    assert kinds[0] - kinds[1] == {"Shape"}
+    assert weight_types(fixed, Format.ONNX).uses == weight_types(path, Format.ONNX).uses
+    rows = [padded(r, 32, "longformer") for r in feeds(5, seed=3)]
+    assert np.array_equal(answers(fixed, rows), answers(path, rows))
 
 
 def test_a_graph_without_a_mask_is_refused(exported: Callable[[str], Path], tmp_path: Path) -> None:
@@ -250,18 +256,18 @@ def check_taken(path: Path, soc: str, rows: list[Feed]) -> None:
 @pytest.mark.parametrize("soc", ["SM8650", *(pytest.param(s, marks=pytest.mark.slow) for s in ("SM8450", "SM8750"))])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_npu_takes_the_whole_graph(scheme: Scheme, soc: str, made: Made) -> None:
-    check_taken(made("bert", scheme)[0], soc, [padded(r, 32, 0) for r in feeds(3, seed=2)])
+    check_taken(made("bert", scheme)[0], soc, [padded(r, 32) for r in feeds(3, seed=2)])
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(qnn_missing()), reason=qnn_missing())
-@pytest.mark.parametrize("family", ("roberta", *SLOW))
+@pytest.mark.parametrize("family", [f for f in EXPORTED if f != "bert"])
 def test_the_npu_takes_the_whole_graph_of_every_family(family: str, made: Made) -> None:
     path = made(family, Scheme.A16W8)[0]
     fixed = path.with_name("fixed.onnx")
     fixed.write_bytes(path.read_bytes())
     fix_shape(fixed, 32)
-    check_taken(fixed, "SM8650", [padded(r, 32, 1 if family in ("roberta", "xlm-r") else 0) for r in feeds(3, seed=2)])
+    check_taken(fixed, "SM8650", [padded(r, 32, family) for r in feeds(3, seed=2)])
 
 
 def test_an_operator_with_several_results_is_followed_in_all_of_them(

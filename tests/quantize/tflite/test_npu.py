@@ -160,9 +160,9 @@ def test_an_operator_that_is_left_float_is_found(
 
     right, path = npu._recipe, tmp_path / "a.tflite"
 
-    def forgetful(scheme: Scheme, wide: Any) -> Any:
+    def forgetful(*given: Any) -> Any:
         skipped = {"regex": ".*", "operation": TFLOperationName[kind].value, "algorithm_key": AlgorithmName.NO_QUANTIZE}
-        return [*right(scheme, wide), {**right(scheme, wide)[-1], **skipped}]
+        return [*right(*given), {**right(*given)[-1], **skipped}]
 
     monkeypatch.setattr(npu, "_recipe", forgetful)
     if told:
@@ -190,7 +190,7 @@ def test_a_quantizer_that_leaves_the_graph_float_is_found_out(
 ) -> None:
     from pocketbert.quantize.tflite import static
 
-    monkeypatch.setattr(npu, "_recipe", lambda scheme, wide: static._recipe(b"", plan(Scheme.A8W8, rows)))
+    monkeypatch.setattr(npu, "_recipe", lambda *given: static._recipe(b"", plan(Scheme.A8W8, rows)))
     with pytest.raises(GateError, match="only matrix products are computed in integers"):
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(Scheme.A8W8, rows))
 

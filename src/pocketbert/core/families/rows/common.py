@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-NO_NPU_FILES = (
-    "no files for the runtimes npu and qnn: its attention mask depends on positions, not only on padding, and is written in "
-    "floats only"
-)
 IDS_MASK = ("input_ids", "attention_mask")
 IDS_MASK_TYPES = (*IDS_MASK, "token_type_ids")
 GAMMA_BETA = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}

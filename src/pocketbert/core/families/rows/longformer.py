@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import FEED_FORWARD, IDS_MASK, NO_NPU_FILES, ONE_SEGMENT, TINY
+from pocketbert.core.families.rows.common import FEED_FORWARD, IDS_MASK, ONE_SEGMENT, TINY
 
 LONGEST = 1024
 """Up to here attention over all pairs of tokens is as fast as attention over blocks, and its memory is bounded."""
@@ -24,7 +24,6 @@ ROWS = (
         most_tokens=LONGEST,
         limits=(
             ONE_SEGMENT,
-            NO_NPU_FILES,
             f"inputs of at most {LONGEST:,} tokens: files compute attention over all pairs of tokens and mask what lies outside "
             "the window; export.attention: blocks (--attention blocks) writes graphs over blocks of tokens, for longer texts",
             "question-answering has no attention over blocks: every token of a question is global, and each block would see them all",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pocketbert.core.families.config import MAX_LAYERS
 from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import IDS_MASK, NO_NPU_FILES, ONE_SEGMENT, TINY
+from pocketbert.core.families.rows.common import IDS_MASK, ONE_SEGMENT, TINY
 
 ROWS = (
     Family(
@@ -23,7 +23,6 @@ ROWS = (
         limits=(
             ONE_SEGMENT,
             "rotary positions of the types default and linear; other types change with the length of the input",
-            NO_NPU_FILES,
             "no layout for Apple's Neural Engine",
         ),
         adapter="two-masks",

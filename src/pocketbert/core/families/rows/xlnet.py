@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pocketbert.core.families.config import MAX_LAYERS, MAX_WIDTH
 from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import IDS_MASK_TYPES, NO_NPU_FILES
+from pocketbert.core.families.rows.common import IDS_MASK_TYPES
 
 ROWS = (
     Family(
@@ -28,7 +28,6 @@ ROWS = (
         },
         objectives=(),
         limits=(
-            NO_NPU_FILES,
             "padding is on the left: its classifier reads the last token",
             "at most 512 tokens, as in its pre-training; memories of earlier texts, perm_mask, target_mapping and "
             "one-directional attention are not computed",

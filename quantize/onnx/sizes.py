@@ -1,0 +1,43 @@
+"""Finds what a graph computes from the sizes of its inputs alone, such as positions: constants, once the sizes are fixed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def from_sizes(graph: Any) -> set[str]:
+    """Name the tensors that depend on sizes of the inputs, and on nothing that the inputs hold.
+
+    Rows of a table are none of them, since a table is a weight whatever is looked up; nor is what DequantizeLinear makes, so
+    that integers stay integers where these tensors are replaced by constants.
+
+    Args:
+        graph: An ONNX graph.
+    """
+    fixed, weights, out = {t.name for t in graph.initializer}, _matrices(graph), set[str]()
+    for node in graph.node:
+        data = [n for n in node.input if n and n not in fixed]
+        if node.op_type == "Shape":
+            out.update(node.output)
+        elif not data:
+            fixed.update(node.output)
+            weights.update(() if weights.isdisjoint(node.input) else node.output)
+        elif out.issuperset(data) and node.op_type != "DequantizeLinear" and weights.isdisjoint(node.input):
+            out.update(node.output)
+    return out
+
+
+def read_elsewhere(graph: Any, names: set[str]) -> list[str]:
+    """Name those of some tensors that nodes with other results read, and those that are outputs of the graph."""
+    readers = (node for node in graph.node if names.isdisjoint(node.output))
+    read = [n for node in readers for n in node.input if n in names]
+    return list(dict.fromkeys([*read, *(o.name for o in graph.output if o.name in names)]))
+
+
+def reads_matrix(graph: Any, node: Any) -> bool:
+    """Tell whether an operator reads a stored matrix."""
+    return not _matrices(graph).isdisjoint(node.input)
+
+
+def _matrices(graph: Any) -> set[str]:
+    return {t.name for t in graph.initializer if len(t.dims) > 1}
