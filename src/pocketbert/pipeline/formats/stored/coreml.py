@@ -131,7 +131,7 @@ class _Reader:
         scale, zero = (self._value(op, name) for name in ("scale", "zero_point"))
         if scale is not None and np.size(scale) == 1:
             ends = (0, 255) if self._value(op, "output_dtype") == "uint8" else (-128, 127)
-            self.tracker.limit(op.outputs[0].name, *range_of(np.asarray(scale), 0 if zero is None else zero, ends))
+            self.tracker.limit(op.outputs[0].name, range_of(np.asarray(scale), 0 if zero is None else zero, ends))
 
     def on_dequantize(self, op: pb.Operation) -> None:
         self.tracker.keep(op.outputs[0].name, self._name(op, "input"))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.families.ranges import Range
 
 Floats = NDArray[np.float32]
 INTEGERS = (np.dtype("int8"), np.dtype("uint8"))
@@ -177,7 +176,21 @@ def dequantized(
     return whole.times(Numbers(along(scale), halves=int(half)))
 
 
-def range_of(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int, int]) -> Range:
+class StoredRange(NamedTuple):
+    """The range of a value that a file holds as integers.
+
+    Attributes:
+        low: The smallest number that they can be.
+        high: The largest.
+        bits: Bits of the integers.
+    """
+
+    low: float
+    high: float
+    bits: int = 8
+
+
+def range_of(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int, int]) -> StoredRange:
     """Return the smallest and the largest number that integers with one scale can be.
 
     Args:
@@ -186,4 +199,4 @@ def range_of(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int, int
         ends: Smallest and largest integer.
     """
     step, middle = float(np.asarray(scale).reshape(-1)[0]), int(np.asarray(zero).reshape(-1)[0])
-    return (ends[0] - middle) * step, (ends[1] - middle) * step
+    return StoredRange((ends[0] - middle) * step, (ends[1] - middle) * step, (ends[1] - ends[0]).bit_length())

@@ -155,7 +155,7 @@ class _Reader:
             kind = np.iinfo(zero.dtype)
             # what is stored with zero in the middle has as many steps on both sides
             low = -kind.max if kind.min < 0 and not zero.any() else kind.min
-            self.tracker.limit(node.output[0], *range_of(scale, zero, (low, kind.max)))
+            self.tracker.limit(node.output[0], range_of(scale, zero, (low, kind.max)))
 
     def on_dequantizelinear(self, node: Any) -> None:
         if node.input[0] in self.rounded:

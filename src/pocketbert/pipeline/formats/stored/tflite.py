@@ -120,7 +120,7 @@ class _Graph:
         ends, found = _ENDS.get(self.file.types.get(tensor.type, "")), tensor.quantization
         if ends is not None and found is not None and found.scale is not None and len(found.scale) == 1:
             zero = 0 if found.zeroPoint is None else np.asarray(found.zeroPoint)
-            self.tracker.limit(number, *range_of(np.asarray(found.scale), zero, ends))
+            self.tracker.limit(number, range_of(np.asarray(found.scale), zero, ends))
 
     def on_reshape(self, _: Any, inputs: list[int], out: int) -> None:
         shape = self._shape(out)

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.families.ranges import Range
-from pocketbert.pipeline.formats.stored.numbers import Numbers
+from pocketbert.pipeline.formats.stored.numbers import Numbers, StoredRange
 
 LARGE = 1024
 """Bytes from which integers, which are mostly shapes and axes, count as a constant."""
@@ -45,8 +44,8 @@ class StoredRanges:
         outputs: The same of its result.
     """
 
-    inputs: Range | None = None
-    outputs: Range | None = None
+    inputs: StoredRange | None = None
+    outputs: StoredRange | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +135,7 @@ class Tracker:
         self._values: dict[Hashable, _Value] = {}
         self._used: dict[int, tuple[_Value, int]] = {}
         self._groups = 0
-        self._ranges: dict[Hashable, Range] = {}
+        self._ranges: dict[Hashable, StoredRange] = {}
 
     def store(self, key: Hashable, numbers: Numbers) -> None:
         """Name a constant."""
@@ -147,15 +146,15 @@ class Tracker:
         value = self._values.get(key)
         return value if isinstance(value, Numbers) else None
 
-    def limit(self, key: Hashable, low: float, high: float) -> None:
+    def limit(self, key: Hashable, stored: StoredRange) -> None:
         """Note the range of a value that a file holds as integers.
 
         Where a product and its offset made the value, it is the range of the result.
         """
-        self._ranges[key] = low, high
+        self._ranges[key] = stored
         value = self._values.get(key)
         if isinstance(value, _Affine) and value.matrix is not None and value.offset is not None:
-            value.ranges.outputs = value.ranges.outputs or (low, high)
+            value.ranges.outputs = value.ranges.outputs or stored
 
     def move_range(self, out: Hashable, key: Hashable) -> None:
         """Note that a value has the numbers of another one, in other places."""

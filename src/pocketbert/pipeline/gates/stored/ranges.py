@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pocketbert.core.families.ranges import ProductRanges, Range
+from pocketbert.pipeline.formats.stored.numbers import StoredRange
 from pocketbert.pipeline.formats.stored.tracker import StoredRanges
+from pocketbert.quantize.calibration import ROOM
 
 CLOSE = 0.05
 """Of a range, how far an end of it may be off. Rounding of the zero point moves ends by half a step, 0.002 of a range of 8
@@ -21,7 +23,8 @@ def range_problems(
 ) -> tuple[list[str], int]:
     """Compare ranges product by product.
 
-    Products for which the file holds no range are not compared: the types gate tells whether there must be one.
+    Products for which the file holds no range are not compared: the types gate tells whether there must be one. A range in 16
+    bits may have the room that quantizers give it.
 
     Args:
         products: What the file holds, by the paths of weights in the torch module.
@@ -40,18 +43,20 @@ def range_problems(
             if found is None or not wanted:
                 continue
             count += 1
-            if not any(_same(found, w) for w in (*wanted, *(_FIXED if whole else ()))):
+            right = [*wanted, *(_FIXED if whole else ())]
+            right += [(ROOM * low, ROOM * high) for low, high in wanted if found.bits > 8]
+            if not any(_same(found, w) for w in right):
                 problems[
-                    f"{name} {what} from {found[0]:.4g} to {found[1]:.4g}, which were from {wanted[0][0]:.4g} to "
+                    f"{name} {what} from {found.low:.4g} to {found.high:.4g}, which were from {wanted[0][0]:.4g} to "
                     f"{wanted[0][1]:.4g} on the calibration texts"
                 ] = None
     return list(problems), count
 
 
-def _same(found: Range, wanted: Range) -> bool:
+def _same(found: StoredRange, wanted: Range) -> bool:
     """Whether a stored range is a measured one; with zero in the middle it reaches as far on both sides."""
-    if found[0] == -found[1]:
+    if found.low == -found.high:
         most = max(-wanted[0], wanted[1])
         wanted = -most, most
     room = CLOSE * (wanted[1] - wanted[0]) + LEAST
-    return all(abs(a - b) <= room for a, b in zip(found, wanted, strict=True))
+    return all(abs(a - b) <= room for a, b in zip(found[:2], wanted, strict=True))
