@@ -192,7 +192,7 @@ def test_all_formats_and_schemes_hold(form: str, tmp_path: Path, monkeypatch: py
         assert np.abs(found - answers["onnx/model.onnx"]).max() <= allowed, path
     monkeypatch.chdir(out)
     for code in snippets(out)[1:]:
-        exec(code, {})
+        exec(code.replace("path/to/this/folder", str(out)), {})
     fastest = pocketbert.load(out, engine="fastest")
     assert fastest.predict([texts[0]])
     again = api.quantize(out, tmp_path / "again", ["int8"])

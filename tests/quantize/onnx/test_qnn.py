@@ -183,7 +183,9 @@ def test_a_constant_of_1e4_in_the_mask_fails(
         quantize(exported("bert"), tmp_path / "a.onnx", plan(scheme, feeds(4)))
 
 
-@pytest.mark.parametrize("family", ["longformer", *(pytest.param(f, marks=pytest.mark.slow) for f in ("modernbert", "xlnet"))])
+@pytest.mark.parametrize(
+    "family", ["longformer", *(pytest.param(f, marks=pytest.mark.slow) for f in ("modernbert", "xlnet"))]
+)
 def test_windows_hold_for_longer_texts_than_those_of_the_calibration(
     family: str, exported: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -193,7 +195,9 @@ def test_windows_hold_for_longer_texts_than_those_of_the_calibration(
     assert 0 < rms_error(answers(path, long), answers(exported(family), long)) < WORST[Scheme.A16W8]
 
 
-def test_a_fixed_length_leaves_nothing_to_compute_from_it(exported: Callable[[str], Path], made: Made, tmp_path: Path) -> None:
+def test_a_fixed_length_leaves_nothing_to_compute_from_it(
+    exported: Callable[[str], Path], made: Made, tmp_path: Path
+) -> None:
     path, fixed = made("longformer", Scheme.A16W8)[0], tmp_path / "fixed.onnx"
     fixed.write_bytes(path.read_bytes())
     fix_shape(fixed, 32)

@@ -18,7 +18,7 @@ from pocketbert.core.families.ranges import ProductRanges, Range
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.types import Calibration, Format, Layout, Runtime, Scheme
+from pocketbert.core.types import Calibration, Format, Layout, Scheme
 from pocketbert.export import coreml
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.pipeline.formats.place import place_of
@@ -203,7 +203,12 @@ def test_ranges_of_every_family(
 def test_which_ranges_are_right(stored: tuple[Any, ...], whole: bool, right: bool) -> None:
     measured = {"a.weight": [ProductRanges(inputs=(-1.0, 3.0)), ProductRanges(inputs=(-9.0, 9.5))]}
     problems, count = range_problems(
-        [("a.weight", StoredRanges(StoredRange(*stored), StoredRange(5.0, 6.0))), ("b", StoredRanges(StoredRange(*stored)))], measured, whole
+        [
+            ("a.weight", StoredRanges(StoredRange(*stored), StoredRange(5.0, 6.0))),
+            ("b", StoredRanges(StoredRange(*stored))),
+        ],
+        measured,
+        whole,
     )
     assert (problems == [], count) == (right, 1)
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-
 Floats = NDArray[np.float32]
 INTEGERS = (np.dtype("int8"), np.dtype("uint8"))
 """Types of compressed numbers; other integers are shapes, axes and ids."""
