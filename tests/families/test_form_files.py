@@ -191,8 +191,10 @@ def test_all_formats_and_schemes_hold(form: str, tmp_path: Path, monkeypatch: py
         allowed = 1e-4 if path in ("onnx/model.onnx", "tflite/model.tflite") else 0.3
         assert np.abs(found - answers["onnx/model.onnx"]).max() <= allowed, path
     monkeypatch.chdir(out)
-    for code in snippets(out)[1:]:
-        exec(code.replace("path/to/this/folder", str(out)), {})
+    engines = [code for code in snippets(out) if "pocketbert.load" not in code]  # that one names columns to fill in
+    assert engines
+    for code in engines:
+        exec(code, {})
     fastest = pocketbert.load(out, engine="fastest")
     assert fastest.predict([texts[0]])
     again = api.quantize(out, tmp_path / "again", ["int8"])
