@@ -195,19 +195,6 @@ def test_windows_hold_for_longer_texts_than_those_of_the_calibration(
     assert 0 < rms_error(answers(path, long), answers(exported(family), long)) < WORST[Scheme.A16W8]
 
 
-def test_a_fixed_length_leaves_nothing_to_compute_from_it(
-    exported: Callable[[str], Path], made: Made, tmp_path: Path
-) -> None:
-    path, fixed = made("longformer", Scheme.A16W8)[0], tmp_path / "fixed.onnx"
-    fixed.write_bytes(path.read_bytes())
-    fix_shape(fixed, 32)
-    kinds = {n.op_type for n in onnx.load(path).graph.node}, {n.op_type for n in onnx.load(fixed).graph.node}
-    assert kinds[0] - kinds[1] == {"Shape"}
-    assert weight_types(fixed, Format.ONNX).uses == weight_types(path, Format.ONNX).uses
-    rows = [padded(r, 32, "longformer") for r in feeds(5, seed=3)]
-    assert np.array_equal(answers(fixed, rows), answers(path, rows))
-
-
 def test_a_graph_without_a_mask_is_refused(exported: Callable[[str], Path], tmp_path: Path) -> None:
     model = onnx.load(exported("bert"))
     for tensor in model.graph.initializer:
