@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pocketbert.core.compare.sample_texts import SENTENCES
@@ -22,7 +23,7 @@ from pocketbert.core.types import Calibration, Format, Layout, Scheme
 from pocketbert.export import coreml
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.formats.stored.numbers import StoredRange
+from pocketbert.pipeline.formats.stored.numbers import Numbers, StoredRange
 from pocketbert.pipeline.formats.stored.tracker import StoredRanges
 from pocketbert.pipeline.gates.stored.compare import compare
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
@@ -219,3 +220,20 @@ def test_a_range_that_fp16_cannot_tell_is_right() -> None:
     for stored, right in (((-1.68e-5, 1.36e-5), True), ((-2.8e-5, 2.26e-5), False)):
         problems, _ = range_problems([("a.weight", StoredRanges(outputs=StoredRange(*stored)))], measured)
         assert (problems == []) is right
+
+
+def test_rows_of_a_table_in_its_own_integers_are_not_compared() -> None:
+    measured = {"a.weight": [ProductRanges(inputs=(-1.0, 3.0))]}
+    for of_table in (True, False):
+        stored = StoredRanges(StoredRange(-9.0, 9.0, of_table=of_table))
+        problems, count = range_problems([("a.weight", stored)], measured)
+        assert (problems == [], count) == (of_table, int(not of_table))
+
+
+def test_a_sum_of_rounded_numbers_may_be_off_by_both_steps() -> None:
+    one, other = (Numbers(np.ones(3, np.float32), step=np.array([step], np.float32)) for step in (0.25, 0.5))
+    for left, right in ((one, other), (other, one)):
+        assert left.plus(right).step == pytest.approx([0.75])
+    plain = Numbers(np.ones(3, np.float32))
+    assert plain.plus(one).step == one.plus(plain).step == pytest.approx([0.25])
+    assert plain.plus(plain).step is None

@@ -88,9 +88,14 @@ class Numbers:
         return replace(self.times(factor), shared=self.shared or (self.step is not None and self.step.size == 1))
 
     def plus(self, other: Numbers) -> Numbers:
-        """Add numbers of the same shape."""
-        halves = max(self.halves, other.halves)
-        return replace(self, value=self.value + other.value, halves=halves, size=self.magnitude + other.magnitude)
+        """Add numbers of the same shape; where the others were rounded, their steps add up."""
+        halves, size = max(self.halves, other.halves), self.magnitude + other.magnitude
+        out = replace(self, value=self.value + other.value, halves=halves, size=size)
+        if other.step is None:
+            return out
+        step = other.step if self.step is None else np.asarray(self.step + other.step, np.float32)
+        # no range tells how coarse the steps of a sum may be
+        return replace(out, step=step, offset=self.offset or other.offset, bits=32)
 
     def flat(self) -> Numbers:
         """Lay the numbers in one row."""
@@ -182,11 +187,18 @@ class StoredRange(NamedTuple):
         low: The smallest number that they can be.
         high: The largest.
         bits: Bits of the integers.
+        of_table: Whether the integers are those of a table's rows, so that it is the range of the table.
     """
 
     low: float
     high: float
     bits: int = 8
+    of_table: bool = False
+
+    @property
+    def step(self) -> float:
+        """Distance of two neighbours."""
+        return (self.high - self.low) / ((1 << self.bits) - 1)
 
 
 def range_of(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int, int]) -> StoredRange:

@@ -151,8 +151,11 @@ class Tracker:
 
         Where a product and its offset made the value, it is the range of the result.
         """
-        self._ranges[key] = stored
         value = self._values.get(key)
+        table = value.table.step if isinstance(value, _Rows) else None
+        if table is not None and np.allclose(table, stored.step, rtol=1e-3):
+            stored = stored._replace(of_table=True)
+        self._ranges[key] = stored
         if isinstance(value, _Affine) and value.matrix is not None and value.offset is not None:
             value.ranges.outputs = value.ranges.outputs or stored
 

@@ -40,7 +40,7 @@ def range_problems(
         inputs, outputs = [r.inputs for r in own if r.inputs], [r.outputs for r in own if r.outputs]
         pairs = ("is multiplied with numbers", stored.inputs, inputs), ("gives results", stored.outputs, outputs)
         for what, found, wanted in pairs:
-            if found is None or not wanted:
+            if found is None or not wanted or found.of_table:
                 continue
             count += 1
             right = [*wanted, *(_FIXED if whole else ())]
