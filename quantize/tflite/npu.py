@@ -252,7 +252,7 @@ def _refuse_tied(source: Path) -> None:
         )
 
 
-def _recipe(scheme: Scheme, wide: Sequence[str], floats: Sequence[str]) -> ModelQuantizationRecipe:
+def _recipe(scheme: Scheme, wide: Sequence[str], floats: list[str]) -> ModelQuantizationRecipe:
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import QuantGranularity, TFLOperationName
     from ai_edge_quantizer.recipe_manager import RecipeManager

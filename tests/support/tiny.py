@@ -232,10 +232,10 @@ def write_own_tokenizer(folder: Path, family: str) -> dict[str, Any]:
     return {"vocab_size": rows, **{name: i for name, i in told.items() if name in row.tiny and i is not None}}
 
 
-def write_classifier(folder: Path, family: str, std: float, **changes: Any) -> Path:
+def write_classifier(folder: Path, family: str, std: float) -> Path:
     """A tiny random classifier in Hugging Face layout, with a tokenizer of its family's kind."""
     told = write_own_tokenizer(folder, family)
-    tiny_classifier(family, 2, NAMES, seed=1, std=std, **told, **changes).save_pretrained(folder)
+    tiny_classifier(family, 2, NAMES, seed=1, std=std, **told).save_pretrained(folder)
     return folder
 
 
