@@ -1,4 +1,4 @@
-"""Finds what a graph computes from the sizes of its inputs alone, such as positions: constants, once the sizes are fixed."""
+"""Finds what a graph computes from the sizes of its inputs alone, such as positions: constants, once an engine knows them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 def from_sizes(graph: Any) -> set[str]:
     """Name the tensors that depend on sizes of the inputs, and on nothing that the inputs hold.
 
-    Rows of a table are none of them, since a table is a weight whatever is looked up; nor is what DequantizeLinear makes, so
-    that integers stay integers where these tensors are replaced by constants.
+    Rows of a table are none of them, since a table is a weight whatever is looked up; nor is what DequantizeLinear makes,
+    which operators read in integers.
 
     Args:
         graph: An ONNX graph.
