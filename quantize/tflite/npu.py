@@ -120,6 +120,7 @@ class _Whole(MeasuredModel):
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
         """Return the ranges of masks, segments and places, from rows of the final length: with much padding, some and none."""
         out = {place: (0.0, 0.0) for place, _ in self._places(self._first) if place[0] in self._given}
+        masks = self._of_masks(self._first)
         at = np.arange(max(predictor.lengths))
         # XLNet has no table of segments, and a third one for its first token
         kinds = {self.kind(self._first.operators[i]) for i in self._given - self._masked}
@@ -129,7 +130,8 @@ class _Whole(MeasuredModel):
             found = predictor.run({n: np.asarray(row.get(n, at * 0), np.int64)[None] for n in predictor.inputs})
             for place, (low, high) in out.items():
                 values = found[place_title(place)]
-                out[place] = max(-DEPTH, min(low, float(values.min()))), max(high, float(values.max()))
+                least = min(low, float(values.min()))
+                out[place] = max(-DEPTH, least) if place[0] in masks else least, max(high, float(values.max()))
         return out
 
     def lowered(self, ranges: Mapping[Place, Range], scheme: Scheme, learned: Container[Place]) -> dict[Place, Range]:

@@ -15,8 +15,12 @@ pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError
+from pocketbert.core.families import family_named
 from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
+from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.export import tflite
+from pocketbert.export.prepare import prepare
 from pocketbert.quantize import weights
 from pocketbert.quantize.door import quantize
 from pocketbert.quantize.plan import Plan
@@ -27,6 +31,7 @@ from pocketbert.quantize.tflite.one_shape import operator_code
 from pocketbert.runtime.tflite import TflitePredictor
 from support.exact import exact_bert
 from support.learned import learned_of
+from support.tiny import noisy_model
 
 Exported = Callable[[str], Path]
 Rows = list[dict[str, Any]]
@@ -102,6 +107,37 @@ def test_the_whole_graph_is_in_integers_and_padding_is_masked(
     ]
     assert narrowing.count("int16") >= 2  # the second product of each feed-forward part
     assert TflitePredictor(made[scheme], 1).signature.outputs[0].dtype == "float32"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_sentence_embeddings_count_their_tokens_and_states_are_floats(
+    scheme: Scheme, rows: Rows, tmp_path: Path
+) -> None:
+    family, task = family_named("bert"), TASKS[TaskName.FEATURE_EXTRACTION]
+    model = noisy_model("bert", 2, "AutoModel", vocab_size=200)
+    module = prepare(model, family, task, Format.TFLITE)
+    tflite.export(module, family, task, [16, 40], tmp_path / "model.tflite")
+    quantize(tmp_path / "model.tflite", tmp_path / "npu.tflite", plan(scheme, rows))
+    exact, found = TflitePredictor(tmp_path / "model.tflite", 1), TflitePredictor(tmp_path / "npu.tflite", 1)
+    for row in rows[::4]:
+        tokens = row["input_ids"].shape[1]
+        padded = {k: np.pad(v, ((0, 0), (0, 40 - tokens))) for k, v in row.items()}
+        wanted, answers = exact.run(padded), found.run(padded)
+        for name, real in (("sentence_embedding", np.s_[:]), ("last_hidden_state", np.s_[:, :tokens])):
+            assert rms_error(answers[name][real], wanted[name][real]) < WORST[scheme]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_mask_that_counts_tokens_stays_float(
+    scheme: Scheme, exported_tflite: Exported, rows: Rows, tmp_path: Path
+) -> None:
+    own = [{n: v for n, v in row.items() if n != "token_type_ids"} for row in rows]
+    quantize(exported_tflite("longformer"), tmp_path / "a.tflite", plan(scheme, own))
+    assert error(exported_tflite("longformer"), tmp_path / "a.tflite", own) < WORST[scheme]
+    left = float_operators(tmp_path / "a.tflite")
+    assert left["CUMSUM"]
+    assert not leaves_products(left)
+    assert "SOFTMAX" not in left
 
 
 def test_results_of_products_have_learned_ranges(
