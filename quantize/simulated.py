@@ -164,7 +164,7 @@ class _Static(_Rounded):
         self._learned = learned
         self._known: dict[int, ProductRanges] = {}
         self._here: Range | None = None
-        """The learned range of what is rounded next."""
+        """The learned or prescribed range of what is rounded next."""
         self._at = 0
         if simulation.products:
             self._own |= dict.fromkeys(_PRODUCTS, self._product)

@@ -40,4 +40,4 @@ def reads_matrix(graph: Any, node: Any) -> bool:
 
 
 def _matrices(graph: Any) -> set[str]:
-    return {t.name for t in graph.initializer if len(t.dims) > 1}
+    return {t.name for t in graph.initializer if sum(size > 1 for size in t.dims) > 1}

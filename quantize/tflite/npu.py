@@ -76,7 +76,8 @@ class _Whole(MeasuredModel):
         self._first = self._model.subgraphs[signature.subgraphIndex]
         self._ends = {_text(i.name): int(i.tensorIndex) for i in signature.inputs}
         # Longformer finds the end of a question by its id
-        self._masked = self._decided_by(MASK) | self._decided_by(MASK, IDS, without=("EMBEDDING_LOOKUP",))
+        self._counting = self._decided_by(MASK, IDS, without=("EMBEDDING_LOOKUP",))
+        self._masked = self._decided_by(MASK) | self._counting
         self._given = self._masked | self._decided_by(SEGMENTS)
         # XLM multiplies states with the mask, which takes them no further down
         self._joins = self._read_with(self._masked, ("ADD", "SUB"))
@@ -98,6 +99,17 @@ class _Whole(MeasuredModel):
     def _stored(self, index: int) -> bool:
         data = self._model.buffers[self._first.tensors[index].buffer].data
         return data is not None and len(data) > 0
+
+    def check_alike(self, source: Path) -> None:
+        """Refuse a file whose graphs for several lengths differ: what is measured in one of them says nothing of another.
+
+        Raises:
+            InputError: If they do, as Longformer's below and above its window.
+        """
+        if len({tuple(self.kind(op) for op in graph.operators) for graph in self._model.subgraphs}) > 1:
+            what = "its graphs for short texts have other operators than those for long ones, which have windows."
+            fix = "Export with one length, e.g. --lengths 512."
+            raise InputError(Problem(str(source), what, fix))
 
     def copied(self) -> dict[Place, Place]:
         """Return the places of masked scores, with those of the scores, and of numbers that masks and segments leave or remove.
@@ -170,14 +182,15 @@ class _Whole(MeasuredModel):
         return out
 
     def counted(self) -> list[str]:
-        """Name the results of which a mask is made, where the graph counts places or compares them; these stay floats.
+        """Name the results of which masks are made, where the graph counts or compares places, or divides by the constant.
 
-        LiteRT counts in floats only. Of two neighbours' rounded places one does not know which are the same, and the constant
-        of the mask makes much of little.
+        These stay floats. LiteRT counts in floats only. Of two neighbours' rounded places one does not know which are the same,
+        and the constant of the mask makes much of little; a mask that is cut at its depth is no multiple of it any more.
         """
         graph = self._model.subgraphs[-1]
-        operators = [graph.operators[at] for at in self._of_masks(graph)]
-        if not {self.kind(op) for op in operators}.intersection(("CUMSUM", "ABS")):
+        operators = [graph.operators[at] for at in sorted(self._counting)]
+        operators = [op for op in operators if self._is_computed(graph.tensors[int(op.outputs[0])])]
+        if not {self.kind(op) for op in operators}.intersection(("CUMSUM", "ABS", "DIV")):
             return []
         return [_text(graph.tensors[int(op.outputs[0])].name) for op in operators]
 
@@ -217,6 +230,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     for graph in loaded.subgraphs:
         RankLeveller(loaded, graph).run()
     model = _Whole(dump_model(loaded))
+    model.check_alike(source)
     with temporary_folder(destination.parent) as folder:
         rows = _filled(plan, TflitePredictor(source).lengths)
         measured = model.measure(rows, folder / "measured.tflite", destination.name)

@@ -34,7 +34,10 @@ class Encoding:
 
     @classmethod
     def counts(cls) -> Encoding:
-        """Make the encoding of whole numbers from -4096 to 4095, each of which is exact in 16 bits."""
+        """Make the encoding of whole numbers from -4,096 to 4,095, each of which is exact in 16 bits.
+
+        Coarser steps, which reach further, are multiplied coarsely in the emulator of Qualcomm's NPU.
+        """
         return cls(16, 2.0**-3, 1 << 15)
 
     @classmethod

@@ -2,7 +2,7 @@
 
 A score plus a mask of -1e4 needs a range of 1e4. In 8 bits its steps are 39 wide and no score is left of it; in 16 bits they
 are 0.15 wide. The mask has to lose by a margin against every score and need not lose by 1e4. What it is made of, zeros and
-ones, places and distances, are whole numbers of any text's length: they have steps of their own, and no range is measured.
+ones, places and distances, are whole numbers: they have steps of their own, and no range is measured.
 """
 
 from __future__ import annotations
@@ -15,15 +15,32 @@ from numpy.typing import NDArray
 
 from pocketbert.core.errors import GateError
 from pocketbert.core.families.ranges import Range
+from pocketbert.quantize.calibration import ROOM
+from pocketbert.quantize.onnx.qnn.writer import LAYOUT
 from pocketbert.quantize.onnx.sizes import from_sizes, reads_matrix
 
+MASK = "attention_mask"
 INPUTS = frozenset(("attention_mask", "token_type_ids", "input_ids"))
 _LARGE = 1e3
 """Constants of at least this size are the mask's."""
 _MARGIN = 16.0
 """By how much a masked score is below every other one: a masked token gets at most exp(-16) = 1e-7 of another's probability."""
-_MOVED = ("Unsqueeze", "Squeeze", "Reshape", "Transpose", "Slice", "Expand", "Concat", "Split", "Identity", "Gather")
-_WHOLE = ("Cast", "Range", "Add", "Sub", "Mul", "Abs", "Neg", "Clip", "CumSum", "ReduceSum", "Min", "Max", *_MOVED)
+_WHOLE = (
+    "Cast",
+    "Range",
+    "Add",
+    "Sub",
+    "Mul",
+    "Abs",
+    "Neg",
+    "Clip",
+    "CumSum",
+    "ReduceSum",
+    "Min",
+    "Max",
+    "Concat",
+    *LAYOUT,
+)
 """Operators that make whole numbers of whole numbers."""
 
 
@@ -36,9 +53,10 @@ class MaskChain:
 
     Attributes:
         counts: Float tensors of that part which are whole numbers.
+        units: Those of them which are zeros and ones.
         masks: Float tensors of that part which the constant is in.
         sums: Scores plus mask; the scores of each.
-        products: Numbers times a count, such as states times the mask; these numbers.
+        products: Numbers times zeros and ones, such as states times the mask; these numbers.
     """
 
     def __init__(self, graph: Any, floats: set[str]) -> None:
@@ -47,23 +65,29 @@ class MaskChain:
         self._constants: list[Any] = []
         self.sums: dict[str, str] = {}
         self.products: dict[str, str] = {}
-        sizes, inside, whole, large = from_sizes(graph), set(INPUTS), set[str](), set[str]()
+        sizes, inside, whole, large, units = from_sizes(graph), set(INPUTS), set[str](), set[str](), {MASK}
         for node in graph.node:
-            if node.op_type in _WHOLE and all(self._is_whole(n, whole) for n in node.input if n):
+            undone = node.op_type == "Div" and node.input[0] in large and self._is_large(node.input[1])
+            if undone or (node.op_type in _WHOLE and all(self._is_whole(n, whole) for n in node.input if n)):
                 whole.update(node.output)
+                units.update(node.output if undone or self._is_unit(node, units) else ())
             data = [n for n in node.input if n and n not in self._stored and n not in sizes]
             if data and inside.issuperset(data) and not reads_matrix(graph, node):
                 inside.update(node.output)
                 found = [self._stored[n] for n in node.input if self._is_large(n)]
                 self._constants += found
-                if found or large.intersection(node.input):
+                if not undone and (found or large.intersection(node.input)):
                     large.update(node.output)
             elif node.op_type == "Add" and large.intersection(node.input):
                 self.sums[node.output[0]] = next(n for n in node.input if n not in large)
-            elif node.op_type == "Mul" and len(known := inside & floats & set(node.input)) == 1:
+            elif node.op_type == "Mul" and len(known := inside & whole & floats & set(node.input)) == 1:
                 self.products[node.output[0]] = next(n for n in node.input if n not in known)
+        self._order = [
+            name for node in graph.node for name in node.output if name in self.sums or name in self.products
+        ]
         self.masks = large & floats
-        self.counts = (inside & whole & floats) - large
+        self.counts = ((inside | sizes) & whole & floats) - large
+        self.units = self.counts & units
 
     def lower(self, ranges: Mapping[str, Range], title: str) -> dict[str, Range]:
         """Set the constant to the least that does its work.
@@ -89,20 +113,34 @@ class MaskChain:
             )
         # where no text has two segments, products with them are nothing but zeros, which would be no range
         known = {**ranges}
-        for name, own in self.products.items():
-            known[name] = known[own]
-        least = max(known[n][1] - known[n][0] for n in self.sums.values()) + _MARGIN
+        for name in self._order:
+            known[name] = known[self.sums.get(name) or self.products[name]]
+        least = ROOM * max(known[n][1] - known[n][0] for n in self.sums) + _MARGIN
         for tensor in self._constants:
             value = np.clip(self._value(tensor), np.float32(-least), np.float32(least))
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
-        lowered = {name: (known[own][0] - least, known[own][1]) for name, own in self.sums.items()}
-        return known | dict.fromkeys(self.masks, (-least, 0.0)) | lowered
+        depth = least / ROOM  # ranges in 16 bits get room later
+        lowered = {name: (known[name][0] - depth, known[name][1]) for name in self.sums}
+        return known | dict.fromkeys(self.masks, (-depth, 0.0)) | lowered
 
     def _is_whole(self, name: str, known: set[str]) -> bool:
         if name not in self._stored:
             return name in known or name not in self._floats
         value = self._value(self._stored[name])
         return bool(value.dtype.kind != "f" or np.array_equal(value, np.rint(value)))
+
+    def _is_unit(self, node: Any, known: set[str]) -> bool:
+        """Whether zeros and ones come of a node that reads whole numbers."""
+        computed = [n for n in node.input if n and n not in self._stored]
+        ends = [self._value(self._stored[n]) for n in node.input[1:] if n in self._stored]
+        if node.op_type == "Clip":
+            return len(ends) == 2 and [float(e) for e in ends] == [0.0, 1.0]
+        if node.op_type == "Sub":  # 1 - x
+            first = self._stored.get(node.input[0])
+            return first is not None and bool((self._value(first) == 1).all()) and node.input[1] in known
+        if node.op_type == "Mul":
+            return len(computed) == 2 and known.issuperset(computed)
+        return node.op_type in ("Cast", *LAYOUT) and node.input[0] in known
 
     def _is_large(self, name: str) -> bool:
         tensor = self._stored.get(name)

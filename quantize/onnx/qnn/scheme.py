@@ -50,7 +50,7 @@ def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> No
         ranges = measure(model, names, plan, folder / "measured.onnx", destination.name)
         ranges = chain.lower(ranges, destination.name)
         own = LearnedTensors.of(model.graph, plan.learned)
-        Writer(model.graph, floats, constants, chain.counts, ranges, product_bits, own).run()
+        Writer(model.graph, floats, constants, chain, ranges, product_bits, own).run()
         model.opset_import.append(helper.make_opsetid(DOMAIN, _VERSION))
         written = folder / destination.name
         onnx.save(model, written)

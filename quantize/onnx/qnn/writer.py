@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,18 @@ class _Written:
     encoding: Encoding
 
 
+class MaskNumbers(Protocol):
+    """The float tensors that masks are made of.
+
+    Attributes:
+        counts: Names of those that are whole numbers.
+        units: Names of those of them that are zeros and ones.
+    """
+
+    counts: set[str]
+    units: set[str]
+
+
 class Writer:
     """Rewrites one graph.
 
@@ -45,7 +57,7 @@ class Writer:
         graph: The graph, with fp32 numbers; changed by `run`.
         floats: Names of its computed float tensors, without those that become constants once the length is fixed.
         constants: Names of float tensors that become constants, where an operator with another result reads them.
-        counts: Names of float tensors that are whole numbers.
+        chain: Names of float tensors that are whole numbers.
         ranges: Of all others.
         product_bits: Bits of what stored weights are multiplied with and of the results. Products with fewer results than
             terms, as the second one of a feed-forward layer and the classifier, have 16: the largest numbers of an encoder
@@ -58,13 +70,13 @@ class Writer:
         graph: Any,
         floats: set[str],
         constants: Container[str],
-        counts: Container[str],
+        chain: MaskNumbers,
         ranges: Mapping[str, Range],
         product_bits: int,
         learned: LearnedTensors,
     ) -> None:
         self.graph, self._floats, self._bits = graph, floats, product_bits
-        self._later, self._counts = constants, counts
+        self._later, self._chain = constants, chain
         self._ranges = {**ranges, **learned.results}
         self._learned = learned
         self._stored = {t.name: t for t in graph.initializer}
@@ -133,7 +145,9 @@ class Writer:
 
     def _measured(self, name: str, bits: int) -> Encoding:
         """The integers of what an operator computes."""
-        if name in self._counts:
+        if name in self._chain.units:
+            return Encoding.between(WIDE, 0.0, 1.0)
+        if name in self._chain.counts:
             return Encoding.counts()
         low, high = self._ranges[name]
         room = ROOM if bits == WIDE and name not in self._learned.results else 1.0

@@ -18,8 +18,10 @@ from pocketbert.benchmarks.devices.qnn.compiler import QnnCompiler, qnn_missing
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError
 from pocketbert.core.families import family_named
+from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.export.onnx import check_readable
+from pocketbert.export.onnx import check_readable, export
+from pocketbert.export.prepare import prepare
 from pocketbert.quantize import weights
 from pocketbert.quantize.door import quantize, weight_types
 from pocketbert.quantize.onnx.qnn import mask, scheme, writer
@@ -31,7 +33,7 @@ from pocketbert.quantize.weights import WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.exact import exact_bert
 from support.learned import learned_of
-from support.tiny import EXPORTED
+from support.tiny import EXPORTED, tiny_classifier
 
 SCHEMES = (Scheme.A16W8, Scheme.A8W8)
 QUICK = ("bert", "roberta", "longformer")
@@ -193,6 +195,16 @@ def test_windows_hold_for_longer_texts_than_those_of_the_calibration(
     quantize(exported(family), path, plan(Scheme.A16W8, short))
     long = [r for r in feeds(60, seed=1) if r["input_ids"].shape[1] > 20]
     assert 0 < rms_error(answers(path, long), answers(exported(family), long)) < WORST[Scheme.A16W8]
+
+
+def test_a_mask_that_is_divided_by_its_constant_is_zeros_and_ones_again(tmp_path: Path) -> None:
+    family, task = family_named("deberta-v2"), TASKS[TaskName.TEXT_CLASSIFICATION]
+    model = tiny_classifier("deberta-v2", 2, ("a", "b", "c"), conv_kernel_size=3)
+    module, rows, path = prepare(model, family, task, Format.ONNX), feeds(30, seed=1), tmp_path / "model.onnx"
+    export(module, family, task, {n: np.repeat(v, 2, 0) for n, v in rows[0].items()}, path)
+    quantize(path, tmp_path / "a.onnx", plan(Scheme.A16W8, feeds(40)))
+    with_padding = [padded(r, 40) for r in rows]
+    assert 0 < rms_error(answers(tmp_path / "a.onnx", with_padding), answers(path, rows)) < WORST[Scheme.A16W8]
 
 
 def test_a_graph_without_a_mask_is_refused(exported: Callable[[str], Path], tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from pocketbert.quantize.tflite.one_shape import operator_code
 from pocketbert.runtime.tflite import TflitePredictor
 from support.exact import exact_bert
 from support.learned import learned_of
-from support.tiny import noisy_model
+from support.tiny import noisy_model, tiny_classifier
 
 Exported = Callable[[str], Path]
 Rows = list[dict[str, Any]]
@@ -138,6 +138,15 @@ def test_a_mask_that_counts_tokens_stays_float(
     assert left["CUMSUM"]
     assert not leaves_products(left)
     assert "SOFTMAX" not in left
+
+
+def test_a_window_that_only_long_texts_have_is_refused(rows: Rows, tmp_path: Path) -> None:
+    family, task = family_named("longformer"), TASKS[TaskName.TEXT_CLASSIFICATION]
+    module = prepare(tiny_classifier("longformer", 2, ("a", "b", "c")), family, task, Format.TFLITE)
+    tflite.export(module, family, task, [4, 40], tmp_path / "model.tflite")
+    with pytest.raises(InputError, match=r"other operators than those for long ones.*--lengths 512"):
+        quantize(tmp_path / "model.tflite", tmp_path / "a.tflite", plan(Scheme.A16W8, rows))
+    assert not (tmp_path / "a.tflite").exists()
 
 
 def test_results_of_products_have_learned_ranges(

@@ -91,11 +91,12 @@ class Numbers:
         """Add numbers of the same shape; where the others were rounded, their steps add up."""
         halves, size = max(self.halves, other.halves), self.magnitude + other.magnitude
         out = replace(self, value=self.value + other.value, halves=halves, size=size)
-        if other.step is None:
+        steps = [n.step for n in (self, other) if n.step is not None]
+        if not steps:
             return out
-        step = other.step if self.step is None else np.asarray(self.step + other.step, np.float32)
         # no range tells how coarse the steps of a sum may be
-        return replace(out, step=step, offset=self.offset or other.offset, bits=32)
+        step = np.asarray(sum(steps), np.float32)
+        return replace(out, step=step, offset=self.offset or other.offset, bits=32, shared=False, ends=None)
 
     def flat(self) -> Numbers:
         """Lay the numbers in one row."""
@@ -187,18 +188,15 @@ class StoredRange(NamedTuple):
         low: The smallest number that they can be.
         high: The largest.
         bits: Bits of the integers.
+        step: Distance of two neighbours.
         of_table: Whether the integers are those of a table's rows, so that it is the range of the table.
     """
 
     low: float
     high: float
     bits: int = 8
+    step: float = 0.0
     of_table: bool = False
-
-    @property
-    def step(self) -> float:
-        """Distance of two neighbours."""
-        return (self.high - self.low) / ((1 << self.bits) - 1)
 
 
 def range_of(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int, int]) -> StoredRange:
@@ -210,4 +208,5 @@ def range_of(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int, int
         ends: Smallest and largest integer.
     """
     step, middle = float(np.asarray(scale).reshape(-1)[0]), int(np.asarray(zero).reshape(-1)[0])
-    return StoredRange((ends[0] - middle) * step, (ends[1] - middle) * step, (ends[1] - ends[0]).bit_length())
+    bits = (ends[1] - ends[0]).bit_length()
+    return StoredRange((ends[0] - middle) * step, (ends[1] - middle) * step, bits, step)

@@ -152,9 +152,10 @@ class Tracker:
         Where a product and its offset made the value, it is the range of the result.
         """
         value = self._values.get(key)
-        table = value.table.step if isinstance(value, _Rows) else None
-        if table is not None and np.allclose(table, stored.step, rtol=1e-3):
-            stored = stored._replace(of_table=True)
+        if isinstance(value, _Rows) and value.table.step is not None:
+            numbers, step = value.table.value, stored.step
+            fits = stored.low - step <= numbers.min() and numbers.max() <= stored.high + step
+            stored = stored._replace(of_table=bool(fits and np.allclose(value.table.step, step, rtol=1e-3)))
         self._ranges[key] = stored
         if isinstance(value, _Affine) and value.matrix is not None and value.offset is not None:
             value.ranges.outputs = value.ranges.outputs or stored
