@@ -1,4 +1,4 @@
-"""Finds what a graph computes from the sizes of its inputs alone, such as positions: constants, once an engine knows them."""
+"""Finds what a graph computes from nothing but the sizes of its inputs, such as positions: constants, once an engine knows them."""
 
 from __future__ import annotations
 

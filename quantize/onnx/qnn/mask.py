@@ -2,7 +2,7 @@
 
 A score plus a mask of -1e4 needs a range of 1e4. In 8 bits its steps are 39 wide and no score is left of it; in 16 bits they
 are 0.15 wide. The mask has to lose by a margin against every score and need not lose by 1e4. What it is made of, zeros and
-ones, places and distances, are whole numbers: they have steps of their own, and no range is measured.
+ones, places and distances, are whole numbers: they have separate steps, and no range is measured.
 """
 
 from __future__ import annotations
