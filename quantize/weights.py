@@ -114,7 +114,7 @@ class Wanted:
         dequantized: Whether an operator turns them into fp32 before the use.
         per_channel: Whether they have a scale per output channel; None where both are right.
         bits: Bits of what they are multiplied with, in a range that the file holds; None where it holds none. In files with
-            integers throughout, 8 means most of them: products with fewer results than terms keep 16.
+            integers throughout, 8 means more than a third of them: products with fewer results than terms keep 16.
         fused: Whether the file widens both operands of a product before it, for engines that fuse the three.
         block: Most numbers of a channel that may share a scale; None where all of them do.
     """
@@ -252,7 +252,7 @@ def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str, whole: bool)
         out.append(f"{name}: multiplied with numbers quantized {how}: {_listed(unlike)}.")
     ranged = [(u, w) for u, w in uses if u.bits is not None and w.bits is not None]
     odd = [u for u, w in ranged if u.bits != w.bits]
-    few = whole and all(w.bits == 8 for _, w in ranged) and 2 * len(odd) < len(ranged)
+    few = whole and all(w.bits == 8 for _, w in ranged) and 3 * len(odd) < 2 * len(ranged)
     if odd and not few:
         out.append(f"{name}: multiplied with numbers of {odd[0].bits} bits: {_listed(odd)}.")
     fused = [u for u, w in uses if u.fused is not w.fused]
