@@ -14,7 +14,7 @@ def from_sizes(graph: Any) -> set[str]:
     Args:
         graph: An ONNX graph.
     """
-    fixed, weights, out = {t.name for t in graph.initializer}, _matrices(graph), set[str]()
+    fixed, weights, out = {t.name for t in graph.initializer}, matrices(graph), set[str]()
     for node in graph.node:
         data = [n for n in node.input if n and n not in fixed]
         if node.op_type == "Shape":
@@ -28,16 +28,11 @@ def from_sizes(graph: Any) -> set[str]:
 
 
 def read_elsewhere(graph: Any, names: set[str]) -> list[str]:
-    """Name those of some tensors that nodes with other results read, and those that are outputs of the graph."""
+    """Name those of some tensors that nodes with other results read."""
     readers = (node for node in graph.node if names.isdisjoint(node.output))
-    read = [n for node in readers for n in node.input if n in names]
-    return list(dict.fromkeys([*read, *(o.name for o in graph.output if o.name in names)]))
+    return list(dict.fromkeys(n for node in readers for n in node.input if n in names))
 
 
-def reads_matrix(graph: Any, node: Any) -> bool:
-    """Tell whether an operator reads a stored matrix."""
-    return not _matrices(graph).isdisjoint(node.input)
-
-
-def _matrices(graph: Any) -> set[str]:
+def matrices(graph: Any) -> set[str]:
+    """Name the stored tensors with more than one axis of more than one number."""
     return {t.name for t in graph.initializer if sum(size > 1 for size in t.dims) > 1}

@@ -69,8 +69,8 @@ def errors(format: Format, name: str, seed: int, folder: Path, rows: list[Scheme
         path = folder / f"{row.scheme}_{row.runtime}{SUFFIX[format]}"
         how = row.simulation.made_from(FORMATS[format].base).of_lengths(2)
         calibration = (lambda: batches) if row.calibrated else None
+        left = tokenizer.padding_side == "left"
         try:
-            left = tokenizer.padding_side == "left"
             quantize(base, path, Plan(format, row.scheme, row.runtime, calibration, pads_left=left))
         except InputError as refused:
             assert "blocks of 32" in str(refused)
@@ -99,6 +99,5 @@ def test_a_sound_file_is_off_by_what_the_simulation_says(
     for title, (real, simulated) in errors(format, name, seed, tmp_path, rows).items():
         print(f"{name} {seed} {title}: file {real:.4f}, simulated {simulated:.4f}")
         assert np.isfinite(simulated)
-        # the next of 1,400 files to this bound, of which one is beyond 1.5, has 1.35 times the error
-        assert real <= max(1.6 * simulated, least[title] if least[title] > LEAST else LEAST / 2)
+        assert real <= max(1.5 * simulated, least[title] if least[title] > LEAST else LEAST / 2)
         assert real >= simulated / 2 or simulated < LEAST, "a simulation that is far off lets broken files pass"

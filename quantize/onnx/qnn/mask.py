@@ -17,10 +17,10 @@ from pocketbert.core.errors import GateError
 from pocketbert.core.families.ranges import Range
 from pocketbert.quantize.calibration import ROOM
 from pocketbert.quantize.onnx.qnn.writer import LAYOUT
-from pocketbert.quantize.onnx.sizes import from_sizes, reads_matrix
+from pocketbert.quantize.onnx.sizes import matrices
 
 MASK = "attention_mask"
-INPUTS = frozenset(("attention_mask", "token_type_ids", "input_ids"))
+INPUTS = frozenset((MASK, "token_type_ids", "input_ids"))
 _LARGE = 1e3
 """Constants of at least this size are the mask's."""
 _MARGIN = 16.0
@@ -50,41 +50,40 @@ class MaskChain:
     Args:
         graph: An ONNX graph, which `lower` changes.
         floats: Names of its computed float tensors.
+        sizes: Names of the tensors that only the sizes of its inputs decide.
 
     Attributes:
         counts: Float tensors of that part which are whole numbers.
         units: Those of them which are zeros and ones.
         masks: Float tensors of that part which the constant is in.
-        sums: Scores plus mask; the scores of each.
-        products: Numbers times zeros and ones, such as states times the mask; these numbers.
+        sources: Of scores plus mask, and of numbers times zeros and ones, such as states times the mask, these scores and
+            numbers, in the order of the graph.
     """
 
-    def __init__(self, graph: Any, floats: set[str]) -> None:
+    def __init__(self, graph: Any, floats: set[str], sizes: set[str]) -> None:
         self._stored = {t.name: t for t in graph.initializer}
-        self._floats = floats
+        self._floats, self._matrices = floats, matrices(graph)
         self._constants: list[Any] = []
-        self.sums: dict[str, str] = {}
-        self.products: dict[str, str] = {}
-        sizes, inside, whole, large, units = from_sizes(graph), set(INPUTS), set[str](), set[str](), {MASK}
+        self._sums: list[str] = []
+        self.sources: dict[str, str] = {}
+        inside, whole, large, units = set(INPUTS), set[str](), set[str](), {MASK}
         for node in graph.node:
             undone = node.op_type == "Div" and node.input[0] in large and self._is_large(node.input[1])
             if undone or (node.op_type in _WHOLE and all(self._is_whole(n, whole) for n in node.input if n)):
                 whole.update(node.output)
                 units.update(node.output if undone or self._is_unit(node, units) else ())
             data = [n for n in node.input if n and n not in self._stored and n not in sizes]
-            if data and inside.issuperset(data) and not reads_matrix(graph, node):
+            if data and inside.issuperset(data) and self._matrices.isdisjoint(node.input):
                 inside.update(node.output)
                 found = [self._stored[n] for n in node.input if self._is_large(n)]
                 self._constants += found
                 if not undone and (found or large.intersection(node.input)):
                     large.update(node.output)
             elif node.op_type == "Add" and large.intersection(node.input):
-                self.sums[node.output[0]] = next(n for n in node.input if n not in large)
+                self._sums.append(node.output[0])
+                self.sources[node.output[0]] = next(n for n in node.input if n not in large)
             elif node.op_type == "Mul" and len(known := inside & whole & floats & set(node.input)) == 1:
-                self.products[node.output[0]] = next(n for n in node.input if n not in known)
-        self._order = [
-            name for node in graph.node for name in node.output if name in self.sums or name in self.products
-        ]
+                self.sources[node.output[0]] = next(n for n in node.input if n not in known)
         self.masks = large & floats
         self.counts = ((inside | sizes) & whole & floats) - large
         self.units = self.counts & units
@@ -104,7 +103,7 @@ class MaskChain:
         """
         from onnx import numpy_helper
 
-        if not self._constants or not self.sums:
+        if not self._constants or not self._sums:
             raise GateError(
                 [
                     f"{title}: no large negative constant is added to attention scores in this graph, so its mask cannot be "
@@ -113,19 +112,21 @@ class MaskChain:
             )
         # where no text has two segments, products with them are nothing but zeros, which would be no range
         known = {**ranges}
-        for name in self._order:
-            known[name] = known[self.sums.get(name) or self.products[name]]
-        least = ROOM * max(known[n][1] - known[n][0] for n in self.sums) + _MARGIN
+        for name, source in self.sources.items():
+            known[name] = known[source]
+        least = ROOM * max(known[n][1] - known[n][0] for n in self._sums) + _MARGIN
         for tensor in self._constants:
             value = np.clip(self._value(tensor), np.float32(-least), np.float32(least))
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
         depth = least / ROOM  # ranges in 16 bits get room later
-        lowered = {name: (known[name][0] - depth, known[name][1]) for name in self.sums}
+        lowered = {name: (known[name][0] - depth, known[name][1]) for name in self._sums}
         return known | dict.fromkeys(self.masks, (-depth, 0.0)) | lowered
 
     def _is_whole(self, name: str, known: set[str]) -> bool:
         if name not in self._stored:
             return name in known or name not in self._floats
+        if name in self._matrices and self._stored[name].data_type == 1:
+            return False  # a weight, which takes long to look through
         value = self._value(self._stored[name])
         return bool(value.dtype.kind != "f" or np.array_equal(value, np.rint(value)))
 

@@ -42,10 +42,10 @@ def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> No
     from onnx import helper
 
     every, sizes = _floats(model), from_sizes(model.graph)
-    chain, floats = MaskChain(model.graph, every), every - sizes
+    chain, floats = MaskChain(model.graph, every, sizes), every - sizes
     constants = [n for n in read_elsewhere(model.graph, sizes) if n in every]
     with temporary_folder(destination.parent) as folder:
-        known = chain.counts.union(chain.masks, chain.sums, chain.products)
+        known = chain.counts.union(chain.masks, chain.sources)
         names = [n for node in model.graph.node for n in node.output if n in floats.union(constants) - known]
         ranges = measure(model, names, plan, folder / "measured.onnx", destination.name)
         ranges = chain.lower(ranges, destination.name)
