@@ -17,7 +17,7 @@ from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.heads import AnswerSettings, Head, head_of
 from pocketbert.core.heads.settings import Share
 from pocketbert.core.predict.confidence import Confidence
-from pocketbert.core.predict.pooling import PoolingKind
+from pocketbert.core.predict.pooling import PoolingKind, Similarity
 from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme, Status
@@ -29,6 +29,7 @@ MAX_LABELS = 1 << 16
 Size = Annotated[StrictInt, Field(ge=0, lt=1 << 63)]
 Length = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
 LabelName = Annotated[str, Field(min_length=1, max_length=1 << 12)]
+PromptText = Annotated[str, Field(max_length=1 << 14)]
 
 
 class _Record(BaseModel):
@@ -236,7 +237,11 @@ class Processing(_Record):
         max_length: Longest input in tokens.
         pair_order: Meaning of a pair's two texts, in order.
         padding_side: ``right`` or ``left``.
+        truncation_side: End of a text at which tokens beyond `max_length` are cut off, ``right`` or ``left``.
         score: Turns logits into scores.
+        prompts: Texts to put in front of a text, by name (embeddings), e.g. ``{"query": "query: "}``.
+        default_prompt: Name of the one that is used where a user names none; None for no prompt.
+        similarity: What two vectors are compared with (embeddings).
         stride: Overlap of windows over long texts (question answering).
         thresholds: Per-label decision thresholds (multi-label).
         unknown: Probability below which an answer of any file is marked as unknown (text-classification); None where there is
@@ -251,7 +256,11 @@ class Processing(_Record):
     max_length: Length
     pair_order: Annotated[list[str], Field(min_length=2, max_length=2)] = ["text", "text_pair"]
     padding_side: Literal["right", "left"] = "right"
+    truncation_side: Literal["right", "left"] = "right"
     score: ScoreFunction
+    prompts: dict[str, PromptText] = {}
+    default_prompt: str | None = None
+    similarity: Similarity | None = None
     stride: Length | None = None
     thresholds: list[Share] | None = None
     unknown: Share | None = None

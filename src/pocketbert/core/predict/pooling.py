@@ -24,6 +24,19 @@ class PoolingKind(StrEnum):
     """The state of the first token."""
 
 
+class Similarity(StrEnum):
+    """What says how alike two vectors are; the larger, the more alike."""
+
+    COSINE = "cosine"
+    """The cosine of the angle between them."""
+    DOT = "dot"
+    """Their dot product."""
+    EUCLIDEAN = "euclidean"
+    """The negative Euclidean distance."""
+    MANHATTAN = "manhattan"
+    """The negative sum of the absolute differences."""
+
+
 @dataclass(frozen=True)
 class Pooling:
     """From token states [B, L, H] to sentence embeddings [B, H].
