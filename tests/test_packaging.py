@@ -15,7 +15,7 @@ from pocketbert.core.recipe.file import load_recipe, recipe_schema
 from pocketbert.pipeline.shipped import SCHEMA_FILE, folder, names, recipe_path
 
 WINGS = ("benchmarks", "distill", "export", "quantize", "runtime")
-LONGEST = 400
+LONGEST = 600
 DATA = {"pocketbert.pipeline.phone.tokenizers.java": "android_demo/core/src/main"}
 """Folders without Python that are installed, as packages of data."""
 
@@ -72,7 +72,7 @@ def test_every_data_file_is_listed() -> None:
         assert path in found, f"{path.relative_to(ROOT)} would not be installed"
 
 
-def test_no_source_file_is_longer_than_400_lines() -> None:
+def test_no_source_file_is_longer_than_600_lines() -> None:
     files = [
         *sources(),
         *(ROOT / "tests").rglob("*.py"),

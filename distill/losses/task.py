@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.pooling import Pooling, PoolingKind
-from pocketbert.core.tasks import Level, Task, TaskName
+from pocketbert.core.tasks import Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import hard_targets, soft_targets
 from pocketbert.distill.training.terms import Term
 
@@ -27,7 +27,7 @@ def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
     """Compute the task's loss against gold labels.
 
     Cross-entropy for labels, tokens and masked words; binary cross-entropy averaged over labels for multi-label; squared
-    error for regression; the mean of the two cross-entropies of start and end for answers (Devlin et al. 2019,
+    error for regression, binary cross-entropy where its answers go through a sigmoid; the mean of the two cross-entropies of start and end for answers (Devlin et al. 2019,
     arXiv 1810.04805, sections 4 and 5).
 
     Args:
@@ -50,7 +50,8 @@ def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
     if task.name is TaskName.MULTI_LABEL:
         return Term.of(F.binary_cross_entropy_with_logits(logits.float(), labels.float()), rows)
     if task.name is TaskName.REGRESSION:
-        return Term.of(F.mse_loss(logits.float()[:, 0], labels.float()), rows)
+        loss = F.mse_loss if task.score is ScoreFunction.NONE else F.binary_cross_entropy_with_logits
+        return Term.of(loss(logits.float()[:, 0], labels.float()), rows)
     return Term.of(hard_targets(logits, labels), rows)
 
 

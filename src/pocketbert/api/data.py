@@ -16,7 +16,7 @@ def data_check(recipe: Recipe) -> DataReport | None:
     from pocketbert.pipeline.learn.data import load_data
     from pocketbert.pipeline.teacher import open_teacher
 
-    return load_data(recipe, open_teacher(recipe.teacher)).report
+    return load_data(recipe, open_teacher(recipe)).report
 
 
 def data_prepare(recipe: Recipe, output: str | Path) -> list[Path]:

@@ -59,7 +59,8 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
         except InputError as error:
             raise InputError([*error.problems, *option_problems(name, options)]) from error
         recipe = recipe_of(_content(name, _run_name(folder), options, task), _TITLE)
-        return recipe, replace(folder, licence=recipe.teacher.licence or folder.licence)
+        licence = recipe.teacher.licence or folder.licence
+        return recipe, replace(folder, licence=licence, used_for=TaskName(task))
 
 
 def _with_attention(options: ExportOptions, folder: ModelFolder) -> ExportOptions:

@@ -49,7 +49,7 @@ class Inputs:
     @cached_property
     def model(self) -> ModelFolder:
         """The model the recipe starts from."""
-        folder = open_teacher(self.recipe.teacher, self.recipe.export.attention)
+        folder = open_teacher(self.recipe, self.recipe.export.attention)
         say_row(folder)
         return folder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pocketbert.core.artefacts.records import FileRecord, ModelRecord, Processing
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 
 _OF_TASK: dict[str, tuple[TaskName, ...]] = {
     "thresholds": (TaskName.MULTI_LABEL,),
@@ -16,6 +16,7 @@ _OF_TASK: dict[str, tuple[TaskName, ...]] = {
     "null_answers": (TaskName.QUESTION_ANSWERING,),
     "pooling": (TaskName.FEATURE_EXTRACTION,),
     "normalize": (TaskName.FEATURE_EXTRACTION,),
+    "similarity": (TaskName.FEATURE_EXTRACTION,),
 }
 """Tasks that read an entry of `Processing`; the others are read by all."""
 
@@ -30,10 +31,13 @@ def contradictions(
         for key, tasks in _OF_TASK.items()
         if getattr(processing, key) is not None and task not in tasks
     ]
-    if processing.score is not own.score:
+    one_output = task is TaskName.REGRESSION and processing.score is ScoreFunction.SIGMOID
+    if processing.score is not own.score and not one_output:
         out.append(f"processing.score is {processing.score}, of {task} it is {own.score}")
     if processing.thresholds is not None and len(processing.thresholds) != len(labels):
         out.append(f"processing.thresholds has {len(processing.thresholds)} numbers for {len(labels)} labels")
+    if processing.default_prompt is not None and processing.default_prompt not in processing.prompts:
+        out.append(f"processing.default_prompt is '{processing.default_prompt}', which is not among its prompts")
     if task is not TaskName.TEXT_CLASSIFICATION:
         certain = [f.path for f in files if isinstance(f, ModelRecord) and f.confidence is not None]
         out += [f"{path} has a temperature, which has no meaning for {task}" for path in certain[:1]]

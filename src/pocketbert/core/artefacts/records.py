@@ -17,8 +17,9 @@ from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.heads import AnswerSettings, Head, head_of
 from pocketbert.core.heads.settings import Share
 from pocketbert.core.predict.confidence import Confidence
-from pocketbert.core.predict.pooling import PoolingKind, Similarity
+from pocketbert.core.predict.pooling import PoolingKind
 from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme, Status
 

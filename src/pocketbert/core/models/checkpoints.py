@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,12 @@ from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families import ATTENTION_KEY, FORM_KEY, TEXT_ONLY, Family
 from pocketbert.core.families.code import checkpoint_code
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.models.folder import FAMILY_KEY, ModelFolder
+from pocketbert.core.models.folder import FAMILY_KEY, SIGMOID_CLASS, ModelFolder
 from pocketbert.core.models.tokenizer import check_tokenizer
 from pocketbert.core.models.tokenizer_folder import save_tokenizer
 from pocketbert.core.models.weights import HARMLESS, first_sentence, fitting, read_state, tied_names
-from pocketbert.core.tasks import TASKS, Task, TaskName
+from pocketbert.core.predict.sentence_settings import SETTINGS_FILE
+from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Attention
 
 if TYPE_CHECKING:
@@ -264,7 +266,13 @@ def _check_depth(config: Any, state: dict[str, torch.Tensor], folder: ModelFolde
 
 
 def save_model(
-    model: Any, source: ModelFolder, labels: Labels, max_length: int, destination: Path, form: str = TEXT_ONLY
+    model: Any,
+    source: ModelFolder,
+    labels: Labels,
+    max_length: int,
+    destination: Path,
+    form: str = TEXT_ONLY,
+    score: ScoreFunction = ScoreFunction.NONE,
 ) -> None:
     """Write a Hugging Face folder: config, safetensors, tokenizer with the right length and no padding.
 
@@ -275,6 +283,7 @@ def save_model(
         max_length: Longest input in tokens.
         destination: An existing folder.
         form: Form that its files will have.
+        score: Of a head with one output: what its answers go through.
     """
     from safetensors.torch import save_file
 
@@ -284,6 +293,12 @@ def save_model(
     model.config.architectures = [type(model).__name__]
     model.config.to_json_file(str(destination / "config.json"), use_diff=False)
     config = _plain_config(destination / "config.json", source.family, form)
+    if config.get("problem_type") == TASKS[TaskName.REGRESSION].problem_type:
+        config.pop("sbert_ce_default_activation_function", None)
+        config.pop("sentence_transformers", None)
+        if score is ScoreFunction.SIGMOID:  # "regression" would mean the number as it is
+            config["sentence_transformers"] = {"activation_fn": SIGMOID_CLASS}
+            del config["problem_type"]
     write_json(destination / "config.json", config)
     state, twins = model.state_dict(), tied_names(model.state_dict(keep_vars=True))
     tensors = {
@@ -291,6 +306,8 @@ def save_model(
     }
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
     save_tokenizer(source.tokenizer_folder, max_length, destination, source.family)
+    if source.used_for in (None, source.task) and (source.path / SETTINGS_FILE).is_file():
+        shutil.copyfile(source.path / SETTINGS_FILE, destination / SETTINGS_FILE)
     check_tokenizer(destination, config, source.family)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from pocketbert.core.data.labels import placeholder_names
 from pocketbert.core.disk.files import read_json, sha256_file, sha256_json
+from pocketbert.core.disk.regular import read_regular
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families import ATTENTION_KEY, Family, all_families, chosen_row, family_of, suggested_row
 from pocketbert.core.families.config import MAX_MIB, label_names, read_config
@@ -19,8 +20,12 @@ from pocketbert.core.host.home import expanded
 from pocketbert.core.host.network import check_hub
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.model_card import ModelCard, read_model_card
+from pocketbert.core.models.tokenizer_settings import SENTENCE_FILE, apply_settings
 from pocketbert.core.models.weight_names import check_safetensors, weight_names
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.predict.pooling import MODULES_FILE
+from pocketbert.core.predict.sentence_settings import is_cross_encoder, prompts_of, read_settings
+from pocketbert.core.predict.tokenizer_file import MAX_MIB as MAX_TOKENIZER_MIB
+from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Attention
 
 DEMO_TEACHER = "minilm-l6"
@@ -40,6 +45,10 @@ _READ = ("*.json", "*.txt", "*.model", "*/**/config.json")
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model.bin"]
 
+_ACTIVATIONS = {"Sigmoid": ScoreFunction.SIGMOID, "Identity": ScoreFunction.NONE}
+"""Ends of the names of torch's classes that a CrossEncoder with one output may have."""
+SIGMOID_CLASS = "torch.nn.modules.activation.Sigmoid"
+
 _DEMO_CARD = ModelCard("Apache-2.0", "sentence-transformers/all-MiniLM-L6-v2", ("en",))
 _GENERATOR = "LMHeadModel"
 """End of the names of classes with a language model that reads a text from left to right, or in another order."""
@@ -57,6 +66,7 @@ class ModelFolder:
         licence: Licence of the weights, as far as known.
         card: What the model's own card says of it.
         row_reason: Why the family's row was taken, where several share the graph and not the first of them was; else empty.
+        used_for: What it is used for here, which may be another task than its own; None for its own.
     """
 
     path: Path
@@ -66,14 +76,17 @@ class ModelFolder:
     licence: str = "unknown; ask the publisher of the weights"
     row_reason: str = ""
     card: ModelCard = field(default_factory=ModelCard)
+    used_for: TaskName | None = None
 
     @property
     def labels(self) -> list[str] | None:
-        """Label names of a fine-tuned classifier; None when it has none or only LABEL_i."""
+        """Label names of a fine-tuned classifier, LABEL_i where config.json names none; None of other models."""
+        heads = [f"For{kind}Classification" for kind in ("Sequence", "Token")]
         names = label_names(self.config)
-        if names is None:
-            return None
-        return None if placeholder_names(names) and not self.has_head("ForSequenceClassification") else names
+        if names is None and any(map(self.has_head, heads)):
+            # transformers leaves the default names out of config.json
+            return [f"LABEL_{i}" for i in range(int(self.config.get("num_labels") or 2))]
+        return None if names and placeholder_names(names) and not any(map(self.has_head, heads)) else names
 
     def has_head(self, suffix: str) -> bool:
         """Whether the weights were saved from a class with this head."""
@@ -82,7 +95,7 @@ class ModelFolder:
     @property
     def task(self) -> TaskName | None:
         """What the weights were trained for, as far as config.json and modules.json say."""
-        if (self.path / "modules.json").is_file():
+        if (self.path / MODULES_FILE).is_file() and not is_cross_encoder(self.path):
             return TaskName.FEATURE_EXTRACTION
         name = str((self.config.get("architectures") or [""])[0])
         if name.endswith("ForSequenceClassification"):
@@ -95,6 +108,34 @@ class ModelFolder:
         found = next((task for suffix, task in suffixes.items() if name.endswith(suffix)), None)
         # its name ends as that of a bare encoder does, and nobody trained it for embeddings
         return None if found is TaskName.FEATURE_EXTRACTION and name.endswith(_GENERATOR) else found
+
+    def task_row(self, name: str) -> Task:
+        """Return the row of a task, with what the model's own files say of its score function.
+
+        A head with one output gives a number as it is where its problem_type is "regression"; else its sigmoid, as in
+        transformers' pipeline and in CrossEncoder.predict of sentence-transformers, unless an activation is stated.
+
+        Args:
+            name: Hub name of the task.
+
+        Raises:
+            InputError: If the stated activation is none that an answer can have.
+        """
+        task = TASKS[TaskName(name)]
+        if task.name is not TaskName.REGRESSION or not self.has_head("ForSequenceClassification"):
+            return task
+        own = self.config.get("sentence_transformers")
+        stated = read_settings(self.path).get("activation_fn") if is_cross_encoder(self.path) else None
+        stated = stated or (own.get("activation_fn") if isinstance(own, dict) else None)
+        stated = stated or self.config.get("sbert_ce_default_activation_function")
+        if stated is None:
+            raw = self.config.get("problem_type") == task.problem_type
+            return replace(task, score=ScoreFunction.NONE if raw else ScoreFunction.SIGMOID)
+        name = str(stated).rpartition(".")[2]
+        if name not in _ACTIVATIONS:
+            what = f"the activation {stated!r:.80} is not served; served: {', '.join(_ACTIVATIONS)}."
+            raise InputError(Problem(str(self.path), what, "Export the model with one of these in its settings."))
+        return replace(task, score=_ACTIVATIONS[name])
 
     @property
     def weights(self) -> Path:
@@ -143,18 +184,30 @@ class ModelFolder:
 
     @cached_property
     def tokenizer_folder(self) -> Path:
-        """Folder that holds its tokenizer.json: this one, or a temporary one where the authors ship none and it is converted.
+        """Folder that holds its tokenizer.json: this one, or a temporary one where it has to be converted or changed.
+
+        It is converted where the authors ship none, and changed where other files of the folder say so.
 
         Raises:
             InputError: If there is nothing to convert, or it cannot be converted.
             MissingBackendError: If a library that reads it is not installed.
         """
-        if os.path.lexists(self.path / TOKENIZER):  # also of what is no file: whoever opens it says so
+        file = self.path / TOKENIZER
+        prompts = not prompts_of(self.path).named or self.used_for in (None, self.task)
+        if prompts and os.path.lexists(file) and not self._is_changed(file):
             return self.path
         from pocketbert.core.models.tokenizer_folder import converted_folder
 
         digest = sha256_json(self._small_files)
-        return converted_folder(self.path, digest, self.tokenizer_length, self.config, self.family)
+        return converted_folder(self.path, digest, self.tokenizer_length, self.config, self.family, prompts)
+
+    def _is_changed(self, file: Path) -> bool:
+        """Whether other files of the folder change its tokenizer.json; of one that cannot be read, whoever opens it says so."""
+        try:
+            raw = read_regular(file, MAX_TOKENIZER_MIB << 20).decode()
+            return bool(apply_settings(raw, self.path)[1])
+        except (InputError, ValueError, TypeError, KeyError, RecursionError):
+            return False
 
     @property
     def positions(self) -> int:
@@ -166,12 +219,16 @@ class ModelFolder:
 
     @property
     def tokenizer_length(self) -> int:
-        """Longest input that the tokenizer's own settings name; the position table's length where they name none."""
+        """Longest input that sentence-transformers' settings name, else the tokenizer's; else that of the position table."""
         path = self.path / "tokenizer_config.json"
         settings = read_json(path) if path.is_file() else {}
         stated = settings.get("model_max_length") if isinstance(settings, dict) else None
         # transformers writes 1e30 for "no limit"
-        return int(stated) if isinstance(stated, int | float) and 4 <= stated <= 1 << 20 else self.positions
+        length = int(stated) if isinstance(stated, int | float) and 4 <= stated <= 1 << 20 else self.positions
+        sentence = self.path / SENTENCE_FILE
+        content = read_json(sentence) if sentence.is_file() and self.used_for in (None, self.task) else {}
+        most = content.get("max_seq_length") if isinstance(content, dict) else None
+        return most if isinstance(most, int) and 4 <= most <= 1 << 20 else length  # the other one is read by nobody then
 
 
 def open_model_folder(

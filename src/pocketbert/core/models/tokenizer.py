@@ -58,7 +58,6 @@ def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> 
     segments, highest = config.get("type_vocab_size"), template_types(content)
     if family.uses_segments and segments is not None and highest >= segments:
         found.append(f"gives tokens the segment {highest}, the model has {segments} segments.")
-    found += _letter_case(folder, content)
     if found:
         raise InputError([Problem(str(file), what, "Use the tokenizer of this model.") for what in found])
 
@@ -72,14 +71,3 @@ def _against_table(tokenizer: TextTokenizer, rows: int | None) -> list[str]:
     return [
         f"its largest token id is {tokenizer.largest_id:,}, the model has {rows:,} rows: it belongs to another model."
     ]
-
-
-def _letter_case(folder: Path, content: Mapping[str, Any]) -> list[str]:
-    """Whether tokenizer_config.json says of upper case what tokenizer.json does: some clients believe the one, some the other."""
-    path, normalizer = folder / "tokenizer_config.json", content.get("normalizer")
-    settings = read_json(path, MAX_MIB) if path.is_file() else None
-    stated = settings.get("do_lower_case") if isinstance(settings, dict) else None
-    done = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
-    if not isinstance(stated, bool) or not isinstance(done, bool) or stated == done:
-        return []
-    return [f"its normalizer has lowercase {done}, tokenizer_config.json says do_lower_case {stated}."]

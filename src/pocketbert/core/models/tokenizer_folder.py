@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.disk.files import read_json, write_atomic, write_json
+from pocketbert.core.disk.files import write_atomic, write_json
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import CheckpointCode, Family
@@ -21,15 +21,22 @@ from pocketbert.core.families.code import checkpoint_code
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.tokenizer import OTHER_FILES, VOCABULARY, check_tokenizer
 from pocketbert.core.models.tokenizer_conversion import converted_tokenizer, vocabulary_files
+from pocketbert.core.models.tokenizer_settings import apply_settings, read_tokenizer_settings
+from pocketbert.core.predict.sentence_settings import SETTINGS_FILE
 from pocketbert.core.predict.tokenization import plain_tokenizer_json
 
 _CLASS = "tokenizer_class"
+_OF_ANOTHER_MACHINE = ("name_or_path", "tokenizer_file", "special_tokens_map_file")
 _MADE: dict[str, Path] = {}
 """Folders with converted tokenizers, by what decides their content; they are there until the process ends."""
 
 
-def converted_folder(source: Path, digest: str, max_length: int, config: Mapping[str, Any], family: Family) -> Path:
-    """Convert the tokenizer of a model folder without tokenizer.json, once in a process; the model folder is not written to.
+def converted_folder(
+    source: Path, digest: str, max_length: int, config: Mapping[str, Any], family: Family, prompts: bool = True
+) -> Path:
+    """Write the tokenizer that a model folder means to another folder, once in a process; the model folder stays as it is.
+
+    It is converted where there is no tokenizer.json, and changed where the folder's settings say so; see `apply_settings`.
 
     Args:
         source: The model folder.
@@ -37,6 +44,7 @@ def converted_folder(source: Path, digest: str, max_length: int, config: Mapping
         max_length: Longest input in tokens.
         config: The model's checked configuration.
         family: Its row of the family table.
+        prompts: Whether the model's prompts are used.
 
     Returns:
         A temporary folder with config.json, tokenizer.json, its settings and the vocabulary; it goes when the process ends.
@@ -45,16 +53,27 @@ def converted_folder(source: Path, digest: str, max_length: int, config: Mapping
         InputError: If the folder has no vocabulary, or none that can be converted, or it is another model's.
         MissingBackendError: If a library that reads it is not installed.
     """
-    key = f"{source.resolve()} {family.name} {digest}"
+    key = f"{source.resolve()} {family.name} {digest} {prompts}"
     if key not in _MADE:
         made = Path(tempfile.mkdtemp(dir=_root()))
         write_json(made / "config.json", dict(config))
         save_tokenizer(source, max_length, made, family)
         check_tokenizer(made, config, family)
-        names = " and ".join(vocabulary_files(source))
-        say(f"{source}: it has no tokenizer.json: converted from {names}; nothing is written into the folder")
+        if prompts and (source / SETTINGS_FILE).is_file():
+            shutil.copyfile(source / SETTINGS_FILE, made / SETTINGS_FILE)
+        _say_made(source)
         _MADE[key] = made
     return _MADE[key]
+
+
+def _say_made(source: Path) -> None:
+    """Tell how the tokenizer of a folder was made; nothing where it is used as it is."""
+    file = source / "tokenizer.json"
+    if not file.is_file():
+        names = " and ".join(vocabulary_files(source))
+        say(f"{source}: it has no tokenizer.json: converted from {names}; nothing is written into the folder")
+    elif changes := apply_settings(file.read_text(encoding="utf-8"), source)[1]:
+        say(f"{source}: tokenizer.json is used as its settings say: {'; '.join(changes)}")
 
 
 @cache
@@ -88,11 +107,11 @@ def save_tokenizer(source: Path, max_length: int, destination: Path, family: Fam
     code = CheckpointCode() if family is None else checkpoint_code(family)
     try:
         raw = file.read_text(encoding="utf-8") if file.is_file() else converted_tokenizer(source, code)
-        plain = plain_tokenizer_json(raw)
+        plain = plain_tokenizer_json(apply_settings(raw, source)[0])
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
     write_atomic(destination / "tokenizer.json", plain)
-    settings = _settings(source)
+    settings = {k: v for k, v in read_tokenizer_settings(source).items() if k not in _OF_ANOTHER_MACHINE}
     settings["model_max_length"] = max_length
     if family is not None and family.tokenizer_settings:
         settings = {**family.tokenizer_settings, **settings, _CLASS: family.tokenizer_settings[_CLASS]}
@@ -113,13 +132,3 @@ def _word_pieces(content: Mapping[str, Any]) -> list[str]:
     lines = sorted(ids, key=ids.__getitem__)
     fits = [ids[t] for t in lines] == list(range(len(lines))) and all(t.splitlines() == [t] for t in lines)
     return lines if fits else []
-
-
-def _settings(source: Path) -> dict[str, Any]:
-    path = source / "tokenizer_config.json"
-    settings = read_json(path) if path.is_file() else {}
-    if not isinstance(settings, dict):
-        raise InputError(Problem(str(path), "not the settings of a tokenizer: no JSON object."))
-    for key in ("name_or_path", "tokenizer_file", "special_tokens_map_file"):
-        settings.pop(key, None)
-    return settings

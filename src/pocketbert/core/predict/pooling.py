@@ -10,6 +10,7 @@ from typing import Any
 
 from pocketbert.core.disk.files import read_json, safe_join, write_json
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.predict.sentence_settings import is_cross_encoder
 
 MODULES_FILE = "modules.json"
 POOLING_FILE = "1_Pooling/config.json"
@@ -22,19 +23,6 @@ class PoolingKind(StrEnum):
     """The mean over all tokens but padding, special tokens included."""
     CLS = "cls"
     """The state of the first token."""
-
-
-class Similarity(StrEnum):
-    """What says how alike two vectors are; the larger, the more alike."""
-
-    COSINE = "cosine"
-    """The cosine of the angle between them."""
-    DOT = "dot"
-    """Their dot product."""
-    EUCLIDEAN = "euclidean"
-    """The negative Euclidean distance."""
-    MANHATTAN = "manhattan"
-    """The negative sum of the absolute differences."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +70,8 @@ def pooling_of(folder: Path) -> Pooling | None:
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
         raise InputError(Problem(str(path), "is not a list of modules."))
     kinds = [str(m.get("type", "")).rpartition(".")[2] for m in modules]
+    if kinds == ["Transformer"] and is_cross_encoder(folder):
+        return None
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise InputError(
             Problem(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +22,8 @@ from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.families.config import read_config
 from pocketbert.core.predict.column_reader import ColumnReader, reader_of
 from pocketbert.core.predict.encoded import Encoded, Places, Text, cut, tail_of
-from pocketbert.core.predict.tokenizer_file import library_errors, open_tokenizer
+from pocketbert.core.predict.sentence_settings import prompts_of
+from pocketbert.core.predict.tokenizer_file import MAX_MIB, library_errors, open_tokenizer
 
 __all__ = [
     "MASK_TOKENS",
@@ -54,6 +56,9 @@ class TextTokenizer:
         padding_side: ``right`` or ``left``. When not given, it is read from the folder: from its artifacts.json, else from
             the family that its config.json names; ``right`` for a folder that has neither.
 
+    The folder's default prompt is put in front of every text (`with_prompt` takes another one), and a text that is too long
+    is cut where the folder's settings say, at its end or at its beginning.
+
     Where config.json names a form with more inputs, texts get these from their columns; see `pocketbert.core.predict.columns`.
 
     Raises:
@@ -74,8 +79,10 @@ class TextTokenizer:
             raise InputError(
                 Problem("max_length", f"{max_length} leaves no room for text next to {special} special tokens.")
             )
-        self._tokenizer.enable_truncation(max_length)
+        self.prompts = prompts_of(file.parent)
+        self.truncation_side = truncation_side_of(file.parent)
         self.max_length = max_length
+        self._cut_at(max_length)
         self.pad_id = pad_id if pad_id is not None else pad_id_of(file.parent)
         self.reader = reader_of(file.parent)
         self.padding_side = padding_side if padding_side is not None else padding_side_of(file.parent)
@@ -84,6 +91,26 @@ class TextTokenizer:
             raise InputError(
                 Problem("padding_side", f"{self.padding_side!r} is not a padding side; allowed: {allowed}.")
             )
+
+    def with_prompt(self, name: str | None) -> TextTokenizer:
+        """Return this tokenizer with another prompt as the default one.
+
+        Args:
+            name: Name of the prompt; empty for no prompt, None for the folder's own default.
+
+        Raises:
+            InputError: If no prompt has the name.
+        """
+        if name is None:
+            return self
+        self.prompts.text_of(name or None)
+        other = copy.copy(self)
+        other.prompts = replace(self.prompts, default=name or None)
+        return other
+
+    def _cut_at(self, length: int) -> None:
+        """Make the library cut texts at a length, where the folder says."""
+        self._tokenizer.enable_truncation(length, direction=self.truncation_side)
 
     @property
     def vocabulary_size(self) -> int:
@@ -136,9 +163,9 @@ class TextTokenizer:
         for _ in range(1 + pair):
             texts.append(self._tokenizer.encode("", add_special_tokens=False))
             texts[-1].pad(min(length, self.max_length), pad_id=self.pad_id)
-        self._tokenizer.enable_truncation(min(length, self.max_length))
+        self._cut_at(min(length, self.max_length))
         made = _placed(self._tokenizer.post_process(texts[0], texts[1] if pair else None), False)
-        self._tokenizer.enable_truncation(self.max_length)
+        self._cut_at(self.max_length)
         return made
 
     @cached_property
@@ -194,11 +221,11 @@ class TextTokenizer:
                 text = reader.noted(pair)
                 rows = [self._extended(reader, text, row, f"text {len(out) + 1}") for row in rows]
             out.append(rows)
-        self._tokenizer.enable_truncation(self.max_length)
+        self._cut_at(self.max_length)
         return out
 
     def encode(self, texts: Sequence[Text], places: bool = False) -> list[Encoded]:
-        """Tokenize texts or pairs.
+        """Tokenize texts or pairs, behind the default prompt where there is one.
 
         Args:
             texts: What to tokenize.
@@ -210,9 +237,15 @@ class TextTokenizer:
         Raises:
             InputError: Naming the first entry that is not text.
         """
+        texts = self.prompts.put_before(texts)
         if self.reader is not None:
             return self._with_extra(self.reader, texts)
         return self._plain(texts, places)
+
+    @property
+    def keeps_end(self) -> bool:
+        """Whether the beginning of a text that is too long is cut off, and not its end."""
+        return self.truncation_side == "left"
 
     def _with_extra(self, reader: ColumnReader, texts: Sequence[Text]) -> list[Encoded]:
         noted = [reader.noted(t) if _is_text(t) else t for t in texts]
@@ -231,6 +264,7 @@ class TextTokenizer:
 
     def _plain(self, texts: Sequence[Text], places: bool) -> list[Encoded]:
         out: list[Encoded] = []
+        places = places or self.keeps_end  # a row that is cut again later has to know where its texts begin
         for start, chunk in _chunks(texts):
             try:
                 with library_errors(str(self._file), "cannot encode"):  # such as an unknown token that is not there
@@ -245,7 +279,7 @@ class TextTokenizer:
                     )
                 ) from error
             if places:
-                out.extend(_placed(e, bool(e.overflowing)) for e in encodings)
+                out.extend(_placed(e, bool(e.overflowing), self.keeps_end) for e in encodings)
                 continue
             out.extend(
                 Encoded(
@@ -259,7 +293,7 @@ class TextTokenizer:
         return out
 
     def golden(self, text: Text) -> dict[str, Any]:
-        """Ids, segments and code-point offsets of one text, to check a tokenizer written in another language."""
+        """Ids, segments and code-point offsets of one text as it is, to check a tokenizer written in another language."""
         with library_errors(str(self._file), "cannot encode"):
             encoding = self._tokenizer.encode(*text) if isinstance(text, tuple) else self._tokenizer.encode(text)
         row: dict[str, Any] = {"text": text if isinstance(text, str) else list(text)}
@@ -312,7 +346,7 @@ class TextTokenizer:
         return out
 
 
-def _placed(encoding: Encoding, truncated: bool) -> Encoded:
+def _placed(encoding: Encoding, truncated: bool, keeps_end: bool = False) -> Encoded:
     words = np.array([-1 if w is None else w for w in encoding.word_ids], np.int64)
     parts = np.array([-1 if p is None else p for p in encoding.sequence_ids], np.int64)
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
@@ -321,6 +355,7 @@ def _placed(encoding: Encoding, truncated: bool) -> Encoded:
         np.array(encoding.type_ids, np.int64),
         truncated,
         Places(offsets, words, parts),
+        keeps_end=keeps_end,
     )
 
 
@@ -356,13 +391,38 @@ def pad_id_of(folder: Path) -> int:
 
 def padding_side_of(folder: Path) -> str:
     """Tell where a folder's model is padded. An artefact folder's own list comes first: it needs no row in the family table."""
-    listed, config = folder / "artifacts.json", folder / CONFIG_FILE
-    if listed.is_file():
-        content = read_json(listed)
-        processing = content.get("processing") if isinstance(content, dict) else None
-        return str(processing.get("padding_side", _SIDES[0])) if isinstance(processing, dict) else _SIDES[0]
+    config = folder / CONFIG_FILE
+    if (processing := _listed_processing(folder)) is not None:
+        return str(processing.get("padding_side", _SIDES[0]))
     model_type = read_config(config).get("model_type") if config.is_file() else None
     return _SIDES[0] if model_type is None else family_of(str(model_type), str(config)).padding_side
+
+
+def truncation_side_of(folder: Path) -> str:
+    """Tell at which end a text that is too long is cut, by the folder's own list, else by the settings of its tokenizer.
+
+    Raises:
+        InputError: If it is neither ``right`` nor ``left``.
+    """
+    where, stated = folder / "artifacts.json", _listed_processing(folder)
+    if stated is None:
+        where = folder / "tokenizer_config.json"
+        content = read_json(where, MAX_MIB) if where.is_file() else {}
+        stated = content if isinstance(content, dict) else {}
+    side = stated.get("truncation_side", _SIDES[0])
+    if side not in _SIDES:
+        raise InputError(Problem(str(where), f"truncation_side is {side!r:.40}; allowed: {' or '.join(_SIDES)}."))
+    return str(side)
+
+
+def _listed_processing(folder: Path) -> dict[str, Any] | None:
+    """Read how an artefact folder's texts are processed; None of a folder that is none."""
+    listed = folder / "artifacts.json"
+    if not listed.is_file():
+        return None
+    content = read_json(listed)
+    processing = content.get("processing") if isinstance(content, dict) else None
+    return processing if isinstance(processing, dict) else {}
 
 
 def plain_tokenizer_json(raw: str) -> str:

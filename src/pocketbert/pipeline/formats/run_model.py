@@ -10,7 +10,7 @@ from pathlib import Path
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import Task, task_of
+from pocketbert.core.tasks import Task
 from pocketbert.pipeline.formats.model_files import ModelFile
 
 LICENCE_FILE = "LICENCE.txt"
@@ -42,8 +42,8 @@ class RunModel:
 
     @property
     def task(self) -> Task:
-        """What the model does."""
-        return task_of(self.recipe.task)
+        """What the model does, with the score function of its own head."""
+        return self.folder.task_row(self.recipe.task)
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:

@@ -146,7 +146,7 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
         problems.append(Problem(str(destination), f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}."))
     if problems:
         raise InputError(problems)
-    model = open_teacher(recipe.teacher)
+    model = open_teacher(recipe)
     check_augmentable(recipe, model)
     assert source is not None
     data = load_data(recipe, model)

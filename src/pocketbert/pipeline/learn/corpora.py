@@ -71,7 +71,7 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
         raise InputError(
             Problem("data.corpus", "the recipe has none.", "Add corpus: {sources: [{path: text.jsonl.gz}]} to data.")
         )
-    teacher = open_teacher(recipe.teacher)
+    teacher = open_teacher(recipe)
     output, tokenizer = folder_destination(output, teacher.path), teacher.tokenizer_folder
     before = {p.name for p in output.iterdir()} if output.is_dir() else set()
     with leaving_nothing(output):

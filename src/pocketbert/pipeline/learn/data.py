@@ -9,7 +9,7 @@ from pathlib import Path
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.examples import Example, read_examples
 from pocketbert.core.data.files import check_source, class_names
-from pocketbert.core.data.labels import Labels, resolve_labels
+from pocketbert.core.data.labels import Labels, placeholder_names, resolve_labels
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.spans import tags_of
 from pocketbert.core.data.split import hold_out, hold_out_share, without
@@ -24,6 +24,7 @@ from pocketbert.core.data_report import (
 )
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared, head_of
+from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.confidence import LEAST_ROWS
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
@@ -162,7 +163,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     Raises:
         InputError: Listing the problems of all files.
     """
-    section, task = recipe.data, task_of(recipe.task)
+    section, task = recipe.data, task_for(recipe, model)
     theirs = None if recipe.teacher.finetune or not task.names_labels else model.labels
     if section.train is None and section.eval is None:
         return _no_rows(recipe, model, theirs)
@@ -210,7 +211,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
 
 def _no_rows(recipe: Recipe, model: ModelFolder, theirs: list[str] | None) -> RunData:
     """What is known without data: the labels that the recipe or the model names."""
-    section, task = recipe.data, task_of(recipe.task)
+    section, task = recipe.data, task_for(recipe, model)
     if task.names_labels and not theirs and not section.labels:
         raise InputError(
             Problem(
@@ -220,9 +221,16 @@ def _no_rows(recipe: Recipe, model: ModelFolder, theirs: list[str] | None) -> Ru
             )
         )
     names = tuple(section.labels or theirs or ()) if task.names_labels else ()
+    if not section.labels and names and placeholder_names(names):
+        say(f"{model.title}: its labels are called {names[0]} to {names[-1]}, which say nothing; --labels names them")
     tagged = task.labels is LabelKind.SPANS and set(names) != set(theirs or ())  # a model's labels are tags already
     labels = Labels(tags_of(names) if tagged else names)
     return RunData(head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
+
+
+def task_for(recipe: Recipe, model: ModelFolder) -> Task:
+    """Return the row of a recipe's task, with the score function that the teacher's own head has; a new head has the task's."""
+    return task_of(recipe.task) if recipe.teacher.finetune else model.task_row(recipe.task)
 
 
 def is_labelled(task: Task, split: str) -> bool:

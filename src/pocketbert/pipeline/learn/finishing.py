@@ -132,7 +132,7 @@ def finish(made: Finished, destination: Path, teacher: Path | None = None) -> No
     entities = take_form(model, made.source, form, recipe.export.entities)
     if entities:
         write_json(destination / ENTITIES_FILE, {"entities": entities})
-    save_model(model, made.source, data.labels, made.length, destination, form)
+    save_model(model, made.source, data.labels, made.length, destination, form, task.score)
     if task.name is TaskName.FEATURE_EXTRACTION:
         write_modules(destination, made.pooling, model.config.hidden_size, made.length)
     count = sum(p.numel() for p in model.parameters())

@@ -69,6 +69,6 @@ def _local_teacher(recipe: Recipe) -> ModelFolder | None:
     if name != DEMO_TEACHER and name.count("/") == 1 and not name.startswith((".", "~", "/")):
         return None  # a name on the Hub: a folder here has an absolute path by now
     try:
-        return open_teacher(recipe.teacher)
+        return open_teacher(recipe)
     except MissingBackendError:
         return None

@@ -172,7 +172,7 @@ def _share_of_passes(rows: int) -> float:
 
 def _longest(recipe: Recipe, rows: Sequence[Example]) -> int:
     """Tokens that nearly all texts have, as a round number."""
-    model = open_teacher(recipe.teacher)
+    model = open_teacher(recipe)
     most = min(model.positions, model.tokenizer_length, _LONGEST)
     tokenizer, task = TextTokenizer(model.tokenizer_folder, most), TASKS[recipe.task]
     some = sorted(rows, key=lambda row: row.digest)[:_TEXTS]

@@ -104,7 +104,7 @@ def make_golden(
         for i, row in enumerate(blank)
     ]
     write_golden(destination / FILE_NAME, golden)
-    token_rows = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in rows]
+    token_rows = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in tokenizer.prompts.put_before(rows)]
     (destination / TOKENS_FILE_NAME).write_text("\n".join(token_rows) + "\n", encoding="utf-8")
     return ()
 

@@ -25,8 +25,10 @@ from pocketbert.core.heads.table import thresholds_of
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.versions import installed
 from pocketbert.core.models.tokenizer import OTHER_FILES
+from pocketbert.core.models.tokenizer_settings import SENTENCE_FILE
 from pocketbert.core.predict.column_reader import ENTITIES_FILE
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, MODULES_FILE, POOLING_FILE, pooling_of
+from pocketbert.core.predict.sentence_settings import SETTINGS_FILE, similarity_of
 from pocketbert.core.predict.tokenization import pad_id_of
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
@@ -51,7 +53,7 @@ from pocketbert.pipeline.phone.tokenizers.sources import pack_sources
 from pocketbert.runtime.engines import open_file
 
 _TOKENIZER_FILES = ("tokenizer.json", *OTHER_FILES)
-_VECTOR_FILES = (MODULES_FILE, POOLING_FILE, "sentence_bert_config.json")
+_VECTOR_FILES = (MODULES_FILE, POOLING_FILE, SENTENCE_FILE, SETTINGS_FILE)
 """What sentence-transformers reads beside the model."""
 _KINDS = {
     "config.json": Kind.CONFIG,
@@ -267,8 +269,17 @@ def _processing(model: RunModel) -> Processing:
         }
     if task.name is TaskName.FEATURE_EXTRACTION:
         pooling = pooling_of(folder.path) or DEFAULT_POOLING
-        own |= {"pooling": pooling.kind.value, "normalize": pooling.normalize}
-    return Processing(max_length=model.length, padding_side=folder.family.padding_side, score=task.score, **own)
+        own |= {"pooling": pooling.kind.value, "normalize": pooling.normalize, "similarity": similarity_of(folder.path)}
+    prompts = model.tokenizer.prompts
+    if prompts.named:
+        own |= {"prompts": dict(prompts.named), "default_prompt": prompts.default}
+    return Processing(
+        max_length=model.length,
+        padding_side=folder.family.padding_side,
+        truncation_side=model.tokenizer.truncation_side,
+        score=task.score,
+        **own,
+    )
 
 
 def _others(
