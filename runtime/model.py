@@ -92,37 +92,44 @@ class Model:
         """The task, as it turns outputs into answers."""
         return self._head
 
-    def outputs(self, texts: Sequence[Text], label: str = "") -> list[Matrix]:
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Texts that can be put in front of a text, by name; empty where the model has none."""
+        return dict(self.artefacts.processing.prompts)
+
+    def outputs(self, texts: Sequence[Text], label: str = "", prompt: str | None = None) -> list[Matrix]:
         """Raw outputs, without padding.
 
         Args:
             texts: N texts or pairs; the task decides which.
             label: What a progress bar says; empty for none.
+            prompt: Name of the prompt in front of each; default the folder's own, empty for none.
 
         Returns:
             One matrix per row that the model reads: [1, labels] of classifiers, [tokens, labels] where tokens are
             labelled, [tokens, 2] for question-answering, which reads a long context in several rows.
         """
-        return self._run(self._prepared(texts), label)
+        return self._run(self._prepared(texts, prompt), label)
 
-    def predict(self, texts: Sequence[Text] | str, progress: str = "") -> list[Answer]:
+    def predict(self, texts: Sequence[Text] | str, progress: str = "", prompt: str | None = None) -> list[Answer]:
         """Answer texts.
 
         Args:
             texts: Texts, or pairs as tuples; a single string is one text. Question-answering takes (question, context). Where the
                 folder's files have further inputs, each text needs its columns: `pocketbert.with_columns`.
             progress: What a progress bar says; empty for none.
+            prompt: Name of the prompt in front of each text, one of `prompts`; default the folder's own, empty for none.
 
         Returns:
             One answer per text, in order: `pocketbert.core.predict.answers` has one class per task.
 
         Raises:
-            InputError: If the texts are not what the task takes.
+            InputError: If the texts are not what the task takes, or no prompt has that name.
         """
         rows: list[Text] = [texts] if isinstance(texts, str) else list(texts)
         if not rows:
             return []
-        prepared = self._prepared(rows)
+        prepared = self._prepared(rows, prompt)
         predictor, own, files = self.predictor, self.folder / self.record.path, dict[int, Path]()
         inside = PROBABILITIES in predictor.outputs  # a file for MediaPipe computes the score function itself
 
@@ -133,12 +140,13 @@ class Model:
         answers = self._head.answers(self._run(prepared, progress, at_temperature), prepared, inside)
         return self._certainty.marked(answers, files)
 
-    def _prepared(self, texts: Sequence[Text]) -> Prepared:
+    def _prepared(self, texts: Sequence[Text], prompt: str | None) -> Prepared:
+        tokenizer = self.tokenizer.with_prompt(prompt)
         check_texts(self._head.task, texts)
         if self.tokenizer.reader is not None:
             self.tokenizer.reader.check(texts)
         examples = [unlabelled(text, row) for row, text in enumerate(texts, 1)]
-        return self._head.prepare(examples, self.tokenizer, "texts", labelled=False)
+        return self._head.prepare(examples, tokenizer, "texts", labelled=False)
 
     def _run(self, prepared: Prepared, label: str, reduce: Reduce | None = None) -> list[Matrix]:
         task, batching = self._head.task, Batching(BATCH, SLACK)

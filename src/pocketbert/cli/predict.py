@@ -80,6 +80,14 @@ def predict(
         str | None,
         typer.Option("--model-file", help="Open this file of the folder, e.g. tflite/model_int8.tflite."),
     ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt",
+            help="Put the model's prompt of this name, e.g. query or passage, in front of each text; default: the folder's "
+            "default prompt, '' for none.",
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Use this number of threads; default: all cores.")
     ] = None,
@@ -117,7 +125,8 @@ def predict(
         say(opened.choice)
     check_texts(opened.head.task, read.texts)
     _warn_of_empty(read.texts)
-    answers = _answers(opened, read.texts)
+    opened.tokenizer.with_prompt(prompt)  # an unknown name ends the command before anything is computed
+    answers = _answers(opened, read.texts, prompt)
     if output is not None:
         write_answers(output, read.rows, answers, top)
         say(f"{len(read.texts):,} answers: {output}")
@@ -139,9 +148,9 @@ def _warn_of_empty(texts: Sequence[Text]) -> None:
         say(f"text {empty[0]} is empty ({len(empty):,} in all): its answer does not mean anything", style="yellow")
 
 
-def _answers(model: Model, texts: Sequence[Text]) -> Iterator[Answer]:
+def _answers(model: Model, texts: Sequence[Text], prompt: str | None) -> Iterator[Answer]:
     for start in range(0, len(texts), _AT_ONCE):
-        yield from model.predict(texts[start : start + _AT_ONCE], progress="predict")
+        yield from model.predict(texts[start : start + _AT_ONCE], progress="predict", prompt=prompt)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from pocketbert.core.host.progress import say, set_quiet
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
 from pocketbert.core.types import Format, Scheme
@@ -43,7 +44,7 @@ from pocketbert.pipeline.learn.first_look import check_head, is_local
 from pocketbert.pipeline.learn.labelled import EVAL, HOLDOUT, LabelledRows
 from pocketbert.pipeline.learn.stages import Learning
 from pocketbert.pipeline.learn.starting import AnyRecipe, StartingRecipe, resolved
-from pocketbert.pipeline.make import exporting, golden, measuring, quantizing, simulating
+from pocketbert.pipeline.make import exporting, golden, library, measuring, quantizing, simulating
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
 from pocketbert.pipeline.reference import reference_model
@@ -292,8 +293,17 @@ class Run:
         failures = golden.make_golden(model, reference, self.texts(golden.SEARCHED), at.output, self.files)
         if failures:
             return failures
+        self._record_library(reference, at)
         texts = self.texts(simulating.TEXTS)
         return simulating.make_simulated(model, reference, texts, at.output, self.files, self._calibration)
+
+    def _record_library(self, reference: TorchPredictor, at: Places) -> None:
+        """Record what the library of the checkpoint answers; of a model that was trained here, that of its own folder."""
+        recipe = self.recipe
+        as_it_is = recipe.student is None and recipe.teacher.finetune is None
+        chosen = recipe.data.max_length is not None or recipe.data.train is not None or recipe.data.eval is not None
+        source, length = self.model if as_it_is else self.exported.folder, self.length if chosen else None
+        library.make_library(self.exported, source, length, reference.model, at.output)
 
     def _make_verify(self, at: Places) -> Sequence[str]:
         result = self.verify()
@@ -311,6 +321,7 @@ class Run:
             labels=self.data.labels.names if self.task.names_labels else None,
             settled=dict.fromkeys((f.path for f in self.files), settled_by(self.recipe.answer)),
             selection=self.data.selection,
+            head=self.data.head,
         )
         model = self.exported
         result = verify_files(run_subjects(model, model.files), evidence, self.recipe.verify)

@@ -20,7 +20,7 @@ from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest
 from pocketbert.pipeline.learn.data import CALIBRATION_ROWS
 from pocketbert.pipeline.learn.quantized import check_clipping
-from pocketbert.pipeline.make import exporting, golden, measuring, simulating
+from pocketbert.pipeline.make import exporting, golden, library, measuring, simulating
 from pocketbert.pipeline.make.roles import role_problems
 from pocketbert.pipeline.phone.pack import portable
 from pocketbert.pipeline.run_folder import Places, Step, data_digest
@@ -306,7 +306,11 @@ def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[
             name="golden",
             title="golden rows",
             output="golden",
-            settings={"golden rows": golden.ROWS, "simulated texts": simulating.TEXTS},
+            settings={
+                "golden rows": golden.ROWS,
+                "simulated texts": simulating.TEXTS,
+                "texts for the library": library.VERSION,
+            },
             needs=tuple(s.name for s in written),
             make=make.golden,
             libraries=engines,

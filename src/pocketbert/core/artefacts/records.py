@@ -281,6 +281,7 @@ class Processing(_Record):
             "null_answers": self.null_answers,
             "pooling": self.pooling,
             "normalize": self.normalize,
+            "similarity": self.similarity,
         }
         return AnswerSettings.model_validate({k: v for k, v in given.items() if v is not None})
 

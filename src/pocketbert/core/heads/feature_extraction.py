@@ -16,15 +16,21 @@ from pocketbert.core.predict.answers import Answer, Embedding
 from pocketbert.core.predict.columns import parts_of
 from pocketbert.core.predict.readout import Matrix, whole
 from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 
 
 class FeatureExtractionHead(PerText):
-    """See `pocketbert.core.heads.head.Head`; matrices are [1, H]."""
+    """See `pocketbert.core.heads.head.Head`; matrices are [1, H].
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    Args:
+        task: Its row of the table.
+        similarity: What the vectors of a scored pair are compared with.
+    """
+
+    def __init__(self, task: Task, similarity: Similarity = Similarity.COSINE) -> None:
+        self.task, self.similarity = task, similarity
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """The two texts of a scored pair are two rows; others are one. Truth: the scores.
@@ -45,19 +51,16 @@ class FeatureExtractionHead(PerText):
         return Prepared(examples, tokenizer.encode(texts), np.repeat(np.arange(len(examples)), 2), {}, truth)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Spearman of the cosines of pairs with their scores; else the mean cosine to the teacher's vectors."""
-        vectors, truth, finite = (
-            unit(whole(reduced)),
-            np.asarray(prepared.truth, np.float64),
-            all_finite(reduced),
-        )
+        """Spearman of the similarities of pairs with their scores; else the mean cosine to the teacher's vectors."""
+        vectors, truth = whole(reduced), np.asarray(prepared.truth, np.float64)
+        finite = all_finite(reduced)
         if truth.ndim == 1:
-            cosines = (vectors[::2] * vectors[1::2]).sum(-1)
-            value, others = spearman(truth, cosines), {PEARSON.name: pearson(truth, cosines)}
+            alike = similarities(vectors[::2], vectors[1::2], self.similarity)
+            value, others = spearman(truth, alike), {PEARSON.name: pearson(truth, alike)}
             metric, chance = SPEARMAN, min(1.0, 3 / np.sqrt(max(1, len(truth))))
         else:
             theirs = unit(truth)
-            value, others, metric = float((vectors * theirs).sum(-1).mean()), {}, MEAN_COSINE
+            value, others, metric = float((unit(vectors) * theirs).sum(-1).mean()), {}, MEAN_COSINE
             # always answering the teachers' mean direction looks at no text
             chance = float((theirs @ unit(theirs.mean(0, keepdims=True))[0]).mean())
         return Score.of(metric, value, others if finite else {}, len(truth), chance, finite)
@@ -70,6 +73,29 @@ class FeatureExtractionHead(PerText):
 def scored(examples: Sequence[Example]) -> bool:
     """Whether rows are pairs with a score each."""
     return bool(examples) and all(e.pair is not None and e.label is not None for e in examples)
+
+
+def similarities(one: NDArray[np.floating], other: NDArray[np.floating], kind: Similarity) -> NDArray[np.float64]:
+    """Compare vectors pair by pair, as sentence-transformers does; the larger, the more alike.
+
+    Args:
+        one: [N, H].
+        other: [N, H].
+        kind: How.
+
+    Returns:
+        [N].
+    """
+    a, b = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    match kind:
+        case Similarity.COSINE:
+            return np.asarray((unit(a) * unit(b)).sum(-1))
+        case Similarity.DOT:
+            return np.asarray((a * b).sum(-1))
+        case Similarity.EUCLIDEAN:
+            return np.asarray(-np.linalg.norm(a - b, axis=-1))
+        case Similarity.MANHATTAN:
+            return np.asarray(-np.abs(a - b).sum(-1))
 
 
 def unit(vectors: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -30,8 +30,8 @@ class RegressionHead(Labelled):
     def _gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
         """The numbers, float64 [N]; to train on float32."""
         gold = np.array([e.label for e in examples], np.float64)
-        outside = np.flatnonzero((gold < 0) | (gold > 1)) if self.task.score is ScoreFunction.SIGMOID else []
-        if len(outside):
+        outside = np.flatnonzero((gold < 0) | (gold > 1))
+        if len(outside) and self.task.score is ScoreFunction.SIGMOID:
             row = examples[outside[0]]
             what = f"{len(outside):,} labels are not between 0 and 1, the first is {row.label} in row {row.row}."
             fix = "The model's answers go through a sigmoid: scale the labels, or train a new head (teacher.finetune)."

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Positi
 
 from pocketbert.core.loading.plain_numbers import PlainNumbers
 from pocketbert.core.predict.pooling import PoolingKind
+from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.predict.temperature import Temperature
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -86,6 +87,12 @@ class AnswerSettings(PlainNumbers):
     normalize: bool | None = Field(
         None,
         description="feature-extraction: whether vectors get length 1; default what the model's own files say, else true.",
+    )
+
+    similarity: Similarity | None = Field(
+        None,
+        description="feature-extraction: what two vectors are compared with where pairs are scored; default what the model's own files "
+        "say, else cosine.",
     )
 
     @property

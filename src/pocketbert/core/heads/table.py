@@ -14,6 +14,7 @@ from pocketbert.core.heads.question_answering import QuestionAnsweringHead
 from pocketbert.core.heads.regression import RegressionHead
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.heads.token_classification import TokenClassificationHead
+from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.tasks import Task, TaskName
 
 THRESHOLD = 0.5
@@ -42,7 +43,7 @@ def head_of(task: Task, labels: Labels, settings: AnswerSettings | None = None) 
         case TaskName.FILL_MASK:
             return FillMaskHead(task)
         case TaskName.FEATURE_EXTRACTION:
-            return FeatureExtractionHead(task)
+            return FeatureExtractionHead(task, own.similarity or Similarity.COSINE)
 
 
 def thresholds_of(settings: AnswerSettings, labels: int) -> Sequence[float]:

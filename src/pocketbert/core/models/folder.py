@@ -228,7 +228,9 @@ class ModelFolder:
         sentence = self.path / SENTENCE_FILE
         content = read_json(sentence) if sentence.is_file() and self.used_for in (None, self.task) else {}
         most = content.get("max_seq_length") if isinstance(content, dict) else None
-        return most if isinstance(most, int) and 4 <= most <= 1 << 20 else length  # the other one is read by nobody then
+        return (
+            most if isinstance(most, int) and 4 <= most <= 1 << 20 else length
+        )  # the other one is read by nobody then
 
 
 def open_model_folder(

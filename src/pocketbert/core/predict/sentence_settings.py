@@ -78,9 +78,10 @@ def _behind(prompt: str, text: Text) -> Text:
     """Put a prompt in front of one text, which keeps the columns of its row."""
     if isinstance(text, str):
         return with_columns(prompt + text, columns_of(text))
-    if isinstance(text, tuple | list) and len(text) == 2 and isinstance(text[0], str):
-        return with_columns((prompt + text[0], text[1]), columns_of(text))
-    return text
+    parts: object = text
+    if not isinstance(parts, tuple | list) or len(parts) != 2 or not isinstance(parts[0], str):
+        return text  # whoever tokenizes it says what is wrong with it
+    return with_columns((prompt + parts[0], parts[1]), columns_of(text))
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -125,7 +126,11 @@ def _checked(named: Any, default: Any, where: Path) -> Prompts:
     """Make prompts of what a file says; a name without a text is a prompt that its library leaves open, and is left out."""
     named = {} if named is None else named
     texts = {k: v for k, v in named.items() if v is not None} if isinstance(named, dict) else None
-    if texts is None or len(texts) > _MOST or not all(isinstance(v, str) and len(v) <= _LONGEST for v in texts.values()):
+    if (
+        texts is None
+        or len(texts) > _MOST
+        or not all(isinstance(v, str) and len(v) <= _LONGEST for v in texts.values())
+    ):
         what = f"prompts is no table of at most {_MOST:,} texts by name, each of at most {_LONGEST:,} characters."
         raise InputError(Problem(str(where), what, 'Write them as {"query": "query: "}.'))
     if default is not None and default not in texts:

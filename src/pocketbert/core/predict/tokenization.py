@@ -38,6 +38,10 @@ __all__ = [
 
 MASK_TOKENS = ("[MASK]", "<mask>", "<special1>")
 """What vocabularies of the family call the token to be guessed."""
+_USUAL_TOKENS = {f"{a}{name}{b}" for name in ("pad", "unk", "cls", "sep", "mask") for a, b in ("[]", "<>")} | {
+    *("<s>", "</s>", "<eod>", "<eop>", "<|endoftext|>", "<|padding|>"),
+    *(f"<special{i}>" for i in range(10)),
+}
 _ENCODE_AT_ONCE = 4096
 _CHARACTERS_AT_ONCE = 1 << 22
 """The library needs about 200 bytes for each, and returns all texts of a call together."""
@@ -143,6 +147,12 @@ class TextTokenizer:
         """Ids that mean no piece of text: the special tokens, padding and unknown among them."""
         added = self._tokenizer.get_added_tokens_decoder()
         return sorted(int(i) for i, token in added.items() if token.special)
+
+    @property
+    def added_tokens(self) -> list[str]:
+        """Tokens that were added to the vocabulary, in ascending order of their ids, without the usual special ones."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return [t.content for _, t in sorted(added.items()) if not (t.special and t.content.lower() in _USUAL_TOKENS)]
 
     @property
     def ids(self) -> list[int]:

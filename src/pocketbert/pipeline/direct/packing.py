@@ -36,8 +36,19 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
             remove_interrupted(output)  # a process killed after its last rename leaves it
         else:
             with building(output, strangers, FILE_NAME) as target:
-                make_pack(run.exported, run.data.pair, run.origin, target, run.confusions)
+                _make_checked(run, target)
     return output
+
+
+def _make_checked(run: Run, destination: Path) -> None:
+    """Write the artefact folder of a run.
+
+    Raises:
+        GateError: If the packed folder answers otherwise than the library of the checkpoint.
+    """
+    failures = make_pack(run.exported, run.data.pair, run.origin, destination, run.confusions)
+    if failures:
+        raise GateError(failures)
 
 
 def _pack_assets(model: Path, output: Path, name: str, overwrite: bool) -> Path:
@@ -70,7 +81,7 @@ def _artefact_folder(model: Path) -> Iterator[Path]:
     with run.folder.locked(), temporary_folder(model) as place:
         _check_steps(run)
         (place / "phone").mkdir()
-        make_pack(run.exported, run.data.pair, run.origin, place / "phone", run.confusions)
+        _make_checked(run, place / "phone")
         yield place / "phone"
 
 

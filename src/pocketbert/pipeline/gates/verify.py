@@ -19,12 +19,14 @@ from pocketbert.core.artefacts import (
 )
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.compare.golden import FILE_NAME, LEAST_ROWS, TOKENS_FILE_NAME, GoldenRow, read_golden
+from pocketbert.core.compare.library_rows import LibraryAnswers, read_library
 from pocketbert.core.compare.simulated import FILE_NAME as SIMULATED_FILE
 from pocketbert.core.compare.simulated import Simulated, read_simulated
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.families.config import label_names, read_config
+from pocketbert.core.heads import Head
 from pocketbert.core.host.progress import say
 from pocketbert.core.predict.confidence import Confidence
 from pocketbert.core.predict.predictor import Predictor
@@ -52,6 +54,7 @@ from pocketbert.pipeline.gates.common import (
     weights_gate,
 )
 from pocketbert.pipeline.gates.confidence import NOTHING, Settled, confidence_of, temperature_gates, unknown_gates
+from pocketbert.pipeline.gates.library import library_gates
 from pocketbert.pipeline.gates.selftest import FILE_NAME as SELFTEST_FILE
 from pocketbert.pipeline.gates.stored.gate import stored_gate
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
@@ -80,6 +83,8 @@ class Evidence:
         labels: Label names as another source has them, to compare the files' with.
         settled: Temperature and threshold that are known, by file; what is not is fitted on the held-out rows.
         selection: Held-out rows that are fitted on and not scored; empty where a held-out set is among `sets`.
+        library: What the library that the checkpoint was published for answers to texts; None where none is recorded.
+        head: Makes answers of outputs, to compare with the library's; None where these are not compared.
     """
 
     golden: Sequence[GoldenRow]
@@ -94,6 +99,8 @@ class Evidence:
     labels: Sequence[str] | None = None
     settled: Mapping[str, Settled] = field(default_factory=dict)
     selection: Sequence[EvalSet] = ()
+    library: LibraryAnswers | None = None
+    head: Head | None = None
 
 
 def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
@@ -109,6 +116,7 @@ def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
         golden_tokens=recorded / TOKENS_FILE_NAME,
         vocabulary=vocabulary_rows(weights),
         tokenizer=TextTokenizer(weights, length),
+        library=read_library(recorded),
     )
 
 
@@ -134,6 +142,8 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
         return result  # ids beyond the embedding table would stop the runtime before the other gates could speak
     if evidence.teacher is not None:
         gates.append(chance_gate("teacher", evidence.teacher, "eval"))
+    if evidence.head is not None:
+        gates += library_gates(evidence.library, evidence.tokenizer, evidence.head, subjects)
     scores: dict[str, dict[str, Score]] = {}
     right, sure = {}, dict[str, Confidence]()
     loaded = evidence.torch.model if evidence.torch is not None else None
@@ -280,6 +290,7 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
         sets=sets,
         torch=torch,
         no_torch=no_torch,
+        head=artefacts.head(),
         labels=artefacts.labels if TASKS[artefacts.task].names_labels else None,
         settled={r.path: Settled(r.temperature, artefacts.unknown_below(r)) for r in models},
     )

@@ -23,10 +23,11 @@ from pocketbert.core.data_report import (
     twin_notes,
 )
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads import Head, Prepared, head_of
+from pocketbert.core.heads import AnswerSettings, Head, Prepared, head_of
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.confidence import LEAST_ROWS
+from pocketbert.core.predict.sentence_settings import similarity_of
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.core.recipe.data.section import CorpusSource, DataSection
 from pocketbert.core.recipe.recipe import Recipe
@@ -191,7 +192,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     check_settings(recipe, labels)
     if section.holdout:
         _check_rows(recipe, len(held), "Give more rows to data.train")
-    head = head_of(task, labels, recipe.answer)
+    head = head_of(task, labels, _answer_settings(recipe, model))
     tokenizer = TextTokenizer(model.tokenizer_folder, max_length(section, model, task))
     splits, reports = {}, []
     for name, rows in parts.items():
@@ -226,6 +227,13 @@ def _no_rows(recipe: Recipe, model: ModelFolder, theirs: list[str] | None) -> Ru
     tagged = task.labels is LabelKind.SPANS and set(names) != set(theirs or ())  # a model's labels are tags already
     labels = Labels(tags_of(names) if tagged else names)
     return RunData(head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
+
+
+def _answer_settings(recipe: Recipe, model: ModelFolder) -> AnswerSettings:
+    """The settings of answers, with the similarity that the teacher's own files name where the recipe names none."""
+    if recipe.task is not TaskName.FEATURE_EXTRACTION or recipe.answer.similarity is not None:
+        return recipe.answer
+    return recipe.answer.model_copy(update={"similarity": similarity_of(model.path)})
 
 
 def task_for(recipe: Recipe, model: ModelFolder) -> Task:

@@ -16,9 +16,13 @@ from pocketbert.core.artefacts import (
     Kind,
     ModelRecord,
     Processing,
+    checked_config,
     write_artefacts,
 )
+from pocketbert.core.compare.library_rows import FILE_NAME as LIBRARY_FILE
+from pocketbert.core.compare.library_rows import read_library
 from pocketbert.core.compare.simulated import FILE_NAME as SIMULATED_FILE
+from pocketbert.core.compare.simulated import read_simulated
 from pocketbert.core.disk.files import copy_path, path_bytes, sha256_path, write_json
 from pocketbert.core.errors import GateError
 from pocketbert.core.heads.table import thresholds_of
@@ -29,18 +33,21 @@ from pocketbert.core.models.tokenizer_settings import SENTENCE_FILE
 from pocketbert.core.predict.column_reader import ENTITIES_FILE
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, MODULES_FILE, POOLING_FILE, pooling_of
 from pocketbert.core.predict.sentence_settings import SETTINGS_FILE, similarity_of
-from pocketbert.core.predict.tokenization import pad_id_of
+from pocketbert.core.predict.tokenization import TextTokenizer, pad_id_of
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.core.types import Status
+from pocketbert.pipeline.formats.gate import Gate
 from pocketbert.pipeline.formats.model_files import default_file
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.recipe_files import absent_files
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.gates.library import library_gates
 from pocketbert.pipeline.gates.selftest import FILE_NAME as SELFTEST_FILE
 from pocketbert.pipeline.gates.selftest import write_selftest
 from pocketbert.pipeline.gates.verification import Verification, read_verification
+from pocketbert.pipeline.gates.verify import open_subject
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.exporting import PARITY_FILE, read_parity
 from pocketbert.pipeline.make.measuring import is_measured
@@ -62,6 +69,7 @@ _KINDS = {
     "model.safetensors": Kind.WEIGHTS,
     "golden.jsonl": Kind.GOLDEN,
     "golden_tokens.jsonl": Kind.GOLDEN,
+    LIBRARY_FILE: Kind.GOLDEN,
     SIMULATED_FILE: Kind.FIGURES,
     SELFTEST_FILE: Kind.GOLDEN,
     CARD: Kind.DOCUMENT,
@@ -93,7 +101,8 @@ def sources(model: RunModel) -> dict[str, Path]:
     out = {file.path: model.source(file) for file in model.files}
     names = ("config.json", "model.safetensors", ENTITIES_FILE, *_TOKENIZER_FILES, *_VECTOR_FILES)
     out |= {name: model.weights / name for name in names}
-    out |= {name: model.run / "golden" / name for name in ("golden.jsonl", "golden_tokens.jsonl", SIMULATED_FILE)}
+    recorded = ("golden.jsonl", "golden_tokens.jsonl", LIBRARY_FILE, SIMULATED_FILE)
+    out |= {name: model.run / "golden" / name for name in recorded}
     return {name: path for name, path in out.items() if path.exists()}
 
 
@@ -133,6 +142,9 @@ def make_pack(
         destination: Where to write.
         confusions: Pairs of labels that the default file confuses most on eval: gold, predicted, rows.
 
+    Returns:
+        What the packed folder answers otherwise than the library of the checkpoint, one line for each gate.
+
     Raises:
         GateError: If a file did not pass, or changed since.
     """
@@ -164,8 +176,18 @@ def make_pack(
     tables = {row.path: row.roles for row in shown.rows if row.roles}
     facts = card_facts(model, measured_figures(destination, artefacts), tables)
     (destination / CARD).write_text(render_card(artefacts, facts), encoding="utf-8")
-    write_artefacts(destination, _with_files(artefacts, destination, kinds, aliases))
-    return ()
+    artefacts = _with_files(artefacts, destination, kinds, aliases)
+    write_artefacts(destination, artefacts)
+    return [g.failure for g in packed_gates(destination, artefacts) if not g.passed]
+
+
+def packed_gates(folder: Path, artefacts: Artefacts) -> list[Gate]:
+    """Compare a packed folder, read as an app reads it, with the library: its tokenizer, its list, its default file."""
+    subject = open_subject(
+        folder, artefacts, artefacts.default_model(), checked_config(folder, artefacts), read_simulated(folder)
+    )
+    tokenizer = TextTokenizer(folder, artefacts.processing.max_length)
+    return library_gates(read_library(folder), tokenizer, artefacts.head(), [subject])
 
 
 def _with_files(
@@ -269,7 +291,11 @@ def _processing(model: RunModel) -> Processing:
         }
     if task.name is TaskName.FEATURE_EXTRACTION:
         pooling = pooling_of(folder.path) or DEFAULT_POOLING
-        own |= {"pooling": pooling.kind.value, "normalize": pooling.normalize, "similarity": similarity_of(folder.path)}
+        own |= {
+            "pooling": pooling.kind.value,
+            "normalize": pooling.normalize,
+            "similarity": answer.similarity or similarity_of(folder.path),
+        }
     prompts = model.tokenizer.prompts
     if prompts.named:
         own |= {"prompts": dict(prompts.named), "default_prompt": prompts.default}
