@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pocketbert.core.compare.library_rows import LibraryAnswers, LibraryRow
 from pocketbert.core.data.examples import unlabelled
 from pocketbert.core.heads import Head
+from pocketbert.core.models.tokenizer_settings import SEGMENTS
 from pocketbert.core.predict.answers import Answer, Embedding, Labelling, Prediction, Value
 from pocketbert.core.predict.predictor import PROBABILITIES
 from pocketbert.core.predict.readout import Batching, Matrix, run_rows
@@ -49,12 +50,13 @@ def library_gates(
         why = library.missing if library else "the folder is of an earlier version and records no library's answers."
         detail = f"not compared with the checkpoint's library: {why}"
         return [Gate(name=TEXT_GATE, file="tokenizer.json", passed=True, skipped=True, detail=detail)]
-    return [_text_gate(library, tokenizer), *(_answer_gate(library, head, subject) for subject in subjects)]
+    segments = any(SEGMENTS in subject.predictor.inputs for subject in subjects)
+    return [_text_gate(library, tokenizer, segments), *(_answer_gate(library, head, subject) for subject in subjects)]
 
 
-def _text_gate(library: LibraryAnswers, tokenizer: TextTokenizer) -> Gate:
-    """Whether every text becomes the token ids and segment ids that the library feeds."""
-    wrong = [(row, what) for row in library.rows if (what := _difference(row, tokenizer))]
+def _text_gate(library: LibraryAnswers, tokenizer: TextTokenizer, segments: bool) -> Gate:
+    """Whether every text becomes the token ids, and the segment ids where files take them, that the library feeds."""
+    wrong = [(row, what) for row in library.rows if (what := _difference(row, tokenizer, segments))]
     detail = f"{len(library.rows)} texts give the ids of {library.library}."
     if wrong:
         row, what = wrong[0]
@@ -67,7 +69,7 @@ def _text_gate(library: LibraryAnswers, tokenizer: TextTokenizer) -> Gate:
     )
 
 
-def _difference(row: LibraryRow, tokenizer: TextTokenizer) -> str:
+def _difference(row: LibraryRow, tokenizer: TextTokenizer, segments: bool) -> str:
     """Say where the inputs of a text differ from the library's; empty where they do not."""
     if row.prompt is not None and row.prompt not in tokenizer.prompts.named:
         return f"there is no prompt '{row.prompt}'"
@@ -78,7 +80,11 @@ def _difference(row: LibraryRow, tokenizer: TextTokenizer) -> str:
             return f"{len(ids)} tokens instead of {len(row.ids)}"
         at = next(i for i, (a, b) in enumerate(zip(ids, row.ids, strict=True)) if a != b)
         return f"token {at + 1} is {tokenizer.token(ids[at])!r} instead of {tokenizer.token(row.ids[at])!r}"
-    return "" if types == row.type_ids else f"segments {sorted(set(types))} instead of {sorted(set(row.type_ids))}"
+    return (
+        ""
+        if types == row.type_ids or not segments
+        else f"segments {sorted(set(types))} instead of {sorted(set(row.type_ids))}"
+    )
 
 
 def _answer_gate(library: LibraryAnswers, head: Head, subject: Subject) -> Gate:
