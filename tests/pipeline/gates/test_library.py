@@ -1,0 +1,232 @@
+"""The gate from text to answer: against transformers and sentence-transformers, and closed by broken folders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pocketbert
+from pocketbert.core.compare.library_rows import LibraryAnswers, read_library
+from pocketbert.pipeline.make import library
+from pocketbert.pipeline.phone import pack
+from support.defects import relist
+from support.published import PROMPTS, edit_json, write_checkpoint, write_cross_encoder, write_sentence_model
+from support.tiny import write_classifier
+
+Cli = Callable[..., Any]
+TEXTS = ["The film was far better than I had expected.", "music"]
+PAIRS = [("play music", "stop the light"), ("a good film", "she was happy"), ("", "good")]
+ONNX = "onnx/model.onnx"
+
+
+def export(cli: Cli, model: Path, output: Path, *options: object) -> Path:
+    """Export the fp32 ONNX file of a checkpoint."""
+    result = cli("export", "-m", model, "-o", output, "--format", "onnx", "--scheme", "fp32", *options)
+    assert result.exit_code == 0, result.output
+    return output
+
+
+def failed_gates(cli: Cli, folder: Path) -> set[str]:
+    """Verify a folder; the gates that closed, without that of the list's digests."""
+    result = json.loads(cli("verify", "-m", folder, "--json").stdout.splitlines()[-1])
+    return {f"{g['file']} {g['name']}" for g in result["gates"] if not g["passed"]} - {" integrity"}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`exported(kind)`: the artefact folder of a tiny checkpoint of that kind, made once; read-only by convention."""
+    from typer.testing import CliRunner
+
+    from pocketbert.cli.main import app
+
+    made: dict[str, Path] = {}
+    checkpoints: dict[str, Callable[[Path], Path]] = {
+        "classifier": write_checkpoint,
+        "encoder": lambda f: write_sentence_model(f, PROMPTS, "query"),
+        "reranker": write_cross_encoder,
+        "xlnet": lambda f: write_classifier(_made(f), "xlnet", 0.15),
+        "tagger": lambda f: write_checkpoint(f, "AutoModelForTokenClassification"),
+        "fill-mask": lambda f: write_checkpoint(f, "AutoModelForMaskedLM"),
+        "answers": lambda f: write_checkpoint(f, "AutoModelForQuestionAnswering"),
+    }
+
+    def build(kind: str) -> Path:
+        if kind not in made:
+            root = tmp_path_factory.mktemp(kind)
+            model = checkpoints[kind](root / "model")
+            made[kind] = export(lambda *a: CliRunner().invoke(app, [str(x) for x in a]), model, root / "phone")
+        return made[kind]
+
+    return build
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def set_processing(folder: Path, **changes: Any) -> None:
+    """Change how a folder's list says that texts are processed."""
+    listed = json.loads((folder / "artifacts.json").read_text())
+    listed["processing"] |= changes
+    (folder / "artifacts.json").write_text(json.dumps(listed))
+
+
+def edit_tokenizer(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change tokenizer.json, and list the changed file."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    change(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    relist(folder, "tokenizer.json")
+
+
+def keep_case(content: dict[str, Any]) -> None:
+    content["normalizer"]["lowercase"] = False
+
+
+def one_segment(content: dict[str, Any]) -> None:
+    for piece in content["post_processor"]["pair"]:
+        next(iter(piece.values()))["type_id"] = 0
+
+
+def swap_labels(folder: Path) -> None:
+    """Swap two labels in config.json and in the list, as an export with another order would."""
+    listed, config = (json.loads((folder / n).read_text()) for n in ("artifacts.json", "config.json"))
+    names = listed["labels"]
+    names[0], names[1] = names[1], names[0]
+    config["id2label"] = {str(i): n for i, n in enumerate(names)}
+    config["label2id"] = {n: i for i, n in enumerate(names)}
+    (folder / "artifacts.json").write_text(json.dumps(listed))
+    (folder / "config.json").write_text(json.dumps(config))
+    relist(folder, "config.json")
+
+
+BROKEN: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "another default prompt": ("encoder", lambda f: set_processing(f, default_prompt="passage"), "tokenizer.json text"),
+    "no default prompt": ("encoder", lambda f: set_processing(f, default_prompt=None), f"{ONNX} answer"),
+    "another text of a prompt": (
+        "encoder",
+        lambda f: set_processing(f, prompts={**PROMPTS, "passage": "film"}),
+        "tokenizer.json text",
+    ),
+    "other letter case": ("classifier", lambda f: edit_tokenizer(f, keep_case), "tokenizer.json text"),
+    "other segments": ("classifier", lambda f: edit_tokenizer(f, one_segment), "tokenizer.json text"),
+    "a shorter longest input": ("classifier", lambda f: set_processing(f, max_length=20), "tokenizer.json text"),
+    "the other side cut": ("classifier", lambda f: set_processing(f, truncation_side="left"), "tokenizer.json text"),
+    "left padding lost": ("xlnet", lambda f: set_processing(f, padding_side="right"), f"{ONNX} answer"),
+    "another order of labels": ("classifier", swap_labels, f"{ONNX} answer"),
+    "no activation": ("reranker", lambda f: set_processing(f, score="none"), f"{ONNX} answer"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_folder_fails(exported: Callable[[str], Path], cli: Cli, tmp_path: Path, case: str) -> None:
+    kind, damage, gate = BROKEN[case]
+    folder = Path(shutil.copytree(exported(kind), tmp_path / "phone"))
+    assert failed_gates(cli, folder) == set()
+    damage(folder)
+    assert gate in failed_gates(cli, folder)
+
+
+def test_a_file_with_another_pooling_fails(exported: Callable[[str], Path], cli: Cli, tmp_path: Path) -> None:
+    other = export(cli, write_sentence_model(tmp_path / "model", PROMPTS, "query", "cls"), tmp_path / "phone")
+    shutil.copyfile(exported("encoder") / "library.json", other / "library.json")
+    relist(other, "library.json")
+    assert failed_gates(cli, other) == {f"{ONNX} answer"}
+
+
+def test_an_export_ends_where_transformers_reads_the_text_otherwise(cli: Cli, tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "model")
+    edit_json(
+        model / "tokenizer_config.json", do_lower_case=None
+    )  # BertTokenizer then lowers, whatever tokenizer.json says
+    content = json.loads((model / "tokenizer.json").read_text())
+    keep_case(content)
+    (model / "tokenizer.json").write_text(json.dumps(content))
+    result = cli("export", "-m", model, "-o", tmp_path / "phone", "--format", "onnx", "--scheme", "fp32")
+    assert result.exit_code == 3
+    assert "tokenizer.json: gate 'text' failed:" in result.stderr
+    assert not (tmp_path / "phone").exists()
+
+
+def test_a_pack_that_forgets_the_prompts_is_refused(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = pack._processing
+    monkeypatch.setattr(pack, "_processing", lambda model: whole(model).model_copy(update={"default_prompt": None}))
+    model = write_sentence_model(tmp_path / "model", PROMPTS, "query")
+    result = cli("export", "-m", model, "-o", tmp_path / "phone", "--format", "onnx", "--scheme", "fp32")
+    assert result.exit_code == 3
+    assert "gate 'answer' failed" in result.stderr
+    assert not (tmp_path / "phone").exists()
+
+
+def test_a_folder_of_before_opens_and_says_that_it_was_not_compared(
+    exported: Callable[[str], Path], cli: Cli, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(exported("classifier"), tmp_path / "phone"))
+    listed = json.loads((folder / "artifacts.json").read_text())
+    listed["files"] = [f for f in listed["files"] if f["path"] != "library.json"]
+    for key in ("prompts", "default_prompt", "truncation_side", "similarity"):
+        listed["processing"].pop(key, None)
+    (folder / "artifacts.json").write_text(json.dumps(listed))
+    (folder / "library.json").unlink()
+    assert len(pocketbert.load(folder).predict(TEXTS)) == 2
+    result = cli("verify", "-m", folder)
+    assert result.exit_code == 0, result.output
+    assert "records no library's answers" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["classifier", "encoder", "reranker", "xlnet", "tagger", "fill-mask", "answers"])
+def test_every_task_is_compared_on_plain_and_odd_texts(exported: Callable[[str], Path], kind: str) -> None:
+    found = read_library(exported(kind))
+    assert found is not None
+    assert not found.missing
+    assert len(found.rows) >= 9
+    assert sum(bool(row.values) for row in found.rows) >= 9
+    assert len({tuple(row.ids) for row in found.rows}) > 7
+
+
+def answers_of(cli: Cli, model: Path, output: Path) -> LibraryAnswers:
+    """Export a checkpoint and read what its library answered."""
+    found = read_library(export(cli, model, output))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("kind", ["encoder", "lowered", "short", "reranker", "identity", "old key"])
+def test_own_formula_is_that_of_sentence_transformers(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    writers: dict[str, Callable[[Path], Path]] = {
+        "encoder": lambda f: write_sentence_model(f, PROMPTS, "passage", "cls"),
+        "lowered": lambda f: write_sentence_model(f, do_lower_case=True),
+        "short": lambda f: write_sentence_model(f, max_seq_length=12),
+        "reranker": lambda f: write_cross_encoder(
+            f, sentence_transformers={"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.1.0"}
+        ),
+        "identity": lambda f: write_cross_encoder(
+            f, sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity", "version": "5.1.0"}
+        ),
+        "old key": lambda f: write_cross_encoder(
+            f, sbert_ce_default_activation_function="torch.nn.modules.linear.Identity"
+        ),
+    }
+    model = writers[kind](tmp_path / "model")
+    theirs = answers_of(cli, model, tmp_path / "theirs")
+    assert theirs.library.startswith("sentence-transformers ")
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
+    ours = answers_of(cli, model, tmp_path / "ours")
+    assert ours.library.startswith("transformers ")
+    by_text = {(str(row.text), row.prompt): row for row in theirs.rows}
+    assert len(ours.rows) == len(by_text) > 7
+    for row in ours.rows:
+        other = by_text[str(row.text), row.prompt]
+        assert (row.ids, row.type_ids) == (other.ids, other.type_ids)
+        if row.values:
+            np.testing.assert_allclose(row.values, other.values, rtol=1e-4, atol=1e-5)
