@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from pocketbert.core.data.bad_rows import BadRows
-from pocketbert.core.data.columns import guess_columns
-from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.files import read_rows, table_form
-from pocketbert.core.data.source import DataSource, EvalSource
-from pocketbert.core.errors import InputError
-from pocketbert.core.tasks import LabelKind
+from pocketbert.core.data.source import DataSource
 
 Row = Sequence[object]
 DRAW = random.Random(3)
 OPENINGS = ("I watched this film with my family", "The plot, as far as I can tell, makes no sense", "Not bad at all!")
 ENDINGS = ("and we liked it.", "but the actors did well; really.", "so I left", "(the second time)", "again and again")
-COMMANDS = ("play music", "stop", "turn on the lights", "what is the weather", "next", "set a timer", "louder", "call my mother")
+COMMANDS = (
+    "play music",
+    "stop",
+    "turn on the lights",
+    "what is the weather",
+    "next",
+    "set a timer",
+    "louder",
+    "call my mother",
+)
 PLACES = ("in the kitchen", "now", "please", "for ten minutes", "at seven", "later today", "")
 EMAILS = "Subject: {0}\nDear all,\nthe meeting about {0} is moved, see you there.\nBest regards"
 

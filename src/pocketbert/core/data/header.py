@@ -55,8 +55,8 @@ _IN_HEADERS = {
 """Share of the cells of headers that look like this."""
 _FIRST_EMPTY = 0.15
 """Share of headers whose first cell is empty: pandas writes an index like this."""
-_SEEN_IN_HEADER = 0.02
-"""Share of the names in headers that also occur as a value of their column."""
+_SEEN_IN_HEADER, _OFTEN_IN_HEADER = 0.02, 0.005
+"""Shares of the names in headers that also occur as a value of their column, and of those that occur there several times."""
 _CASES = {"lower": 0.5, "capital": 0.3, "upper": 0.1, "other": 0.1}
 """Shares of the names in headers by their capitals."""
 _UNUSUAL = 1.0
@@ -198,8 +198,8 @@ def _score_value(cell: str, column: Sequence[str]) -> float:
     """Score whether a cell occurs below: a label does; a new value is as likely as values that occur once are frequent."""
     counts = Counter(_value_of(c) for c in column if is_visible(c))
     new = (sum(count == 1 for count in counts.values()) + 1) / (counts.total() + 2)
-    if _value_of(cell) in counts:
-        return _bounded(max(0.0, log((1 - new) / _SEEN_IN_HEADER)))
+    if seen := counts[_value_of(cell)]:
+        return _bounded(max(0.0, log((1 - new) / (_SEEN_IN_HEADER if seen == 1 else _OFTEN_IN_HEADER))))
     return _bounded(log(new / (1 - _SEEN_IN_HEADER)))
 
 
