@@ -108,7 +108,7 @@ FILES: dict[str, tuple[Sequence[str], list[list[object]]]] = {
         [[f"2026/01/{1 + i % 28:02d} 10:00:00" for i in range(60)], cycle(1, 2, 3, 4, 5), texts()],
     ),
     "Chinese": (("评论", "标签"), [[f"我看了{i}遍\uff0c这部电影真的很好看" for i in range(60)], cycle("好评", "差评")]),
-    "Chinese, English names": (("text", "label"), [[f"我看了{i}遍,这部电影真的很好看" for i in range(60)], cycle(0, 1)]),
+    "Chinese, English names": (("text", "label"), [[f"我看了{i}遍{chr(44) * (i % 2)}这部电影真的很好看" for i in range(60)], cycle(0, 1)]),
     "missing numbers": (("text", "stars"), [texts(), cycle("NA", 1, 2, 3, 4)]),
     "five rows": (("text", "label"), [texts(5), cycle("pos", "neg", count=5)]),
     "two rows": (("text", "label"), [texts(2), cycle("pos", "neg", count=2)]),
