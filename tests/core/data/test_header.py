@@ -79,15 +79,24 @@ FILES: dict[str, tuple[Sequence[str], list[list[object]]]] = {
     "line breaks and quotes": (("text", "label"), [[f'He said "{t}",\nand left' for t in texts()], cycle("a", "b")]),
     "index of pandas": (("", "text", "label"), [list(range(60)), texts(), cycle(0, 1)]),
     "index of pandas read twice": (("Unnamed: 0", "text", "label"), [list(range(60)), texts(), cycle(0, 1)]),
-    "two texts": (("sentence1", "sentence2", "label"), [texts(), texts(), cycle("entailment", "neutral", "contradiction")]),
+    "two texts": (
+        ("sentence1", "sentence2", "label"),
+        [texts(), texts(), cycle("entailment", "neutral", "contradiction")],
+    ),
     "two texts, unknown names": (("left", "right", "same"), [texts(), texts(), cycle(0, 1)]),
-    "scores": (("sentence1", "sentence2", "score"), [texts(), texts(), [round(DRAW.random() * 5, 3) for _ in range(60)]]),
+    "scores": (
+        ("sentence1", "sentence2", "score"),
+        [texts(), texts(), [round(DRAW.random() * 5, 3) for _ in range(60)]],
+    ),
     "scores, one text": (("essay", "grade"), [texts(), [round(DRAW.random() * 5, 2) for _ in range(60)]]),
     "MRPC": (
         ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"),
         [cycle(0, 1), [702876 + 13 * i for i in range(60)], [904876 + 7 * i for i in range(60)], texts(), texts()],
     ),
-    "CoLA": (("id", "label", "star", "sentence"), [cycle("gj04", "cj99", "bc01"), cycle(1, 0, 1), cycle("", "*", ""), texts()]),
+    "CoLA": (
+        ("id", "label", "star", "sentence"),
+        [cycle("gj04", "cj99", "bc01"), cycle(1, 0, 1), cycle("", "*", ""), texts()],
+    ),
     "Sentiment140": (
         ("target", "ids", "date", "flag", "user", "text"),
         [
@@ -103,8 +112,14 @@ FILES: dict[str, tuple[Sequence[str], list[list[object]]]] = {
     "an empty column": (("text", "note", "label"), [texts(), [""] * 60, cycle("a", "b")]),
     "empty cells here and there": (("text", "label"), [texts(), cycle("a", "b", "", "a")]),
     "labels of several": (("text", "tags"), [texts(), cycle("a;b", "b", "a")]),
-    "one column per label": (("comment_text", "toxic", "obscene", "insult"), [texts(), cycle(0, 1, 0), cycle(1, 0, 0), cycle(0, 0, 1)]),
-    "dates": (("created_at", "text", "label"), [[f"2026-01-{1 + i % 28:02d}" for i in range(60)], texts(), cycle("a", "b")]),
+    "one column per label": (
+        ("comment_text", "toxic", "obscene", "insult"),
+        [texts(), cycle(0, 1, 0), cycle(1, 0, 0), cycle(0, 0, 1)],
+    ),
+    "dates": (
+        ("created_at", "text", "label"),
+        [[f"2026-01-{1 + i % 28:02d}" for i in range(60)], texts(), cycle("a", "b")],
+    ),
     "years as labels": (("text", "year"), [texts(), cycle(1999, 2004, 2010)]),
     "many labels": (("text", "intent"), [texts(200), [f"label_{DRAW.randrange(77)}" for _ in range(200)]]),
     "sorted by label": (("text", "label"), [texts(), sorted(map(str, cycle("neg", "pos")))]),
@@ -114,12 +129,15 @@ FILES: dict[str, tuple[Sequence[str], list[list[object]]]] = {
         [[f"2026/01/{1 + i % 28:02d} 10:00:00" for i in range(60)], cycle(1, 2, 3, 4, 5), texts()],
     ),
     "Chinese": (("评论", "标签"), [[f"我看了{i}遍\uff0c这部电影真的很好看" for i in range(60)], cycle("好评", "差评")]),
-    "Chinese, English names": (("text", "label"), [[f"我看了{i}遍{chr(44) * (i % 2)}这部电影真的很好看" for i in range(60)], cycle(0, 1)]),
+    "Chinese, English names": (
+        ("text", "label"),
+        [[f"我看了{i}遍{chr(44) * (i % 2)}这部电影真的很好看" for i in range(60)], cycle(0, 1)],
+    ),
     "missing numbers": (("text", "stars"), [texts(), cycle("NA", 1, 2, 3, 4)]),
     "five rows": (("text", "label"), [texts(5), cycle("pos", "neg", count=5)]),
     "two rows": (("text", "label"), [texts(2), cycle("pos", "neg", count=2)]),
     "two rows, numbers": (("foo", "bar"), [texts(2), cycle(1, 0, count=2)]),
-}  # fmt: skip
+}
 WAYS = ((",", ""), (";", "\ufeff"), ("\t", ""))
 WITHOUT = sorted(FILES.keys() - {"two rows", "words as labels of words"})
 """Files whose first row of data tells that it is one; of the others it could be a header."""
@@ -175,13 +193,17 @@ def test_tsv_has_no_quotes_and_a_cola_file_has_no_header(tmp_path: Path) -> None
     ("rows", "header", "why"),
     [
         ([("0", "1"), *zip(texts(), cycle(1, 0), strict=True)], True, "pandas' header of columns without names"),
-        ([("text", "label"), *zip(texts(), cycle(1, 0), strict=True), ("text", "label"), (texts()[0], 1)], True, "two files"),
+        (
+            [("text", "label"), *zip(texts(), cycle(1, 0), strict=True), ("text", "label"), (texts()[0], 1)],
+            True,
+            "two files",
+        ),
         ([("confirmed", "yes"), *zip(commands(), drawn("yes", "no"), strict=True)], False, "a word among commands"),
         ([("english", "french"), *((f"w{i}x", f"m{i}y") for i in range(60))], True, "words among words: a tie"),
         ([("great film", 1)], False, "one row of data"),
         ([("text", "label")], True, "nothing below a header"),
     ],
-)  # fmt: skip
+)
 def test_what_is_easily_taken_for_the_other(tmp_path: Path, rows: list[Row], header: bool, why: str) -> None:
     assert has_header(made(tmp_path / "a.csv", rows)) is header, why
 
@@ -244,9 +266,13 @@ def test_columns_by_number_are_given_as_other_columns(tmp_path: Path) -> None:
     ("rows", "named", "fix"),
     [
         (rows_of("text and names"), {"text": "review"}, "give --header, or header: true in the recipe"),
-        ([FILES["text and names"][0], *rows_of("text and names")], {"text": "column 1"}, "give --no-header, or header: false"),
+        (
+            [FILES["text and names"][0], *rows_of("text and names")],
+            {"text": "column 1"},
+            "give --no-header, or header: false",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_missing_column_tells_how_the_first_row_was_read(
     tmp_path: Path, rows: list[Row], named: dict[str, str], fix: str
 ) -> None:

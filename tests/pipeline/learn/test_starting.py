@@ -62,16 +62,20 @@ def test_a_table_without_a_header(task: Task, tmp_path: Path) -> None:
     path.write_text(
         "".join(f"{i},{row['text']},{LABELS.index(row['label']) + 1}\n" for i, row in enumerate(task_rows(600, 1)))
     )
-    start = made(task, path, evaluation=path)
+    dev = tmp_path / "dev.csv"
+    dev.write_text(
+        "".join(f"{i},{row['text']} again,{LABELS.index(row['label']) + 1}\n" for i, row in enumerate(task_rows(60, 2)))
+    )
+    start = made(task, path, evaluation=dev)
     assert start.notes[0] == "no header: column 2 is the text, column 3 the label (3 numbers)"
     for source in (start.recipe.data.train, start.recipe.data.eval):
         assert source is not None and (source.text, source.label) == ("column 2", "column 3")
     assert start.recipe.data.train is not None and start.recipe.data.train.header is False
     report = api.data_check(start.recipe)
-    assert report is not None and {split.name: split.rows for split in report.splits}["eval"] == 600
+    assert report is not None and {split.name: split.rows for split in report.splits} == {"train": 600, "eval": 60}
     assert set(report.splits[0].labels) == {"1", "2", "3"}
     assert "label names are the numbers in the training data, in numeric order" in report.notes
-    decided = made(task, path, header=False, evaluation=path)
+    decided = made(task, path, header=False, evaluation=dev)
     assert decided.recipe.data.eval is not None and decided.recipe.data.eval.header is False
 
 
