@@ -78,3 +78,35 @@ def test_an_empty_text_is_answered_with_a_remark(cli: Cli, finished: Path) -> No
     assert len(told.stdout.splitlines()) == 3
     assert "text 2 is empty (2 in all): its answer does not mean anything" in told.stderr
     assert "empty" not in cli("predict", "-m", finished / "phone", "a nice old song").stderr
+
+
+def test_rows_without_a_header_are_all_answered(cli: Cli, finished: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('7,"dim the ""bulb"", now",lamp\n8,a nice old song,timer\n9,play the old song again,timer\n')
+    told = cli("predict", "-m", finished / "phone", "--file", path, "--json")
+    assert "no header: column 2 is the text" in told.stderr
+    assert [json.loads(line)["row"]["column 1"] for line in told.stdout.splitlines()] == ["7", "8", "9"]
+    assert len(cli("predict", "-m", finished / "phone", "--file", path, "--header", "--json").stdout.splitlines()) == 2
+    made = tmp_path / "made.csv"
+    assert cli("predict", "-m", finished / "phone", "--file", path, "--text", "column 2", "-o", made).exit_code == 0
+    assert made.read_text().splitlines()[0].startswith("column 1,column 2,column 3,predicted_label")
+
+
+def test_only_tables_take_the_options_of_a_header(cli: Cli, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a song\n")
+    for given in (("--file", tmp_path / "a.txt", "--no-header"), ("a song", "--header")):
+        told = cli("predict", "-m", finished / "phone", *given)
+        assert (told.exit_code, "belong to a .csv or .tsv file" in told.stderr) == (2, True)
+
+
+def test_rows_with_numbers_are_scored_only_where_it_is_clear_which_label_they_are(
+    cli: Cli, finished: Path, tmp_path: Path
+) -> None:
+    names = ["lamp", "music", "timer"]  # the model's labels in order
+    texts = ["dim the bulb now", "a nice old song", "wake me in ten minutes"] * 4
+    for first, code, message in ((0, 0, "passed"), (1, 2, "which is which?")):
+        path = tmp_path / f"from{first}.csv"
+        path.write_text("".join(f"{text} {i},{first + i % len(names)}\n" for i, text in enumerate(texts)))
+        told = cli("verify", "-m", finished / "phone", "--data", path, "--max-drop", 1)
+        assert (told.exit_code, message in told.stdout + told.stderr) == (code, True), told.output
+        assert "no header: column 1 is the text, column 2 the label (3 numbers)" in told.stderr

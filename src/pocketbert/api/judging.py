@@ -26,6 +26,7 @@ def verify(
     text: str | None = None,
     text_pair: str | None = None,
     label: str | None = None,
+    header: bool | None = None,
     max_drop: float = 0.01,
     record: bool = False,
 ) -> Verification:
@@ -38,6 +39,7 @@ def verify(
         text: Column of the text; columns that are not named are found by their names or their content.
         text_pair: Column of the second text.
         label: Column of the label.
+        header: Whether the first row of a .csv or .tsv file names its columns; default: detected.
         max_drop: Largest loss of the metric between fp32 and quantized, as a fraction.
         record: Whether the scores are written into the artefact folder: its list, model card and report.
 
@@ -48,7 +50,7 @@ def verify(
     from pocketbert.pipeline.direct import verify_folder
 
     if isinstance(data, str | Path):
-        data = DataSource.at(str(data), text, text_pair, label)
+        data = DataSource.at(str(data), text, text_pair, label, header)
     return verify_folder(Path(model), data, max_drop, record)
 
 

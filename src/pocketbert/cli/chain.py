@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -66,6 +66,15 @@ def run(
     label: Annotated[
         str | None, options.sets("--label", "With --data: read the label from this column.", "data.train.label")
     ] = None,
+    header: Annotated[
+        bool | None,
+        options.sets(
+            "--header/--no-header",
+            "With --data: take the first row of .csv and .tsv files as the names of the columns, or as a row of data; default: detected. "
+            "Without a header the columns are called 'column 1', 'column 2', ...",
+            "data.train.header",
+        ),
+    ] = None,
     task: Annotated[str | None, options.sets("--task", "With --data: the task, if the labels do not tell it.")] = None,
     output: options.OptionalOutput = None,
     seed: options.Seed = None,
@@ -83,16 +92,17 @@ def run(
     from pocketbert.core.host.progress import say
     from pocketbert.pipeline.learn.starting import default_folder
 
-    columns = {"text": text, "text_pair": text_pair, "label": label, "task": task, "evaluation": evaluation}
+    given: dict[str, Any] = {"text": text, "text_pair": text_pair, "label": label, "header": header, "task": task}
+    given["evaluation"] = evaluation
     start: Recipe | StartingRecipe
     if data is None:
-        start = resolved = api.load_recipe(_named_recipe(recipe, columns), _with_seed(overrides, seed))
+        start = resolved = api.load_recipe(_named_recipe(recipe, given), _with_seed(overrides, seed))
         folder = _output(output, resolved.name)
     else:
-        given = _overrides_with_data(recipe, overrides)
+        changes = _overrides_with_data(recipe, overrides)
         folder = output or default_folder(data)
-        files = api.DataFiles(data, **columns)
-        start = api.starting_recipe(files, folder, _with_seed(given, seed))
+        files = api.DataFiles(data, **given)
+        start = api.starting_recipe(files, folder, _with_seed(changes, seed))
         resolved = start.recipe
         for note in start.notes:
             say(note)
@@ -114,13 +124,13 @@ def run(
         print(f"recipe:          {folder}/recipe.yaml (edit a copy, then: pocketbert run COPY -o ANOTHER_FOLDER)")
 
 
-def _named_recipe(recipe: str | None, columns: Mapping[str, str | None]) -> str:
+def _named_recipe(recipe: str | None, columns: Mapping[str, object]) -> str:
     """The recipe that a command without --data names.
 
     Raises:
         InputError: If it names none, or has options of --data.
     """
-    flags = {"evaluation": "--eval"}
+    flags = {"evaluation": "--eval", "header": "--header, --no-header"}
     alone = [flags.get(k, f"--{k.replace('_', '-')}") for k, v in columns.items() if v is not None]
     if alone:
         fix = "Give --data FILE, or set the keys of the recipe, e.g. data.train.text=sentence"

@@ -150,6 +150,7 @@ def export(
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
+    header: options.Header = None,
     max_line_mb: options.MaxLine = LINE_MB,
     max_rows: options.MaxRows = ROWS,
     benchmark: Annotated[bool, sets("--benchmark", "Measure the latency of the files on this machine.")] = False,
@@ -173,7 +174,7 @@ def export(
     from pocketbert.core.recipe.file import option_values
 
     def rows(path: Path | None) -> DataSource | None:
-        return options.rows(path, text, text_pair, label, max_line_mb, max_rows) if path is not None else None
+        return options.rows(path, text, text_pair, label, header, max_line_mb, max_rows) if path is not None else None
 
     chosen = ExportOptions(
         task=task,
@@ -261,6 +262,7 @@ def quantize(
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
+    header: options.Header = None,
     max_line_mb: options.MaxLine = LINE_MB,
     max_rows: options.MaxRows = ROWS,
     overwrite: options.Overwrite = False,
@@ -274,7 +276,7 @@ def quantize(
     from pocketbert.cli.budget import budget_options, checked_output, print_search
 
     def rows(path: Path | None) -> DataSource | None:
-        return options.rows(path, text, text_pair, label, max_line_mb, max_rows) if path is not None else None
+        return options.rows(path, text, text_pair, label, header, max_line_mb, max_rows) if path is not None else None
 
     inside = budget_options(budget, rows(data), formats, answer or ())
     output = checked_output(model, output, inside is not None)
@@ -299,6 +301,7 @@ def verify(
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
+    header: options.Header = None,
     max_line_mb: options.MaxLine = LINE_MB,
     max_rows: options.MaxRows = ROWS,
     max_drop: Annotated[
@@ -320,7 +323,7 @@ def verify(
     """Check that files give right answers; exit code 3 if not."""
     from pocketbert import api
 
-    rows = options.rows(data, text, text_pair, label, max_line_mb, max_rows) if data is not None else None
+    rows = options.rows(data, text, text_pair, label, header, max_line_mb, max_rows) if data is not None else None
     result = api.verify(model, rows, max_drop=max_drop, record=record)
     if json:
         print(result.model_dump_json())

@@ -71,13 +71,14 @@ def rows(
     text: str | None,
     text_pair: str | None,
     label: str | None,
+    header: bool | None = None,
     max_line_mb: float = LINE_MB,
     max_rows: int = ROWS,
 ) -> DataSource:
     """The rows that the options of a command name; columns that are not named are found in the file."""
     from pocketbert.core.data.source import DataSource
 
-    return DataSource.at(str(path), text, text_pair, label, max_line_mb=max_line_mb, max_rows=max_rows)
+    return DataSource.at(str(path), text, text_pair, label, header, max_line_mb=max_line_mb, max_rows=max_rows)
 
 
 def choices(text: str) -> dict[str, str]:
@@ -150,6 +151,15 @@ FittedAnswer = Annotated[
 Label = Annotated[
     str | None,
     sets("--label", "Read the label from this column; default: found by its name or its content.", "data.eval.label"),
+]
+Header = Annotated[
+    bool | None,
+    sets(
+        "--header/--no-header",
+        "Take the first row of a .csv or .tsv file as the names of its columns, or as a row of data; default: detected. Without a "
+        "header the columns are called 'column 1', 'column 2', ...",
+        "data.eval.header",
+    ),
 ]
 MaxLine = Annotated[
     float,

@@ -45,6 +45,7 @@ def predict(
     ] = None,
     text: options.Text = None,
     text_pair: options.TextPair = None,
+    header: options.Header = None,
     max_line_mb: options.MaxLine = LINE_MB,
     max_rows: options.MaxRows = ROWS,
     scheme: Annotated[
@@ -118,7 +119,7 @@ def predict(
     if output is not None:
         output = check_answer_file(output, overwrite, model, *([file] if file else []))
     # of texts that are no file, only the limits count
-    source = options.rows(file or "stdin", text, text_pair, None, max_line_mb, max_rows)
+    source = options.rows(file or "stdin", text, text_pair, None, header, max_line_mb, max_rows)
     read = _read(texts or [], file, source, _columns(model), with_rows=json or output is not None)
     opened = load(model, scheme, threads, format=format, engine=engine, file=model_file, cadence=cadence)
     if opened.choice:
@@ -195,6 +196,9 @@ def _read(texts: list[str], file: Path | None, source: DataSource, columns: tupl
 
     if texts and file is not None:
         raise InputError(Problem("--file", "was given together with texts.", "Give only one of them."))
+    if source.header is not None and (file is None or file.suffix == ".txt"):
+        what = "belong to a .csv or .tsv file; every line here is a text."
+        raise InputError(Problem("--header, --no-header", what, "Leave them out, or give --file FILE.csv"))
     if file is not None and file.suffix != ".txt":
         found = guess_columns(source, LabelKind.NONE)
         if found.note:

@@ -47,6 +47,7 @@ def sensitivity(
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
+    header: options.Header = None,
     max_line_mb: options.MaxLine = LINE_MB,
     max_rows: options.MaxRows = ROWS,
     record: Annotated[bool, typer.Option("--record", help="Write the figures into the report of the folder.")] = False,
@@ -59,7 +60,11 @@ def sensitivity(
     """
     from pocketbert import api
 
-    rows = options.rows(calibrate, text, text_pair, label, max_line_mb, max_rows) if calibrate is not None else None
+    rows = (
+        options.rows(calibrate, text, text_pair, label, header, max_line_mb, max_rows)
+        if calibrate is not None
+        else None
+    )
     schemes = listed(scheme) if scheme is not None else None
     given = CalibrationOptions(rows=rows, method=calibration)
     found = api.sensitivity(model, given, schemes, record=record)

@@ -151,6 +151,7 @@ class DataFiles:
         text: Column of the text.
         text_pair: Column of the second text.
         label: Column of the label.
+        header: Whether the first row of .csv and .tsv files names the columns.
         task: Hub task name.
     """
 
@@ -159,6 +160,7 @@ class DataFiles:
     text: str | None = None
     text_pair: str | None = None
     label: str | None = None
+    header: bool | None = None
     task: str | None = None
 
 
@@ -227,5 +229,7 @@ FLAGS: Mapping[str, str] = {
         for rows in ("train", "eval")
         for key in ("text", "text_pair", "label", "max_line_mb", "max_rows")
     },
+    "data.train.header": "--header, --no-header",
+    "data.eval.header": "--header, --no-header",
 }
 """The flags of the command line that set each of these recipe keys; entries of lists are not counted."""

@@ -157,3 +157,105 @@ def test_different_sets_are_refused_naming_both_sides() -> None:
 def test_id2label_is_the_order() -> None:
     assert NAMES.id2label == {0: "negative", 1: "neutral", 2: "positive"}
     assert len(NAMES) == 3
+
+
+STARS = [f"{i} star{'s' * (i > 1)}" for i in range(1, 6)]
+DEFAULTS = [f"LABEL_{i}" for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ((5, 3, 1, 2, 4), ("1", "2", "3", "4", "5")),
+        (("5.0", "3.0", "1.0"), ("1", "3", "5")),
+        ((1, -1), ("-1", "1")),
+        (("4", "0"), ("0", "4")),
+        ((10, 9, 2, 1), ("1", "2", "9", "10")),
+        ((2024, 1999), ("1999", "2024")),
+        ((0, 1, 3), ("0", "1", "3")),
+        ((1, 0), ("LABEL_0", "LABEL_1")),
+        ((0.5, -1, 2), ("-1", "0.5", "2")),
+    ],
+)
+def test_labels_are_the_numbers_that_occur_in_numeric_order(labels: tuple[Label, ...], names: tuple[str, ...]) -> None:
+    found = resolve_labels(None, None, rows(*labels))
+    assert found.names == names
+    assert "numbers" in found.note
+    ids = found.ids(rows(*labels, *map(str, labels)), "a").tolist()
+    assert ids == [sorted(map(float, labels)).index(float(label)) for label in labels] * 2  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="a:1: label 7 is not in the label set"):
+        found.ids(rows(7), "a")
+
+
+def test_lists_of_numbers_are_labels_likewise() -> None:
+    examples = rows((5, 1), (3,), (), (1,))
+    found = resolve_labels(None, None, examples, LabelKind.NAMES)
+    assert found.names == ("1", "3", "5")
+    assert found.sets(examples, "a").tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 0], [1, 0, 0]]
+    named = resolve_labels(["low", "middle", "high"], None, examples, LabelKind.NAMES)
+    assert named.names == ("low", "middle", "high")
+    assert named.sets(examples, "a").tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("declared", "teacher", "labels", "names", "ids", "note"),
+    [
+        (["bad", "good"], None, (0, 1), ["bad", "good"], [0, 1], ""),
+        (["bad", "so", "good"], None, (1, 2, 3), ["bad", "so", "good"], [0, 1, 2], "1 = bad, 2 = so, 3 = good"),
+        (["bad", "good"], None, (4, 0), ["bad", "good"], [1, 0], "0 = bad, 4 = good"),
+        (["good", "bad"], ["bad", "good"], (-1, 1), ["good", "bad"], [0, 1], "-1 = good, 1 = bad"),
+        (["3", "2", "1"], None, (1, 2, 3), ["3", "2", "1"], [2, 1, 0], ""),
+        (None, STARS, (1, 5, 3), STARS, [0, 4, 2], "1 = 1 star, 2 = 2 stars"),
+        (None, STARS, (0, 4, 2), STARS, [0, 4, 2], "taken from the teacher"),
+        (None, ["bad", "good"], (0, 1), ["bad", "good"], [0, 1], "taken from the teacher"),
+        (None, DEFAULTS, (0, 1, 2, 3, 4), DEFAULTS, [0, 1, 2, 3, 4], "LABEL_i"),
+        (None, DEFAULTS, (0, 4), DEFAULTS, [0, 4], "LABEL_i"),
+        (None, DEFAULTS, (1, 2, 3, 4, 5), list("12345"), [0, 1, 2, 3, 4], "1 = LABEL_0, 2 = LABEL_1"),
+        (None, DEFAULTS[:2], (-1, 1), ["-1", "1"], [0, 1], "-1 = LABEL_0, 1 = LABEL_1"),
+        (["a", "b"], None, (0, 7), ["a", "b"], [0, 1], "0 = a, 7 = b"),
+    ],
+)
+def test_numbers_and_declared_names(
+    declared: list[str] | None,
+    teacher: list[str] | None,
+    labels: tuple[int, ...],
+    names: list[str],
+    ids: list[int],
+    note: str,
+) -> None:
+    found = resolve_labels(declared, teacher, rows(*labels))
+    assert [*found.names] == names
+    assert note in found.note
+    assert found.ids(rows(*labels), "a").tolist() == ids
+    assert found.ids(rows(*map(float, labels)), "a").tolist() == ids
+
+
+@pytest.mark.parametrize(
+    ("declared", "teacher", "labels", "why"),
+    [
+        (["a", "b", "c"], None, (1, 2, 3, 4), "4 numbers for 3 names"),
+        (["a", "b", "c"], None, (1, 2), "0 does not occur, so that 1 could be the first name or the second"),
+        (["a", "b", "c"], None, (1, 5), "2 numbers for 3 names"),
+        (None, STARS, (1, 2, 3, 4), "they are positions from 0, and are in the names too"),
+        (None, STARS, (2, 3), "they are positions from 0, and are in the names too"),
+        (None, ["bad", "so", "good"], (1, 2, 3), "which is which?"),
+        (None, DEFAULTS, (1, 2, 3, 4), "0 does not occur"),
+        (None, DEFAULTS, (1, 2, 3, 4, 5, 6), "6 numbers for 5 names"),
+    ],
+)
+def test_numbers_that_could_be_several_names_are_refused(
+    declared: list[str] | None, teacher: list[str] | None, labels: tuple[int, ...], why: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve_labels(declared, teacher, rows(*labels))
+    [problem] = caught.value.problems
+    assert why in problem.what
+    assert "in numeric order" in problem.fix
+
+
+def test_a_number_outside_numbers_that_were_matched_is_refused_with_these() -> None:
+    found = resolve_labels(["bad", "so", "good"], None, rows(1, 2, 3))
+    with pytest.raises(InputError, match=r"a:1: label 4 is not in the label set; its numbers are '1', '2', '3'"):
+        found.ids(rows(4), "a")
+    with pytest.raises(InputError, match="numbers and names in one column"):
+        found.ids(rows(1, "good"), "a")

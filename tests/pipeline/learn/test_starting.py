@@ -57,6 +57,45 @@ def test_a_table_alone(task: Task, tmp_path: Path) -> None:
     assert sum(line.lstrip().startswith("#") for line in start.text.splitlines()) > 5
 
 
+def test_a_table_without_a_header(task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        "".join(f"{i},{row['text']},{LABELS.index(row['label']) + 1}\n" for i, row in enumerate(task_rows(600, 1)))
+    )
+    dev = tmp_path / "dev.csv"
+    dev.write_text(
+        "".join(f"{i},{row['text']} again,{LABELS.index(row['label']) + 1}\n" for i, row in enumerate(task_rows(60, 2)))
+    )
+    start = made(task, path, evaluation=dev)
+    assert start.notes[0] == "no header: column 2 is the text, column 3 the label (3 numbers)"
+    for source in (start.recipe.data.train, start.recipe.data.eval):
+        assert source is not None and (source.text, source.label) == ("column 2", "column 3")
+    assert start.recipe.data.train is not None and start.recipe.data.train.header is False
+    report = api.data_check(start.recipe)
+    assert report is not None and {split.name: split.rows for split in report.splits} == {"train": 600, "eval": 60}
+    assert set(report.splits[0].labels) == {"1", "2", "3"}
+    assert "label names are the numbers in the training data, in numeric order" in report.notes
+    decided = made(task, path, header=False, evaluation=dev)
+    assert decided.recipe.data.eval is not None and decided.recipe.data.eval.header is False
+
+
+def test_a_recipe_names_a_file_without_a_header_in_its_notes(task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("".join(f"{row['text']},{row['label']}\n" for row in task_rows(60, 1)))
+    source = {"path": str(path), "text": "column 1", "label": "column 2"}
+    report = api.data_check(load_recipe(task.variant(tmp_path / "r.yaml", data={"train": source})))
+    assert report is not None
+    [note] = [n for n in report.notes if "header" in n]
+    assert note.startswith("rows.csv: no header was found, the first row is data")
+    decided = api.data_check(
+        load_recipe(task.variant(tmp_path / "r.yaml", data={"train": {**source, "header": False}}))
+    )
+    assert decided is not None and not [n for n in decided.notes if "header" in n]
+    with pytest.raises(InputError, match="no column 'column 1'") as caught:
+        api.data_check(load_recipe(task.variant(tmp_path / "r.yaml", data={"train": {**source, "header": True}})))
+    assert "header: false" in caught.value.problems[0].fix
+
+
 def test_another_installation_continues_a_run_and_an_edited_recipe_is_refused(task: Task, tmp_path: Path) -> None:
     start = made(task, table(tmp_path / "rows.csv", task_rows(600, 1)))
     (tmp_path / "run").mkdir()
@@ -136,6 +175,7 @@ def test_what_does_not_go_together(tmp_path: Path, cli: Callable[..., Any]) -> N
     for args, message in (
         (("run", "--data", data, "sst2"), "together with the recipe 'sst2'"),
         (("run", "sst2", "--label", "intent"), "--label: belong to --data"),
+        (("run", "sst2", "--no-header"), "--header, --no-header: belong to --data"),
         (("run",), "no recipe and no data"),
         (("run", data), f"pocketbert run --data {data}"),
         (("run", "--data", tmp_path / "none.csv"), "none.csv"),

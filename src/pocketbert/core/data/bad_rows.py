@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pocketbert.core.data.column_names import is_numbered_column
 from pocketbert.core.data.limits import MOST_COLUMNS
 from pocketbert.core.errors import Problem, nearest
 
@@ -12,6 +13,11 @@ SHOWN_PROBLEMS = 20
 _ALIKE = 0.75
 """Columns are named freely: ``intent`` is no slip of ``text``, ``texts`` is."""
 _COLUMN_FIX = "Name the columns with --text, --text-pair and --label, or in the recipe's data section."
+
+_HEADER_FIX = (
+    "The first row was read as a header: give --no-header, or header: false in the recipe, if it is a row of data."
+)
+_NO_HEADER_FIX = "The file was read without a header: name columns by their number, such as 'column 1', or give --header, or header: true in the recipe."
 
 
 class BadRows:
@@ -45,9 +51,11 @@ class BadRows:
             self.count += 1
             return
         self._missing.add(alike)
-        self.add(
-            row, f"no column '{column}'; {nearest(column, have, _ALIKE) if have else 'the row is empty'}.", _COLUMN_FIX
-        )
+        what = f"no column '{column}'; {nearest(column, have, _ALIKE) if have else 'the row is empty'}."
+        if have and is_numbered_column(column) != all(map(is_numbered_column, have)):
+            self.add(row, what, _HEADER_FIX if is_numbered_column(column) else _NO_HEADER_FIX)
+        else:
+            self.add(row, what, _COLUMN_FIX)
 
     def close(self) -> list[Problem]:
         """The problems, with a last line that tells how many more there are."""

@@ -7,42 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pocketbert.core.data.bad_rows import BadRows
-from pocketbert.core.data.files import class_names, read_rows
+from pocketbert.core.data.column_names import (
+    ANSWERS,
+    LABELS,
+    PAIRS,
+    QUESTION_PAIRS,
+    TEXTS,
+    is_numbered_column,
+    plain_name,
+)
+from pocketbert.core.data.files import class_names, read_rows, table_form
+from pocketbert.core.data.header import TableForm
 from pocketbert.core.data.profile import MOST_ROWS, Column, profile
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem, listed, shown
 from pocketbert.core.host.progress import say
 from pocketbert.core.tasks import LabelKind
 
-_TEXTS = (
-    ("text", "sentence", "utterance", "tokens"),
-    ("query", "content", "review", "comment", "message", "body", "document", "tweet", "post", "words", "text1"),
-    ("question", "input", "prompt", "description", "title", "subject", "summary", "headline", "phrase", "request"),
-)
-"""Usual names of the text, the surest ones first; written without capitals, blanks, ``-`` and ``_``."""
-_PAIRS = (
-    ("text", "textpair"),
-    ("sentence1", "sentence2"),
-    ("sentencea", "sentenceb"),
-    ("text1", "text2"),
-    ("texta", "textb"),
-    ("question1", "question2"),
-    ("premise", "hypothesis"),
-    ("question", "sentence"),
-    ("question", "passage"),
-    ("question", "context"),
-    ("query", "passage"),
-    ("query", "document"),
-)
-_CLASSES = ("intent", "class", "category", "target", "sentiment", "topic", "emotion", "polarity", "gold")
-_OTHERS = ("tags", "nertags", "score", "similarity", "similarityscore", "rating", "stars", "spans", "entities")
-_ANSWERS = ("answer", "answers")
-_LABELS = (
-    ("label", "labels"),
-    (*_CLASSES, *_OTHERS, *_ANSWERS),
-    ("labelname", "labeltext", "intentname", "categoryname", "type", "tag", "y", "output", "genre", "language", "lang"),
-)
-_QUESTION = (("question", "context"), ("query", "context"))
 _MOST_CLASSES = 50
 """Whole numbers with more values are classes only if they count on from 0."""
 _FEWEST_SCORES = 10
@@ -68,7 +49,8 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     """Find the columns of a data file: by their usual names, else by what they hold.
 
     A column that `source` names itself is kept, whatever the file holds. A second text is taken only if two columns
-    have names that are usual for a pair. Data sets of the Hub are returned as they are.
+    have names that are usual for a pair, or if a file without a header has just two columns of texts. Data sets of the Hub
+    are returned as they are.
 
     Args:
         source: The file; its fields `text`, `text_pair` and `label` count as given where they were set.
@@ -81,6 +63,9 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     """
     if source.path is None:
         return Columns(source, kind, "")
+    form = table_form(source)
+    if form is not None and not form.header:
+        source = source.model_copy(update={"header": False})
     bad = BadRows(source.title)
     columns, rows = profile(read_rows(source, bad))
     if not columns:
@@ -90,15 +75,27 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     label = choice.label(text, pair)
     found = source.model_copy(update={"text": text, "text_pair": pair, **({"label": label} if label else {})})
     names = class_names(found) if label else None
-    if kind is None and (_plain(text), _plain(pair or "")) in _QUESTION and _plain(label or "") in _ANSWERS:
+    plain = plain_name(text), plain_name(pair or "")
+    if kind is None and plain in QUESTION_PAIRS and plain_name(label or "") in ANSWERS:
         kind = LabelKind.ANSWERS
     kind = kind or (LabelKind.NAME if names else _kind_of(columns.get(label or ""), columns.get(text)))
-    parts = [f"text: column '{text}'", *([f"second text: column '{pair}'"] if pair else [])]
+    what = None
     if label:
         cells = columns.get(label)
         what = f"{len(names)} names" if names else _holds(cells, kind, rows) if cells else "not in the first rows"
-        parts.append(f"label: column '{label}' ({what})")
-    return Columns(found, kind, ", ".join(parts))
+    return Columns(found, kind, _note(form, text, pair, label, what))
+
+
+def _note(form: TableForm | None, text: str, pair: str | None, label: str | None, what: str | None) -> str:
+    """Write the sentence that names the columns; where the file has no header, their numbers."""
+    if form is None or form.header:
+        parts = [f"text: column '{text}'", *([f"second text: column '{pair}'"] if pair else [])]
+        parts += [f"label: column '{label}' ({what})"] if label else []
+        doubt = "" if form is None or form.sure else "; --no-header, if these names are a row of data"
+        return ", ".join(parts) + doubt
+    parts = [f"{text} is the text", *([f"{pair} the second text"] if pair else [])]
+    parts += [f"{label} the label ({what})"] if label else []
+    return f"no header: {', '.join(parts)}" + ("" if form.sure else "; --header, if the first row names the columns")
 
 
 class _Choice:
@@ -107,7 +104,8 @@ class _Choice:
     def __init__(self, source: DataSource, columns: Mapping[str, Column], kind: LabelKind | None, fix: str) -> None:
         self._source, self._columns, self._kind = source, columns, kind
         self._given = {k: getattr(source, k) for k in ("text", "text_pair", "label") if k in source.model_fields_set}
-        self._plain = {name: _plain(name) for name in columns}
+        self._plain = {name: plain_name(name) for name in columns}
+        self._numbered = all(map(is_numbered_column, columns))
         self._fix = fix
 
     def texts(self) -> tuple[str, str | None]:
@@ -116,19 +114,23 @@ class _Choice:
         if "text" in self._given:
             return self._given["text"], pair
         free = [c for c in self._columns.values() if c.name not in self._given.values() and self._can_be_text(c)]
+        pairs: tuple[tuple[str, str], ...] = ()
         if pair is None and "text_pair" not in self._given and self._kind not in (LabelKind.SPANS, LabelKind.NONE):
-            pairs = _QUESTION if self._kind is LabelKind.ANSWERS else _PAIRS
+            pairs = QUESTION_PAIRS if self._kind is LabelKind.ANSWERS else PAIRS
+        if pairs:
             found = [(a, b) for a, b in pairs if {a, b} <= {self._plain[c.name] for c in free}]
             if found:
                 by_plain = {self._plain[c.name]: c.name for c in free}
                 return by_plain[found[0][0]], by_plain[found[0][1]]
-        known = self._known(_TEXTS, free, "--text", "texts")
+        known = self._known(TEXTS, free, "--text", "texts")
         if known:
             return known, pair
-        prose = [c for c in free if c.is_prose or c.is_words]
+        prose = [c for c in free if c.is_prose or c.is_words] or [c for c in free if c.is_different]
         longest = max(prose, key=lambda c: c.mean_characters, default=None)
         if longest and all(c is longest or c.mean_characters * 3 < longest.mean_characters for c in prose):
             return longest.name, pair
+        if pairs and self._numbered and len(prose) == 2:
+            return prose[0].name, prose[1].name
         raise self._unclear("--text", "texts", [c.name for c in prose])
 
     def label(self, text: str, pair: str | None) -> str | None:
@@ -138,13 +140,15 @@ class _Choice:
         if self._kind is LabelKind.NONE:
             return None
         free = [c for c in self._columns.values() if c.name not in (text, pair) and self._can_be_label(c, text)]
-        known = self._known(_LABELS, free, "--label", "labels")
+        known = self._known(LABELS, free, "--label", "labels")
         if known:
             return known
         if self._kind is LabelKind.SCORE_OR_NONE:
             return None
         found = [c for c in free if (c.lists or c.repeats) and c.mean_words <= 5]
         found = found or [c for c in free if c.is_numbers and c.fractions]
+        if len(found) > 1 and self._numbered:  # next to a code of the source, or a date, a number is the label
+            found = [c for c in found if c.is_numbers] or found
         if len(found) == 1:
             return found[0].name
         raise self._unclear("--label", "labels", [c.name for c in found])
@@ -164,7 +168,7 @@ class _Choice:
 
     def _is_tags(self, column: Column) -> bool:
         """Whether a list is the tags of another column, or the labels of a text: its entries come back often."""
-        return len(column.parts) * 4 < sum(column.lengths.values()) and self._plain[column.name] not in _TEXTS[0]
+        return len(column.parts) * 4 < sum(column.lengths.values()) and self._plain[column.name] not in TEXTS[0]
 
     def _can_be_label(self, column: Column, text: str) -> bool:
         checks: dict[LabelKind | None, Callable[[], bool]] = {
@@ -187,10 +191,6 @@ class _Choice:
             or f"Name the columns with --text and --label: here {option} is needed, such as {option} {example}."
         )
         return InputError(Problem(self._source.title, f"{several}; {have}.", fix))
-
-
-def _plain(name: str) -> str:
-    return "".join(character for character in name.casefold() if character not in " _-.")
 
 
 def _is_parallel(column: Column, text: Column | None) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketbert.core.data.bad_rows import BadRows
+from pocketbert.core.data.header import TableForm, find_table_form
 from pocketbert.core.data.json_lines import json_rows
 from pocketbert.core.data.parquet import open_parquet, parquet_rows
 from pocketbert.core.data.source import DataSource
@@ -19,10 +20,11 @@ from pocketbert.core.host.network import check_hub
 from pocketbert.core.host.versions import version_of
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".tsv", ".parquet")
+_TABLES = (".csv", ".tsv")
 
 _OTHER_KINDS = {
     ".json": "Write one object in each line: jq -c '.[]' rows.json > rows.jsonl",
-    ".txt": "Write a .csv file with a header, or a .jsonl file.",
+    ".txt": "Write a .csv or a .jsonl file.",
     ".xlsx": "Save the sheet as CSV (UTF-8).",
     ".xls": "Save the sheet as CSV (UTF-8).",
     ".ods": "Save the sheet as CSV (UTF-8).",
@@ -49,6 +51,27 @@ def check_source(source: DataSource) -> None:
     if not source.path.endswith(_SUFFIXES):
         fix = next((fix for suffix, fix in _OTHER_KINDS.items() if source.path.endswith(suffix)), "")
         raise InputError(Problem(source.title, f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}.", fix))
+    if source.header is not None and not is_table(source.path):
+        what = f"has no header row to decide on (header: {str(source.header).lower()}); only .csv and .tsv files have."
+        raise InputError(Problem(source.title, what, "Leave out --header, --no-header and the recipe key header."))
+
+
+def is_table(name: str) -> bool:
+    """Tell whether a file's name ends like that of a table, which may have a header or none."""
+    return name.endswith(_TABLES)
+
+
+def table_form(source: DataSource) -> TableForm | None:
+    """Find the separator of a CSV or TSV file, and whether its first row is a header; None for other sources.
+
+    Raises:
+        InputError: If the file cannot be opened, or is no regular file.
+    """
+    check_source(source)
+    if source.path is None or not is_table(source.path):
+        return None
+    named = [str(getattr(source, k)) for k in ("text", "text_pair", "label") if k in source.model_fields_set]
+    return find_table_form(Path(source.path), source.title, source.limits, source.header, named)
 
 
 def read_rows(
@@ -68,14 +91,14 @@ def read_rows(
     if source.path is None:
         yield from _hub_rows(source)
         return
-    check_source(source)
+    form = table_form(source)
     path, title, limits = Path(source.path), source.title, source.limits
     if path.name.endswith((".jsonl", ".jsonl.gz")):
         yield from json_rows(path, title, limits, bad)
     elif path.suffix == ".parquet":
         yield from parquet_rows(path, title, limits, columns)
-    else:
-        yield from table_rows(path, "\t" if path.suffix == ".tsv" else ",", title, limits, bad)
+    elif form is not None:
+        yield from table_rows(path, form, title, limits, bad)
 
 
 def class_names(source: DataSource) -> list[str] | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.data.bad_rows import BadRows
 from pocketbert.core.data.examples import Example
-from pocketbert.core.data.numbering import Numbering
+from pocketbert.core.data.numbering import Numbering, describe_numbers, match_numbers
 from pocketbert.core.data.numerals import name_problems, number_of
 from pocketbert.core.data.spans import OUTSIDE, Span, label_of, tags_of
 from pocketbert.core.errors import InputError, Problem, listed, nearest, shown
@@ -28,11 +28,13 @@ class Labels:
         names: Label names; the index is the id.
         note: Where they came from, if that needs saying.
         declared: Whether the order was declared by a person or a model, so that a number in the data may be a position.
+        numbers: The number in the data that each label is; empty where numbers are positions, or the names themselves.
     """
 
     names: tuple[str, ...]
     note: str = ""
     declared: bool = True
+    numbers: tuple[int | float, ...] = ()
 
     def __len__(self) -> int:
         """Number of labels."""
@@ -57,7 +59,7 @@ class Labels:
             InputError: Naming the rows whose label is not in the set.
         """
         bad = BadRows(title)
-        numbering = Numbering(self.names, self.declared, bad)
+        numbering = Numbering(self.names, self.declared, bad, self.numbers)
         found = [numbering.id_of(example.label, example.row) for example in examples]
         if bad.count:
             raise InputError(bad.close())
@@ -70,7 +72,7 @@ class Labels:
             InputError: Naming the rows with a label that is not in the set.
         """
         bad = BadRows(title)
-        numbering = Numbering(self.names, self.declared, bad)
+        numbering = Numbering(self.names, self.declared, bad, self.numbers)
         out = np.zeros((len(examples), len(self.names)), bool)
         for i, example in enumerate(examples):
             for label in example.label if isinstance(example.label, tuple) else ():
@@ -154,19 +156,21 @@ def resolve_labels(
             already, also where none is ``O``.
 
     Returns:
-        The declared order; else the teacher's; else the sorted names in the data; else LABEL_i. None of tasks without.
+        The declared order; else the teacher's; else the names in the data, sorted; else the numbers in the data, in numeric order,
+        called LABEL_i where they are 0, 1, 2, ... None of tasks without.
 
     Raises:
-        InputError: If fewer labels result than the task needs, two of them look the same, or some are numbers and some names.
+        InputError: If fewer labels result than the task needs, two of them look the same, some are numbers and some names, or it is
+            not clear which number is which name.
     """
     if kind not in _FEWEST:
         return Labels(())
     if declared:
-        labels = Labels(tuple(declared))
+        labels = with_numbers(Labels(tuple(declared)), examples, kind, ordered=True)
     elif teacher and not placeholder_names(teacher):
-        labels = Labels(tuple(teacher), "label names taken from the teacher")
+        labels = with_numbers(Labels(tuple(teacher), "label names taken from the teacher"), examples, kind)
     else:
-        labels = _from_data(examples, kind)
+        labels = _from_data(examples, kind, teacher or ())
     if problems := [Problem("data.labels", f"{what}.", _TWIN_FIX) for what in name_problems(labels.names)]:
         raise InputError(problems)
     if kind is LabelKind.SPANS and set(labels.names) != set(teacher or ()):
@@ -186,13 +190,40 @@ _TWIN_FIX = "Write the label in one way, in the data and in data.labels."
 _FEWEST = {LabelKind.NAME: 2, LabelKind.NAMES: 1, LabelKind.SPANS: 2}
 
 
-def _from_data(examples: Sequence[Example], kind: LabelKind) -> Labels:
-    # the first row of every label that occurs; of a row with several, or with spans, each of them
+def with_numbers(labels: Labels, examples: Sequence[Example], kind: LabelKind, ordered: bool = False) -> Labels:
+    """Add to a label set which number in the data is which label, see `match_numbers`; with a note where these are no positions.
+
+    Args:
+        labels: Names that a person, a model or a data set declared.
+        examples: Rows whose labels may be numbers.
+        kind: What their labels are.
+        ordered: Whether the order of the names is the numeric order of such numbers, whatever they are.
+
+    Raises:
+        InputError: If it is not clear which number is which name.
+    """
+    if kind not in (LabelKind.NAME, LabelKind.NAMES):
+        return labels
+    found = {number for value in _first_rows(examples) if (number := number_of(value)) is not None}
+    numbers = match_numbers(sorted(found), labels.names, ordered)
+    if not numbers:
+        return labels
+    note = f"numbers in the data: {describe_numbers(numbers, labels.names)}"
+    return replace(labels, numbers=numbers, note=f"{labels.note}; {note}" if labels.note else note)
+
+
+def _first_rows(examples: Sequence[Example]) -> dict[object, int]:
+    """The first row of every label that occurs; of a row with several, or with spans, each of them."""
     rows: dict[object, int] = {}
     for example in examples:
-        values = example.label if isinstance(example.label, tuple) else (example.label,)
-        for value in values:
+        for value in example.label if isinstance(example.label, tuple) else (example.label,):
             rows.setdefault(value.label if isinstance(value, Span) else value, example.row)
+    return rows
+
+
+def _from_data(examples: Sequence[Example], kind: LabelKind, outputs: Sequence[str]) -> Labels:
+    """Name the labels after the data; `outputs` are the names LABEL_i of a teacher whose outputs have no other ones."""
+    rows = _first_rows(examples)
     numbers = {value: number for value in rows if (number := number_of(value)) is not None}
     if not numbers or kind is LabelKind.SPANS:  # tags are always names
         return Labels(tuple(sorted(map(str, rows))), "label names taken from the training data, sorted", declared=False)
@@ -207,9 +238,6 @@ def _from_data(examples: Sequence[Example], kind: LabelKind) -> Labels:
             )
         )
     found = sorted(set(numbers.values()))
-    if all(isinstance(n, int) and 0 <= n < MAX_LABELS for n in found):
-        names = tuple(f"LABEL_{i}" for i in range(int(found[-1]) + 1))
-        return Labels(names, "the data has numbers only and data.labels is not given: labels are called LABEL_i")
     if any(isinstance(n, int) and n >= MAX_LABELS for n in found):
         raise InputError(
             Problem(
@@ -218,4 +246,22 @@ def _from_data(examples: Sequence[Example], kind: LabelKind) -> Labels:
                 "Check which column holds the labels, or give data.labels.",
             )
         )
-    return Labels(tuple(map(str, found)), "label names are the numbers in the training data, sorted", declared=False)
+    return _named_by_numbers(found, outputs)
+
+
+def _named_by_numbers(found: Sequence[int | float], outputs: Sequence[str]) -> Labels:
+    """Name labels after the numbers in the data: LABEL_i for 0, 1, 2, ..., which says what a model without names says."""
+    matched = match_numbers(found, outputs, ordered=True) if outputs else ()
+    if outputs and not matched:
+        return Labels(
+            tuple(outputs), "the data has numbers only and data.labels is not given: labels are called LABEL_i"
+        )
+    if not outputs and [*found] == [*range(len(found))]:
+        names = tuple(f"LABEL_{i}" for i in range(len(found)))
+        return Labels(names, "the data has numbers only and data.labels is not given: labels are called LABEL_i")
+    note = "label names are the numbers in the training data, in numeric order"
+    if matched:
+        note += (
+            f"; the teacher's outputs have no names and are taken in this order: {describe_numbers(matched, outputs)}"
+        )
+    return Labels(tuple(map(str, found)), note, declared=False, numbers=matched)

@@ -109,7 +109,12 @@ class Column:
         """Whether it reads like texts: mostly letters, several words or many characters, and mostly different."""
         long = self.mean_words >= 2.5 or self.mean_characters >= 15
         lettered = self.letters * 2 > self.characters
-        return self.is_text and long and lettered and len(self.values) * 2 > self.cells
+        return self.is_different and long and lettered
+
+    @property
+    def is_different(self) -> bool:
+        """Whether most cells are text, and mostly different."""
+        return self.is_text and len(self.values) * 2 > self.cells
 
     @property
     def repeats(self) -> bool:

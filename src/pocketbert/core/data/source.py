@@ -18,7 +18,7 @@ class DataSource(PlainNumbers):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: str | None = Field(None, description="Local .jsonl[.gz], .csv, .tsv or .parquet file with named columns.")
+    path: str | None = Field(None, description="Local .jsonl[.gz], .csv, .tsv or .parquet file.")
     dataset: str | None = Field(None, description="Hub data set, or a folder that `datasets` loads, instead of path.")
     config: str | None = Field(None, description="Configuration of the data set.")
     split: str | None = Field(None, description="Split of the data set.")
@@ -26,6 +26,11 @@ class DataSource(PlainNumbers):
     text: str = Field("text", description="Column of the text.")
     text_pair: str | None = Field(None, description="Column of the second text, for pairs.")
     label: str = Field("label", description="Column of the label.")
+    header: bool | None = Field(
+        None,
+        description="Whether the first row of a .csv or .tsv file names its columns; default: detected. Columns of a file without a header "
+        "are called 'column 1', 'column 2', ...",
+    )
     max_line_mb: float = Field(
         LINE_MB, gt=0, le=256, description="Longest line or row in MB; a longer one ends the command with exit code 2."
     )
@@ -56,7 +61,13 @@ class DataSource(PlainNumbers):
 
     @classmethod
     def at(
-        cls, path: str, text: str | None = None, text_pair: str | None = None, label: str | None = None, **limits: float
+        cls,
+        path: str,
+        text: str | None = None,
+        text_pair: str | None = None,
+        label: str | None = None,
+        header: bool | None = None,
+        **limits: float,
     ) -> Self:
         """A file of which only some columns are named; None counts as not given, so that the column can be looked for.
 
@@ -65,9 +76,10 @@ class DataSource(PlainNumbers):
             text: Column of the text.
             text_pair: Column of the second text.
             label: Column of the label.
+            header: Whether its first row names the columns, of a .csv or .tsv file.
             limits: `max_line_mb` and `max_rows`.
         """
-        columns = {"text": text, "text_pair": text_pair, "label": label}
+        columns = {"text": text, "text_pair": text_pair, "label": label, "header": header}
         named = {key: column for key, column in columns.items() if column is not None}
         return cls.model_validate({"path": path, **named, **limits})
 

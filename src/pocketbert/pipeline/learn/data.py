@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.examples import Example, read_examples
-from pocketbert.core.data.files import check_source, class_names
+from pocketbert.core.data.files import check_source, class_names, table_form
 from pocketbert.core.data.labels import Labels, placeholder_names, resolve_labels
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.spans import tags_of
@@ -169,7 +169,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     if section.train is None and section.eval is None:
         return _no_rows(recipe, model, theirs)
     raw = read_splits(section, recipe.task)
-    notes = []
+    notes = _header_notes(section)
     if section.eval is not None and section.eval.fraction is not None:
         raw["train"], raw["eval"] = _divided(raw["train"], section.eval.fraction)
     train, held = hold_out(raw.get("train", []), section.holdout)
@@ -314,6 +314,17 @@ def read_splits(section: DataSection, task: TaskName) -> dict[str, list[Example]
     if problems:
         raise InputError(problems)
     return out
+
+
+def _header_notes(section: DataSection) -> list[str]:
+    """Name the files in which no header was found, for each file whose source does not decide that."""
+    sources = [s for s in (section.train, section.eval) if s is not None and s.path is not None and s.header is None]
+    forms = [(Path(source.title).name, table_form(source)) for source in sources]
+    return [
+        f"{name}: no header was found, the first row is data (header: true in its source, if it names the columns)"
+        for name, form in forms
+        if form is not None and not form.header
+    ]
 
 
 def _divided(rows: list[Example], fraction: float) -> tuple[list[Example], list[Example]]:

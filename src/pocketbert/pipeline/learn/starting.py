@@ -14,6 +14,7 @@ import yaml
 
 from pocketbert.core.data.columns import Columns, guess_columns
 from pocketbert.core.data.examples import Example, read_examples
+from pocketbert.core.data.files import is_table
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError, Problem, nearest
@@ -128,7 +129,7 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
 
 def _source(files: DataFiles) -> DataSource:
     path = str(expanded(str(files.data), "--data").absolute())
-    return DataSource.at(path, files.text, files.text_pair, files.label)
+    return DataSource.at(path, files.text, files.text_pair, files.label, files.header)
 
 
 def _kind(task: str | None) -> LabelKind | None:
@@ -156,11 +157,17 @@ def _values(files: DataFiles, columns: Columns, task: TaskName) -> Mapping[str, 
     if TASKS[task].labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE) or "label" in source.model_fields_set:
         cells["label"] = source.label
     named = "".join(f", {key}: {_quoted(value)}" for key, value in cells.items() if value is not None)
+    header = f", header: {str(source.header).lower()}" if source.header is not None else ""
     made = f"made by `pocketbert run --data {source.title}`. To change it, edit a copy and run the copy."
-    values = {_HEADER: made, "name": _name(str(files.data)), "  train": f"{{path: {_quoted(source.title)}{named}}}"}
+    values = {
+        _HEADER: made,
+        "name": _name(str(files.data)),
+        "  train": f"{{path: {_quoted(source.title)}{named}{header}}}",
+    }
     if files.evaluation is not None:
         path = str(expanded(str(files.evaluation), "--eval").absolute())
-        values["  eval"] = f"{{path: {_quoted(path)}{named}}}"
+        header = f", header: {str(files.header).lower()}" if files.header is not None and is_table(path) else ""
+        values["  eval"] = f"{{path: {_quoted(path)}{named}{header}}}"
     return values
 
 

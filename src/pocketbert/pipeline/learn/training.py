@@ -52,9 +52,12 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
 
 
 def _head_labels(model: ModelFolder, recipe: Recipe, ours: Labels) -> Labels:
-    """Labels of a trained head. LABEL_0, LABEL_1, ... say nothing: names that the user declares are theirs, in order."""
+    """Labels of a trained head. LABEL_0, LABEL_1, ... say nothing: names that the user declares are theirs, in order.
+
+    So are those that the data's numbers gave to them, see `resolve_labels`.
+    """
     names = tuple(model.labels or ours.names)
-    if recipe.data.labels and placeholder_names(names) and len(names) == len(ours):
+    if (recipe.data.labels or ours.numbers) and placeholder_names(names) and len(names) == len(ours):
         return ours
     return Labels(names)
 

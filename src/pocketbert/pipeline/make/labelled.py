@@ -8,8 +8,11 @@ from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.columns import found_columns
 from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.labels import Labels, placeholder_names, with_numbers
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.heads import head_of
+from pocketbert.core.host.progress import say
 from pocketbert.core.predict.tokenization import TextTokenizer
 
 
@@ -29,6 +32,11 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
     tokenizer = TextTokenizer(folder, artefacts.processing.max_length)
     reader = tokenizer.reader
     rows = read_examples(source, kind=head.task.labels, columns=reader.form.columns if reader else ())
+    names = tuple(artefacts.labels)
+    labels = with_numbers(Labels(names), rows, head.task.labels, ordered=placeholder_names(names))
+    if labels.numbers:
+        say(f"{name}: {labels.note}")
+        head = head_of(head.task, labels, artefacts.processing.settings())
     if reader is not None:
         reader.check([row.input for row in rows], f"{name} row")
     prepared = head.prepare(rows, tokenizer, source.title)
