@@ -12,9 +12,10 @@ from scipy.stats import pearsonr, spearmanr
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.heads import head_of
+from pocketbert.core.heads import AnswerSettings, head_of
 from pocketbert.core.heads.feature_extraction import scored as has_scores
-from pocketbert.core.heads.feature_extraction import unit
+from pocketbert.core.heads.feature_extraction import similarities, unit
+from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 
@@ -122,3 +123,20 @@ def test_answers(rows: Any, folder: Any) -> None:
     found = HEAD.answers(vectors, made)
     assert [a.vector.tolist() for a in found] == [[1.0, 2.0], [3.0, 4.0]]
     assert [a.truncated for a in found] == [False, True]
+
+
+@pytest.mark.parametrize("kind", list(Similarity))
+def test_pairs_are_compared_as_sentence_transformers_does(
+    rows: Any, tokenizer: TextTokenizer, kind: Similarity
+) -> None:
+    torch, library = pytest.importorskip("torch"), pytest.importorskip("sentence_transformers.util")
+    vectors = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32) * np.arange(1, 9)[:, None]
+    named = {Similarity.COSINE: "pairwise_cos_sim", Similarity.DOT: "pairwise_dot_score"}
+    theirs = getattr(library, named.get(kind, f"pairwise_{kind}_sim"))(
+        torch.tensor(vectors[::2]), torch.tensor(vectors[1::2])
+    )
+    np.testing.assert_allclose(similarities(vectors[::2], vectors[1::2], kind), theirs.numpy(), rtol=1e-5)
+    head = head_of(task_of("feature-extraction"), Labels(()), AnswerSettings(similarity=kind))
+    made = head.prepare(rows(*PAIRS), tokenizer, "a.csv")
+    score = head.score([v[None] for v in vectors], made)
+    assert score.value == pytest.approx(spearmanr([s for _, s in PAIRS], theirs.numpy())[0])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
 from pocketbert.core.data.labels import Labels
+from pocketbert.core.errors import InputError
 from pocketbert.core.heads import head_of
 from pocketbert.core.predict.answers import Value
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import task_of
+from pocketbert.core.tasks import ScoreFunction, task_of
 
 HEAD = head_of(task_of("regression"), Labels(()))
 GOLD = [0.0, 2.5, 5.0, 1.25, 2.5]
@@ -79,3 +81,24 @@ def test_a_number_that_is_not_finite_spoils_the_score(
 def test_answers(rows: Any, folder: Any) -> None:
     made = HEAD.prepare(rows(("good", None), ("bad " * 9, None)), TextTokenizer(folder, 6), "texts", labelled=False)
     assert HEAD.answers(outputs([0.5, -2]), made) == [Value(0.5, False), Value(-2.0, True)]
+
+
+RERANKER = head_of(replace(task_of("regression"), score=ScoreFunction.SIGMOID), Labels(()))
+
+
+def test_answers_of_a_reranker_go_through_a_sigmoid(rows: Any, tokenizer: TextTokenizer) -> None:
+    made = RERANKER.prepare(rows(*((("good", "day"), None),) * 3), tokenizer, "texts", labelled=False)
+    answers = RERANKER.answers(outputs([0.0, 2.0, -800.0]), made)
+    assert [a.fields()["value"] for a in answers] == pytest.approx([0.5, 0.880797, 0.0], abs=1e-6)
+
+
+def test_a_reranker_is_scored_on_its_answers(rows: Any, tokenizer: TextTokenizer, scored: Any) -> None:
+    gold, logits = [0.0, 1.0, 0.5, 0.1], [-3.0, 4.0, 0.2, -1.0]
+    made = RERANKER.prepare(rows(*((("good", "day " * i), g) for i, g in enumerate(gold, 1))), tokenizer, "a.csv")
+    score = scored(RERANKER, made, outputs(logits))
+    assert score.value == pytest.approx(pearsonr(gold, 1 / (1 + np.exp(-np.array(logits))))[0])
+
+
+def test_labels_beyond_a_sigmoid_are_refused(rows: Any, tokenizer: TextTokenizer) -> None:
+    with pytest.raises(InputError, match=r"1 labels are not between 0 and 1, the first is 2.5 in row 2"):
+        RERANKER.prepare(rows((("a", "b"), 1.0), (("a", "c"), 2.5)), tokenizer, "a.csv")

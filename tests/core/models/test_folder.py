@@ -70,9 +70,10 @@ def test_a_folder_is_described(folder: Path) -> None:
 
 
 def test_labels_of_a_bare_encoder_are_none(folder: Path) -> None:
-    assert changed(folder, id2label=None).labels is None
+    assert changed(folder, id2label=None, architectures=["RobertaModel"]).labels is None
     plain = {"0": "LABEL_0", "1": "LABEL_1"}
-    assert changed(folder, id2label=plain).labels == ["LABEL_0", "LABEL_1"]
+    classifier = ["RobertaForSequenceClassification"]
+    assert changed(folder, id2label=plain, architectures=classifier).labels == ["LABEL_0", "LABEL_1"]
     assert changed(folder, id2label=plain, architectures=["RobertaForMaskedLM"]).labels is None
 
 
@@ -235,3 +236,40 @@ def test_weights_of_a_bigger_header_than_the_file(tmp_path: Path) -> None:
     path.write_bytes(struct.pack("<Q", 1000) + b'{"a":1}' + np.zeros(5).tobytes())
     with pytest.raises(InputError, match="header is cut off"):
         check_safetensors(path)
+
+
+SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+
+
+@pytest.mark.parametrize(
+    ("changes", "score"),
+    [
+        ({}, "sigmoid"),
+        ({"problem_type": "regression"}, "none"),
+        ({"sentence_transformers": {"activation_fn": IDENTITY}}, "none"),
+        ({"sentence_transformers": {"activation_fn": SIGMOID}, "problem_type": "regression"}, "sigmoid"),
+        ({"sbert_ce_default_activation_function": IDENTITY}, "none"),
+        ({"sentence_transformers": {"version": "5.1.0"}}, "sigmoid"),
+    ],
+)
+def test_a_head_with_one_output_is_scored_as_its_libraries_do(
+    folder: Path, changes: dict[str, Any], score: str
+) -> None:
+    made = changed(folder, id2label={"0": "LABEL_0"}, architectures=["BertForSequenceClassification"], **changes)
+    assert (made.task, made.task_row("regression").score) == ("regression", score)
+
+
+def test_an_activation_that_no_answer_has_is_refused(folder: Path) -> None:
+    made = changed(
+        folder,
+        architectures=["BertForSequenceClassification"],
+        sbert_ce_default_activation_function="torch.nn.Softplus",
+    )
+    with pytest.raises(InputError, match=r"'torch.nn.Softplus' is not served; served: Sigmoid, Identity"):
+        made.task_row("regression")
+
+
+@pytest.mark.parametrize(("head", "count"), [("ForSequenceClassification", None), ("ForTokenClassification", 5)])
+def test_labels_without_names_are_those_of_transformers(folder: Path, head: str, count: int | None) -> None:
+    made = changed(folder, id2label=None, label2id=None, num_labels=count, architectures=[f"Bert{head}"])
+    assert made.labels == [f"LABEL_{i}" for i in range(count or 2)]

@@ -200,7 +200,6 @@ TOKENIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda c: c["post_processor"]["single"].extend([{"Sequence": {"id": "A", "type_id": 0}}] * 20),
         "does not have each text once",
     ),
-    "the other case": (lambda c: c["normalizer"].update(lowercase=False), "do_lower_case True"),
     "special tokens only": (
         lambda c: c["model"].update(vocab={t["content"]: t["id"] for t in c["added_tokens"]}),
         "special tokens only",

@@ -96,6 +96,17 @@ def test_other_modules_are_refused(modules: list[str], tmp_path: Path) -> None:
         pooling_of(folder(tmp_path, modules, MEAN))
 
 
+def test_vectors_that_are_cut_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config_sentence_transformers.json").write_text('{"truncate_dim": 16}')
+    with pytest.raises(InputError, match="truncate_dim is 16"):
+        pooling_of(folder(tmp_path, ["Transformer", "Pooling"], MEAN))
+
+
+def test_a_cross_encoder_pools_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config_sentence_transformers.json").write_text('{"model_type": "CrossEncoder"}')
+    assert pooling_of(folder(tmp_path, ["Transformer"])) is None
+
+
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text("{}")
     with pytest.raises(InputError, match="not a list of modules"):

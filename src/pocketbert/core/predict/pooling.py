@@ -10,7 +10,7 @@ from typing import Any
 
 from pocketbert.core.disk.files import read_json, safe_join, write_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.sentence_settings import is_cross_encoder
+from pocketbert.core.predict.sentence_settings import SETTINGS_FILE, is_cross_encoder, read_settings
 
 MODULES_FILE = "modules.json"
 POOLING_FILE = "1_Pooling/config.json"
@@ -81,6 +81,10 @@ def pooling_of(folder: Path) -> Pooling | None:
                 "Choose a model without further layers behind the encoder, or leave modules.json out and take the mean.",
             )
         )
+    if (width := read_settings(folder).get("truncate_dim")) is not None:
+        what = f"truncate_dim is {width!r:.20}: sentence-transformers keeps so many numbers of a vector, the files give all."
+        fix = "Leave truncate_dim out, and cut the vectors in your code where they are read."
+        raise InputError(Problem(str(folder / SETTINGS_FILE), what, fix))
     place = safe_join(folder, str(modules[1].get("path", "")), str(path))
     return Pooling(_kind(place / "config.json"), len(kinds) == 3)
 
