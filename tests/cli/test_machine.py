@@ -67,7 +67,7 @@ def test_missing_tflite_engine(cli: Cli, finished_tflite: Path, monkeypatch: pyt
     verified = cli("verify", "-m", phone)  # what can be checked is, the rest is named
     assert verified.exit_code == 0, verified.output
     assert "tflite/model_int8.tflite engine" in verified.stdout
-    assert "onnx/model_int8.onnx: 8 checks passed" in verified.stderr
+    assert "onnx/model_int8.onnx: 9 checks passed" in verified.stderr
     assert "tflite/model_int8.tflite: not checked" in verified.stderr
 
 

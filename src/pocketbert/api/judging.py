@@ -64,9 +64,10 @@ def predict(
     engine: str | None = None,
     file: str | None = None,
     cadence: str | None = None,
-    prompt: str | None = None,
 ) -> list[Answer]:
     """Run the model of an artefact folder on texts; see `pocketbert.load` for how its file is chosen.
+
+    Texts get the folder's default prompt, where it has one; `pocketbert.load(...).predict(texts, prompt=NAME)` takes another one.
 
     Args:
         model: The folder.
@@ -77,12 +78,11 @@ def predict(
         engine: ``"fastest"``, or None.
         file: One file of the folder by its path, instead of scheme and format.
         cadence: With ``"fastest"``: ``"batch"`` or ``"interactive"``.
-        prompt: Name of the model's prompt in front of each text; default the folder's own, empty for none.
     """
     from pocketbert.runtime.model import load
 
     opened = load(model, scheme, threads, format=format, engine=engine, file=file, cadence=cadence)
-    return opened.predict(texts, progress="predict", prompt=prompt)
+    return opened.predict(texts, progress="predict")
 
 
 def benchmark(

@@ -82,7 +82,7 @@ def pooling_of(folder: Path) -> Pooling | None:
             )
         )
     if (width := read_settings(folder).get("truncate_dim")) is not None:
-        what = f"truncate_dim is {width!r:.20}: sentence-transformers keeps so many numbers of a vector, the files give all."
+        what = f"truncate_dim is {width!r:.20}: sentence-transformers keeps only the first numbers of a vector, the files give all."
         fix = "Leave truncate_dim out, and cut the vectors in your code where they are read."
         raise InputError(Problem(str(folder / SETTINGS_FILE), what, fix))
     place = safe_join(folder, str(modules[1].get("path", "")), str(path))

@@ -1,4 +1,4 @@
-"""What a sentence-transformers folder says beside its modules: prompts in front of texts, the similarity, the library's class."""
+"""What a sentence-transformers folder says in addition to its modules: prompts in front of texts, the similarity, the library's class."""
 
 from __future__ import annotations
 

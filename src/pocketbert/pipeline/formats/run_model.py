@@ -42,7 +42,7 @@ class RunModel:
 
     @property
     def task(self) -> Task:
-        """What the model does, with the score function of its own head."""
+        """What the model does, with the score function that its files name."""
         return self.folder.task_row(self.recipe.task)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A process of its own in which sentence-transformers answers: an optional library, whose imports and settings stay there.
+"""The separate process in which sentence-transformers answers: an optional library, whose imports and settings stay there.
 
 It reads questions as JSON from stdin and writes answers to the file that its argument names.
 """
