@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.models.tokenizer_settings import apply_settings
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.tasks import TaskName
 from support.published import edit_json, write_checkpoint, write_sentence_model
+from support.tiny_tokenizers import vocabulary
 
+COUNT = len(vocabulary(0))
+"""Tokens of the tokenizer of these tests; the next number is that of the first added token."""
 PAIR = ("The film was GOOD", "play Müsic now")
 LONG = "play music and stop the light " * 20
 
@@ -60,6 +65,27 @@ CASES: dict[str, Callable[[Path], None]] = {
         do_lower_case=False,
         model_input_names=["input_ids", "token_type_ids"],
     ),
+    "added tokens of the settings": settings(
+        added_tokens_decoder={
+            f"{COUNT}": {
+                "content": "<url>",
+                "lstrip": False,
+                "rstrip": False,
+                "single_word": False,
+                "normalized": True,
+                "special": False,
+            },
+            f"{COUNT + 1}": {
+                "content": "[E1]",
+                "lstrip": False,
+                "rstrip": False,
+                "single_word": False,
+                "normalized": False,
+                "special": True,
+            },
+        }
+    ),
+    "added_tokens.json": lambda folder: edit_json(folder / "added_tokens.json", **{"<url>": COUNT, "[E1]": COUNT + 1}),
     "the end stays": settings(truncation_side="left"),
 }
 
@@ -72,7 +98,7 @@ def test_ids_are_those_of_transformers(tmp_path: Path, case: str) -> None:
     CASES[case](folder)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     ours = TextTokenizer(open_model_folder(str(folder)).tokenizer_folder, 20)
-    for text in (PAIR, PAIR[0], LONG, (LONG, PAIR[1])):
+    for text in (PAIR, PAIR[0], LONG, (LONG, PAIR[1]), "see <url> and [E1] now"):
         parts = (text,) if isinstance(text, str) else text
         wanted = theirs(*parts, truncation=True, max_length=20)
         made = ours.encode([text])[0]
@@ -95,10 +121,6 @@ def test_a_longest_input_of_sentence_transformers_counts_for_vectors_only(tmp_pa
     folder = write_sentence_model(tmp_path / "model", max_seq_length=12)
     opened = open_model_folder(str(folder))
     assert opened.tokenizer_length == 12
-    from dataclasses import replace
-
-    from pocketbert.core.tasks import TaskName
-
     assert replace(opened, used_for=TaskName.TEXT_CLASSIFICATION).tokenizer_length == 48
 
 

@@ -47,7 +47,7 @@ def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
 def apply_settings(raw: str, folder: Path) -> tuple[str, list[str]]:
     """Return the content of a tokenizer.json with what the settings of its folder change, and the changes in words.
 
-    Three things are read: BERT's classes take lower case, accents and Chinese characters from tokenizer_config.json;
+    Four things are read: tokens that are listed as added and that tokenizer.json lacks are added; BERT's classes take lower case, accents and Chinese characters from tokenizer_config.json;
     `do_lower_case` in sentence_bert_config.json lowers the text first; and where `model_input_names` is there without
     token_type_ids, all segment ids are 0.
 
@@ -65,12 +65,59 @@ def apply_settings(raw: str, folder: Path) -> tuple[str, list[str]]:
     content = json.loads(raw)
     if not isinstance(content, dict):
         return raw, []
-    changes = _set_bert_normalizer(content, settings)
+    changes = _add_tokens(content, listed_tokens(folder))
+    changes += _set_bert_normalizer(content, settings)
     if sentence.get("do_lower_case") is True:
         changes += _lower_first(content)
     if not feeds_segments(settings):
         changes += _zero_segments(content)
     return (json.dumps(content, ensure_ascii=False), changes) if changes else (raw, [])
+
+
+def listed_tokens(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read the tokens that a folder lists as added, in tokenizer_config.json and added_tokens.json, as transformers does.
+
+    Args:
+        folder: A model folder; the files may be missing.
+
+    Returns:
+        By their texts, entries as tokenizer.json has them.
+
+    Raises:
+        InputError: If a file cannot be read.
+    """
+    settings, numbered = read_tokenizer_settings(folder), _settings(folder / "added_tokens.json", "not added tokens")
+    named = {v for k, v in settings.items() if k.endswith("_token") and isinstance(v, str)}
+    named |= {t for t in settings.get("additional_special_tokens") or () if isinstance(t, str)}
+    out: dict[str, dict[str, Any]] = {}
+    decoder = settings.get("added_tokens_decoder")
+    for number, flags in decoder.items() if isinstance(decoder, dict) else ():
+        if number.isdecimal() and isinstance(flags, dict) and isinstance(flags.get("content"), str):
+            out[flags["content"]] = _added(flags["content"], int(number), flags.get("special") is True) | flags
+    for text, number in numbered.items():
+        if isinstance(number, int) and text not in out:
+            out[text] = _added(text, number, text in named)
+    return out
+
+
+def _added(text: str, number: int, special: bool) -> dict[str, Any]:
+    """The entry of an added token in tokenizer.json."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special, "special": special}
+    return {"id": number, "content": text, **flags}
+
+
+def _add_tokens(content: dict[str, Any], listed: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Add tokens to those of tokenizer.json that are listed as added and that it lacks."""
+    added = content.setdefault("added_tokens", [])
+    if not isinstance(added, list):
+        return []
+    have = {token.get("content") for token in added if isinstance(token, dict)}
+    lacking = [token for text, token in listed.items() if text not in have]
+    if not lacking:
+        return []
+    content["added_tokens"] = sorted([*added, *lacking], key=lambda token: token["id"])
+    shown = ", ".join(repr(token["content"])[:40] for token in lacking[:3])
+    return [f"{len(lacking)} added tokens that it lacks are taken from the files next to it, e.g. {shown}"]
 
 
 def feeds_segments(settings: Mapping[str, Any]) -> bool:

@@ -27,6 +27,7 @@ from pocketbert.core.predict.tokenizer_file import MAX_MIB, library_errors, open
 
 __all__ = [
     "MASK_TOKENS",
+    "USUAL_TOKENS",
     "Encoded",
     "Places",
     "Text",
@@ -38,10 +39,11 @@ __all__ = [
 
 MASK_TOKENS = ("[MASK]", "<mask>", "<special1>")
 """What vocabularies of the family call the token to be guessed."""
-_USUAL_TOKENS = {f"{a}{name}{b}" for name in ("pad", "unk", "cls", "sep", "mask") for a, b in ("[]", "<>")} | {
+USUAL_TOKENS = {f"{a}{name}{b}" for name in ("pad", "unk", "cls", "sep", "mask") for a, b in ("[]", "<>")} | {
     *("<s>", "</s>", "<eod>", "<eop>", "<|endoftext|>", "<|padding|>"),
     *(f"<special{i}>" for i in range(10)),
 }
+"""What special tokens of the families are called, in lower case."""
 _ENCODE_AT_ONCE = 4096
 _CHARACTERS_AT_ONCE = 1 << 22
 """The library needs about 200 bytes for each, and returns all texts of a call together."""
@@ -152,7 +154,7 @@ class TextTokenizer:
     def added_tokens(self) -> list[str]:
         """Tokens that were added to the vocabulary, in ascending order of their ids, without the usual special ones."""
         added = self._tokenizer.get_added_tokens_decoder()
-        return [t.content for _, t in sorted(added.items()) if not (t.special and t.content.lower() in _USUAL_TOKENS)]
+        return [t.content for _, t in sorted(added.items()) if not (t.special and t.content.lower() in USUAL_TOKENS)]
 
     @property
     def ids(self) -> list[int]:

@@ -31,6 +31,7 @@ from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.models.tokenizer_settings import (
     SEGMENTS,
     SENTENCE_FILE,
+    listed_tokens,
     read_tokenizer_settings,
 )
 from pocketbert.core.models.weights import HARMLESS
@@ -38,6 +39,7 @@ from pocketbert.core.predict.encoded import Text
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, MODULES_FILE, Pooling, pooling_of
 from pocketbert.core.predict.score import probabilities
 from pocketbert.core.predict.sentence_settings import Prompts, is_cross_encoder
+from pocketbert.core.predict.tokenization import USUAL_TOKENS
 from pocketbert.core.predict.torch_predictor import embeddings
 from pocketbert.core.tasks import LabelKind, Task, TaskName
 from pocketbert.pipeline.formats.run_model import RunModel
@@ -129,9 +131,11 @@ def make_library(model: RunModel, source: ModelFolder, length: int | None, modul
         module: The model in torch, for families whose folders transformers does not open itself.
         destination: Folder to write into.
     """
-    prompts, own = model.tokenizer.prompts, pooling_of(model.weights) or DEFAULT_POOLING
-    changed = pooling_of(source.path) not in (None, own)
-    asked = _Asked(source, model.task, length, own, _questions(model), prompts)
+    prompts, own, changed = model.tokenizer.prompts, DEFAULT_POOLING, False
+    if model.task.name is TaskName.FEATURE_EXTRACTION:
+        own = pooling_of(model.weights) or DEFAULT_POOLING
+        changed = pooling_of(source.path) not in (None, own)
+    asked = _Asked(source, model.task, length, own, _questions(model, source), prompts)
     if model.folder.family.form is not None:
         made = LibraryAnswers(missing=f"the form {model.folder.family.form.name} takes more than text.")
     else:
@@ -168,13 +172,14 @@ def _answers(asked: _Asked, module: Any, changed: bool) -> LibraryAnswers:
     return _by_transformers(asked, tokenizer, module if opened is None else opened, opened is not None)
 
 
-def _questions(model: RunModel) -> list[_Question]:
+def _questions(model: RunModel, source: ModelFolder) -> list[_Question]:
     """Texts as the task takes them, and with each named prompt some."""
     task, tokenizer = model.task, model.tokenizer
     words = " ".join(SENTENCES).split()
     # longer than any text may be, and another text at each end
     long = " ".join(f"{words[i % len(words)]} {i}" for i in range(model.folder.positions // 2 + 20))
-    added = " ".join(tokenizer.added_tokens[:_GUESSES])
+    listed = [t for t in listed_tokens(source.path) if t.lower() not in USUAL_TOKENS]
+    added = " ".join(dict.fromkeys([*tokenizer.added_tokens[:_GUESSES], *listed[:_GUESSES]]))
     single = [*SENTENCES[:_PLAIN], *ODD_TEXTS, f"before {added} behind", long]
     pairs: list[Text] = [
         *sample_pairs()[:4],

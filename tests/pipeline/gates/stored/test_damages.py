@@ -117,4 +117,4 @@ def test_golden_rows_recorded_from_the_broken_file_hide_nothing(case: Hidden, fi
     failed = {(g.file, g.name) for g in result.gates if not g.passed}
     assert (case.file, "stored") in failed
     # rows of drawn words reach the last position, and selftest.json still has the answers of the whole file
-    assert failed <= {(case.file, name) for name in ("stored", "reference", "temperature")}
+    assert failed <= {(case.file, name) for name in ("stored", "reference", "temperature", "answer")}
