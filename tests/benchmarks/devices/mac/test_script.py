@@ -199,7 +199,9 @@ def test_rows_are_found_behind_the_default_prompt(tmp_path, processing, prompt, 
     path = phone / "golden_tokens.jsonl"
     tokens = [json.loads(line) for line in path.read_text().splitlines()]
     for row in tokens:
-        row["text"] = prompt + row["text"] if isinstance(row["text"], str) else [prompt + row["text"][0], row["text"][1]]
+        row["text"] = (
+            prompt + row["text"] if isinstance(row["text"], str) else [prompt + row["text"][0], row["text"][1]]
+        )
     path.write_text("".join(json.dumps(row) + "\n" for row in tokens))
     done = mac_kit.run(phone, "--runs", 1, "--repeats", 1, "-o", tmp_path / "x.json", "--units", "all")
     assert done.returncode == 0, done.stderr
