@@ -307,6 +307,7 @@ def test_the_class_in_the_page_pads(kind: Kind, swift: dict[str, Any], packed: P
     assert (made.ids, made.mask) == ([*ids, *[0] * (8 - len(ids))], [1] * len(ids) + [0] * (8 - len(ids)))
     assert made.typeIds == [0] * 8
     assert inputs.make__lengths("set an alarm", []).ids == ids
+    assert inputs.make__lengths__prompt("an alarm", [], "set ").ids == ids
 
 
 def test_a_tokenizer_that_they_refuse_has_no_sources(

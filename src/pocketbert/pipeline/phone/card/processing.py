@@ -51,7 +51,10 @@ def _prompts(artefacts: Artefacts) -> list[str]:
     if not takes_prompts(artefacts):
         return []
     named = list(p.prompts.items())
-    shown = ", ".join(f"`{plain(n)}` (`{plain(json.dumps(t[:_CHARACTERS_SHOWN]))}`)" for n, t in named[:PROMPTS_SHOWN])
+    shown = ", ".join(
+        f"`{plain(n)}` (`{plain(json.dumps(t[:_CHARACTERS_SHOWN], ensure_ascii=False))}`)"
+        for n, t in named[:PROMPTS_SHOWN]
+    )
     rest = ", and so on" if len(named) > PROMPTS_SHOWN or any(len(t) > _CHARACTERS_SHOWN for _, t in named) else ""
     default = "no prompt" if p.default_prompt is None else f"`{plain(p.default_prompt)}`"
     return [
