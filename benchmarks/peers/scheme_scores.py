@@ -112,7 +112,7 @@ def pieces(kept: Sequence[Matrix], rows: EvalSet) -> NDArray[np.float64]:
         names, out = rows.head.labels.names, []
         for gold, encoded, best in zip(rows.rows.truth, rows.rows.encoded, kept, strict=True):
             first, places = words_of(encoded)
-            counts = count_spans([gold], [spans_of([names[int(best[i, 0])] for i in first], places)])
+            counts = count_spans([gold], [spans_of([names[int(best[i, 0])] for i in first], places, rows.head.single)])
             out.append((2 * counts.right, counts.found + counts.gold))
         return np.array(out, np.float64)
     one = [rows.head.score([kept[i] for i in own], example(rows.rows, e, own)).value for e, own in owned(rows.rows)]

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.spans import OUTSIDE, Span, count_spans, label_of, spans_of, tag_places, tags_of
+from pocketbert.core.data.spans import (
+    OUTSIDE,
+    Span,
+    count_spans,
+    has_prefixes,
+    label_of,
+    spans_of,
+    split_into_words,
+    tag_places,
+    tags_of,
+)
 
 UNMARKED = -100
 TAGS = ("O", "B-per", "I-per", "B-loc", "I-loc")
@@ -96,6 +106,65 @@ def test_without_prefixes_only_neighbours_of_one_label_run_together(case: tuple[
         else:
             together.append(span)
     assert found == together
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ((), []),
+        (("O", "O"), []),
+        (("NOUN", "NOUN", "O", "NOUN"), [(0, 0, "NOUN"), (1, 1, "NOUN"), (3, 3, "NOUN")]),
+        (("NOUN", "VERB"), [(0, 0, "NOUN"), (1, 1, "VERB")]),
+    ],
+)
+def test_in_a_set_without_prefixes_each_word_is_a_span(
+    tags: tuple[str, ...], found: list[tuple[int, int, str]]
+) -> None:
+    where = places(len(tags))
+    spans = spans_of(tags, where, single=True)
+    assert [(s.start // 4, s.end // 4, s.label) for s in spans] == found
+    assert split_into_words(spans_of(tags, where), where, "abc " * len(tags)) == spans
+
+
+@pytest.mark.parametrize(
+    ("tags", "prefixed"),
+    [
+        (("NOUN", "VERB"), False),
+        (("O", "per"), False),
+        (("O", "BUY", "I", "B", "E"), False),
+        (("O", "per", "I-loc"), True),
+        (("S-per",), True),
+        (("E-per", "O"), True),
+    ],
+)
+def test_one_prefix_makes_a_set_with_prefixes(tags: tuple[str, ...], prefixed: bool) -> None:
+    assert has_prefixes(tags) is prefixed
+
+
+WORDS = "one two three four"
+"""Words at 0-3, 4-7, 8-13 and 14-18."""
+
+
+@pytest.mark.parametrize(
+    ("spans", "words", "cut"),
+    [
+        ([], [(0, 3), (4, 7)], []),
+        ([(0, 7)], [(0, 3), (4, 7), (8, 13), (14, 18)], [(0, 3), (4, 7)]),
+        # a word of the data that the tokenizer splits, and one that begins in front of the span
+        ([(4, 7)], [(0, 3), (4, 5), (5, 7), (8, 13)], [(4, 5), (5, 7)]),
+        ([(9, 18)], [(0, 3), (4, 7), (8, 13), (14, 18)], [(14, 18)]),
+        # the text was cut at its end, at its beginning, and as a whole
+        ([(0, 18)], [(0, 3), (4, 7)], [(0, 3), (4, 7), (8, 13), (14, 18)]),
+        ([(0, 18)], [(8, 13), (14, 18)], [(0, 3), (4, 7), (8, 13), (14, 18)]),
+        ([(4, 13)], [], [(4, 7), (8, 13)]),
+        ([(4, 7)], [(4, 4), (4, 7)], [(4, 7)]),
+    ],
+)
+def test_spans_are_cut_at_words(
+    spans: list[tuple[int, int]], words: list[tuple[int, int]], cut: list[tuple[int, int]]
+) -> None:
+    found = split_into_words([Span(a, b, "x") for a, b in spans], words, WORDS)
+    assert found == [Span(a, b, "x") for a, b in cut]
 
 
 def test_a_word_belongs_to_the_span_its_first_character_lies_in() -> None:

@@ -156,3 +156,47 @@ def test_offsets_count_code_points(rows: Any, tokenizer: TextTokenizer) -> None:
     made = HEAD.prepare(rows((text, (Span(8, 11, "per"),))), tokenizer, "")
     [answer] = HEAD.answers(outputs(made), made)
     assert [s.text for s in answer.spans] == ["bob"]
+
+
+KINDS = head_of(TASK, Labels(("ADP", "NOUN", "PROPN", "VERB")))
+"""Parts of speech: no tag has a prefix, none is O."""
+SPOKEN = ["PROPN", "VERB", "PROPN", "NOUN", "ADP", "PROPN", "PROPN", "NOUN"]
+GOLD = (Span(0, 3, "PROPN"), Span(4, 7, "VERB"), Span(8, 11, "PROPN"), Span(13, 15, "ADP"), Span(16, 29, "PROPN"))
+
+
+def test_without_prefixes_each_word_is_a_span(rows: Any, tokenizer: TextTokenizer, scored: Any) -> None:
+    made = KINDS.prepare(rows((TEXT, GOLD)), tokenizer, "a.jsonl")
+    assert [TEXT[s.start : s.end] for s in made.truth[0]] == ["Zoe", "met", "Bob", "in", "New", "Yorkville"]
+    first = words_of(made.encoded[0])[0]
+    trained = [KINDS.labels.names[i] if i >= 0 else None for i in made.targets["labels"][0][first]]
+    assert trained == ["PROPN", "VERB", "PROPN", None, "ADP", "PROPN", "PROPN", None]
+    logits = outputs(made, [SPOKEN], KINDS)
+    [answer] = KINDS.answers(logits, made)
+    assert [(s.text, s.label) for s in answer.spans] == list(zip(WORDS, SPOKEN, strict=True))
+    # the comma and the full stop have no gold tag, and count as found
+    assert scored(KINDS, made, logits).others == {"precision": 6 / 8, "recall": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("names", "spans", "right"),
+    [
+        (("O", "x"), [(0, 3), (4, 8)], 1.0),
+        (("O", "B-x", "I-x"), [(0, 8)], 1.0),
+        (("O", "x", "I-y"), [(0, 8)], 1.0),
+    ],
+)
+def test_neighbours_of_one_tag(
+    rows: Any, tokenizer: TextTokenizer, scored: Any, names: tuple[str, ...], spans: Any, right: float
+) -> None:
+    head = head_of(TASK, Labels(names))
+    made = head.prepare(rows(("bob good day", (Span(0, 8, "x"),))), tokenizer, "a.jsonl")
+    [answer] = head.answers(outputs(made, head=head), made)
+    assert [(s.start, s.end) for s in answer.spans] == spans
+    assert scored(head, made, outputs(made, head=head)).value == right
+
+
+def test_words_that_were_cut_off_are_missed_one_by_one(rows: Any, folder: Any, scored: Any) -> None:
+    text = "good day " * 6
+    head = head_of(TASK, Labels(("O", "x")))
+    short = head.prepare(rows((text, (Span(0, len(text) - 1, "x"),))), TextTokenizer(folder, 8), "a.jsonl")
+    assert scored(head, short, outputs(short, head=head)).others == {"precision": 1.0, "recall": 6 / 12}

@@ -154,7 +154,7 @@ class Translator(Expressions):
     def function(self, kind: str) -> None:
         name = self.take()
         name = "__init__" if name == "init" else self.take()
-        parameters, labels = self.parameters()
+        parameters, labels, values = self.parameters()
         self.accept("throws")
         if self.accept("->"):
             self.skip_type()
@@ -163,12 +163,19 @@ class Translator(Expressions):
         if self.static:
             self.write("@staticmethod")
         mangled = name if name == "__init__" else "__".join([name, *labels])
-        self.write(f"def {mangled}({', '.join(parameters if self.static else ['self', *parameters])}):")
+        given = [f"{name}={values[name]}" if name in values else name for name in parameters]
+        self.write(f"def {mangled}({', '.join(given if self.static else ['self', *given])}):")
         self.scopes = [set(parameters)]
         self.block()
+        if values and name != "__init__":  # who leaves the last arguments out calls it by a shorter name
+            [only] = values
+            assert (parameters[-1], labels[-1]) == (only, only)
+            self.write(f"{mangled.removesuffix(f'__{only}')} = {mangled}")
 
-    def parameters(self) -> tuple[list[str], list[str]]:
-        names, labels = [], []
+    def parameters(self) -> tuple[list[str], list[str], dict[str, str]]:
+        names: list[str] = []
+        labels: list[str] = []
+        values: dict[str, str] = {}
         self.take("(")
         self.skip()
         while not self.accept(")"):
@@ -178,9 +185,11 @@ class Translator(Expressions):
             self.skip_type()
             names.append(name)
             labels += [label] if label != "_" else []
+            if self.accept("="):
+                values[name] = self.expression()
             self.accept(",")
             self.skip()
-        return names, labels
+        return names, labels, values
 
     # statements
 

@@ -16,12 +16,19 @@ class Golden:
             return path.read_text(encoding="utf-8").strip().split("\n") if path.is_file() else []
 
         listed = json.loads("".join(lines("artifacts.json")) or "{}")
+        processing = listed.get("processing", {})
+        prompt = (processing.get("prompts") or {}).get(processing.get("default_prompt"), "")
+
+        def as_tokenized(text: str | list[str]) -> str:
+            # golden_tokens.jsonl has what the tokenizer gets: the default prompt is in front of the (first) text
+            return json.dumps(prompt + text if isinstance(text, str) else [prompt + text[0], *text[1:]])
+
         self.tokens = {json.dumps(r["text"]): r for r in map(json.loads, lines("golden_tokens.jsonl"))}
-        keyed = [(self.tokens.get(json.dumps(r["text"])), r) for r in map(json.loads, lines("golden.jsonl"))]
+        keyed = [(self.tokens.get(as_tokenized(r["text"])), r) for r in map(json.loads, lines("golden.jsonl"))]
         self.extra = sorted({n for r in self.tokens.values() for n in r.get("inputs", {})})  # made of other columns
         self.rows = [(tokens, r) for tokens, r in keyed if tokens is not None]
         self.listed = {r["path"]: r["sha256"] for r in listed.get("files", [])}
-        self.left = listed.get("processing", {}).get("padding_side") == "left"
+        self.left = processing.get("padding_side") == "left"
         self.pad_id = json.loads("".join(lines("config.json")) or "{}").get("pad_token_id") or 0
         added = json.loads("".join(lines("tokenizer.json")) or "{}").get("added_tokens") or []
         added = added if listed.get("task") == "fill-mask" else []  # whose rows record masked tokens alone

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,7 +29,7 @@ class Span:
 
 def tags_of(labels: Sequence[str]) -> tuple[str, ...]:
     """The IOB2 tags of some labels: ``O``, then ``B-`` and ``I-`` of each; tags are left as they are."""
-    if OUTSIDE in labels or any(name.startswith((*_BEGIN, *_INSIDE)) for name in labels):
+    if OUTSIDE in labels or has_prefixes(labels):
         return tuple(labels)
     return (OUTSIDE, *(f"{prefix}-{name}" for name in labels for prefix in "BI"))
 
@@ -38,6 +39,11 @@ def begins(tag: str) -> bool:
     return tag.startswith(_BEGIN)
 
 
+def has_prefixes(tags: Iterable[str]) -> bool:
+    """Tell whether a set of tags marks where spans begin; in a set without, as parts of speech are, each word is a span."""
+    return any(tag.startswith((*_BEGIN, *_INSIDE)) for tag in tags)
+
+
 def label_of(tag: str) -> str | None:
     """The label in a tag; None outside."""
     if tag == OUTSIDE:
@@ -45,16 +51,20 @@ def label_of(tag: str) -> str | None:
     return tag[2:] if tag.startswith((*_BEGIN, *_INSIDE)) else tag
 
 
-def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]]) -> list[Span]:
+def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]], single: bool = False) -> list[Span]:
     """Spans that a row of tags spells, as IOB2 is read strictly (seqeval ``mode="strict"``).
 
     A span is a ``B-`` (or ``S-``) and the ``I-`` (``E-``) of the same label behind it; an ``I-`` without a beginning is
-    nothing. Tags without a prefix mark runs of equal labels.
+    nothing. Tags without a prefix mark runs of equal labels, or single words.
 
     Args:
         tags: N tags.
         places: First and behind-last character of each tagged word, N of them.
+        single: Whether each word with a label is a span: the tags are of a set without prefixes (`has_prefixes`).
     """
+    if single:
+        words = zip(tags, places, strict=True)
+        return [Span(start, end, tag) for tag, (start, end) in words if tag != OUTSIDE and start < end]
     out: list[Span] = []
     open_label: str | None = None
     for tag, (start, end) in zip(tags, places, strict=True):
@@ -67,6 +77,30 @@ def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]]) -> list[Spa
             out.append(Span(start, end, label))
             open_label = label
     return out
+
+
+def split_into_words(spans: Iterable[Span], places: Sequence[tuple[int, int]], text: str) -> list[Span]:
+    """Cut spans into one for each word, as a set of tags without prefixes spells them.
+
+    Args:
+        spans: Spans of the text, none inside another.
+        places: First and behind-last character of each word, N of them; the text may go on in front of or behind them.
+        text: The text: where it has no words, because it was cut, pieces between blanks are words.
+    """
+    ordered = sorted(spans)
+    starts = [span.start for span in ordered]
+    begin, end = min((a for a, _ in places), default=0), max((b for _, b in places), default=0)
+    cut_off = (
+        (span.start + found.start(), span.start + found.end())
+        for span in ordered
+        for found in re.finditer(r"\S+", text[span.start : span.end])
+    )
+    out = []
+    for a, b in [*places, *((a, b) for a, b in cut_off if b <= begin or a >= end)]:
+        i = bisect_right(starts, a) - 1
+        if i >= 0 and a < ordered[i].end and a < b:
+            out.append(Span(a, b, ordered[i].label))
+    return sorted(out)
 
 
 def tag_places(

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.data.spans import Span, count_spans, label_of, spans_of, tag_places
+from pocketbert.core.data.spans import (
+    Span,
+    count_spans,
+    has_prefixes,
+    label_of,
+    spans_of,
+    split_into_words,
+    tag_places,
+)
 from pocketbert.core.heads.head import IGNORED, Prepared, all_finite, per_text
 from pocketbert.core.predict.answers import Answer, FoundSpan, Spans
 from pocketbert.core.predict.readout import Matrix
@@ -26,7 +34,8 @@ class TokenClassificationHead:
     """See `pocketbert.core.heads.head.Head`; matrices are [tokens, tags].
 
     A word is what the tokenizer splits off; its first token decides its tag, and every word is trained on, so that
-    text from a keyboard is read as text from a data set.
+    text from a keyboard is read as text from a data set. Where no tag has a prefix such as ``B-`` (parts of speech), each word
+    whose tag is not ``O`` is a span, in answers and in gold.
 
     Args:
         task: Its row of the table.
@@ -35,6 +44,7 @@ class TokenClassificationHead:
 
     def __init__(self, task: Task, labels: Labels) -> None:
         self.task, self.labels = task, labels
+        self.single = not has_prefixes(labels.names)
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Targets ``labels``: the tag of each word at its first token, `IGNORED` elsewhere, N int64 arrays [tokens]."""
@@ -43,6 +53,9 @@ class TokenClassificationHead:
             return rows
         spans = self.labels.spans(examples, title)
         targets = [self._targets(e, s) for e, s in zip(rows.encoded, spans, strict=True)]
+        if self.single:
+            read = zip(spans, rows.encoded, examples, strict=True)
+            spans = [split_into_words(own, words_of(e)[1], example.text) for own, e, example in read]
         return replace(rows, targets={"labels": targets}, truth=spans)
 
     def _targets(self, encoded: Encoded, spans: Sequence[Span]) -> NDArray[np.int64]:
@@ -85,7 +98,7 @@ class TokenClassificationHead:
 
     def _spans(self, encoded: Encoded, best: NDArray[np.int64]) -> list[Span]:
         first, places = words_of(encoded)
-        return spans_of([self.labels.names[best[i]] for i in first], places)
+        return spans_of([self.labels.names[best[i]] for i in first], places, self.single)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """The spans of each text."""
@@ -111,7 +124,7 @@ class TokenClassificationHead:
                         )
                     ),
                 )
-                for s in spans_of(tags, places)
+                for s in spans_of(tags, places, self.single)
             ]
             out.append(Spans(tuple(found), encoded.truncated))
         return out

@@ -105,7 +105,7 @@ class OnnxPlace(FormatPlace):
         vectors = artefacts.task is TaskName.FEATURE_EXTRACTION
         text_only = artefacts.form is None  # these clients have no place for another input
         return [
-            *([python.sentence_transformers(record)] if vectors and text_only else []),
+            *([python.sentence_transformers(artefacts, record)] if vectors and text_only else []),
             *([swift.onnx(artefacts, record)] if _has_packages(artefacts) else []),
         ]
 

@@ -182,6 +182,33 @@ def test_float_inputs_left_padding_and_segment_ids(tmp_path):
     assert (answers["rows"], answers["skipped"]) == (2, 1)  # the pair has no segment ids in the folder
 
 
+@pytest.mark.parametrize(
+    ("processing", "prompt", "rows"),
+    [
+        ({"prompts": {"query": "query: ", "passage": "p: "}, "default_prompt": "query"}, "query: ", 3),
+        ({"prompts": {"query": "query: "}, "default_prompt": None}, "", 3),
+        ({"prompts": {"query": "query: "}}, "", 3),
+        ({"prompts": {"query": "query: "}, "default_prompt": "query"}, "p: ", 0),
+    ],
+)
+def test_rows_are_found_behind_the_default_prompt(tmp_path, processing, prompt, rows):
+    phone = mac_kit.folder(tmp_path / "phone", Model={"lengths": [32]})
+    listed = json.loads((phone / "artifacts.json").read_text())
+    listed["processing"] |= processing
+    (phone / "artifacts.json").write_text(json.dumps(listed))
+    path = phone / "golden_tokens.jsonl"
+    tokens = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in tokens:
+        row["text"] = (
+            prompt + row["text"] if isinstance(row["text"], str) else [prompt + row["text"][0], row["text"][1]]
+        )
+    path.write_text("".join(json.dumps(row) + "\n" for row in tokens))
+    done = mac_kit.run(phone, "--runs", 1, "--repeats", 1, "-o", tmp_path / "x.json", "--units", "all")
+    assert done.returncode == 0, done.stderr
+    answers = content_of(tmp_path / "x.json")["packages"][0]["units"][0]["answers"]
+    assert (answers["rows"] if answers else 0) == rows
+
+
 def test_answers_per_token_from_two_outputs(tmp_path):
     phone = mac_kit.folder(tmp_path / "phone", Model={"lengths": [32], "spans": True, "wrong": {"CPU_ONLY": 0.5}})
     path, name = phone / "golden.jsonl", "coreml/Model.mlpackage"

@@ -250,6 +250,28 @@ def test_pairs_limits_and_windows(name: str, kind: Kind, opened: Callable[[str],
         assert got == row["encodings"], (given, most)
 
 
+@pytest.mark.parametrize("name", [*WHOLE, "added tokens", "bert"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_side_of_the_cut(name: str, side: str, kind: Kind, opened: Callable[[str], Any]) -> None:
+    bert = (kind("bert") / "tokenizer.json").read_text("utf-8")
+    content = WHOLE[name]() if name in WHOLE else with_added_tokens(bert) if name == "added tokens" else bert
+    library, tokenizer, draw = Tokenizer.from_str(content), opened(content), random.Random(8)
+    library.no_padding()
+    texts = [*awkward_texts(20, seed=7), "a ab abc abb c xyz ab", "  two   blanks    and  four", "", "ab"]
+    special = library.num_special_tokens_to_add(True)
+    for given in [*([t] for t in texts), *([a, draw.choice(texts)] for a in texts)]:
+        for room in (1, 2, draw.randint(3, 12), draw.randint(3, 30)):
+            library.enable_truncation(special + room, direction=side)
+            want = library.encode(*given)
+            if len(given) == 2:
+                made = tokenizer.encode__second__maxLength__keepsEnd(*given, special + room, side == "left")
+            else:
+                made = tokenizer.encode__maxLength__keepsEnd(*given, special + room, side == "left")
+            got = (made.ids, made.typeIds, [*zip(made.starts, made.ends, strict=True)], made.truncated)
+            assert got == (want.ids, want.type_ids, want.offsets, bool(want.overflowing)), (given, room)
+            assert made.parts == [-1 if p is None else p for p in want.sequence_ids]
+
+
 def steps() -> Iterator[tuple[str, str]]:
     """A tokenizer for each normalizer and pre-tokenizer that the Swift sources read."""
     for name, normalizer in NORMALIZERS.items():
@@ -285,6 +307,7 @@ def test_the_class_in_the_page_pads(kind: Kind, swift: dict[str, Any], packed: P
     assert (made.ids, made.mask) == ([*ids, *[0] * (8 - len(ids))], [1] * len(ids) + [0] * (8 - len(ids)))
     assert made.typeIds == [0] * 8
     assert inputs.make__lengths("set an alarm", []).ids == ids
+    assert inputs.make__lengths__prompt("an alarm", [], "set ").ids == ids
 
 
 def test_a_tokenizer_that_they_refuse_has_no_sources(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.core.types import Scheme
 from pocketbert.pipeline.formats.snippets.parts import (
     TEMPERED,
     UNKNOWN,
+    applies_sigmoid,
     given,
     is_tempered,
+    keeps_end,
     least_probability,
     quoted,
     row_of,
+    takes_prompts,
 )
 
 VERSION = "4.3.1"
@@ -57,15 +62,15 @@ def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
         return _model(artefacts, record, "its pipeline turns the number into a softmax, which is always 1")
     name, call, note = _pipeline(artefacts, record)
     return _block(
-        f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`){note}",
-        f'import {{ env, pipeline }} from "{PACKAGE}";\n{_WHERE}\n'
+        f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`){note}{_cut_note(artefacts)}",
+        f'import {{ env, pipeline }} from "{PACKAGE}";\n{_WHERE}\n{_prompts(artefacts)}'
         f'const run = await pipeline("{name}", "FOLDER", {_options(record)});\n{call}\nconsole.log(answer);',
     )
 
 
 def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]:
     """Its name, the call that gives `answer`, and what differs from the answers of this project."""
-    texts, p = quoted(given(artefacts)), artefacts.processing
+    texts, p = _before(artefacts, quoted(given(artefacts))), artefacts.processing
     match artefacts.task:
         case TaskName.MULTI_LABEL:
             limits = ", ".join(f"{t:g}" for t in p.thresholds or [])
@@ -99,7 +104,7 @@ def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]
         case TaskName.FILL_MASK:
             return (
                 "fill-mask",
-                ("const answer = await run(`your text with a ${run.tokenizer.mask_token}`);"),
+                f"const answer = await run({_before(artefacts, '`your text with a ${run.tokenizer.mask_token}`')});",
                 "; it fills only the first mask",
             )
         case TaskName.FEATURE_EXTRACTION:
@@ -138,14 +143,14 @@ def _model(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
         _WHERE,
         'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
         f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_options(record)});',
-        f"const {{ logits }} = await model(tokenizer({quoted(texts[:1])}{pair}));",
+        f"{_prompts(artefacts)}const {{ logits }} = await model(tokenizer({_before(artefacts, quoted(texts[:1]))}{pair}));",
         _decided(artefacts, record, "model.config.id2label"),
         "console.log(answer);",
     ]
     if row_of(artefacts).labels is not LabelKind.NAME:
         lines[0] = lines[0].replace(", softmax", "")
     return _block(
-        f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`); {reason}",
+        f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`); {reason}{_cut_note(artefacts)}",
         "\n".join(lines),
     )
 
@@ -153,7 +158,7 @@ def _model(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
 def _decided(artefacts: Artefacts, record: ModelRecord, names: str) -> str:
     kind = row_of(artefacts).labels
     if kind is LabelKind.SCORE:
-        return "const answer = logits.data[0];"
+        return f"const answer = {'1 / (1 + Math.exp(-logits.data[0]))' if applies_sigmoid(artefacts) else 'logits.data[0]'};"
     named = f"(score, i) => ({{ label: {names}[i], score }})"
     if kind is LabelKind.NAME:
         line = f"const answer = Array.from(softmax(logits.data), {named}).sort((a, b) => b.score - a.score);"
@@ -177,9 +182,10 @@ def _session(artefacts: Artefacts, record: ModelRecord) -> str:
     text = quoted(texts[:1])
     if artefacts.task is TaskName.FILL_MASK:
         text = "`your text with a ${tokenizer.mask_token}`"
+    kept = f"; it cuts no text: of longer ones, keep the last {artefacts.processing.max_length} tokens"
     return _block(
         f"JavaScript, with onnxruntime-node and the tokenizer of transformers.js {VERSION}, whose list for {artefacts.task} has no "
-        f"{artefacts.family} (the folder lies under `models/`; from the outputs to an answer: see Processing)",
+        f"{artefacts.family} (the folder lies under `models/`; from the outputs to an answer: see Processing){kept if keeps_end(artefacts) else ''}",
         "\n".join(
             [
                 f'import {{ env, AutoTokenizer }} from "{PACKAGE}";',
@@ -188,7 +194,7 @@ def _session(artefacts: Artefacts, record: ModelRecord) -> str:
                 _WHERE,
                 'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
                 f'const session = await ort.InferenceSession.create("models/FOLDER/{record.path}");',
-                f"const inputs = tokenizer({text}{pair});",
+                f"{_prompts(artefacts)}const inputs = tokenizer({_before(artefacts, text)}{pair});",
                 'const feed = Object.fromEntries(session.inputNames.map(n => [n, new ort.Tensor("int64", inputs[n].data, inputs[n].dims)]));',
                 f"const {{ {outputs} }} = await session.run(feed);",
                 f"const answer = {{ {outputs} }};",
@@ -196,6 +202,28 @@ def _session(artefacts: Artefacts, record: ModelRecord) -> str:
             ]
         ),
     )
+
+
+def _prompts(artefacts: Artefacts) -> str:
+    """Lines with a table of the prompts and a function that puts one in front of a text; empty where the folder has none."""
+    p = artefacts.processing
+    if not takes_prompts(artefacts):
+        return ""
+    default = '""' if p.default_prompt is None else f"prompts[{json.dumps(p.default_prompt)}]"
+    return f"const prompts = {json.dumps(p.prompts)};\nconst behind = (text, prompt = {default}) => prompt + text;\n"
+
+
+def _before(artefacts: Artefacts, text: str) -> str:
+    """Code of a text with the default prompt in front."""
+    return f"behind({text})" if takes_prompts(artefacts) else text
+
+
+def _cut_note(artefacts: Artefacts) -> str:
+    """What to do with long texts where their end should stay: this client's tokenizer has no setting for it."""
+    if not keeps_end(artefacts):
+        return ""
+    most = artefacts.processing.max_length
+    return f"; it cuts off the end of a text of more than {most} tokens, where this folder keeps the end: shorten such a text at its beginning"
 
 
 def _options(record: ModelRecord) -> str:

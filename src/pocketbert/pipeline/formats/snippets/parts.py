@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.artefacts.choice import best_of, wanted_scheme
-from pocketbert.core.tasks import TASKS, LabelKind, Level, Task
+from pocketbert.core.tasks import TASKS, LabelKind, Level, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Client, Format, Scheme
 
 TEXT, SECOND = "your text", "the second text"
@@ -109,3 +109,24 @@ def least_probability(artefacts: Artefacts, record: ModelRecord) -> str:
 
 UNKNOWN = "below this file's threshold: unknown"
 """Comment on a comparison in the code, behind what the code gives instead of a label."""
+
+
+def takes_prompts(artefacts: Artefacts) -> bool:
+    """Whether the folder has prompts to put in front of a text; a question gets none."""
+    return bool(artefacts.processing.prompts) and not asks_questions(artefacts)
+
+
+def default_prompt(artefacts: Artefacts) -> str:
+    """The text that the folder puts in front of a text where no prompt is named; empty where it puts none."""
+    p = artefacts.processing
+    return "" if p.default_prompt is None else p.prompts.get(p.default_prompt, "")
+
+
+def keeps_end(artefacts: Artefacts) -> bool:
+    """Whether the beginning of a text that is too long is cut off, and not its end; a long context is read in windows."""
+    return artefacts.processing.truncation_side == "left" and not asks_questions(artefacts)
+
+
+def applies_sigmoid(artefacts: Artefacts) -> bool:
+    """Whether the one number of a folder is the sigmoid of its logit (rerankers)."""
+    return artefacts.task is TaskName.REGRESSION and artefacts.processing.score is ScoreFunction.SIGMOID

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.predict.tokenization import MASK_TOKENS
 from pocketbert.core.tasks import LabelKind, TaskName
@@ -15,15 +17,18 @@ from pocketbert.pipeline.formats.snippets.extra import (
 from pocketbert.pipeline.formats.snippets.parts import (
     TEMPERED,
     UNKNOWN,
+    applies_sigmoid,
     asks_questions,
     given,
     inputs,
     is_tempered,
+    keeps_end,
     least_probability,
     lengths,
     per_token,
     quoted,
     row_of,
+    takes_prompts,
 )
 
 _VALUES = {"input_ids": "e.ids", "attention_mask": "e.attention_mask", "token_type_ids": "e.type_ids"}
@@ -61,7 +66,7 @@ def pocketbert(artefacts: Artefacts) -> str:
 ```python
 import pocketbert
 model = pocketbert.load("path/to/this/folder")
-answer = model.predict([{text}])[0]
+answer = model.predict([{text}])[0]{_other_prompt(artefacts, "prompt", "model.prompts")}
 {_SHOWN[artefacts.task]}
 ```"""
 
@@ -85,7 +90,7 @@ def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
 ```python
 {_NO_TELEMETRY}import json, numpy as np, onnxruntime, tokenizers
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
-tokenizer.enable_truncation({artefacts.processing.max_length})
+tokenizer.enable_truncation({artefacts.processing.max_length}{_side(artefacts)})
 {setting}session = onnxruntime.InferenceSession("{record.path}"{options})
 
 def run(e):   # int64 [1, tokens], no padding
@@ -120,7 +125,7 @@ def litert(artefacts: Artefacts, record: ModelRecord) -> str:
 import json, numpy as np, tokenizers
 from ai_edge_litert.interpreter import Interpreter
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
-tokenizer.enable_truncation({longest})
+tokenizer.enable_truncation({longest}{_side(artefacts)})
 model = Interpreter("{record.path}")
 
 def run(e):   # int32 [1, length], padded with mask 0
@@ -134,27 +139,30 @@ print(answer)
 ```"""
 
 
-def sentence_transformers(record: ModelRecord) -> str:
+def sentence_transformers(artefacts: Artefacts, record: ModelRecord) -> str:
     """With sentence-transformers' ONNX back end."""
     return f"""Python, with sentence-transformers 5.7 (`sentence-transformers[onnx]`, transformers below 4.58; newer ones have no ONNX back end):
 
 ```python
 {_NO_TELEMETRY}from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("path/to/this/folder", backend="onnx", model_kwargs={{"file_name": "{record.path}"}})
-answer = model.encode(["your text"])[0]
+answer = model.encode(["your text"])[0]{_other_prompt(artefacts, "prompt_name", "model.prompts")}
 print(answer)
 ```"""
 
 
 def _answer(artefacts: Artefacts, record: ModelRecord, longest: int) -> str:
     """Lines from a text to `answer`, by `run`, which gives the outputs of one tokenized text."""
-    encode = f"e = tokenizer.encode({quoted(given(artefacts))})"
+    encode, call = f"e = tokenizer.encode({quoted(given(artefacts))})", "tokenizer.encode"
+    if takes_prompts(artefacts):
+        encode, call = f"{_encode(artefacts)}\ne = encode({quoted(given(artefacts))})", "encode"
     if asks_questions(artefacts):
         return _excerpt(artefacts, longest)
     if artefacts.task is TaskName.FILL_MASK:
         masks = ", ".join(f'"{m}"' for m in MASK_TOKENS)
-        return f"""mask = next(t for t in ({masks}) if tokenizer.token_to_id(t) is not None)
-e = tokenizer.encode(f"your text with a {{mask}}")
+        lead = f"{_encode(artefacts)}\n" if takes_prompts(artefacts) else ""
+        return f"""{lead}mask = next(t for t in ({masks}) if tokenizer.token_to_id(t) is not None)
+e = {call}(f"your text with a {{mask}}")
 logits = run(e)["logits"][0, e.tokens.index(mask)]
 answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
     kind = row_of(artefacts).labels
@@ -188,10 +196,43 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
             "answer = list(words.values())   # first character, the one behind the last (code points), tag",
         ]
     elif kind is LabelKind.SCORE:
-        lines = ['answer = float(run(e)["logits"][0, 0])']
+        answer = 'answer = float(run(e)["logits"][0, 0])'
+        if applies_sigmoid(artefacts):
+            answer = 'answer = float(1 / (1 + np.exp(-run(e)["logits"][0, 0])))   # the sigmoid of the logit'
+        lines = [answer]
     else:
         lines = ['answer = run(e)["sentence_embedding"][0]']
     return "\n".join([encode, *lines])
+
+
+def _encode(artefacts: Artefacts) -> str:
+    """A table of the prompts, and a function that tokenizes a text or a pair with one of them in front."""
+    p = artefacts.processing
+    named = ", ".join(f"{_literal(name)}: {_literal(text)}" for name, text in p.prompts.items())
+    default = '""' if p.default_prompt is None else f"prompts[{_literal(p.default_prompt)}]"
+    pair = ", text_pair" if artefacts.pair else ""
+    return f"""prompts = {{{named}}}   # put in front of a text
+def encode(text{pair}, prompt={default}):
+    return tokenizer.encode(prompt + text{pair})"""
+
+
+def _other_prompt(artefacts: Artefacts, argument: str, known: str) -> str:
+    """A comment on the default prompt and on the argument that names another one; empty where the folder has none."""
+    p = artefacts.processing
+    if not takes_prompts(artefacts):
+        return ""
+    default = "no prompt" if p.default_prompt is None else f"the prompt {_literal(p.default_prompt)}"
+    return f"   # with {default} in front; {argument}=NAME takes another one of {known}"
+
+
+def _literal(text: str) -> str:
+    """A text as Python writes it."""
+    return json.dumps(text) if text.isascii() else repr(text)
+
+
+def _side(artefacts: Artefacts) -> str:
+    """The argument that makes the tokenizer keep the end of a text; empty where its beginning is kept."""
+    return ', direction="left"' if keeps_end(artefacts) else ""
 
 
 def _excerpt(artefacts: Artefacts, longest: int) -> str:

@@ -10,13 +10,17 @@ from pocketbert.pipeline.formats.snippets.parts import (
     NO_TELEMETRY,
     TEMPERED,
     UNKNOWN,
+    applies_sigmoid,
     asks_questions,
+    default_prompt,
     inputs,
     is_tempered,
+    keeps_end,
     least_probability,
     lengths,
     per_token,
     row_of,
+    takes_prompts,
     width,
 )
 
@@ -40,17 +44,22 @@ def source(artefacts: Artefacts) -> str:
 
 def _tokenizer(artefacts: Artefacts, longest: int, integers: str, gives: str) -> tuple[str, str, str]:
     """Lines for a field, for `init` and for a method that takes text; empty where the folder has no sources in Swift."""
+    table = _prompts(artefacts)
     if not has_sources(artefacts, "Swift"):
-        return "", "", ""
+        return table, "", ""
+    end, before, more = (", keepsEnd: true" if keeps_end(artefacts) else ""), "", ""
+    if takes_prompts(artefacts):
+        before, more = "prompt + ", f", prompt: String = {_literal(default_prompt(artefacts))}"
     if asks_questions(artefacts):
         parameters, call = "question: String, context: String", "windows(question: question, context: context, "
         call += f"maxLength: {longest}, stride: {artefacts.processing.stride})[0]   // a long context has more windows"
     elif artefacts.pair:
-        parameters, call = "_ first: String, _ second: String", f"encode(first, second: second, maxLength: {longest})"
+        parameters = f"_ first: String, _ second: String{more}"
+        call = f"encode({before}first, second: second, maxLength: {longest}{end})"
     else:
-        parameters, call = "_ text: String", f"encode(text, maxLength: {longest})"
+        parameters, call = f"_ text: String{more}", f"encode({before}text, maxLength: {longest}{end})"
     numbers = "" if integers == "Int" else f".map {{ {integers}($0) }}"
-    field = "    private let tokenizer: Tokenizer\n"
+    field = f"    private let tokenizer: Tokenizer\n{table}"
     opened = """        func data(_ name: String, _ type: String) throws -> Data {
             try Data(contentsOf: Bundle.main.url(forResource: name, withExtension: type)!)
         }
@@ -63,6 +72,24 @@ def _tokenizer(artefacts: Artefacts, longest: int, integers: str, gives: str) ->
 
 """
     return field, opened, method
+
+
+def _prompts(artefacts: Artefacts) -> str:
+    """Lines with a table of the prompts; empty where the folder has none."""
+    p = artefacts.processing
+    if not takes_prompts(artefacts):
+        return ""
+    default = "no prompt" if p.default_prompt is None else _literal(p.default_prompt)
+    named = ", ".join(f"{_literal(name)}: {_literal(text)}" for name, text in p.prompts.items())
+    return f"""    /// To be put in front of a text before it is tokenized, of a pair in front of the first; by default {default}.
+    static let prompts: [String: String] = [{named}]
+"""
+
+
+def _literal(text: str) -> str:
+    """A text as Swift writes it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in escaped) + '"'
 
 
 def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
@@ -128,6 +155,12 @@ def _package_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str
             probability = "powers[label]! / powers.values.reduce(0, +)"
         kind, returned = _believed(artefacts, record, "label", probability)
         return f"(label: {kind}, probability: Double)", f"{label}{values}\n{returned}"
+    if applies_sigmoid(artefacts):
+        return (
+            "Double",
+            f'''        let logit = out.featureValue(for: "{row_of(artefacts).answer[0]}")!.multiArrayValue![0].doubleValue
+        return 1 / (1 + exp(-logit))   // sigmoid''',
+        )
     shape = _shape(artefacts, record)
     each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in row_of(artefacts).answer)
     return "[String: MLMultiArray]", f"        return [{each}]   // {shape}; from here to an answer: see Processing"
@@ -229,6 +262,12 @@ def _decided(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
         let config = try Data(contentsOf: Bundle.main.url(forResource: "config", withExtension: "json")!)
         let labels = (try JSONSerialization.jsonObject(with: config) as! [String: Any])["id2label"] as! [String: String]
 {returned}""",
+        )
+    if applies_sigmoid(artefacts):
+        return (
+            "Float",
+            f'''        let logit = try floats(outputs["{names[0]}"]!)[0]
+        return 1 / (1 + exp(-logit))   // sigmoid''',
         )
     each = ", ".join(f'"{n}": try floats(outputs["{n}"]!)' for n in names)
     return "[String: [Float]]", f"        return [{each}]   // row by row; from here to an answer: see Processing"

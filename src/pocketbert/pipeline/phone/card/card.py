@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pocketbert.core.artefacts import Artefacts
 from pocketbert.core.tasks import TaskName
-from pocketbert.pipeline.formats.snippets.parts import width
+from pocketbert.pipeline.formats.snippets.parts import applies_sigmoid, width
 from pocketbert.pipeline.phone.card.facts import CardFacts
 from pocketbert.pipeline.phone.card.figures import render_figures
 from pocketbert.pipeline.phone.card.front_matter import render_front_matter
@@ -40,7 +40,8 @@ def _answers(artefacts: Artefacts) -> str:
     """What comes out, in one sentence."""
     match artefacts.task:
         case TaskName.REGRESSION:
-            return "It answers with one number, in the units of the training data."
+            units = " from 0 to 1" if applies_sigmoid(artefacts) else ", in the units of the training data"
+            return f"It answers with one number{units}."
         case TaskName.QUESTION_ANSWERING:
             return "It answers with a piece of the text that a question is asked about" + (
                 ", or with none." if artefacts.processing.null_answers else "."

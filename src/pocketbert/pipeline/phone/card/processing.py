@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
+
 from pocketbert.core.artefacts import Artefacts, ModelRecord
+from pocketbert.core.data.spans import has_prefixes
 from pocketbert.core.predict.pooling import Pooling, PoolingKind
+from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.pipeline.formats.place import places
 from pocketbert.pipeline.formats.snippets.extra import explained
-from pocketbert.pipeline.formats.snippets.parts import row_of
+from pocketbert.pipeline.formats.snippets.parts import applies_sigmoid, keeps_end, row_of, takes_prompts
 from pocketbert.pipeline.phone.card.plain import plain
 
 LABELS_SHOWN = 60
+PROMPTS_SHOWN = 20
+_CHARACTERS_SHOWN = 200
+_COMPARED = {
+    Similarity.COSINE: "the cosine of the angle between them",
+    Similarity.DOT: "their dot product",
+    Similarity.EUCLIDEAN: "their negative Euclidean distance",
+    Similarity.MANHATTAN: "the negative sum of the absolute differences",
+}
 
 
 def render_processing(artefacts: Artefacts) -> str:
@@ -19,17 +31,37 @@ def render_processing(artefacts: Artefacts) -> str:
     cut = (
         "longer texts are read in windows"
         if row_of(artefacts).labels is LabelKind.ANSWERS
-        else "the end of longer texts is cut off"
+        else f"the {'beginning' if keeps_end(artefacts) else 'end'} of longer texts is cut off"
     )
     pair = f" Inputs are pairs, in the order {', '.join(p.pair_order)}." if artefacts.pair else ""
     lines = [
         f"At most {p.max_length} tokens, including special tokens; {cut}. Padding is on the {p.padding_side}, with attention mask 0.{pair}",
+        *_prompts(artefacts),
         _decision(artefacts),
         "`golden.jsonl` holds texts with the answers that each file must give (with the tolerance), "
         "`golden_tokens.jsonl` the token ids that a tokenizer must give. `pocketbert verify -m .` checks both; it needs no labelled data.",
     ]
     lines += [*explained(artefacts), *(line for place in places() for line in place.processing(artefacts))]
     return "\n".join(["## Processing", "", *lines])
+
+
+def _prompts(artefacts: Artefacts) -> list[str]:
+    """One line on the texts that are put in front of a text; none where the folder has none."""
+    p = artefacts.processing
+    if not takes_prompts(artefacts):
+        return []
+    named = list(p.prompts.items())
+    shown = ", ".join(
+        f"`{plain(n)}` (`{plain(json.dumps(t[:_CHARACTERS_SHOWN], ensure_ascii=False))}`)"
+        for n, t in named[:PROMPTS_SHOWN]
+    )
+    rest = ", and so on" if len(named) > PROMPTS_SHOWN or any(len(t) > _CHARACTERS_SHOWN for _, t in named) else ""
+    default = "no prompt" if p.default_prompt is None else f"`{plain(p.default_prompt)}`"
+    return [
+        f"Prompts are put in front of a text before it is tokenized, of a pair in front of the first: {shown}{rest} "
+        f"(`processing.prompts` of `artifacts.json`); by default {default}. Texts in `golden_tokens.jsonl` begin with the default "
+        "one, those in `golden.jsonl` do not."
+    ]
 
 
 def _decision(artefacts: Artefacts) -> str:
@@ -44,13 +76,20 @@ def _decision(artefacts: Artefacts) -> str:
                 f"{shown}{', and so on' if len(limits) > LABELS_SHOWN else ''} (`processing.thresholds` of `artifacts.json`, in the "
                 "order of `id2label`)."
             )
+        case TaskName.REGRESSION if applies_sigmoid(artefacts):
+            return "The sigmoid of the one logit is the answer, a number from 0 to 1; the files give the logit."
         case TaskName.REGRESSION:
             return "The one logit is the predicted number: apply no sigmoid or softmax, and switch off those of a client library."
         case TaskName.TOKEN_CLASSIFICATION:
+            marks = (
+                "`B-` starts a span, `I-` of the same kind continues it, an `I-` without a start belongs to no span."
+                if has_prefixes(artefacts.labels)
+                else "No tag has a prefix such as `B-`: each word whose tag is not `O` is a span, also next to a word with the same tag."
+            )
             return (
                 "Softmax over each token's logits gives its tags' probabilities. A word is what the tokenizer splits off (its "
                 "pre-tokenizer, so `it's` is three words of most tokenizers); the tag of its first token is the word's tag, its other "
-                "tokens are ignored. `B-` starts a span, `I-` of the same kind continues it, an `I-` without a start belongs to no span. Offsets count Unicode code points; "
+                f"tokens are ignored. {marks} Offsets count Unicode code points; "
                 "strings of Java, Kotlin, JavaScript and Swift's NSString count UTF-16 units, and an emoji is two of them."
             )
         case TaskName.QUESTION_ANSWERING:
@@ -71,6 +110,7 @@ def _decision(artefacts: Artefacts) -> str:
             return (
                 f"`sentence_embedding` is the {pooling.title}, padding left out, computed inside the files; `last_hidden_state` has the "
                 "token states, for clients that pool themselves."
+                f"{f' Two vectors are compared by {_COMPARED[p.similarity]}.' if p.similarity else ''}"
             )
     return f"{_confidence(artefacts)}{_unknown(artefacts)}"
 

@@ -73,16 +73,20 @@ public final class Tokenizer {
         return found < 0 ? nil : found
     }
 
-    /// Tokenizes a text and cuts its end off where it has more tokens than `maxLength` with the special ones.
-    public func encode(_ text: String, maxLength: Int) throws -> Encoding {
+    /// Tokenizes a text and cuts it where it has more tokens than `maxLength` with the special ones.
+    ///
+    /// - Parameter keepsEnd: Whether its beginning is cut off (truncation_side left), and not its end.
+    public func encode(_ text: String, maxLength: Int, keepsEnd: Bool = false) throws -> Encoding {
         let all: [Row] = rows(text, part: 0)
-        let kept: Int = min(all.count, try room(maxLength, pair: false))
-        let framed: [Row] = parts.frame.around(Array(all[0..<kept]), nil, later: false)
-        return Encoding(framed, truncated: kept < all.count)
+        let count: Int = min(all.count, try room(maxLength, pair: false))
+        let kept: [Row] = Tokenizer.cut(all, count, keepsEnd: keepsEnd)
+        return Encoding(parts.frame.around(kept, nil, later: false), truncated: count < all.count)
     }
 
-    /// Tokenizes a pair of texts and cuts off the ends: of the longer one first, of both where both are too long.
-    public func encode(_ first: String, second: String, maxLength: Int) throws -> Encoding {
+    /// Tokenizes a pair of texts and cuts the longer one first, both where both are too long.
+    ///
+    /// - Parameter keepsEnd: Whether their beginnings are cut off (truncation_side left), and not their ends.
+    public func encode(_ first: String, second: String, maxLength: Int, keepsEnd: Bool = false) throws -> Encoding {
         let one: [Row] = rows(first, part: 0)
         let other: [Row] = rows(second, part: 1)
         let most: Int = try room(maxLength, pair: true)
@@ -96,10 +100,17 @@ public final class Tokenizer {
             shorter = most / 2
             longer = shorter + most % 2
         }
-        let keptOne: Int = min(one.count, swapped ? longer : shorter)
-        let keptOther: Int = min(other.count, swapped ? shorter : longer)
-        let framed: [Row] = parts.frame.around(Array(one[0..<keptOne]), Array(other[0..<keptOther]), later: false)
-        return Encoding(framed, truncated: keptOne < one.count || keptOther < other.count)
+        let countOne: Int = min(one.count, swapped ? longer : shorter)
+        let countOther: Int = min(other.count, swapped ? shorter : longer)
+        let keptOne: [Row] = Tokenizer.cut(one, countOne, keepsEnd: keepsEnd)
+        let keptOther: [Row] = Tokenizer.cut(other, countOther, keepsEnd: keepsEnd)
+        let framed: [Row] = parts.frame.around(keptOne, keptOther, later: false)
+        return Encoding(framed, truncated: countOne < one.count || countOther < other.count)
+    }
+
+    private static func cut(_ rows: [Row], _ count: Int, keepsEnd: Bool) -> [Row] {
+        let start: Int = keepsEnd ? rows.count - count : 0
+        return Array(rows[start..<(start + count)])
     }
 
     /// Tokenizes a question with each of the overlapping windows that a long context is read in.
