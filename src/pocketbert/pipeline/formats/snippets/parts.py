@@ -109,3 +109,17 @@ def least_probability(artefacts: Artefacts, record: ModelRecord) -> str:
 
 UNKNOWN = "below this file's threshold: unknown"
 """Comment on a comparison in the code, behind what the code gives instead of a label."""
+
+
+# Kotlin, and the Java of the tokenizer's page
+
+
+def quote_for_java(text: str) -> str:
+    """Return a text as a Java string literal in ASCII, whatever encoding the compiler reads."""
+    own = {"\f": "\\u000c", "\x7f": "\\u007f"}
+    return f'"{"".join(own.get(c) or json.dumps(c)[1:-1] for c in text)}"'
+
+
+def quote_for_kotlin(text: str) -> str:
+    """Return a text as a Kotlin string literal in ASCII, in which no dollar sign begins a template."""
+    return quote_for_java(text).replace("$", "\\$")
