@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.artefacts import Artefacts
+from pocketbert.core.artefacts import Artefacts, Processing
 from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.formats.snippets import kotlin
 from pocketbert.pipeline.formats.snippets.parts import quote_for_java, quote_for_kotlin
@@ -42,8 +42,9 @@ def codes(artefacts: Artefacts) -> list[str]:
     ],
 )  # fmt: skip
 def test_the_code_has(task: str, settings: dict[str, Any], pair: bool, lines: list[str]) -> None:
-    artefacts = folder(TaskName(task), **settings).model_copy(update={"pair": pair})
-    for code in codes(artefacts):
+    artefacts = folder(TaskName(task))
+    processing = Processing.model_validate(artefacts.processing.model_dump() | settings)
+    for code in codes(artefacts.model_copy(update={"pair": pair, "processing": processing})):
         assert [line for line in lines if line not in code] == [], code
 
 
