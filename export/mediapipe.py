@@ -116,7 +116,13 @@ class MediaPipeTokenizer(TextTokenizer):
         return {"text": text, "ids": encoding.ids, "offsets": offsets}
 
 
-def refusal(tokenizer: Mapping[str, Any] | Path, task: TaskName, pair: bool, padding_side: str = "right") -> str | None:
+def refusal(
+    tokenizer: Mapping[str, Any] | Path,
+    task: TaskName,
+    pair: bool,
+    padding_side: str = "right",
+    truncation_side: str = "right",
+) -> str | None:
     """Why MediaPipe Tasks cannot run a model, in one sentence.
 
     Args:
@@ -124,6 +130,7 @@ def refusal(tokenizer: Mapping[str, Any] | Path, task: TaskName, pair: bool, pad
         task: The model's task.
         pair: Whether its inputs are pairs of texts.
         padding_side: Where the model is padded, ``right`` or ``left``.
+        truncation_side: End of a text at which tokens beyond the longest input are cut off.
 
     Returns:
         The reason, or None if MediaPipe gives the model the ids it was trained on for every plain ASCII text.
@@ -138,6 +145,8 @@ def refusal(tokenizer: Mapping[str, Any] | Path, task: TaskName, pair: bool, pad
         return f"MediaPipe cannot serve {task.value}: {_TASKS[task]}."
     if padding_side != "right":
         return f"MediaPipe pads on the right, and this model is padded on the {padding_side}."
+    if truncation_side != "right":
+        return f"MediaPipe cuts off the end of a long text, and this model loses its beginning (truncation_side: {truncation_side})."
     reason = _model_refusal(content) or vocabulary_problem(content["model"]["vocab"])
     if reason is None and isinstance(tokenizer, Path) and (tokenizer / "vocab.txt").is_file():
         listed = {t: i for i, t in enumerate(vocabulary_tokens(vocabulary_of(tokenizer)))}

@@ -62,6 +62,9 @@ MODELS = {
     "tflite/model_int8_tflite216.tflite": (Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16),
 }
 
+VECTORS = {"pooling": PoolingKind.MEAN, "normalize": True}
+PROMPTS = {"query": "the fox: ", "none": ""}
+
 
 @dataclass(frozen=True)
 class Kit:
@@ -107,13 +110,19 @@ KITS = {
     "pairs": Kit(TaskName.TEXT_CLASSIFICATION, ("same", "other"), pair=True, more={"padding_side": "left"}),
     "multi-label": Kit(TaskName.MULTI_LABEL, ("a", "b", "c", "d"), more={"thresholds": [0.3, 0.5, 0.5, 0.9]}),
     "regression": Kit(TaskName.REGRESSION, more={"padding_side": "left"}),
+    "reranker": Kit(TaskName.REGRESSION, pair=True, more={"score": "sigmoid", "truncation_side": "left"}),
     "token-classification": Kit(TaskName.TOKEN_CLASSIFICATION, TAGS),
     "question-answering": Kit(TaskName.QUESTION_ANSWERING, pair=True, more={"stride": 4, "answer_length": 5}),
     "null-answers": Kit(
         TaskName.QUESTION_ANSWERING, pair=True, more={"stride": 2, "answer_length": 30, "null_answers": True}
     ),
     "fill-mask": Kit(TaskName.FILL_MASK),
-    "feature-extraction": Kit(TaskName.FEATURE_EXTRACTION, more={"pooling": PoolingKind.MEAN, "normalize": True}),
+    "feature-extraction": Kit(TaskName.FEATURE_EXTRACTION, more=VECTORS),
+    "prompts": Kit(TaskName.FEATURE_EXTRACTION, more={**VECTORS, "prompts": PROMPTS, "default_prompt": "query"}),
+    "truncation-left": Kit(
+        TaskName.FEATURE_EXTRACTION,
+        more={**VECTORS, "prompts": PROMPTS, "default_prompt": "none", "truncation_side": "left"},
+    ),
 }
 
 
@@ -141,7 +150,7 @@ def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
     config = {"pad_token_id": 0, "vocab_size": len(vocabulary(0)), "id2label": dict(enumerate(kit.labels))}
     (folder / "config.json").write_text(json.dumps(config))
     task = TASKS[kit.task]
-    processing = Processing(max_length=LENGTH, score=task.score, **kit.more)
+    processing = Processing(**{"max_length": LENGTH, "score": task.score, **kit.more})
     artefacts = Artefacts(
         name="tiny",
         task=kit.task,
@@ -151,7 +160,8 @@ def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
         processing=processing,
         files=[],
     )
-    tokenizer = TextTokenizer(folder, LENGTH, pad_id=0, padding_side=processing.padding_side)
+    write_artefacts(folder, artefacts)  # without files: the tokenizer reads how texts are processed
+    tokenizer = TextTokenizer(folder, LENGTH, pad_id=0)
     head, texts = artefacts.head(), _texts(kit, random)
     examples = [Example(*((t, None) if isinstance(t, str) else t), None, row) for row, t in enumerate(texts, 1)]
     prepared = head.prepare(examples, tokenizer, "texts", labelled=False)
@@ -269,7 +279,7 @@ def _write_golden(
         told = {"reference": picked, "outputs": dict.fromkeys(MODELS, picked), "tolerance": dict.fromkeys(MODELS, 0.01)}
         rows.append(row.model_copy(update=told))
     write_golden(folder / FILE_NAME, rows)
-    lines = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in texts]
+    lines = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in tokenizer.prompts.put_before(texts)]
     (folder / TOKENS_FILE_NAME).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

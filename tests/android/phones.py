@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from clients.conftest import write_model
 
@@ -15,7 +16,7 @@ from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.predict.answers import Prediction
 from pocketbert.core.predict.confidence import Confidence
-from pocketbert.core.tasks import TaskName
+from pocketbert.core.tasks import ScoreFunction, TaskName
 from pocketbert.pipeline.formats.snippets import kotlin
 from support.clients import LENGTH, answers, plain, texts_of
 from support.tiny import tiny_classifier
@@ -29,6 +30,16 @@ APP_FILE = "onnx/model_int8.onnx"
 
 TEMPERATURE = 1.5
 """Of the classifier: app, engines and the card's Kotlin code divide its logits by it, or their answers are not those of Python."""
+
+
+OTHER_CODE: dict[TaskName, dict[str, Any]] = {
+    TaskName.FEATURE_EXTRACTION: {
+        "prompts": {"query": "query: ", 'an "odd"\n\\name$': '"$x" ${y} \\u0041 \\n\n\r\t\f\x7f é 🙂 '},
+        "default_prompt": "query",
+    },
+    TaskName.REGRESSION: {"score": ScoreFunction.SIGMOID, "truncation_side": "left"},
+}
+"""Tasks whose folder is processed in another way in further code of the card."""
 
 
 def write_phones(folder: Path) -> None:
@@ -51,6 +62,17 @@ def write_phones(folder: Path) -> None:
         write_answers(phone, APP_FILE, task, folder / f"{task}.app_answers.jsonl")
         if deep:
             write_threshold_code(phone, folder / f"{task}.unknown.md")
+        if settings := OTHER_CODE.get(task):
+            write_other_code(phone, settings, folder / f"{task}.other.json")
+
+
+def write_other_code(phone: Path, settings: dict[str, Any], destination: Path) -> None:
+    """Write the settings of a folder that is processed in another way, and the card's Kotlin code for it."""
+    artefacts = read_artefacts(phone)
+    processing = artefacts.processing.model_copy(update=settings)
+    record = next(r for r in artefacts.models() if r.path == "onnx/model.onnx")
+    code = kotlin.onnx(artefacts.model_copy(update={"processing": processing}), record)
+    destination.write_text(json.dumps({**settings, "code": code}), encoding="utf-8")
 
 
 def write_threshold_code(phone: Path, destination: Path) -> None:

@@ -3,7 +3,7 @@
     cd tests && python -m android.token_files DIR [--strings 10000]
 
 makes DIR/strings.jsonl (a text a line) and, of each kind, DIR/KIND/tokenizer.json and DIR/KIND/rows.jsonl. A row names its texts by
-their number and, where it has them, the limits; then come the encodings, each as lists of ids, segment ids, starts, ends (code points),
+their number and, where it has them, the limits and the end that is cut; then come the encodings, each as lists of ids, segment ids, starts, ends (code points),
 words, parts (-1 of special tokens), and whether something was cut off.
 """
 
@@ -73,10 +73,12 @@ def library_rows(tokenizer: Tokenizer, texts: list[str]) -> Iterator[dict[str, A
         tokenizer.no_truncation()
         yield {"texts": [i, i + 1], "encodings": [_columns(tokenizer.encode(*pair), False)]}
         most = special + draw.randint(1, 24)
-        tokenizer.enable_truncation(most)
-        for numbers in ([i], [i, i + 1]):
-            made = tokenizer.encode(*(texts[n] for n in numbers))
-            yield {"texts": numbers, "most": most, "encodings": [_columns(made, bool(made.overflowing))]}
+        for side in ("right", "left"):
+            tokenizer.enable_truncation(most, direction=side)
+            for numbers in ([i], [i, i + 1]):
+                made = tokenizer.encode(*(texts[n] for n in numbers))
+                cut = [_columns(made, bool(made.overflowing))]
+                yield {"texts": numbers, "most": most, "left": side == "left", "encodings": cut}
         tokenizer.no_truncation()
         room = most - special - len(tokenizer.encode(pair[0], add_special_tokens=False).ids)
         if (

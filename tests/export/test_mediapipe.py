@@ -118,6 +118,13 @@ def test_pairs_are_refused(folder: Path) -> None:
     assert "pairs" in str(refusal(folder, TaskName.TEXT_CLASSIFICATION, pair=True))
 
 
+def test_a_model_that_loses_the_beginning_of_a_long_text_is_refused(folder: Path) -> None:
+    why = refusal(folder, TaskName.TEXT_CLASSIFICATION, pair=False, truncation_side="left")
+    assert why == (
+        "MediaPipe cuts off the end of a long text, and this model loses its beginning (truncation_side: left)."
+    )
+
+
 def cased(c: dict[str, Any]) -> None:
     c["normalizer"]["lowercase"] = False
 

@@ -18,6 +18,7 @@ from pocketbert.core.tasks import task_of
 from pocketbert.pipeline.formats import mediapipe
 
 LENGTH = 48
+TASK = task_of("text-classification")
 
 
 class Engine:
@@ -44,9 +45,20 @@ def test_the_model_pads_where_its_family_does_and_mediapipe_on_the_right(
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "my-bert"}))
     engine = Engine()
     monkeypatch.setattr(mediapipe, "open_file", lambda *_: engine)
-    effect = mediapipe.tokenizer_effect(tmp_path / "mediapipe.tflite", tmp_path, task_of("text-classification"))
+    effect = mediapipe.tokenizer_effect(tmp_path / "mediapipe.tflite", tmp_path, TASK)
     assert effect.sentences == len(UNICODE_SENTENCES) == len(engine.masks) / 2
     own, theirs = np.stack(engine.masks[: effect.sentences]), np.stack(engine.masks[effect.sentences :])
     assert (own.sum(1) < LENGTH).any()
     assert own[:, 0 if side == "right" else -1].all()
     assert theirs[:, 0].all()
+
+
+def test_both_tokenizers_get_the_default_prompt(
+    tmp_path: Path, make_tokenizer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tokenizer(tmp_path)
+    monkeypatch.setattr(mediapipe, "open_file", lambda *_: Engine())
+    plain = mediapipe.tokenizer_effect(tmp_path / "mediapipe.tflite", tmp_path, TASK)
+    settings = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    assert mediapipe.tokenizer_effect(tmp_path / "mediapipe.tflite", tmp_path, TASK) == plain

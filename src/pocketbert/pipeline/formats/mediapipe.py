@@ -65,13 +65,15 @@ def tokenizer_effect(file: Path, weights: Path, task: Task) -> TokenizerEffect:
     predictor = open_file(file, Format.TFLITE)
     length = max(predictor.lengths)
     own, theirs = TextTokenizer(weights, length), MediaPipeTokenizer(weights, length)
-    ours, others = own.encode(list(UNICODE_SENTENCES)), theirs.encode(list(UNICODE_SENTENCES))
+    # an app puts the default prompt in front itself, as the card's code does
+    ours, others = own.encode(UNICODE_SENTENCES), theirs.encode(own.prompts.put_before(UNICODE_SENTENCES))
     # each pads on its own side: MediaPipe always on the right
     before, after = (
         whole(run_rows(predictor, tokenizer, rows, task)).astype(np.float64)
         for tokenizer, rows in ((own, ours), (theirs, others))
     )
-    plain = zip(own.encode(list(ASCII_SENTENCES)), theirs.encode(list(ASCII_SENTENCES)), strict=True)
+    known = own.prompts.put_before(ASCII_SENTENCES)
+    plain = zip(own.encode(ASCII_SENTENCES), theirs.encode(known), strict=True)
     return TokenizerEffect(
         sentences=len(ours),
         ids=float(np.mean([not np.array_equal(a.ids, b.ids) for a, b in zip(ours, others, strict=True)])),

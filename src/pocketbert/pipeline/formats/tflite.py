@@ -10,7 +10,7 @@ from pocketbert.core.artefacts import Artefacts, Minimum, ModelRecord
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.predict.tokenization import padding_side_of
+from pocketbert.core.predict.tokenization import padding_side_of, truncation_side_of
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme
@@ -192,7 +192,8 @@ def _refusal(recipe: Recipe, weights: Path) -> str | None:
         )
     sources = (recipe.data.train, recipe.data.eval)
     pair = any(s is not None and s.text_pair is not None for s in sources)
-    return refusal(weights, task_of(recipe.task).name, pair, padding_side_of(weights))
+    sides = padding_side_of(weights), truncation_side_of(weights)
+    return refusal(weights, task_of(recipe.task).name, pair, *sides)
 
 
 def _metadata(subject: Subject) -> Gate:

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from pocketbert.core.artefacts import Processing
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.tasks import ScoreFunction
 from pocketbert.pipeline.phone.tokenizers.reader import JAVA
-from pocketbert.pipeline.phone.tokenizers.sources import ANDROID, PackedSources
+from pocketbert.pipeline.phone.tokenizers.sources import ANDROID, PackedSources, pack_sources
 
 ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").is_file())
 CORE = ROOT / "android_demo/core/src/main"
@@ -35,17 +38,23 @@ def run(*command: str | Path, **options: Any) -> str:
     return done.stdout
 
 
+def compile_example(phone: Path, classes: Path) -> str:
+    """Compile the packed sources with the class in their README.md, whose code is returned, and the program of the tests."""
+    [example] = re.findall(r"```java\n(.+?)```", (phone / "android/README.md").read_text("utf-8"), re.DOTALL)
+    (phone / "TextInputs.java").write_text(example, "utf-8")
+    main = Path(__file__).with_name("CheckTokens.java")
+    sources = [*(phone / "android/java").rglob("*.java"), phone / "TextInputs.java", main]
+    run("javac", "-Xlint:all", "-Werror", "--release", "17", "-cp", JAR, "-d", classes, *sources)
+    return str(example)
+
+
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory, kind: Kind, pack: Pack) -> Callable[..., list[list[dict[str, Any]]]]:
     """`java(folder, ...)`: what the packed sources, compiled alone, and the class in their README.md answer for each folder."""
     phone, classes = tmp_path_factory.mktemp("phone"), tmp_path_factory.mktemp("classes")
     shutil.copyfile(kind("bert") / "tokenizer.json", phone / "tokenizer.json")
     assert "android/" not in pack(phone).absent
-    [example] = re.findall(r"```java\n(.+?)```", (phone / "android/README.md").read_text("utf-8"), re.DOTALL)
-    (phone / "TextInputs.java").write_text(example, "utf-8")
-    main = Path(__file__).with_name("CheckTokens.java")
-    sources = [*(phone / "android/java").rglob("*.java"), phone / "TextInputs.java", main]
-    run("javac", "-Xlint:all", "-Werror", "--release", "17", "-cp", JAR, "-d", classes, *sources)
+    compile_example(phone, classes)
 
     def answer(folders: Sequence[Path]) -> list[list[dict[str, Any]]]:
         path = f"{classes}:{JAR}:{phone / 'android/resources'}"
@@ -125,6 +134,32 @@ def test_every_kind_has_the_library_s_tokens(java: Callable[..., list[list[dict[
             if isinstance(want["text"], str):
                 assert row["batch"] == want["ids"]
     assert types == {"WordPiece", "BPE", "Unigram"}
+
+
+@needs_java
+def test_the_page_has_the_folder_s_prompts_and_the_end_that_it_keeps(kind: Kind, tmp_path: Path) -> None:
+    prompts = {"query": "query: ", 'an "odd" $name': '"$x" ${y} \\u0041 \n\f\x7f é 🙂 '}
+    settings = Processing(
+        max_length=12,
+        score=ScoreFunction.NONE,
+        prompts=prompts,
+        default_prompt='an "odd" $name',
+        truncation_side="left",
+    )
+    for name in ("tokenizer.json", "texts.jsonl"):
+        shutil.copyfile(kind("bert") / name, tmp_path / name)
+    (tmp_path / "artifacts.json").write_text(json.dumps({"processing": settings.model_dump(mode="json")}))
+    pack_sources(tmp_path, settings, pad_id=0)
+    page = compile_example(tmp_path, tmp_path / "classes")
+    assert 'Map.entry("query", "query: ")' in page
+    assert "prompt stands in front of the first text" in (tmp_path / "android/README.md").read_text("utf-8")
+    path = f"{tmp_path / 'classes'}:{JAR}:{tmp_path / 'android/resources'}"
+    told = [json.loads(line) for line in run("java", "-cp", path, "CheckTokens", "12", tmp_path).splitlines()]
+    texts = [json.loads(line)[0] for line in (tmp_path / "texts.jsonl").read_text("utf-8").splitlines()]
+    want = TextTokenizer(tmp_path, 12, pad_id=0).encode(texts)
+    assert any(row.truncated for row in want)
+    for text, row, library in zip(texts, told, want, strict=True):
+        assert row["batch"] == library.ids.tolist(), text
 
 
 REFUSED: dict[str, Callable[[dict[str, Any]], Any]] = {

@@ -12,15 +12,20 @@ from pocketbert.pipeline.formats.snippets.parts import (
     NO_TELEMETRY,
     TEMPERED,
     UNKNOWN,
+    applies_sigmoid,
     asks_questions,
     camel,
+    default_prompt,
     inputs,
     is_tempered,
+    keeps_end,
     least_probability,
     lengths,
     per_token,
+    quote_for_kotlin,
     row_of,
     takes_pairs,
+    takes_prompts,
     width,
 )
 
@@ -157,23 +162,24 @@ and runs it on a desktop with TensorFlow Lite {TFLITE_JVM} and the file for it, 
 def mediapipe(artefacts: Artefacts, record: ModelRecord) -> str:
     """With MediaPipe Tasks: TextClassifier or TextEmbedder."""
     most = max(lengths(record), default=artefacts.processing.max_length)
+    texts, text = f"text: String{_prompt_parameter(artefacts)}", f"{_prompt_in_front(artefacts)}text"
     if artefacts.task is TaskName.FEATURE_EXTRACTION:
         inside, kind, name = "tokenizer and pooling are", "TextEmbedder", "textembedder"
         code = (
-            "    fun answer(text: String): FloatArray =\n"
-            "        embedder.embed(text).embeddingResult().embeddings()[0].floatEmbedding()"
+            f"    fun answer({texts}): FloatArray =\n"
+            f"        embedder.embed({text}).embeddingResult().embeddings()[0].floatEmbedding()"
         )
     else:
         inside, kind, name = "tokenizer, labels and softmax are", "TextClassifier", "textclassifier"
         code = (
-            f"    fun answer(text: String): {_pair(artefacts, record)} {{\n"
-            "        val best = classifier.classify(text).classificationResult().classifications()[0].categories()[0]\n"
+            f"    fun answer({texts}): {_pair(artefacts, record)} {{\n"
+            f"        val best = classifier.classify({text}).classificationResult().classifications()[0].categories()[0]\n"
             f"        return best.categoryName(){_believed(artefacts, record, 'best.score()')}\n    }}"
         )
         if is_tempered(record):
             code = (
-                f"    fun answer(text: String): {_pair(artefacts, record)} {{\n"
-                "        val all = classifier.classify(text).classificationResult().classifications()[0].categories()\n"
+                f"    fun answer({texts}): {_pair(artefacts, record)} {{\n"
+                f"        val all = classifier.classify({text}).classificationResult().classifications()[0].categories()\n"
                 f"        val powers = all.map {{ it.score().pow(1 / {record.temperature:g}f) }}   // {TEMPERED}, which MediaPipe does not apply\n"
                 "        val probability = powers[0] / powers.sum()\n"
                 f"        return all[0].categoryName(){_believed(artefacts, record, 'probability')}\n    }}"
@@ -190,7 +196,7 @@ import com.google.mediapipe.tasks.text.{name}.{kind}{raised}
 
 /** Open it once, off the main thread. The file lies in src/main/assets under the same name. */
 class MediapipeModel(context: Context) : AutoCloseable {{
-    private val {field} = {kind}.createFromFile(context, "{record.path}")
+{_prompts(artefacts)}    private val {field} = {kind}.createFromFile(context, "{record.path}")
 
 {code}
 
@@ -203,7 +209,7 @@ def _opening(artefacts: Artefacts, name: str) -> str:
     labels = _LABELS if row_of(artefacts).names_labels and _decides(artefacts) else ""
     return f"""/** Open it once, off the main thread, and close it when it is not needed any more. */
 class {name}(context: Context) : AutoCloseable {{
-{_FIELDS}{labels}"""
+{_prompts(artefacts)}{_FIELDS}{labels}"""
 
 
 def _imports(artefacts: Artefacts, own: Sequence[str]) -> str:
@@ -211,6 +217,8 @@ def _imports(artefacts: Artefacts, own: Sequence[str]) -> str:
     names = ["android.content.Context", "org.pocketbert.tokenizers.Limits", "org.pocketbert.tokenizers.Tokenizer", *own]
     if _decides(artefacts) and kind in (LabelKind.NAME, LabelKind.NAMES):
         names += ["com.google.gson.JsonParser", "kotlin.math.exp"]
+    if applies_sigmoid(artefacts):
+        names.append("kotlin.math.exp")
     return "\n".join(f"import {name}" for name in sorted(names)) + "\n"
 
 
@@ -237,7 +245,8 @@ def _signature(artefacts: Artefacts, record: ModelRecord) -> str:
     texts = ["first", "second"] if takes_pairs(artefacts) and not asks_questions(artefacts) else texts
     kind = {LabelKind.NAME: _pair(artefacts, record), LabelKind.NAMES: "List<String>", LabelKind.SCORE: "Float"}
     gives = kind.get(row_of(artefacts).labels, "FloatArray") if _decides(artefacts) else _raw(artefacts)
-    return f"fun answer({', '.join(f'{t}: String' for t in texts)}): {gives}"
+    given = ", ".join(f"{t}: String" for t in texts)
+    return f"fun answer({given}{_prompt_parameter(artefacts)}): {gives}"
 
 
 def _encode(artefacts: Artefacts, longest: int) -> str:
@@ -247,7 +256,29 @@ def _encode(artefacts: Artefacts, longest: int) -> str:
             "// a long context has more windows"
         )
     texts = "first, second" if takes_pairs(artefacts) else "text"
-    return f"val e = tokenizer.encode({texts}, Limits.of({longest}))"
+    limits = "keepingEnd" if keeps_end(artefacts) else "of"
+    return f"val e = tokenizer.encode({_prompt_in_front(artefacts)}{texts}, Limits.{limits}({longest}))"
+
+
+def _prompts(artefacts: Artefacts) -> str:
+    """The folder's prompts by name as a constant map; empty where it has none."""
+    if not takes_prompts(artefacts):
+        return ""
+    named = artefacts.processing.prompts.items()
+    each = "".join(f"            {quote_for_kotlin(n)} to {quote_for_kotlin(text)},\n" for n, text in named)
+    return f"    companion object {{\n        val PROMPTS = mapOf(\n{each}        )\n    }}\n\n"
+
+
+def _prompt_parameter(artefacts: Artefacts) -> str:
+    """The further parameter of a function that puts a prompt in front of a text; the default prompt is its default."""
+    if not takes_prompts(artefacts):
+        return ""
+    return f", prompt: String = {quote_for_kotlin(default_prompt(artefacts))}"
+
+
+def _prompt_in_front(artefacts: Artefacts) -> str:
+    """What stands before the first text where the code puts prompts in front."""
+    return "prompt + " if takes_prompts(artefacts) else ""
 
 
 def _raw(artefacts: Artefacts) -> str:
@@ -300,6 +331,8 @@ def _decision(artefacts: Artefacts, record: ModelRecord, values: str) -> list[st
                 'return given.map { labels["$it"].asString }',
             ]
         case LabelKind.SCORE:
+            if applies_sigmoid(artefacts):
+                return [f"return 1 / (1 + exp(-{values}[0]))   // sigmoid"]
             return [f"return {values}[0]"]
     return [f"return {values}"]
 

@@ -130,3 +130,14 @@ def keeps_end(artefacts: Artefacts) -> bool:
 def applies_sigmoid(artefacts: Artefacts) -> bool:
     """Whether the one number of a folder is the sigmoid of its logit (rerankers)."""
     return artefacts.task is TaskName.REGRESSION and artefacts.processing.score is ScoreFunction.SIGMOID
+
+
+def quote_for_java(text: str) -> str:
+    """Return a text as a Java string literal in ASCII, whatever encoding the compiler reads."""
+    own = {"\f": "\\u000c", "\x7f": "\\u007f"}
+    return f'"{"".join(own.get(c) or json.dumps(c)[1:-1] for c in text)}"'
+
+
+def quote_for_kotlin(text: str) -> str:
+    """Return a text as a Kotlin string literal in ASCII, in which no dollar sign begins a template."""
+    return quote_for_java(text).replace("$", "\\$")

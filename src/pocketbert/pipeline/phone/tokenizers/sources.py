@@ -12,6 +12,7 @@ from string import Template
 from pocketbert.core.artefacts import Kind, Processing
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.predict.tokenizer_file import MAX_MIB
+from pocketbert.pipeline.formats.snippets.parts import quote_for_java
 from pocketbert.pipeline.phone.tokenizers.reader import JAVA, SWIFT, Reader
 
 PACKAGE = "pocketbert.pipeline.phone.tokenizers"
@@ -44,7 +45,8 @@ class Sources:
         """The page with an artefact folder's own values."""
         text = (files(PACKAGE) / self.page).read_text(encoding="utf-8")
         left = str(processing.padding_side == "left").lower()
-        return Template(text).substitute(max_length=processing.max_length, pad_id=pad_id, left=left)
+        values = {"max_length": processing.max_length, "pad_id": pad_id, "left": left}
+        return Template(text).substitute(values | _prompts_in_java(processing))
 
 
 _TABLES = "java/resources/org/pocketbert/tokenizers"
@@ -104,6 +106,43 @@ def pack_sources(destination: Path, processing: Processing, pad_id: int) -> Pack
             (destination / name).write_bytes(written)
             kinds[name] = Kind.TOOL
     return PackedSources(kinds, absent)
+
+
+def _prompts_in_java(processing: Processing) -> dict[str, str]:
+    """What stands in java.md for a folder's prompts and for the end at which it cuts texts; empty where it has no prompts."""
+    out = dict.fromkeys(("imports", "prompts", "default_prompt", "parameter", "prompt", "prompt_note"), "")
+    out["limits"] = "keepingEnd" if processing.truncation_side == "left" else "of"
+    if not processing.prompts:
+        return out
+    default = "" if processing.default_prompt is None else processing.prompts[processing.default_prompt]
+    each = ",\n".join(
+        f"            Map.entry({quote_for_java(name)}, {quote_for_java(text)})"
+        for name, text in processing.prompts.items()
+    )
+    return out | {
+        "imports": "\nimport java.util.Map;",
+        "prompts": _PROMPTS.substitute(each=each, default=quote_for_java(default)),
+        "default_prompt": _BEHIND_DEFAULT_PROMPT,
+        "parameter": ", String prompt",
+        "prompt": "prompt + ",
+        "prompt_note": "\nOf a pair the prompt stands in front of the first text.",
+    }
+
+
+_PROMPTS = Template("""
+    /** The texts that the model was trained to see in front of a text, by name. */
+    public static final Map<String, String> PROMPTS = Map.ofEntries(
+$each);
+
+    /** The one in front of a text for which none is named; empty for none. */
+    public static final String DEFAULT_PROMPT = $default;
+""")
+_BEHIND_DEFAULT_PROMPT = """    /** Returns the inputs of a text behind the default prompt. */
+    public Batch of(String text) {
+        return of(text, DEFAULT_PROMPT);
+    }
+
+"""
 
 
 def _below(entry: Traversable, name: str) -> list[tuple[str, bytes]]:

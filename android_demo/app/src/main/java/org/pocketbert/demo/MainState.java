@@ -5,6 +5,7 @@ import android.os.Bundle;
 import java.util.ArrayList;
 import java.util.List;
 import org.pocketbert.answers.Embedding;
+import org.pocketbert.artefacts.Processing;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.demo.model.Candidate;
 import org.pocketbert.demo.model.LoadedFolder;
@@ -135,7 +136,9 @@ final class MainState {
         int mine = ++newest;
         worker.run(() -> model.answer(input), timed -> {
             if (mine == newest) { // A later key press has a job of its own.
-                String cut = context.getString(R.string.truncated, folder.artefacts().processing().maxLength());
+                Processing processing = folder.artefacts().processing();
+                int said = processing.keepsEnd() ? R.string.truncated_left : R.string.truncated;
+                String cut = context.getString(said, processing.maxLength());
                 show(results.of(input, timed.answer()), timing(timed), timed.answer().truncated() ? cut : "");
             }
         }, failure -> {

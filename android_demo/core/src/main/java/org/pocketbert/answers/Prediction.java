@@ -9,7 +9,7 @@ import java.util.List;
  * @param score its probability
  * @param labels all labels in order of their ids
  * @param scores probability of every label, in the same order
- * @param truncated whether the end of the text was not read
+ * @param truncated whether a part of the text was not read
  * @param unknown whether the probability lies below the folder's threshold, so that the label should not be believed
  */
 public record Prediction(

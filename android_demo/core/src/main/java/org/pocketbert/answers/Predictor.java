@@ -80,7 +80,7 @@ public final class Predictor {
     }
 
     /**
-     * Tokenizes one input as the task reads it.
+     * Tokenizes one input as the task reads it, behind the folder's default prompt.
      *
      * @return one row, or the windows of a long context
      * @throws TextException if the task cannot take it
@@ -91,7 +91,7 @@ public final class Predictor {
         if (artefacts.task() == Task.QUESTION_ANSWERING) {
             return encoder.windows(input, maxLength(), processing.stride());
         }
-        return List.of(encoder.encode(input, maxLength()));
+        return List.of(encoder.encode(input.behind(processing.prompt()), maxLength()));
     }
 
     /**

@@ -13,7 +13,7 @@ import org.pocketbert.text.Input;
  * Holds a text and the outputs that each file of the folder gave for it when it was proven.
  *
  * @param number its line in {@code golden.jsonl}, from 1
- * @param input the text, or two
+ * @param input the text, or two, without the folder's default prompt
  * @param outputs outputs of each file by path: the recorded places, row by row
  * @param tolerance largest difference from them that a right engine may show, by path
  * @param places rows of the outputs that are recorded; empty for all

@@ -123,8 +123,9 @@ public final class SelfTest {
     private double difference(Predictor predictor, GoldenRow row) throws EngineException {
         try {
             int longest = artefacts.processing().maxLength();
-            // a pair is one row here, also for questions: recorded rows fit
-            Encoding encoding = predictor.encoder().encode(row.input(), Math.min(longest, predictor.maxLength()));
+            // a pair is one row here, also for questions: recorded rows fit; they are recorded without the prompt
+            Input input = row.input().behind(artefacts.processing().prompt());
+            Encoding encoding = predictor.encoder().encode(input, Math.min(longest, predictor.maxLength()));
             return row.difference(model.path(), predictor.run(encoding));
         } catch (AnswerException | TextException e) {
             return Double.NaN;

@@ -12,7 +12,7 @@ import org.pocketbert.tokenizers.Encoding;
  * Holds a text and its tokens, to check a tokenizer.
  *
  * @param number its line in {@code golden_tokens.jsonl}, from 1
- * @param input the text, or two
+ * @param input the text, or two, with the prompt where the folder has one
  * @param ids token ids
  * @param typeIds segments; empty where they are not recorded
  */

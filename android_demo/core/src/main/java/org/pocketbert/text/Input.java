@@ -18,6 +18,11 @@ public record Input(String first, String second) {
         return new Input(text, null);
     }
 
+    /** Returns this input with a prompt in front of its first text. */
+    public Input behind(String prompt) {
+        return prompt.isEmpty() ? this : new Input(prompt + first, second);
+    }
+
     /**
      * Refuses what a task cannot take.
      *

@@ -6,7 +6,7 @@ import org.pocketbert.tokenizers.Encoding;
 /** Turns texts into token ids, and ids into text: the tokenizer as the rest of the app sees it. */
 public interface TextEncoder {
     /**
-     * Tokenizes a text or a pair, cut to a length.
+     * Tokenizes a text or a pair as it is, cut to a length where the folder says; prompts are put in front before.
      *
      * @param input one text, or two
      * @param maxLength longest result in tokens, special ones included

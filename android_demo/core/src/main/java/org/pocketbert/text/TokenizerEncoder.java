@@ -17,10 +17,12 @@ public final class TokenizerEncoder implements TextEncoder {
     private static final List<String> MASKS = List.of("[MASK]", "<mask>", "<special1>");
 
     private final Tokenizer tokenizer;
+    private final boolean keepsEnd;
     private final int maskId;
 
-    private TokenizerEncoder(Tokenizer tokenizer) {
+    private TokenizerEncoder(Tokenizer tokenizer, boolean keepsEnd) {
         this.tokenizer = tokenizer;
+        this.keepsEnd = keepsEnd;
         int found = -1;
         for (int i = MASKS.size() - 1; i >= 0; i--) {
             int id = tokenizer.id(MASKS.get(i));
@@ -39,7 +41,7 @@ public final class TokenizerEncoder implements TextEncoder {
                 Reader text = Artefacts.text(bytes)) {
             Tokenizer tokenizer = Tokenizer.read(text);
             bytes.finish();
-            return new TokenizerEncoder(tokenizer);
+            return new TokenizerEncoder(tokenizer, artefacts.processing().keepsEnd());
         } catch (VerifiedStream.Difference e) {
             throw e.problem();
         } catch (IOException e) {
@@ -49,7 +51,7 @@ public final class TokenizerEncoder implements TextEncoder {
 
     @Override
     public Encoding encode(Input input, int maxLength) throws TextException {
-        Limits limits = Limits.of(maxLength);
+        Limits limits = keepsEnd ? Limits.keepingEnd(maxLength) : Limits.of(maxLength);
         try {
             return input.second() == null
                     ? tokenizer.encode(input.first(), limits)

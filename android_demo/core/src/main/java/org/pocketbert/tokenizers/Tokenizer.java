@@ -87,19 +87,20 @@ public final class Tokenizer {
     }
 
     /**
-     * Tokenizes a text and cuts its end off where it has too many tokens.
+     * Tokenizes a text and cuts its end off where it has too many tokens, or its beginning where the limits keep the end.
      *
      * @throws IllegalArgumentException If the limit leaves no room for text.
      */
     public Encoding encode(String text, Limits limits) {
         Row all = row(text, 0);
         int room = room(limits, false);
-        Row kept = all.slice(0, Math.min(all.size(), room));
+        Row kept = cut(all, room, limits);
         return new Encoding(frame.around(kept, null), kept.size() < all.size());
     }
 
     /**
-     * Tokenizes a pair of texts and cuts off the ends: of the longer one first, of both where both are too long.
+     * Tokenizes a pair of texts and cuts off the ends, or the beginnings where the limits keep the ends: of the longer one first,
+     * of both where both are too long.
      *
      * @throws IllegalArgumentException If the limit leaves no room for text.
      */
@@ -117,8 +118,8 @@ public final class Tokenizer {
             shorter = room / 2;
             longer = shorter + room % 2;
         }
-        Row keptOne = one.slice(0, Math.min(one.size(), swapped ? longer : shorter));
-        Row keptOther = other.slice(0, Math.min(other.size(), swapped ? shorter : longer));
+        Row keptOne = cut(one, swapped ? longer : shorter, limits);
+        Row keptOther = cut(other, swapped ? shorter : longer, limits);
         boolean cut = keptOne.size() < one.size() || keptOther.size() < other.size();
         return new Encoding(frame.around(keptOne, keptOther), cut);
     }
@@ -153,6 +154,12 @@ public final class Tokenizer {
                 return out;
             }
         }
+    }
+
+    /** Returns at most so many tokens of a text: its first ones, or its last ones where the limits keep the end. */
+    private static Row cut(Row all, int most, Limits limits) {
+        int left = Math.max(0, all.size() - most);
+        return limits.keepsEnd() ? all.slice(left, all.size()) : all.slice(0, all.size() - left);
     }
 
     private int room(Limits limits, boolean pair) {

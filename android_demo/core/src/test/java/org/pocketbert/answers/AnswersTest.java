@@ -35,7 +35,7 @@ public class AnswersTest {
 
     @Test
     public void everyKitIsThere() {
-        assertEquals(11, Cases.kits().size());
+        assertEquals(14, Cases.kits().size());
     }
 
     @Test
@@ -112,7 +112,7 @@ public class AnswersTest {
             boolean windows = artefacts.task() == Task.QUESTION_ANSWERING;
             boolean places = windows || artefacts.task() == Task.TOKEN_CLASSIFICATION;
             for (JsonObject example : cases.cases()) {
-                Input input = Cases.input(example.get("input"));
+                Input input = Cases.input(example.get("input")).behind(artefacts.processing().prompt());
                 int stride = artefacts.processing().stride();
                 List<Encoding> found = windows ? encoder.windows(input, 24, stride) : List.of(encoder.encode(input, 24));
                 List<Encoding> rows = Cases.rows(example);

@@ -113,6 +113,13 @@ public class ArtefactsTest {
         refused("text-classification", "multi-label", Reason.MALFORMED, "processing.score");
         refused("\"max_length\": 16", "\"max_length\": 1.5", Reason.MALFORMED, "processing.max_length is 1.5");
         refused("\"max_length\": 16", "\"max_length\": 16, \"padding_side\": \"top\"", Reason.MALFORMED, "allowed: right, left");
+        refused(
+                "\"max_length\": 16", "\"max_length\": 16, \"truncation_side\": \"top\"", Reason.MALFORMED, "truncation_side is 'top'");
+        refused(
+                "\"max_length\": 16",
+                "\"max_length\": 16, \"prompts\": {\"query\": \"\"}, \"default_prompt\": \"other\"",
+                Reason.MALFORMED,
+                "default_prompt is 'other', which is not in processing.prompts");
         refused("config.json", "onnx/model.onnx", Reason.MALFORMED, "is listed twice");
         refused("\"model\"", "\"weights\"", Reason.MALFORMED, "no model file is listed");
         refused("\"passed\"", "\"failed\"", Reason.MALFORMED, "no model file is listed");

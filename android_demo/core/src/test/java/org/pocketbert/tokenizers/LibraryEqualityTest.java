@@ -106,6 +106,7 @@ public final class LibraryEqualityTest {
         private final List<Boolean> truncated = new ArrayList<>();
         private int most = -1;
         private int stride = -1;
+        private boolean keepsEnd;
 
         Expected(String line) throws IOException {
             JsonReader json = new JsonReader(new StringReader(line));
@@ -119,6 +120,7 @@ public final class LibraryEqualityTest {
                     }
                     case "most" -> most = json.nextInt();
                     case "stride" -> stride = json.nextInt();
+                    case "left" -> keepsEnd = json.nextBoolean();
                     default -> readEncodings(json);
                 }
             }
@@ -161,16 +163,15 @@ public final class LibraryEqualityTest {
                 return tokenizer.windows(first, second, most, stride);
             }
             if (most >= 0) {
-                return List.of(second == null
-                        ? tokenizer.encode(first, Limits.of(most))
-                        : tokenizer.encode(first, second, Limits.of(most)));
+                Limits limits = keepsEnd ? Limits.keepingEnd(most) : Limits.of(most);
+                return List.of(second == null ? tokenizer.encode(first, limits) : tokenizer.encode(first, second, limits));
             }
             return List.of(second == null ? tokenizer.encode(first) : tokenizer.encode(first, second));
         }
 
         String difference(List<Encoding> made, List<String> texts) {
             String of = " of " + escaped(texts.get(numbers.get(0))) + (numbers.size() > 1 ? " and " + escaped(texts.get(numbers.get(1))) : "")
-                    + (most < 0 ? "" : " in " + most);
+                    + (most < 0 ? "" : " in " + most) + (keepsEnd ? ", from the left" : "");
             if (made.size() != encodings.size()) {
                 return made.size() + " encodings instead of " + encodings.size() + of;
             }

@@ -68,6 +68,22 @@ public final class TokenizerTest {
         assertArrayEquals(ints(1, 3, 3, 2, 4, 4, 4, 2), tokenizer.encode("a a a a a a", "b b b b b b", Limits.of(8)).ids());
     }
 
+    /** Limits that keep the end cut off beginnings, in the same shares; the special tokens stay. */
+    @Test
+    public void theBeginningIsCutWhereTheEndIsKept() throws IOException {
+        Tokenizer tokenizer = TinyFiles.read(TinyFiles.bert());
+        Encoding cut = tokenizer.encode("a a a b d", Limits.keepingEnd(4));
+        assertArrayEquals(ints(1, 4, 6, 2), cut.ids());
+        assertArrayEquals(ints(0, 6, 8, 0), cut.starts());
+        assertTrue(cut.truncated());
+        assertFalse(tokenizer.encode("a b d", Limits.keepingEnd(5)).truncated());
+        assertArrayEquals(ints(1, 3, 2, 4, 6, 2), tokenizer.encode("a", "b b b b d", Limits.keepingEnd(6)).ids());
+        assertArrayEquals(
+                ints(1, 3, 3, 4, 2, 4, 6, 2), tokenizer.encode("a a a a a a b", "b b b b b d", Limits.keepingEnd(8)).ids());
+        List<Encoding> windows = tokenizer.windows("a", "b b d", new Limits(6, 0, true));
+        assertArrayEquals(ints(1, 3, 2, 4, 4, 2), windows.get(0).ids()); // windows have all of the text
+    }
+
     /** A limit that leaves no room for text is refused with both numbers. */
     @Test
     public void aLimitWithoutRoomIsRefused() throws IOException {

@@ -1,6 +1,8 @@
 package org.pocketbert.snippets;
 
+import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
 import android.content.Context;
@@ -9,12 +11,16 @@ import com.google.gson.JsonParser;
 import java.io.ByteArrayOutputStream;
 import java.io.File;
 import java.io.PrintStream;
+import java.lang.reflect.Method;
 import java.net.URL;
 import java.net.URLClassLoader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import kotlin.Pair;
@@ -32,6 +38,7 @@ import org.pocketbert.testing.Shim;
  * <p>The classes of Android that the code names are stand-ins: its assets are the artefact folder itself.
  */
 public class CardSnippetsTest {
+    private static final String ONNX = "Kotlin, with `com.microsoft.onnxruntime:onnxruntime-android`";
     private static final Path PHONE = Fixtures.phone("text-classification");
 
     @Rule
@@ -118,7 +125,7 @@ public class CardSnippetsTest {
 
     @Test
     public void onnxRuntime() throws Exception {
-        Class<?> model = compiled("OnnxModel", snippet("Kotlin, with `com.microsoft.onnxruntime:onnxruntime-android`"));
+        Class<?> model = compiled("OnnxModel", snippet(ONNX));
         assertGolden(model, "onnx/model_int8.onnx", 4);
         assertEquals("ORT_DISABLE_TELEMETRY=1", android.system.Os.last);
     }
@@ -128,7 +135,7 @@ public class CardSnippetsTest {
     public void unknownAnswersHaveNoLabel() throws Exception {
         String card = Files.readString(PHONE.resolveSibling("text-classification.unknown.md"));
         float least = Float.parseFloat(card.substring(0, card.indexOf('\n')));
-        String code = snippet("Kotlin, with `com.microsoft.onnxruntime:onnxruntime-android`", card);
+        String code = snippet(ONNX, card);
         assertTrue(code, code.contains("Pair<String?, Float>"));
         Class<?> compiled = compiled("OnnxModel", code);
         int unknown = 0;
@@ -143,6 +150,56 @@ public class CardSnippetsTest {
             }
         }
         assertTrue(unknown + " unknown, " + known + " known", unknown > 0 && known > 0);
+    }
+
+    /** The code of a folder with prompts has their texts as they are, and puts one in front of a text. */
+    @Test
+    public void promptsStandInFrontOfTheText() throws Exception {
+        Path phone = Fixtures.phone("feature-extraction");
+        JsonObject other = other(phone);
+        Class<?> compiled = compiled("OnnxModel", snippet(ONNX, other.get("code").getAsString()));
+        Object companion = compiled.getField("Companion").get(null);
+        Map<?, ?> prompts = (Map<?, ?>) companion.getClass().getMethod("getPROMPTS").invoke(companion);
+        Map<String, String> recorded = new HashMap<>();
+        other.getAsJsonObject("prompts").entrySet().forEach(e -> recorded.put(e.getKey(), e.getValue().getAsString()));
+        assertEquals(recorded, prompts);
+        assertEquals(2, prompts.size());
+        Method answer = compiled.getMethod("answer", String.class, String.class);
+        Method byDefault = compiled.getMethod("answer$default", compiled, String.class, String.class, int.class, Object.class);
+        try (AutoCloseable model = (AutoCloseable) compiled.getConstructor(Context.class).newInstance(new Context(phone))) {
+            float[] expected = (float[]) answer.invoke(model, "query: a text", "");
+            assertArrayEquals(expected, (float[]) answer.invoke(model, "a text", "query: "), 0);
+            assertArrayEquals(expected, (float[]) byDefault.invoke(null, model, "a text", null, 2, null), 0);
+            assertFalse(Arrays.equals(expected, (float[]) answer.invoke(model, "a text", "")));
+        }
+    }
+
+    /** A reranker's answer is the sigmoid of its logit, of the end of a text that is too long. */
+    @Test
+    public void aRerankerAnswersBetweenZeroAndOne() throws Exception {
+        Path phone = Fixtures.phone("regression");
+        Class<?> compiled = compiled("OnnxModel", snippet(ONNX, other(phone).get("code").getAsString()));
+        Method answer = compiled.getMethod("answer", String.class);
+        int compared = 0;
+        try (AutoCloseable model = (AutoCloseable) compiled.getConstructor(Context.class).newInstance(new Context(phone))) {
+            for (JsonObject row : Fixtures.lines(phone.resolve("golden.jsonl"))) {
+                if (row.get("text").isJsonPrimitive()) {
+                    float logit = Fixtures.floats(row.getAsJsonObject("outputs").getAsJsonArray("onnx/model.onnx"))[0];
+                    float tolerance = row.getAsJsonObject("tolerance").get("onnx/model.onnx").getAsFloat();
+                    float score = (Float) answer.invoke(model, row.get("text").getAsString());
+                    assertEquals(1 / (1 + Math.exp(-logit)), score, tolerance);
+                    compared++;
+                }
+            }
+            String end = "the end of it ".repeat(40);
+            assertEquals(answer.invoke(model, end), answer.invoke(model, "another beginning " + end));
+        }
+        assertTrue(compared + " rows were compared", compared > 4);
+    }
+
+    private static JsonObject other(Path phone) throws Exception {
+        String json = Files.readString(phone.resolveSibling(phone.getFileName() + ".other.json"));
+        return JsonParser.parseString(json).getAsJsonObject();
     }
 
     /** LiteRT's Kotlin code runs on TFLite 2.16 with the file made for it: the classes have the same names. */

@@ -1,6 +1,7 @@
 package org.pocketbert.answers.heads;
 
 import org.pocketbert.answers.Embedding;
+import org.pocketbert.answers.Scores;
 import org.pocketbert.answers.Value;
 import org.pocketbert.artefacts.Artefacts;
 import org.pocketbert.artefacts.ModelFile;
@@ -30,7 +31,8 @@ public final class Heads {
             case TOKEN_CLASSIFICATION -> new TokenClassificationHead(artefacts.labels());
             case QUESTION_ANSWERING -> new QuestionAnsweringHead(processing.answerLength(), processing.nullAnswers());
             case FILL_MASK -> new FillMaskHead(encoder);
-            case REGRESSION -> (input, rows, outputs, scored) -> new Value(outputs.get(0).at(0, 0), rows.get(0).truncated());
+            case REGRESSION -> (input, rows, outputs, scored) -> new Value(
+                    Scores.of(outputs.get(0).row(0), scored ? "none" : processing.score())[0], rows.get(0).truncated());
             case FEATURE_EXTRACTION -> (input, rows, outputs, scored) -> new Embedding(
                     outputs.get(0).row(0), rows.get(0).truncated());
         };

@@ -3,7 +3,11 @@ package org.pocketbert.answers.heads;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Reads tags of words as IOB2 is read strictly: a piece is a {@code B-} and the {@code I-} of the same label behind it. */
+/**
+ * Reads tags of words as IOB2 is read strictly: a piece is a {@code B-} and the {@code I-} of the same label behind it.
+ *
+ * <p>Where no tag has a prefix, as those of parts of speech have none, every word inside is a piece of its own.
+ */
 final class Tag {
     /** Tag of words that belong to no piece. */
     static final String OUTSIDE = "O";
@@ -29,13 +33,14 @@ final class Tag {
      * @param words the words
      */
     static List<Run> runs(List<String> tags, List<Integer> chosen, List<Word> words) {
+        boolean joins = tags.stream().anyMatch(tag -> begins(tag) || continues(tag));
         List<Run> out = new ArrayList<>();
         String open = null;
         for (int i = 0; i < words.size(); i++) {
             String tag = tags.get(chosen.get(i));
             String label = label(tag);
             Word word = words.get(i);
-            if (label != null && label.equals(open) && !begins(tag)) {
+            if (joins && label != null && label.equals(open) && !begins(tag)) {
                 Run begun = out.remove(out.size() - 1);
                 out.add(new Run(begun.start(), word.end(), label));
                 continue;
