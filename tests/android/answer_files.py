@@ -55,6 +55,7 @@ LENGTHS = (12, LENGTH)
 WIDTH = 7
 """Numbers of a vector."""
 WORDS = (*"the quick fox jumps over lazy dog café Ärger 東京 naïve don't it's end. 42 10% 🙂 a😀b night".split(), "")
+PARTS_OF_SPEECH = ("NOUN", "VERB", "ADJ", "O")
 TAGS = ("O", "B-time", "I-time", "B-place", "I-place", "E-place", "S-name", "thing")
 MODELS = {
     "onnx/model.onnx": (Format.ONNX, Scheme.FP32, None),
@@ -112,6 +113,7 @@ KITS = {
     "regression": Kit(TaskName.REGRESSION, more={"padding_side": "left"}),
     "reranker": Kit(TaskName.REGRESSION, pair=True, more={"score": "sigmoid", "truncation_side": "left"}),
     "token-classification": Kit(TaskName.TOKEN_CLASSIFICATION, TAGS),
+    "parts-of-speech": Kit(TaskName.TOKEN_CLASSIFICATION, PARTS_OF_SPEECH),
     "question-answering": Kit(TaskName.QUESTION_ANSWERING, pair=True, more={"stride": 4, "answer_length": 5}),
     "null-answers": Kit(
         TaskName.QUESTION_ANSWERING, pair=True, more={"stride": 2, "answer_length": 30, "null_answers": True}

@@ -29,18 +29,38 @@ def codes(artefacts: Artefacts) -> list[str]:
 @pytest.mark.parametrize(
     ("task", "settings", "pair", "lines"),
     [
-        ("feature-extraction", {"prompts": PROMPTS, "default_prompt": "query"}, False,
-         ['answer(text: String, prompt: String = "query: "): FloatArray', "(prompt + text", '"query" to "query: ",']),
-        ("feature-extraction", {"prompts": PROMPTS}, False,
-         ['answer(text: String, prompt: String = "")', r'"a \$b" to "say \"\$x\"\\n\n",']),
-        ("text-classification", {"prompts": PROMPTS, "default_prompt": "a $b"}, False,
-         [r'answer(text: String, prompt: String = "say \"\$x\"\\n\n"): Pair<String, Float>', "(prompt + text"]),
-        ("regression", {"prompts": PROMPTS, "default_prompt": "query", "score": "sigmoid"}, True,
-         ['answer(first: String, second: String, prompt: String = "query: "): Float', "(prompt + first, second, Limits.of(",
-          "return 1 / (1 + exp(-", "import kotlin.math.exp"]),
+        (
+            "feature-extraction",
+            {"prompts": PROMPTS, "default_prompt": "query"},
+            False,
+            ['answer(text: String, prompt: String = "query: "): FloatArray', "(prompt + text", '"query" to "query: ",'],
+        ),
+        (
+            "feature-extraction",
+            {"prompts": PROMPTS},
+            False,
+            ['answer(text: String, prompt: String = "")', r'"a \$b" to "say \"\$x\"\\n\n",'],
+        ),
+        (
+            "text-classification",
+            {"prompts": PROMPTS, "default_prompt": "a $b"},
+            False,
+            [r'answer(text: String, prompt: String = "say \"\$x\"\\n\n"): Pair<String, Float>', "(prompt + text"],
+        ),
+        (
+            "regression",
+            {"prompts": PROMPTS, "default_prompt": "query", "score": "sigmoid"},
+            True,
+            [
+                'answer(first: String, second: String, prompt: String = "query: "): Float',
+                "(prompt + first, second, Limits.of(",
+                "return 1 / (1 + exp(-",
+                "import kotlin.math.exp",
+            ],
+        ),
         ("regression", {"truncation_side": "left"}, False, ["tokenizer.encode(text, Limits.keepingEnd("]),
     ],
-)  # fmt: skip
+)
 def test_the_code_has(task: str, settings: dict[str, Any], pair: bool, lines: list[str]) -> None:
     artefacts = folder(TaskName(task))
     processing = Processing.model_validate(artefacts.processing.model_dump() | settings)

@@ -152,7 +152,7 @@ def test_the_page_has_the_folder_s_prompts_and_the_end_that_it_keeps(kind: Kind,
     pack_sources(tmp_path, settings, pad_id=0)
     page = compile_example(tmp_path, tmp_path / "classes")
     assert 'Map.entry("query", "query: ")' in page
-    assert "prompt stands in front of the first text" in (tmp_path / "android/README.md").read_text("utf-8")
+    assert "is put in front of its first text" in (tmp_path / "android/README.md").read_text("utf-8")
     path = f"{tmp_path / 'classes'}:{JAR}:{tmp_path / 'android/resources'}"
     told = [json.loads(line) for line in run("java", "-cp", path, "CheckTokens", "12", tmp_path).splitlines()]
     texts = [json.loads(line)[0] for line in (tmp_path / "texts.jsonl").read_text("utf-8").splitlines()]

@@ -109,7 +109,7 @@ def pack_sources(destination: Path, processing: Processing, pad_id: int) -> Pack
 
 
 def _prompts_in_java(processing: Processing) -> dict[str, str]:
-    """What stands in java.md for a folder's prompts and for the end at which it cuts texts; empty where it has no prompts."""
+    """What is written into java.md for a folder's prompts and for the end at which it cuts texts; empty where it has no prompts."""
     out = dict.fromkeys(("imports", "prompts", "default_prompt", "parameter", "prompt", "prompt_note"), "")
     out["limits"] = "keepingEnd" if processing.truncation_side == "left" else "of"
     if not processing.prompts:
@@ -125,7 +125,7 @@ def _prompts_in_java(processing: Processing) -> dict[str, str]:
         "default_prompt": _BEHIND_DEFAULT_PROMPT,
         "parameter": ", String prompt",
         "prompt": "prompt + ",
-        "prompt_note": "\nOf a pair the prompt stands in front of the first text.",
+        "prompt_note": "\nThe prompt of a pair is put in front of its first text.",
     }
 
 
