@@ -53,7 +53,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         "xlnet": lambda f: write_classifier(_made(f), "xlnet", 0.15),
         "tagger": lambda f: write_checkpoint(f, "AutoModelForTokenClassification"),
         "fill-mask": lambda f: write_checkpoint(f, "AutoModelForMaskedLM"),
-        "answers": lambda f: write_checkpoint(f, "AutoModelForQuestionAnswering"),
+        "answers": lambda f: write_checkpoint(f, "AutoModelForQuestionAnswering", count=2),
     }
 
     def build(kind: str) -> Path:
@@ -189,6 +189,12 @@ def test_every_task_is_compared_on_plain_and_odd_texts(exported: Callable[[str],
     assert len(found.rows) >= 9
     assert sum(bool(row.values) for row in found.rows) >= 9
     assert len({tuple(row.ids) for row in found.rows}) > 7
+
+
+def test_questions_longer_than_the_input_are_left_out_of_the_answers(cli: Cli, tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "model", "AutoModelForQuestionAnswering", count=2)
+    folder = export(cli, model, tmp_path / "phone", "--max-length", 32)
+    assert failed_gates(cli, folder) == set()
 
 
 def answers_of(cli: Cli, model: Path, output: Path) -> LibraryAnswers:
