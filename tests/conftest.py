@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,14 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def guarded_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of a stranger stand around every output, and the test fails if one does not survive."""
     canaries.guard(monkeypatch)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_formula_of_vectors() -> Iterator[None]:
+    """Exports in these processes compute the formula of sentence-transformers: its process takes ten seconds to start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pocketbert.pipeline.make.library.find_spec", lambda name: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ def write_checkpoint(
 ) -> Path:
     """Write a tiny random model with the tokenizer of most tests; its labels are named."""
     folder.mkdir(parents=True)
-    names = tuple(f"name {i}" for i in range(count))
+    names = tuple(f"name {i}" for i in range(2 if auto_class.endswith("QuestionAnswering") else count))
     tiny_classifier(family, 2, names, 3, auto_class).save_pretrained(folder)
     write_tokenizer(folder, baked_in=False)
     return folder

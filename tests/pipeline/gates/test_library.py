@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from collections.abc import Callable
@@ -13,9 +14,13 @@ import pytest
 
 import pocketbert
 from pocketbert.core.compare.library_rows import LibraryAnswers, read_library
+from pocketbert.pipeline.export_recipe import export_recipe
+from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.make import library
+from pocketbert.pipeline.options import ExportOptions
 from pocketbert.pipeline.phone import pack
 from support.defects import relist
+from support.folders import once
 from support.published import PROMPTS, edit_json, write_checkpoint, write_cross_encoder, write_sentence_model
 from support.tiny import write_classifier
 
@@ -45,7 +50,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     from pocketbert.cli.main import app
 
-    made: dict[str, Path] = {}
     checkpoints: dict[str, Callable[[Path], Path]] = {
         "classifier": write_checkpoint,
         "encoder": lambda f: write_sentence_model(f, PROMPTS, "query"),
@@ -57,11 +61,15 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     }
 
     def build(kind: str) -> Path:
-        if kind not in made:
-            root = tmp_path_factory.mktemp(kind)
-            model = checkpoints[kind](root / "model")
-            made[kind] = export(lambda *a: CliRunner().invoke(app, [str(x) for x in a]), model, root / "phone")
-        return made[kind]
+        with once(tmp_path_factory, f"library-{kind}") as (root, there):
+            if not there:
+                root.mkdir()
+                export(
+                    lambda *a: CliRunner().invoke(app, [str(x) for x in a]),
+                    checkpoints[kind](root / "model"),
+                    root / "phone",
+                )
+        return root / "phone"
 
     return build
 
@@ -197,37 +205,38 @@ def test_questions_longer_than_the_input_are_left_out_of_the_answers(cli: Cli, t
     assert failed_gates(cli, folder) == set()
 
 
-def answers_of(cli: Cli, model: Path, output: Path) -> LibraryAnswers:
-    """Export a checkpoint and read what its library answered."""
-    found = read_library(export(cli, model, output))
+def answers_of(checkpoint: Path, output: Path) -> LibraryAnswers:
+    """Ask the library of a checkpoint, without an export."""
+    recipe, folder = export_recipe(str(checkpoint), ExportOptions())
+    model = RunModel(recipe, output, folder, folder.tokenizer_length)
+    output.mkdir()
+    library.make_library(model, folder, None, None, output)
+    found = read_library(output)
     assert found is not None
     return found
 
 
-@pytest.mark.parametrize("kind", ["encoder", "lowered", "short", "reranker", "identity", "old key"])
+@pytest.mark.parametrize("kind", ["prompts and the first token", "lowered and short", "reranker", "old key"])
 def test_own_formula_is_that_of_sentence_transformers(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     pytest.importorskip("sentence_transformers")
     writers: dict[str, Callable[[Path], Path]] = {
-        "encoder": lambda f: write_sentence_model(f, PROMPTS, "passage", "cls"),
-        "lowered": lambda f: write_sentence_model(f, do_lower_case=True),
-        "short": lambda f: write_sentence_model(f, max_seq_length=12),
+        "prompts and the first token": lambda f: write_sentence_model(f, PROMPTS, "passage", "cls"),
+        "lowered and short": lambda f: write_sentence_model(f, do_lower_case=True, max_seq_length=12),
         "reranker": lambda f: write_cross_encoder(
             f, sentence_transformers={"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.1.0"}
-        ),
-        "identity": lambda f: write_cross_encoder(
-            f, sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity", "version": "5.1.0"}
         ),
         "old key": lambda f: write_cross_encoder(
             f, sbert_ce_default_activation_function="torch.nn.modules.linear.Identity"
         ),
     }
-    model = writers[kind](tmp_path / "model")
-    theirs = answers_of(cli, model, tmp_path / "theirs")
+    checkpoint = writers[kind](tmp_path / "model")
+    monkeypatch.setattr(library, "find_spec", importlib.util.find_spec)
+    theirs = answers_of(checkpoint, tmp_path / "theirs")
     assert theirs.library.startswith("sentence-transformers ")
     monkeypatch.setattr(library, "find_spec", lambda name: None)
-    ours = answers_of(cli, model, tmp_path / "ours")
+    ours = answers_of(checkpoint, tmp_path / "ours")
     assert ours.library.startswith("transformers ")
     by_text = {(str(row.text), row.prompt): row for row in theirs.rows}
     assert len(ours.rows) == len(by_text) > 7

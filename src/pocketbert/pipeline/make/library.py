@@ -195,7 +195,7 @@ def _questions(model: RunModel, source: ModelFolder) -> list[_Question]:
     texts: list[Text] = [task_text(task, text, tokenizer) for text in single]
     texts += [f"{texts[-1]} {long}"] if task.name is TaskName.FILL_MASK else []
     if takes_both(task):
-        texts += pairs
+        texts += [*pairs, *zip(ODD_TEXTS[2:8], reversed(ODD_TEXTS[2:]), strict=False)]
     named = [(text, name) for name in tokenizer.prompts.named for text in (*SENTENCES[:2], ODD_TEXTS[3], "")]
     return [*((text, None) for text in texts), *named]
 
