@@ -66,9 +66,10 @@ def guarded_commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_formula_of_vectors() -> Iterator[None]:
-    """Exports in these processes compute the formula of sentence-transformers: its process takes ten seconds to start."""
+def no_other_processes() -> Iterator[None]:
+    """Exports of these processes start neither sentence-transformers, which takes ten seconds, nor a Java compiler."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POCKETBERT_JAVA", "no")
         patch.setattr("pocketbert.pipeline.make.library.find_spec", lambda name: None)
         yield
 

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 import pocketbert
+from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.library_rows import LibraryAnswers, read_library
 from pocketbert.pipeline.export_recipe import export_recipe
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.make import library
 from pocketbert.pipeline.options import ExportOptions
 from pocketbert.pipeline.phone import pack
+from pocketbert.pipeline.phone.tokenizers import asking
 from support.defects import relist
 from support.folders import once
 from support.published import PROMPTS, edit_json, write_checkpoint, write_cross_encoder, write_sentence_model
@@ -161,6 +163,23 @@ def test_an_export_ends_where_transformers_reads_the_text_otherwise(cli: Cli, tm
     assert result.exit_code == 3
     assert "tokenizer.json: gate 'text' failed:" in result.stderr
     assert not (tmp_path / "phone").exists()
+
+
+@pytest.mark.skipif(shutil.which("javac") is None, reason="needs a JDK")
+def test_the_java_tokenizer_of_a_folder_is_asked_too(
+    exported: Callable[[str], Path], cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if asking._compiled() is None:
+        pytest.skip("needs Gson in Maven's folder, which `make test-android` downloads")
+    monkeypatch.setenv("POCKETBERT_JAVA", "yes")
+    folder = Path(shutil.copytree(exported("encoder"), tmp_path / "phone"))
+    [gate] = asking.java_gates(folder, read_artefacts(folder), read_library(folder))
+    assert gate.passed, gate.detail
+    assert "the Java sources give" in gate.detail
+    set_processing(folder, truncation_side="left")
+    assert "android/ text" in failed_gates(cli, folder)
+    (folder / "android/java/org/pocketbert/tokenizers/Limits.java").write_text("of somebody else")
+    assert asking.java_gates(folder, read_artefacts(folder), read_library(folder)) == []
 
 
 def test_a_pack_that_forgets_the_prompts_is_refused(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import FILE_NAME, SEARCH_FILE, BudgetSearch
+from pocketbert.core.artefacts import FILE_NAME, SEARCH_FILE, BudgetSearch, read_artefacts
+from pocketbert.core.compare.library_rows import read_library
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.destination import file_destination
 from pocketbert.core.disk.files import digests, read_json, write_json
@@ -17,6 +18,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import VerifySection
+from pocketbert.core.types import Status
 from pocketbert.pipeline.direct.students import FOLDER as STUDENTS
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import report_gates, verify_artefacts
@@ -24,6 +26,7 @@ from pocketbert.pipeline.make.labelled import labelled_rows
 from pocketbert.pipeline.make.measuring import benchmark_folders, only_compiled
 from pocketbert.pipeline.phone.recording import record_benchmark, record_verification
 from pocketbert.pipeline.phone.report_facts import read_facts
+from pocketbert.pipeline.phone.tokenizers.asking import java_gates
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import KIND
 
@@ -72,6 +75,10 @@ def verify_folder(model: Path, source: DataSource | None, max_drop: float, recor
     finish_interrupted(model)  # a process that was killed while it recorded figures
     sets = [labelled_rows(model, source)] if source is not None else []
     result = verify_artefacts(model, sets, VerifySection(max_drop=max_drop))
+    if all(gate.passed for gate in result.gates if gate.name == "integrity"):
+        java = java_gates(model, read_artefacts(model), read_library(model))
+        status = result.status if all(gate.passed for gate in java) else Status.FAILED
+        result = result.model_copy(update={"gates": [*result.gates, *java], "status": status})
     report_gates(result)
     if record:
         record_verification(model, result)

@@ -56,6 +56,7 @@ from pocketbert.pipeline.phone.card import measured_figures, render_card
 from pocketbert.pipeline.phone.card.measured import TEACHER_SCORE
 from pocketbert.pipeline.phone.facts import card_facts, read_benchmark, read_search, report_data, teacher_score
 from pocketbert.pipeline.phone.report_facts import FACTS_FILE, write_facts
+from pocketbert.pipeline.phone.tokenizers.asking import java_gates
 from pocketbert.pipeline.phone.tokenizers.sources import pack_sources
 from pocketbert.runtime.engines import open_file
 
@@ -186,8 +187,11 @@ def packed_gates(folder: Path, artefacts: Artefacts) -> list[Gate]:
     subject = open_subject(
         folder, artefacts, artefacts.default_model(), checked_config(folder, artefacts), read_simulated(folder)
     )
-    tokenizer = TextTokenizer(folder, artefacts.processing.max_length)
-    return library_gates(read_library(folder), tokenizer, artefacts.head(), [subject])
+    tokenizer, library = TextTokenizer(folder, artefacts.processing.max_length), read_library(folder)
+    return [
+        *library_gates(library, tokenizer, artefacts.head(), [subject]),
+        *java_gates(folder, artefacts, library),
+    ]
 
 
 def _with_files(

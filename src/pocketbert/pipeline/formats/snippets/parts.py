@@ -141,3 +141,9 @@ def quote_for_java(text: str) -> str:
 def quote_for_kotlin(text: str) -> str:
     """Return a text as a Kotlin string literal in ASCII, in which no dollar sign begins a template."""
     return quote_for_java(text).replace("$", "\\$")
+
+
+def quote_for_swift(text: str) -> str:
+    """Return a text as a Swift string literal."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in escaped) + '"'

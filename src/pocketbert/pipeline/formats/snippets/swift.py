@@ -19,6 +19,7 @@ from pocketbert.pipeline.formats.snippets.parts import (
     least_probability,
     lengths,
     per_token,
+    quote_for_swift,
     row_of,
     takes_prompts,
     width,
@@ -49,7 +50,7 @@ def _tokenizer(artefacts: Artefacts, longest: int, integers: str, gives: str) ->
         return table, "", ""
     end, before, more = (", keepsEnd: true" if keeps_end(artefacts) else ""), "", ""
     if takes_prompts(artefacts):
-        before, more = "prompt + ", f", prompt: String = {_literal(default_prompt(artefacts))}"
+        before, more = "prompt + ", f", prompt: String = {quote_for_swift(default_prompt(artefacts))}"
     if asks_questions(artefacts):
         parameters, call = "question: String, context: String", "windows(question: question, context: context, "
         call += f"maxLength: {longest}, stride: {artefacts.processing.stride})[0]   // a long context has more windows"
@@ -79,17 +80,11 @@ def _prompts(artefacts: Artefacts) -> str:
     p = artefacts.processing
     if not takes_prompts(artefacts):
         return ""
-    default = "no prompt" if p.default_prompt is None else _literal(p.default_prompt)
-    named = ", ".join(f"{_literal(name)}: {_literal(text)}" for name, text in p.prompts.items())
+    default = "no prompt" if p.default_prompt is None else quote_for_swift(p.default_prompt)
+    named = ", ".join(f"{quote_for_swift(name)}: {quote_for_swift(text)}" for name, text in p.prompts.items())
     return f"""    /// To be put in front of a text before it is tokenized, of a pair in front of the first; by default {default}.
     static let prompts: [String: String] = [{named}]
 """
-
-
-def _literal(text: str) -> str:
-    """A text as Swift writes it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in escaped) + '"'
 
 
 def coreml(artefacts: Artefacts, record: ModelRecord) -> str:

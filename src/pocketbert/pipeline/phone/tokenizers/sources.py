@@ -12,7 +12,7 @@ from string import Template
 from pocketbert.core.artefacts import Kind, Processing
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.predict.tokenizer_file import MAX_MIB
-from pocketbert.pipeline.formats.snippets.parts import quote_for_java
+from pocketbert.pipeline.formats.snippets.parts import quote_for_java, quote_for_swift
 from pocketbert.pipeline.phone.tokenizers.reader import JAVA, SWIFT, Reader
 
 PACKAGE = "pocketbert.pipeline.phone.tokenizers"
@@ -45,7 +45,14 @@ class Sources:
         """The page with an artefact folder's own values."""
         text = (files(PACKAGE) / self.page).read_text(encoding="utf-8")
         left = str(processing.padding_side == "left").lower()
-        values = {"max_length": processing.max_length, "pad_id": pad_id, "left": left}
+        default = "" if processing.default_prompt is None else processing.prompts[processing.default_prompt]
+        values = {
+            "max_length": processing.max_length,
+            "pad_id": pad_id,
+            "left": left,
+            "keeps_end": str(processing.truncation_side == "left").lower(),
+            "swift_prompt": quote_for_swift(default),
+        }
         return Template(text).substitute(values | _prompts_in_java(processing))
 
 
