@@ -15,12 +15,16 @@ import pytest
 import pocketbert
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.library_rows import LibraryAnswers, read_library
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.file import recipe_of
 from pocketbert.pipeline.export_recipe import export_recipe
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.learn.data import load_data
 from pocketbert.pipeline.make import library
 from pocketbert.pipeline.options import ExportOptions
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.tokenizers import asking
+from pocketbert.pipeline.teacher import open_teacher
 from support.defects import relist
 from support.folders import once
 from support.published import PROMPTS, edit_json, write_checkpoint, write_cross_encoder, write_sentence_model
@@ -264,3 +268,47 @@ def test_own_formula_is_that_of_sentence_transformers(
         assert (row.ids, row.type_ids) == (other.ids, other.type_ids)
         if row.values:
             np.testing.assert_allclose(row.values, other.values, rtol=1e-4, atol=1e-5)
+
+
+def test_predict_takes_the_prompt_that_is_named(exported: Callable[[str], Path], cli: Cli) -> None:
+    folder = exported("encoder")
+    model = pocketbert.load(folder)
+    assert model.prompts == PROMPTS
+
+    def vector(*options: str) -> list[float]:
+        result = cli("predict", "-m", folder, "--json", *options, "good music")
+        assert result.exit_code == 0, result.output
+        return list(json.loads(result.stdout)["embedding"])
+
+    by_name = {name: vector("--prompt", name) for name in (*PROMPTS, "")}
+    assert vector() == by_name["query"] != by_name["passage"]
+    assert by_name[""] == by_name["document"]
+    [answer] = model.predict(["good music"], prompt="passage")
+    np.testing.assert_allclose(answer.fields()["embedding"], by_name["passage"], atol=1e-6)
+    refused = cli("predict", "-m", folder, "--prompt", "pasage", "good music")
+    assert refused.exit_code == 2
+    assert "'pasage' is no prompt; the model's prompts: did you mean 'passage'?" in refused.stderr
+
+
+@pytest.mark.parametrize(("task", "prompted"), [("feature-extraction", True), ("text-classification", False)])
+def test_rows_to_train_on_get_the_prompt_of_their_task_only(tmp_path: Path, task: str, prompted: bool) -> None:
+    model = write_sentence_model(tmp_path / "model", PROMPTS, "query")
+    labels = {"feature-extraction": (1.0, 2.0), "text-classification": ("no", "yes")}[task]
+    for name, of in (("train", "good music"), ("eval", "a bad film")):
+        rows = [{"text": f"{of} {i}", "label": labels[i % 2]} for i in range(20)]
+        kept = rows if task == "text-classification" else [{"text": row["text"]} for row in rows]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in kept))
+    finetune = {"finetune": {"epochs": 1}} if task == "text-classification" else {}
+    content = {
+        "schema": 1,
+        "name": "prompts",
+        "task": task,
+        "teacher": {"model": str(model), **finetune},
+        "data": {name: {"path": str(tmp_path / f"{name}.jsonl")} for name in ("train", "eval")},
+    }
+    recipe = recipe_of(content, "test")
+    data = load_data(recipe, open_teacher(recipe))
+    tokenizer = TextTokenizer(model, 40).with_prompt("")
+    text = data.splits["eval"].examples[0].text
+    wanted = tokenizer.encode([PROMPTS["query"] + text if prompted else text])[0]
+    assert data.splits["eval"].encoded[0].ids.tolist() == wanted.ids.tolist()
