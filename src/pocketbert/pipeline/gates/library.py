@@ -33,7 +33,7 @@ _EMULATED_ROWS = 8
 
 
 def library_gates(
-    library: LibraryAnswers | None, tokenizer: TextTokenizer, head: Head, subjects: Sequence[Subject]
+    library: LibraryAnswers | None, tokenizer: TextTokenizer, head: Head, labels: int, subjects: Sequence[Subject]
 ) -> list[Gate]:
     """Compare a folder's token ids, and the answers of its files, with those that the checkpoint's library gave.
 
@@ -41,6 +41,7 @@ def library_gates(
         library: What the library gave; None of a folder that was made before it was recorded.
         tokenizer: The folder's, with its prompts, cutting at its longest input.
         head: Makes answers of outputs, as the folder's list says.
+        labels: How many labels it names.
         subjects: The folder's files.
 
     Returns:
@@ -51,7 +52,10 @@ def library_gates(
         detail = f"not compared with the checkpoint's library: {why}"
         return [Gate(name=TEXT_GATE, file="tokenizer.json", passed=True, skipped=True, detail=detail)]
     segments = any(SEGMENTS in subject.predictor.inputs for subject in subjects)
-    return [_text_gate(library, tokenizer, segments), *(_answer_gate(library, head, subject) for subject in subjects)]
+    return [
+        _text_gate(library, tokenizer, segments),
+        *(_answer_gate(library, head, labels, subject) for subject in subjects),
+    ]
 
 
 def _text_gate(library: LibraryAnswers, tokenizer: TextTokenizer, segments: bool) -> Gate:
@@ -87,7 +91,7 @@ def _difference(row: LibraryRow, tokenizer: TextTokenizer, segments: bool) -> st
     )
 
 
-def _answer_gate(library: LibraryAnswers, head: Head, subject: Subject) -> Gate:
+def _answer_gate(library: LibraryAnswers, head: Head, labels: int, subject: Subject) -> Gate:
     """Whether a file answers texts as the library does, in padded batches."""
     longest = subject.tokenizer.max_length
     rows = [row for row in library.rows if row.values and len(row.ids) <= longest]
@@ -98,7 +102,7 @@ def _answer_gate(library: LibraryAnswers, head: Head, subject: Subject) -> Gate:
     ours, theirs = [], []
     for name in dict.fromkeys(row.prompt for row in rows):
         asked = [row for row in rows if row.prompt == name]
-        for row, values in zip(asked, _answered(subject, head, asked, name), strict=True):
+        for row, values in zip(asked, _answered(subject, head, labels, asked, name), strict=True):
             if values is None:
                 detail = f"{row.called}: its labels are not those of {library.library}."
                 return Gate(name=ANSWER_GATE, file=subject.name, passed=False, detail=detail)
@@ -137,7 +141,7 @@ def _spread(values: Sequence[NDArray[np.float64]]) -> float:
 
 
 def _answered(
-    subject: Subject, head: Head, rows: Sequence[LibraryRow], prompt: str | None
+    subject: Subject, head: Head, labels: int, rows: Sequence[LibraryRow], prompt: str | None
 ) -> list[NDArray[np.float64] | None]:
     """What a file answers to texts with one prompt: the values that the library's rows name, None where one names others."""
     tokenizer = subject.tokenizer.with_prompt(prompt if prompt in subject.tokenizer.prompts.named else None)
@@ -145,6 +149,8 @@ def _answered(
     prepared = head.prepare(texts, tokenizer, "texts", labelled=False)
     inside = PROBABILITIES in subject.predictor.outputs
     outputs = run_rows(subject.predictor, tokenizer, prepared.encoded, head.task, _PADDED)
+    if head.task.names_labels and outputs[0].shape[-1] != labels:
+        return [None] * len(rows)
     if head.task.name in (TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK, TaskName.QUESTION_ANSWERING):
         owned = [[outputs[i] for i in own] for own in prepared.rows_of()]
         return [_token_values(head.task, subject.labels, row, own) for row, own in zip(rows, owned, strict=True)]

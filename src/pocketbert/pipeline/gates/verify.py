@@ -143,7 +143,8 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     if evidence.teacher is not None:
         gates.append(chance_gate("teacher", evidence.teacher, "eval"))
     if evidence.head is not None:
-        gates += library_gates(evidence.library, evidence.tokenizer, evidence.head, subjects)
+        labels = len(evidence.labels or ())
+        gates += library_gates(evidence.library, evidence.tokenizer, evidence.head, labels, subjects)
     scores: dict[str, dict[str, Score]] = {}
     right, sure = {}, dict[str, Confidence]()
     loaded = evidence.torch.model if evidence.torch is not None else None

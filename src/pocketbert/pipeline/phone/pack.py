@@ -189,7 +189,7 @@ def packed_gates(folder: Path, artefacts: Artefacts) -> list[Gate]:
     )
     tokenizer, library = TextTokenizer(folder, artefacts.processing.max_length), read_library(folder)
     return [
-        *library_gates(library, tokenizer, artefacts.head(), [subject]),
+        *library_gates(library, tokenizer, artefacts.head(), len(artefacts.labels), [subject]),
         *java_gates(folder, artefacts, library),
     ]
 
