@@ -243,9 +243,9 @@ def test_pairs_limits_and_windows(name: str, kind: Kind, opened: Callable[[str],
         if "stride" in row:
             made = tokenizer.windows__question__context__maxLength__stride(*given, most, row["stride"])
         elif len(given) == 2:
-            made = [tokenizer.encode__second__maxLength(*given, most)]
+            made = [tokenizer.encode__second__maxLength__keepsEnd(*given, most, row.get("left", False))]
         else:
-            made = [tokenizer.encode__maxLength(*given, most)]
+            made = [tokenizer.encode__maxLength__keepsEnd(*given, most, row.get("left", False))]
         got = [[e.ids, e.typeIds, e.starts, e.ends, e.words, e.parts, e.truncated] for e in made]
         assert got == row["encodings"], (given, most)
 

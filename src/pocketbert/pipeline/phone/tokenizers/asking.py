@@ -52,7 +52,7 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
     prompts = Prompts(processing.prompts, processing.default_prompt)
     rows = [row for row in library.rows if row.prompt is None or row.prompt in prompts.named]
     made = _ask(classes, folder / "tokenizer.json", processing.max_length, processing.truncation_side, rows, prompts)
-    segments = any(t.name == "token_type_ids" for r in artefacts.models() if r.signature for t in r.signature.inputs)
+    segments = any(t.name == "token_type_ids" for r in artefacts.models() if r.plain and r.signature for t in r.signature.inputs)
     wrong = [
         row.called
         for row, (ids, types) in zip(rows, made, strict=True)
