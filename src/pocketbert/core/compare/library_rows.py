@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -11,6 +12,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.encoded import Text
 
 FILE_NAME = "library.json"
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 _MAX_MIB = 32
 _MOST_ROWS = 4096
 
@@ -32,8 +34,8 @@ class LibraryRow(BaseModel):
 
     text: str | tuple[str, str]
     prompt: str | None = None
-    ids: list[int]
-    type_ids: list[int]
+    ids: list[TokenId]
+    type_ids: list[TokenId]
     names: list[str] = []
     values: list[float] = []
 

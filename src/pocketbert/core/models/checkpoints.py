@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,11 @@ from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families import ATTENTION_KEY, FORM_KEY, TEXT_ONLY, Family
 from pocketbert.core.families.code import checkpoint_code
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.models.folder import FAMILY_KEY, SIGMOID_CLASS, ModelFolder
+from pocketbert.core.models.folder import FAMILY_KEY, IDENTITY_CLASS, SIGMOID_CLASS, ModelFolder
 from pocketbert.core.models.tokenizer import check_tokenizer
 from pocketbert.core.models.tokenizer_folder import save_tokenizer
 from pocketbert.core.models.weights import HARMLESS, first_sentence, fitting, read_state, tied_names
-from pocketbert.core.predict.sentence_settings import SETTINGS_FILE
+from pocketbert.core.predict.sentence_settings import SETTINGS_FILE, is_cross_encoder, read_settings
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Attention
 
@@ -307,7 +306,10 @@ def save_model(
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
     save_tokenizer(source.tokenizer_folder, max_length, destination, source.family)
     if source.used_for in (None, source.task) and (source.path / SETTINGS_FILE).is_file():
-        shutil.copyfile(source.path / SETTINGS_FILE, destination / SETTINGS_FILE)
+        settings = read_settings(source.path)
+        if is_cross_encoder(source.path):  # a new head may answer otherwise than the published one
+            settings["activation_fn"] = SIGMOID_CLASS if score is ScoreFunction.SIGMOID else IDENTITY_CLASS
+        write_json(destination / SETTINGS_FILE, settings)
     check_tokenizer(destination, config, source.family)
 
 

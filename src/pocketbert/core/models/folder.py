@@ -47,7 +47,7 @@ _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model.bin"
 
 _ACTIVATIONS = {"Sigmoid": ScoreFunction.SIGMOID, "Identity": ScoreFunction.NONE}
 """Ends of the names of torch's classes that a CrossEncoder with one output may have."""
-SIGMOID_CLASS = "torch.nn.modules.activation.Sigmoid"
+SIGMOID_CLASS, IDENTITY_CLASS = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 
 _DEMO_CARD = ModelCard("Apache-2.0", "sentence-transformers/all-MiniLM-L6-v2", ("en",))
 _GENERATOR = "LMHeadModel"
@@ -129,7 +129,8 @@ class ModelFolder:
         stated = stated or (own.get("activation_fn") if isinstance(own, dict) else None)
         stated = stated or self.config.get("sbert_ce_default_activation_function")
         if stated is None:
-            raw = self.config.get("problem_type") == task.problem_type
+            cross = is_cross_encoder(self.path) or isinstance(own, dict)
+            raw = not cross and self.config.get("problem_type") == task.problem_type
             return replace(task, score=ScoreFunction.NONE if raw else ScoreFunction.SIGMOID)
         name = str(stated).rpartition(".")[2]
         if name not in _ACTIVATIONS:
@@ -178,9 +179,10 @@ class ModelFolder:
 
     @property
     def tokenizer_digest(self) -> str:
-        """Digest of tokenizer.json, or of the files that it is made of."""
+        """Digest of tokenizer.json, or of the files that it is made of or changed by."""
         file = self.path / TOKENIZER
-        return sha256_file(file) if file.is_file() else sha256_json(self._small_files)
+        alone = file.is_file() and not self._is_changed(file)
+        return sha256_file(file) if alone else sha256_json(self._small_files)
 
     @cached_property
     def tokenizer_folder(self) -> Path:

@@ -108,7 +108,7 @@ def save_tokenizer(source: Path, max_length: int, destination: Path, family: Fam
     try:
         raw = file.read_text(encoding="utf-8") if file.is_file() else converted_tokenizer(source, code)
         plain = plain_tokenizer_json(apply_settings(raw, source)[0])
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
     write_atomic(destination / "tokenizer.json", plain)
     settings = {k: v for k, v in read_tokenizer_settings(source).items() if k not in _OF_ANOTHER_MACHINE}

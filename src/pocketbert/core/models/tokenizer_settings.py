@@ -94,7 +94,7 @@ def listed_tokens(folder: Path) -> dict[str, dict[str, Any]]:
     for number, flags in decoder.items() if isinstance(decoder, dict) else ():
         if number.isdecimal() and isinstance(flags, dict) and isinstance(flags.get("content"), str):
             out[flags["content"]] = _added(flags["content"], int(number), flags.get("special") is True) | flags
-    for text, number in numbered.items():
+    for text, number in ({} if out else numbered).items():  # the older file counts where the newer key is not there
         if isinstance(number, int) and text not in out:
             out[text] = _added(text, number, text in named)
     return out

@@ -133,7 +133,7 @@ def _checked(named: Any, default: Any, where: Path) -> Prompts:
     ):
         what = f"prompts is no table of at most {_MOST:,} texts by name, each of at most {_LONGEST:,} characters."
         raise InputError(Problem(str(where), what, 'Write them as {"query": "query: "}.'))
-    if default is not None and default not in texts:
+    if default is not None and (not isinstance(default, str) or default not in texts):
         known = ", ".join(texts) or "none"
         raise InputError(Problem(str(where), f"the default prompt {default!r:.60} is not among the prompts: {known}."))
     return Prompts(texts, default)

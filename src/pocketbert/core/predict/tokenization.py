@@ -211,29 +211,31 @@ class TextTokenizer:
         """
         special = self.special_count
         out: list[list[Encoded]] = []
-        for pair in pairs:
-            question, context = pair
-            with library_errors(str(self._file), "cannot encode"):
-                taken = len(self._tokenizer.encode(question, add_special_tokens=False).ids) + special
-            room = self.max_length - taken
-            if room < 1:
-                raise InputError(
-                    Problem(
-                        "question",
-                        f"{question[:60]!r} has {taken} tokens with the special ones, the model takes "
-                        f"{self.max_length}: no room for the context.",
-                        "Shorten it, or raise max_length.",
+        try:
+            for pair in pairs:
+                question, context = pair
+                with library_errors(str(self._file), "cannot encode"):
+                    taken = len(self._tokenizer.encode(question, add_special_tokens=False).ids) + special
+                room = self.max_length - taken
+                if room < 1:
+                    raise InputError(
+                        Problem(
+                            "question",
+                            f"{question[:60]!r} has {taken} tokens with the special ones, the model takes "
+                            f"{self.max_length}: no room for the context.",
+                            "Shorten it, or raise max_length.",
+                        )
                     )
-                )
-            self._tokenizer.enable_truncation(self.max_length, stride=min(stride, room - 1), strategy="only_second")
-            with library_errors(str(self._file), "cannot encode"):
-                first = self._tokenizer.encode(question, context)
-            rows = [_placed(e, False) for e in (first, *first.overflowing)]
-            if (reader := self.reader) is not None:
-                text = reader.noted(pair)
-                rows = [self._extended(reader, text, row, f"text {len(out) + 1}") for row in rows]
-            out.append(rows)
-        self._cut_at(self.max_length)
+                self._tokenizer.enable_truncation(self.max_length, stride=min(stride, room - 1), strategy="only_second")
+                with library_errors(str(self._file), "cannot encode"):
+                    first = self._tokenizer.encode(question, context)
+                rows = [_placed(e, False) for e in (first, *first.overflowing)]
+                if (reader := self.reader) is not None:
+                    text = reader.noted(pair)
+                    rows = [self._extended(reader, text, row, f"text {len(out) + 1}") for row in rows]
+                out.append(rows)
+        finally:
+            self._cut_at(self.max_length)
         return out
 
     def encode(self, texts: Sequence[Text], places: bool = False) -> list[Encoded]:

@@ -184,6 +184,8 @@ def _token_values(
     scores, out = probabilities(matrix, ScoreFunction.SOFTMAX), list[float]()
     for name in row.names:
         place, _, what = name.partition(":")
+        if not place.isdecimal() or (task.name is TaskName.FILL_MASK and not what.isdecimal()):
+            return None
         column = int(what) if task.name is TaskName.FILL_MASK else labels.index(what) if what in labels else -1
         if not 0 <= column < scores.shape[1] or int(place) >= len(scores):
             return None

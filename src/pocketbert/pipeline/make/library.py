@@ -169,7 +169,10 @@ def _answers(asked: _Asked, module: Any, changed: bool) -> LibraryAnswers:
     except Exception as error:  # many kinds: of classes, of settings, of converters
         return LibraryAnswers(missing=f"transformers does not open the tokenizer: {_first_line(error)}")
     opened = _module(asked)
-    return _by_transformers(asked, tokenizer, module if opened is None else opened, opened is not None)
+    try:
+        return _by_transformers(asked, tokenizer, module if opened is None else opened, opened is not None)
+    except Exception as error:  # a pipeline that does not take the checkpoint
+        return LibraryAnswers(missing=f"transformers does not answer: {_first_line(error)}")
 
 
 def _questions(model: RunModel, source: ModelFolder) -> list[_Question]:
@@ -193,10 +196,13 @@ def _questions(model: RunModel, source: ModelFolder) -> list[_Question]:
         single = [*single[:-1], "Behind the mask are many words."]
     # an empty second text is a pair to some calls of transformers and none to others: it is not asked
     texts: list[Text] = [task_text(task, text, tokenizer) for text in single]
-    texts += [f"{texts[-1]} {long}"] if task.name is TaskName.FILL_MASK else []
+    if task.name is TaskName.FILL_MASK:
+        texts.append(f"{long} {texts[-1]}" if tokenizer.keeps_end else f"{texts[-1]} {long}")
     if takes_both(task):
         texts += [*pairs, *zip(ODD_TEXTS[2:8], reversed(ODD_TEXTS[2:]), strict=False)]
-    named = [(text, name) for name in tokenizer.prompts.named for text in (*SENTENCES[:2], ODD_TEXTS[3], "")]
+    named = [
+        (text, name) for name in [*tokenizer.prompts.named][:_GUESSES] for text in (*SENTENCES[:2], ODD_TEXTS[3], "")
+    ]
     return [*((text, None) for text in texts), *named]
 
 
@@ -213,7 +219,7 @@ def _by_sentence_transformers(asked: _Asked) -> LibraryAnswers:
             "rows": questions,
         }
         quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
-        command = [sys.executable, "-m", "pocketbert.pipeline.make.sentence_process", str(output)]
+        command = [sys.executable, "-P", "-m", "pocketbert.pipeline.make.sentence_process", str(output)]
         done = subprocess.run(
             command, input=json.dumps(content), capture_output=True, text=True, env={**os.environ, **quiet}, check=False
         )

@@ -52,7 +52,11 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
     prompts = Prompts(processing.prompts, processing.default_prompt)
     rows = [row for row in library.rows if row.prompt is None or row.prompt in prompts.named]
     made = _ask(classes, folder / "tokenizer.json", processing.max_length, processing.truncation_side, rows, prompts)
-    segments = any(t.name == "token_type_ids" for r in artefacts.models() if r.plain and r.signature for t in r.signature.inputs)
+    if made is None:
+        return []
+    segments = any(
+        t.name == "token_type_ids" for r in artefacts.models() if r.plain and r.signature for t in r.signature.inputs
+    )
     wrong = [
         row.called
         for row, (ids, types) in zip(rows, made, strict=True)
@@ -102,8 +106,8 @@ def _ask(
     side: str,
     rows: Sequence[LibraryRow],
     prompts: Prompts,
-) -> list[tuple[list[int], list[int]]]:
-    """Tokenize texts, each behind its prompt, in one Java process; nothing for each text where that fails."""
+) -> list[tuple[list[int], list[int]]] | None:
+    """Tokenize texts, each behind its prompt, in one Java process; None where Java does not start."""
     root = Path(classes.name)
     path = os.pathsep.join(map(str, (root / "classes", root / "gson.jar", root / "android/resources")))
     texts = [prompts.put_before([row.input], row.prompt)[0] for row in rows]
@@ -111,5 +115,7 @@ def _ask(
     lines = [" ".join(base64.b64encode(part.encode()).decode() for part in given) for given in parts]
     command = ["java", "-cp", path, _MAIN, str(tokenizer), str(length), side]
     done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
+    if "AskTokenizer" not in done.stderr and done.returncode:
+        return None
     found = [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
     return [(ids, types) for ids, types in found] if len(found) == len(rows) else [([], [])] * len(rows)
