@@ -19,7 +19,7 @@ from pocketbert.core.heads.settings import Share
 from pocketbert.core.predict.confidence import Confidence
 from pocketbert.core.predict.pooling import PoolingKind
 from pocketbert.core.predict.score import Score
-from pocketbert.core.predict.sentence_settings import Similarity
+from pocketbert.core.predict.sentence_settings import Prompts, Similarity
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme, Status
 
@@ -270,6 +270,11 @@ class Processing(_Record):
     normalize: bool | None = None
     answer_length: Length | None = None
     null_answers: bool | None = None
+
+    @property
+    def named_prompts(self) -> Prompts:
+        """The prompts, as the tokenizer puts them in front of texts."""
+        return Prompts(self.prompts, self.default_prompt)
 
     def settings(self) -> AnswerSettings:
         """How outputs become answers, as the heads want it."""

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.encoded import Text
 
 FILE_NAME = "library.json"
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -38,11 +37,6 @@ class LibraryRow(BaseModel):
     type_ids: list[TokenId]
     names: list[str] = []
     values: list[float] = []
-
-    @property
-    def input(self) -> Text:
-        """What the tokenizer takes."""
-        return self.text
 
     @property
     def called(self) -> str:

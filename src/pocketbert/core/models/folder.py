@@ -181,7 +181,7 @@ class ModelFolder:
     def tokenizer_digest(self) -> str:
         """Digest of tokenizer.json, or of the files that it is made of or changed by."""
         file = self.path / TOKENIZER
-        alone = file.is_file() and not self._is_changed(file)
+        alone = file.is_file() and not self._tokenizer_changes
         return sha256_file(file) if alone else sha256_json(self._small_files)
 
     @cached_property
@@ -194,19 +194,19 @@ class ModelFolder:
             InputError: If there is nothing to convert, or it cannot be converted.
             MissingBackendError: If a library that reads it is not installed.
         """
-        file = self.path / TOKENIZER
         prompts = not prompts_of(self.path).named or self.used_for in (None, self.task)
-        if prompts and os.path.lexists(file) and not self._is_changed(file):
+        if prompts and os.path.lexists(self.path / TOKENIZER) and not self._tokenizer_changes:
             return self.path
         from pocketbert.core.models.tokenizer_folder import converted_folder
 
         digest = sha256_json(self._small_files)
         return converted_folder(self.path, digest, self.tokenizer_length, self.config, self.family, prompts)
 
-    def _is_changed(self, file: Path) -> bool:
+    @cached_property
+    def _tokenizer_changes(self) -> bool:
         """Whether other files of the folder change its tokenizer.json; of one that cannot be read, whoever opens it says so."""
         try:
-            raw = read_regular(file, MAX_TOKENIZER_MIB << 20).decode()
+            raw = read_regular(self.path / TOKENIZER, MAX_TOKENIZER_MIB << 20).decode()
             return bool(apply_settings(raw, self.path)[1])
         except (InputError, ValueError, TypeError, KeyError, RecursionError):
             return False
@@ -230,9 +230,8 @@ class ModelFolder:
         sentence = self.path / SENTENCE_FILE
         content = read_json(sentence) if sentence.is_file() and self.used_for in (None, self.task) else {}
         most = content.get("max_seq_length") if isinstance(content, dict) else None
-        return (
-            most if isinstance(most, int) and 4 <= most <= 1 << 20 else length
-        )  # the other one is read by nobody then
+        # sentence-transformers does not read the other one then
+        return most if isinstance(most, int) and 4 <= most <= 1 << 20 else length
 
 
 def open_model_folder(

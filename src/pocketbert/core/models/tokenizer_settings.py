@@ -47,9 +47,9 @@ def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
 def apply_settings(raw: str, folder: Path) -> tuple[str, list[str]]:
     """Return the content of a tokenizer.json with what the settings of its folder change, and the changes in words.
 
-    Four things are read: tokens that are listed as added and that tokenizer.json lacks are added; BERT's classes take lower case, accents and Chinese characters from tokenizer_config.json;
-    `do_lower_case` in sentence_bert_config.json lowers the text first; and where `model_input_names` is there without
-    token_type_ids, all segment ids are 0.
+    Four things are read. Tokens that are listed as added and that tokenizer.json lacks are added. BERT's classes take lower
+    case, accents and Chinese characters from tokenizer_config.json. `do_lower_case` in sentence_bert_config.json lowers the
+    text first. Where `model_input_names` is there without token_type_ids, all segment ids are 0.
 
     Args:
         raw: Content of tokenizer.json.
@@ -94,10 +94,9 @@ def listed_tokens(folder: Path) -> dict[str, dict[str, Any]]:
     for number, flags in decoder.items() if isinstance(decoder, dict) else ():
         if number.isdecimal() and isinstance(flags, dict) and isinstance(flags.get("content"), str):
             out[flags["content"]] = _added(flags["content"], int(number), flags.get("special") is True) | flags
-    for text, number in ({} if out else numbered).items():  # the older file counts where the newer key is not there
-        if isinstance(number, int) and text not in out:
-            out[text] = _added(text, number, text in named)
-    return out
+    if out:
+        return out  # the older file counts where the newer key is not there
+    return {t: _added(t, number, t in named) for t, number in numbered.items() if isinstance(number, int)}
 
 
 def _added(text: str, number: int, special: bool) -> dict[str, Any]:

@@ -106,18 +106,24 @@ def is_cross_encoder(folder: Path) -> bool:
     return read_settings(folder).get("model_type") == "CrossEncoder"
 
 
+def read_listed_processing(folder: Path) -> dict[str, Any] | None:
+    """Read the entry `processing` of an artefact folder's list; None of a folder without a list."""
+    listed = folder / "artifacts.json"
+    if not listed.is_file():
+        return None
+    content = read_json(listed)
+    processing = content.get("processing") if isinstance(content, dict) else None
+    return processing if isinstance(processing, dict) else {}
+
+
 def prompts_of(folder: Path) -> Prompts:
     """Read the prompts of a model folder, of an artefact folder from its own list.
 
     Raises:
         InputError: If they are no texts by name, or the default one is not among them.
     """
-    listed = folder / "artifacts.json"
-    if listed.is_file():
-        content = read_json(listed)
-        processing = content.get("processing") if isinstance(content, dict) else None
-        found = processing if isinstance(processing, dict) else {}
-        return _checked(found.get("prompts"), found.get("default_prompt"), listed)
+    if (listed := read_listed_processing(folder)) is not None:
+        return _checked(listed.get("prompts"), listed.get("default_prompt"), folder / "artifacts.json")
     settings = read_settings(folder)
     return _checked(settings.get("prompts"), settings.get("default_prompt_name"), folder / SETTINGS_FILE)
 

@@ -22,7 +22,7 @@ from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.families.config import read_config
 from pocketbert.core.predict.column_reader import ColumnReader, reader_of
 from pocketbert.core.predict.encoded import Encoded, Places, Text, cut, tail_of
-from pocketbert.core.predict.sentence_settings import prompts_of
+from pocketbert.core.predict.sentence_settings import prompts_of, read_listed_processing
 from pocketbert.core.predict.tokenizer_file import MAX_MIB, library_errors, open_tokenizer
 
 __all__ = [
@@ -406,7 +406,7 @@ def pad_id_of(folder: Path) -> int:
 def padding_side_of(folder: Path) -> str:
     """Tell where a folder's model is padded. An artefact folder's own list comes first: it needs no row in the family table."""
     config = folder / CONFIG_FILE
-    if (processing := _listed_processing(folder)) is not None:
+    if (processing := read_listed_processing(folder)) is not None:
         return str(processing.get("padding_side", _SIDES[0]))
     model_type = read_config(config).get("model_type") if config.is_file() else None
     return _SIDES[0] if model_type is None else family_of(str(model_type), str(config)).padding_side
@@ -418,7 +418,7 @@ def truncation_side_of(folder: Path) -> str:
     Raises:
         InputError: If it is neither ``right`` nor ``left``.
     """
-    where, stated = folder / "artifacts.json", _listed_processing(folder)
+    where, stated = folder / "artifacts.json", read_listed_processing(folder)
     if stated is None:
         where = folder / "tokenizer_config.json"
         content = read_json(where, MAX_MIB) if where.is_file() else {}
@@ -427,16 +427,6 @@ def truncation_side_of(folder: Path) -> str:
     if side not in _SIDES:
         raise InputError(Problem(str(where), f"truncation_side is {side!r:.40}; allowed: {' or '.join(_SIDES)}."))
     return str(side)
-
-
-def _listed_processing(folder: Path) -> dict[str, Any] | None:
-    """Read how an artefact folder's texts are processed; None of a folder that is none."""
-    listed = folder / "artifacts.json"
-    if not listed.is_file():
-        return None
-    content = read_json(listed)
-    processing = content.get("processing") if isinstance(content, dict) else None
-    return processing if isinstance(processing, dict) else {}
 
 
 def plain_tokenizer_json(raw: str) -> str:

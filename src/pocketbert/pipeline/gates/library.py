@@ -78,26 +78,24 @@ def _difference(row: LibraryRow, tokenizer: TextTokenizer, segments: bool) -> st
     """Say where the inputs of a text differ from the library's; empty where they do not."""
     if row.prompt is not None and row.prompt not in tokenizer.prompts.named:
         return f"there is no prompt '{row.prompt}'"
-    [made] = tokenizer.with_prompt(row.prompt).encode([row.input])
+    [made] = tokenizer.with_prompt(row.prompt).encode([row.text])
     ids, types = made.ids.tolist(), made.type_ids.tolist()
     if ids != row.ids:
         if len(ids) != len(row.ids):
             return f"{len(ids)} tokens instead of {len(row.ids)}"
         at = next(i for i, (a, b) in enumerate(zip(ids, row.ids, strict=True)) if a != b)
         return f"token {at + 1} is {tokenizer.token(ids[at])!r} instead of {tokenizer.token(row.ids[at])!r}"
-    return (
-        ""
-        if types == row.type_ids or not segments
-        else f"segments {sorted(set(types))} instead of {sorted(set(row.type_ids))}"
-    )
+    if types != row.type_ids and segments:
+        return f"segments {sorted(set(types))} instead of {sorted(set(row.type_ids))}"
+    return ""
 
 
 def _answer_gate(library: LibraryAnswers, head: Head, labels: int, subject: Subject) -> Gate:
-    """Whether a file answers texts as the library does, in padded batches."""
+    """Ask a file the library's texts, in padded batches; return whether its answers are the library's."""
     longest = subject.tokenizer.max_length
     rows = [row for row in library.rows if row.values and len(row.ids) <= longest]
     if head.task.name is TaskName.QUESTION_ANSWERING:  # a pair that is too long is read in windows, which no row has
-        rows = [row for row in rows if not subject.tokenizer.encode([row.input])[0].truncated]
+        rows = [row for row in rows if not subject.tokenizer.encode([row.text])[0].truncated]
     if subject.predictor.engine == REFERENCE:
         rows = rows[:: max(1, len(rows) // _EMULATED_ROWS)][:_EMULATED_ROWS]
     ours, theirs = [], []
@@ -146,7 +144,7 @@ def _answered(
 ) -> list[NDArray[np.float64] | None]:
     """What a file answers to texts with one prompt: the values that the library's rows name, None where one names others."""
     tokenizer = subject.tokenizer.with_prompt(prompt if prompt in subject.tokenizer.prompts.named else None)
-    texts = [unlabelled(row.input, i) for i, row in enumerate(rows, 1)]
+    texts = [unlabelled(row.text, i) for i, row in enumerate(rows, 1)]
     prepared = head.prepare(texts, tokenizer, "texts", labelled=False)
     inside = PROBABILITIES in subject.predictor.outputs
     outputs = run_rows(subject.predictor, tokenizer, prepared.encoded, head.task, _PADDED)

@@ -17,7 +17,6 @@ from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.confidence import tempered
 from pocketbert.core.predict.score import probabilities
-from pocketbert.core.predict.sentence_settings import Prompts
 from pocketbert.core.tasks import TASKS, Level, ScoreFunction, TaskName
 from pocketbert.core.types import Client
 
@@ -86,8 +85,7 @@ def write_selftest(folder: Path, artefacts: Artefacts) -> None:
         artefacts: Its list; answers of its model files are written.
     """
     golden, tokens = read_golden(folder / GOLDEN_FILE), read_golden_tokens(folder / TOKENS_FILE_NAME, 1)
-    processing = artefacts.processing
-    prompts = Prompts(processing.prompts, processing.default_prompt)
+    prompts = artefacts.processing.named_prompts
     by_text = {_key(t.input): t for t in tokens}
     read = zip(golden, prompts.put_before([row.input for row in golden]), strict=True)
     ids = {_key(row.input): by_text[_key(text)] for row, text in read if _key(text) in by_text}

@@ -118,8 +118,7 @@ def takes_prompts(artefacts: Artefacts) -> bool:
 
 def default_prompt(artefacts: Artefacts) -> str:
     """The text that the folder puts in front of a text where no prompt is named; empty where it puts none."""
-    p = artefacts.processing
-    return "" if p.default_prompt is None else p.prompts.get(p.default_prompt, "")
+    return artefacts.processing.named_prompts.text_of(None)
 
 
 def keeps_end(artefacts: Artefacts) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from pocketbert.core.artefacts import Artefacts
 from pocketbert.core.compare.library_rows import LibraryAnswers, LibraryRow
 from pocketbert.core.host.home import home_folder
+from pocketbert.core.models.tokenizer_settings import SEGMENTS
 from pocketbert.core.predict.sentence_settings import Prompts
 from pocketbert.pipeline.formats.gate import Gate
 from pocketbert.pipeline.gates.library import TEXT_GATE
@@ -49,13 +50,13 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
     if not same or (classes := _compiled()) is None:
         return []
     processing = artefacts.processing
-    prompts = Prompts(processing.prompts, processing.default_prompt)
+    prompts = processing.named_prompts
     rows = [row for row in library.rows if row.prompt is None or row.prompt in prompts.named]
     made = _ask(classes, folder / "tokenizer.json", processing.max_length, processing.truncation_side, rows, prompts)
     if made is None:
         return []
     segments = any(
-        t.name == "token_type_ids" for r in artefacts.models() if r.plain and r.signature for t in r.signature.inputs
+        t.name == SEGMENTS for r in artefacts.models() if r.plain and r.signature for t in r.signature.inputs
     )
     wrong = [
         row.called
@@ -110,7 +111,7 @@ def _ask(
     """Tokenize texts, each behind its prompt, in one Java process; None where Java does not start."""
     root = Path(classes.name)
     path = os.pathsep.join(map(str, (root / "classes", root / "gson.jar", root / "android/resources")))
-    texts = [prompts.put_before([row.input], row.prompt)[0] for row in rows]
+    texts = [prompts.put_before([row.text], row.prompt)[0] for row in rows]
     parts = [(text,) if isinstance(text, str) else text for text in texts]
     lines = [" ".join(base64.b64encode(part.encode()).decode() for part in given) for given in parts]
     command = ["java", "-cp", path, _MAIN, str(tokenizer), str(length), side]

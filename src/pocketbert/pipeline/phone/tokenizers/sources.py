@@ -45,13 +45,12 @@ class Sources:
         """The page with an artefact folder's own values."""
         text = (files(PACKAGE) / self.page).read_text(encoding="utf-8")
         left = str(processing.padding_side == "left").lower()
-        default = "" if processing.default_prompt is None else processing.prompts[processing.default_prompt]
         values = {
             "max_length": processing.max_length,
             "pad_id": pad_id,
             "left": left,
             "keeps_end": str(processing.truncation_side == "left").lower(),
-            "swift_prompt": quote_for_swift(default),
+            "swift_prompt": quote_for_swift(processing.named_prompts.text_of(None)),
         }
         return Template(text).substitute(values | _prompts_in_java(processing))
 
@@ -121,14 +120,13 @@ def _prompts_in_java(processing: Processing) -> dict[str, str]:
     out["limits"] = "keepingEnd" if processing.truncation_side == "left" else "of"
     if not processing.prompts:
         return out
-    default = "" if processing.default_prompt is None else processing.prompts[processing.default_prompt]
     each = ",\n".join(
         f"            Map.entry({quote_for_java(name)}, {quote_for_java(text)})"
         for name, text in processing.prompts.items()
     )
     return out | {
         "imports": "\nimport java.util.Map;",
-        "prompts": _PROMPTS.substitute(each=each, default=quote_for_java(default)),
+        "prompts": _PROMPTS.substitute(each=each, default=quote_for_java(processing.named_prompts.text_of(None))),
         "default_prompt": _BEHIND_DEFAULT_PROMPT,
         "parameter": ", String prompt",
         "prompt": "prompt + ",
