@@ -18,8 +18,7 @@ import numpy as np
 import psutil
 from pydantic import BaseModel
 
-from pocketbert.benchmarks.operators import profile
-from pocketbert.benchmarks.operators.times import OpTimes
+from pocketbert.benchmarks.operators import OpTimes, profile
 from pocketbert.benchmarks.records import ColdStart
 from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
 from pocketbert.core.types import Format, Runtime

@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.benchmarks.answers import Differences
-from pocketbert.benchmarks.compilation import Compilation, EmulatedAnswers
 from pocketbert.benchmarks.devices.protocol import Compiler
-from pocketbert.benchmarks.inputs import Feed, fixed_shapes, row_of_length
-from pocketbert.benchmarks.measurement import Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.inputs import Differences, Feed, fixed_shapes, row_of_length
+from pocketbert.benchmarks.measurement import BenchmarkOptions, Variant
+from pocketbert.benchmarks.records import Compilation, EmulatedAnswers
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.compare.golden import FILE_NAME, read_golden
+from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
 from pocketbert.core.data.examples import Example
 from pocketbert.core.devices import DeviceName, Figure
 from pocketbert.core.host.progress import Meter
-from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import Scheme
@@ -169,7 +167,7 @@ def _labelled_inputs(variant: Variant, labelled: EvalSet, length: int, seed: int
 
 def _inputs(variant: Variant, texts: Sequence[Text], length: int, seed: int) -> _Inputs:
     """Inputs of exactly `length` tokens: padded rows of real text, or joined texts where no row fits."""
-    golden = variant.tokenizer / FILE_NAME
+    golden = variant.tokenizer / GOLDEN_FILE
     recorded = [row.input for row in read_golden(golden)] if golden.is_file() else []
     tokenizer = TextTokenizer(variant.tokenizer, variant.max_length)
     out = []

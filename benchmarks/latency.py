@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from pocketbert.benchmarks import results, wording
-from pocketbert.benchmarks.answers import ANSWERED, compare_answers
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.compiling import Target, compile_for
 from pocketbert.benchmarks.devices.protocol import (
@@ -23,24 +22,82 @@ from pocketbert.benchmarks.devices.protocol import (
     Thermal,
 )
 from pocketbert.benchmarks.devices.table import compiler_of, connect, device, service_of
-from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
-from pocketbert.benchmarks.load import Load
-from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.inputs import ANSWERED, Feed, choose_texts, compare_answers, feeds
+from pocketbert.benchmarks.load import Cooling, Load
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, Profile, Sustained
-from pocketbert.benchmarks.timing.block import Block, Tick
-from pocketbert.benchmarks.timing.cell import Cell, sustain
-from pocketbert.benchmarks.timing.cooling import Cooling
-from pocketbert.benchmarks.timing.fresh import local_repeats, remote_repeats, run_fresh
-from pocketbert.benchmarks.timing.limits import check_sustained, lasting, limit_notes, without_idle
-from pocketbert.benchmarks.timing.steps import PostProcessing, post_processing_times, tokenizer_times
+from pocketbert.benchmarks.repeats import local_repeats, remote_repeats, run_fresh
+from pocketbert.benchmarks.text_steps import PostProcessing, post_processing_times, tokenizer_times
+from pocketbert.benchmarks.timing import Block, Cell, Tick, sustain
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import LOCAL, DeviceName, Figure, parse_measuring_device
 from pocketbert.core.errors import InputError, PocketBertError, Problem
 from pocketbert.core.host.progress import Meter, say
-from pocketbert.core.host.python import can_start_python
+from pocketbert.core.host.system import can_start_python
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.seeds import generator
+from pocketbert.core.types import Format
+
+# --- limits ---
+# What a device cannot do for some files though it does it for others: single calls after idle times, minutes without a pause.
+
+
+def without_idle(name: DeviceName, variants: Sequence[Variant]) -> list[str]:
+    """Names of the files that a device cannot time after idle times."""
+    if Figure.IDLE_LATENCY not in name.info.figures:
+        return [v.name for v in variants]
+    return [v.name for v in variants if device(str(name)).idle_refusal(v.format)]
+
+
+def lasting(name: DeviceName, variants: Sequence[Variant]) -> list[Variant]:
+    """The files that a device can run for minutes without a pause."""
+    return [v for v in variants if not device(str(name)).sustained_refusal(v.format)]
+
+
+def limit_notes(name: DeviceName, variants: Sequence[Variant], options: BenchmarkOptions) -> Iterator[str]:
+    """What is left out of what was asked for, with the reason."""
+    if options.gaps_ms:
+        for why, files in _refused(variants, device(str(name)).idle_refusal).items():
+            yield f"Not timed after idle times: {', '.join(files)}, since {why}."
+    if options.sustained_min:
+        for why, files in _refused(variants, device(str(name)).sustained_refusal).items():
+            yield f"Not run for minutes: {', '.join(files)}, since {why}."
+
+
+def check_sustained(
+    names: Sequence[DeviceName], taken: Mapping[str, Sequence[Variant]], options: BenchmarkOptions
+) -> list[Problem]:
+    """Files that devices cannot run for minutes, where that is asked for.
+
+    Args:
+        names: The devices.
+        taken: What is measured on each.
+        options: What is asked for.
+
+    Raises:
+        InputError: If a device can run none of its files so.
+    """
+    if not options.sustained_min:
+        return []
+    out, none = list[Problem](), list[Problem]()
+    for name in names:
+        variants = taken[str(name)]
+        for why, files in _refused(variants, device(str(name)).sustained_refusal).items():
+            problem = Problem(f"{name} {', '.join(files)}", f"not run for minutes: {why}.", "Leave --sustained out")
+            (out if lasting(name, variants) else none).append(problem)
+    if none:
+        raise InputError(none)
+    return out
+
+
+def _refused(variants: Sequence[Variant], refusal: Callable[[Format], str]) -> dict[str, list[str]]:
+    """Names of files that are refused, by reason."""
+    out = dict[str, list[str]]()
+    for variant in variants:
+        if why := refusal(variant.format):
+            out.setdefault(why, []).append(variant.name)
+    return out
+
 
 PROFILE_RUNS = 10
 

@@ -5,16 +5,177 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.benchmarks.energy import Energy, PackageWatch
+from pocketbert.benchmarks.records import CoolDown
 from pocketbert.core.host.hardware import load_average
+
+# --- energy ---
+# Energy that a system counts while something is measured: processor packages (RAPL), and the battery of a phone.
+
+
+POWERCAP = Path("/sys/class/powercap")
+"""Where Linux shows the counters of Intel's and AMD's processors. Since 2020 only root may read them."""
+_PACKAGE = re.compile(r"intel-rapl:\d+")  # AMD's counters have this name too; parts of a package have a second number
+_DISCHARGING = 3
+
+
+class Energy(BaseModel):
+    """Energy between two readings, of everything that the counter sees: all files, idle times and other processes.
+
+    Attributes:
+        joules: Energy; None where it could not be read.
+        seconds: Time between the readings.
+        source: What counted it.
+        why: Why it could not be read; empty where it was.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    joules: float | None
+    seconds: float
+    source: str
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        """For the line under a figure."""
+        if self.joules is None:
+            return f"energy not readable ({self.why})"
+        watts = f", {self.joules / self.seconds:.2f} W on average" if self.seconds > 0 else ""
+        return f"energy {self.joules:.1f} J in {self.seconds:.0f} s{watts} ({self.source})"
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A counter of energy that starts again at zero after its range.
+
+    Attributes:
+        microjoules: Its value.
+        range: Its largest value.
+    """
+
+    microjoules: int
+    range: int
+
+
+class Unread(StrEnum):
+    """Why counters of energy cannot be read, in the words of a figure's line."""
+
+    ROOT_ONLY = "the counters are readable by root only"
+    ABSENT = "the system has no counter"
+    CONTENT = "unknown content"
+
+
+@dataclass(frozen=True)
+class Packages:
+    """Counters of the processor packages at a moment.
+
+    Attributes:
+        counters: By name; empty where they cannot be read.
+        unread: Why they cannot be read; None where they were.
+    """
+
+    counters: Mapping[str, Counter] = field(default_factory=dict)
+    unread: Unread | None = None
+
+
+def read_packages(root: Path = POWERCAP) -> Packages:
+    """Read the counters of the processor packages.
+
+    Args:
+        root: Where the system shows them.
+    """
+    try:
+        zones = sorted(path for path in root.iterdir() if _PACKAGE.fullmatch(path.name))
+        counters = {z.name: Counter(_number(z / "energy_uj"), _number(z / "max_energy_range_uj")) for z in zones}
+    except PermissionError:
+        return Packages(unread=Unread.ROOT_ONLY)
+    except OSError:
+        return Packages(unread=Unread.ABSENT)
+    except ValueError:
+        return Packages(unread=Unread.CONTENT)
+    return Packages(counters) if counters else Packages(unread=Unread.ABSENT)
+
+
+def packages_between(before: Packages, after: Packages, seconds: float) -> Energy:
+    """Energy of all packages between two readings, less than one range of the counters apart.
+
+    Args:
+        before: The first reading.
+        after: The second one.
+        seconds: Time between them.
+    """
+    unread = before.unread or after.unread
+    if unread is None and before.counters.keys() != after.counters.keys():
+        unread = Unread.CONTENT
+    if unread is not None:
+        return Energy(joules=None, seconds=seconds, source="RAPL", why=unread)
+    spent = 0
+    for name, then in before.counters.items():
+        difference = after.counters[name].microjoules - then.microjoules
+        spent += difference if difference >= 0 else difference + then.range + 1
+    return Energy(joules=spent / 1e6, seconds=seconds, source="RAPL, processor packages")
+
+
+class PackageWatch:
+    """Reads the counters of the processor packages when it is made, and again when it is stopped.
+
+    Args:
+        root: Where the system shows them.
+    """
+
+    def __init__(self, root: Path = POWERCAP) -> None:
+        self._root, self._before = root, read_packages(root)
+
+    def stop(self, seconds: float) -> Energy:
+        """Return the energy since this object was made.
+
+        Args:
+            seconds: How long ago that was.
+        """
+        return packages_between(self._before, read_packages(self._root), seconds)
+
+
+def battery_between(before: str, after: str, seconds: float) -> Energy | None:
+    """Energy that a phone's battery gave between two outputs of ``dumpsys battery``.
+
+    The charge counter has steps of about 1 mAh, so that it takes minutes to say anything.
+
+    Returns:
+        Charge (µAh) times mean voltage (mV); None where the phone tells neither.
+    """
+    then, now = _battery(before), _battery(after)
+    source = "battery's charge counter times voltage, whole phone"
+    if not then or not now:
+        return None
+    if {then["status"], now["status"]} != {_DISCHARGING}:
+        return Energy(
+            joules=None, seconds=seconds, source=source, why="the battery is not discharging: connect by Wi-Fi"
+        )
+    charge_c = (then["charge"] - now["charge"]) * 3600e-6
+    if charge_c <= 0:
+        return Energy(joules=None, seconds=seconds, source=source, why="too short for the steps of the charge counter")
+    return Energy(joules=charge_c * (then["voltage"] + now["voltage"]) / 2000, seconds=seconds, source=source)
+
+
+def _battery(text: str) -> dict[str, int]:
+    """Charge counter, voltage and status; empty where one of them is missing."""
+    fields = {"charge": "Charge counter", "voltage": "voltage", "status": "status"}
+    found = {key: re.search(rf"^\s*{name}: (\d+)\s*$", text, re.MULTILINE) for key, name in fields.items()}
+    return {key: int(match[1]) for key, match in found.items() if match} if all(found.values()) else {}
+
+
+def _number(path: Path) -> int:
+    return int(path.read_text())
 
 
 class Load(BaseModel):
@@ -174,3 +335,82 @@ def _policies(name: str) -> list[str]:
         with contextlib.suppress(OSError):
             out.append(path.read_text().strip())
     return out
+
+
+# --- cooling ---
+# Waiting until a device is about as cool as at the beginning, where it tells a temperature or a limit of its clock rate.
+#
+# What ran before heats a processor: the file that is measured next would be slower for what others did. A device that tells
+# nothing of its heat is not waited for. The time for waiting is bounded, and is not part of the benchmark's budget.
+
+
+MARGIN_C, MARGIN_CLOCK = 3.0, 0.02
+"""A device is cool where no sensor is further above its first reading, in °C, and its clock rate is not limited more, as a share."""
+MOST_S, MOST_SHARE = 60.0, 0.5
+"""Most seconds that all waits of a session take, and most of its budget."""
+LOOK_S = 1.0
+"""Between two readings."""
+
+
+class Cooling:
+    """Waits for one device, and keeps a record of it.
+
+    Args:
+        read: Tells how hot the device is; None where it cannot tell. It is asked first when this object is made.
+        budget_s: Seconds that the measurement may take.
+    """
+
+    def __init__(self, read: Callable[[], Heat] | None, budget_s: float) -> None:
+        self._read = read or Heat
+        self._start = self._read()
+        self.most_s = min(MOST_S, MOST_SHARE * budget_s)
+        self.waits: list[CoolDown] = []
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds of all waits."""
+        return sum(wait.seconds for wait in self.waits)
+
+    def wait(self, before: str, tell: Callable[[str], None], most_s: float | None = None) -> None:
+        """Wait until the device is cool again, or the time for it is over.
+
+        Args:
+            before: What is measured next, in words.
+            tell: Is told that it waits.
+            most_s: Most seconds of this wait; default what is left of those of the session.
+        """
+        then = now = self._read()
+        if self._cool(now):
+            return
+        began, left = time.monotonic(), self.most_s - self.waited_s if most_s is None else most_s
+        if left > 0:
+            tell(f"waits until it is cool, before {before}")
+        while not self._cool(now) and (waited := time.monotonic() - began) < left:
+            time.sleep(min(LOOK_S, left - waited))
+            now = self._read()
+        self.waits.append(
+            CoolDown(
+                before=before,
+                seconds=round(time.monotonic() - began, 3),
+                rise_before=round(then.rise(self._start), 1),
+                rise_after=round(now.rise(self._start), 1),
+                slowed_before=round(max(0.0, then.slowed(self._start)), 3),
+                slowed_after=round(max(0.0, now.slowed(self._start)), 3),
+                cool=self._cool(now),
+            )
+        )
+
+    def note(self) -> str:
+        """What a reader should know of the waits, in words; empty where there was none."""
+        if not self.waits:
+            return ""
+        late = [wait for wait in self.waits if not wait.cool]
+        times = f"{len(self.waits)} time" + "s" * (len(self.waits) > 1)
+        told = f"Waited {times}, {self.waited_s:.0f} s in all, for the device to cool down"
+        if not late:
+            return f"{told} to within {MARGIN_C:g} °C of the beginning."
+        names = ", ".join(wait.before for wait in late)
+        return f"{told}; before {names} it was still warm when the time for waiting was over, {late[-1].words}."
+
+    def _cool(self, heat: Heat) -> bool:
+        return heat.rise(self._start) <= MARGIN_C and heat.slowed(self._start) <= MARGIN_CLOCK

@@ -12,17 +12,14 @@ from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.compiling import Target
 from pocketbert.benchmarks.devices.protocol import Connection
-from pocketbert.benchmarks.load import Load
-from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.load import Cooling, Load
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.records import Length, Profile, Protocol
 from pocketbert.benchmarks.statistics import Statistics, repeat_interval, time_ratio
-from pocketbert.benchmarks.timing.block import IDLE_SHARE, LEAST_SINGLES
-from pocketbert.benchmarks.timing.cell import BURST, STABLE, WARMUP_LEAST, WARMUP_MOST, Cell
-from pocketbert.benchmarks.timing.cooling import Cooling
+from pocketbert.benchmarks.timing import BURST, IDLE_SHARE, LEAST_SINGLES, STABLE, WARMUP_LEAST, WARMUP_MOST, Cell
 from pocketbert.core.devices import DeviceName, Figure
 from pocketbert.core.host.hardware import Machine, machine
-from pocketbert.core.host.versions import installed
+from pocketbert.core.host.system import installed
 from pocketbert.core.predict.tokenization import Text
 
 BUSY = 0.10

@@ -9,7 +9,7 @@ from pathlib import Path
 from pocketbert.benchmarks.records import TEXT, Length
 from pocketbert.benchmarks.statistics import Ratio
 from pocketbert.core.metrics import CHANCE, Direction, Metric, Unit
-from pocketbert.core.predict.confidence import Confidence
+from pocketbert.core.predict.scores import Confidence
 
 NONE = "–"
 """Stands where there is no figure."""

@@ -13,12 +13,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from pocketbert.core.coreml_package import DATE, PROBABILITIES, add_classifier, save_package
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import Family
 from pocketbert.core.host.quiet import quiet, quiet_coremltools
-from pocketbert.core.host.versions import version_of
-from pocketbert.core.packages.coreml import DATE, save_package
-from pocketbert.core.packages.coreml_classifier import PROBABILITIES, add_classifier
+from pocketbert.core.host.system import version_of
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Scheme, Shapes
 from pocketbert.export.prepare import sample_inputs

@@ -15,7 +15,7 @@ from torch import nn
 
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.families import Family
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.host.system import version_of
 from pocketbert.core.tasks import Task
 
 MAX_IR = 10

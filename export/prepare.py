@@ -12,27 +12,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pocketbert.core.families import ADAPTERS, Family, GraphInput, check_exported
-from pocketbert.core.host.versions import version_of
-from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
+from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.predictor import Arrays
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters import (  # noqa: F401 - they register themselves
-    albert_parts,
+    deberta,
     ernie_thu,
+    longformer,
     mask_4d,
-    mobilebert_parts,
-    post_norm_parts,
+    mobilebert,
+    modernbert,
+    post_norm,
     xlm,
+    xlnet,
 )
-from pocketbert.export.adapters.bands import adapter as _bands  # noqa: F401
-from pocketbert.export.adapters.deberta import adapter as _deberta  # noqa: F401
-from pocketbert.export.adapters.known_parts import known_parts
-from pocketbert.export.adapters.modernbert import adapter as _modernbert  # noqa: F401
-from pocketbert.export.adapters.modernbert import parts as _modernbert_parts  # noqa: F401
-from pocketbert.export.adapters.outliers.scaling import Outliers
-from pocketbert.export.adapters.plan import ExportPlan
-from pocketbert.export.adapters.xlnet import adapter as _xlnet  # noqa: F401
+from pocketbert.export.adapters.lean import known_parts
+from pocketbert.export.adapters.mask_4d import ExportPlan
+from pocketbert.export.adapters.outliers import Outliers
 
 
 def prepare(
@@ -56,7 +54,7 @@ def prepare(
         pooling: How `sentence_embedding` is made, where the task has that output.
         samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model; see `half_range`.
         sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on, see
-            `pocketbert.export.adapters.outliers.scaling`; empty to look for none.
+            `pocketbert.export.adapters.outliers`; empty to look for none.
 
     Returns:
         A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import Family
 from pocketbert.core.host.quiet import quiet
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.host.system import version_of
 from pocketbert.core.tasks import ScoreFunction, Task
 from pocketbert.export.prepare import sample_inputs
 

@@ -6,30 +6,432 @@ nor tokenizer.json: what is packed here is all it knows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pocketbert.core.errors import InputError
-from pocketbert.export.tflite_buffers import (
-    METADATA_NAMES,
-    dump_model,
-    graph_problems,
-    inner_metadata,
-    load_model,
-    signature_inputs,
-)
-from pocketbert.export.tflite_files import pack_files, read_files
-from pocketbert.export.tflite_metadata_schema import MediaPipeInfo, Metadata, decode, encode, labels_file
+from pocketbert.core import tflite_file as tflite_objects
+from pocketbert.core.errors import GateError, InputError, Problem
+from pocketbert.core.tflite_file import dump_model, tflite_schema
 
-__all__ = [
-    "MediaPipeInfo",
-    "Metadata",
-    "metadata_problems",
-    "pack_files",
-    "read_files",
-    "read_metadata",
-    "write_metadata",
-]
+# --- tflite_files ---
+# Files packed into a .tflite: an uncompressed zip behind the model, as MediaPipe and Android read it.
+
+
+MAX_FILES = 16
+MAX_BYTES = 64 << 20
+"""Bounds on what is read from a file of unknown origin; vocabularies have a few MiB."""
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date a zip can hold: equal input gives equal bytes
+
+
+def pack_files(model: bytes, files: Mapping[str, bytes]) -> bytes:
+    """Append files to a model, in place of those that it carries already.
+
+    Entries are stored, not deflated: MediaPipe maps them in place and refuses anything else.
+
+    Args:
+        model: A .tflite file.
+        files: Content by plain file name, at least one.
+
+    Returns:
+        The model followed by a zip archive; the same bytes for the same input.
+
+    Raises:
+        InputError: If a name is a path, there is nothing to pack, or too much.
+    """
+    problems = [p for name in files if (p := _name_problem(name))]
+    total = sum(len(content) for content in files.values())
+    if not 0 < len(files) <= MAX_FILES or total > MAX_BYTES:
+        problems.append(f"{len(files)} files of {total} bytes; allowed are 1 to {MAX_FILES} of {MAX_BYTES}.")
+    if problems:
+        raise InputError([Problem("files packed into the model", p) for p in problems])
+    stream = io.BytesIO(without_files(model))
+    with zipfile.ZipFile(stream, "a", zipfile.ZIP_STORED) as archive:
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.create_system = 3  # else the packing machine's own
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content)
+    return stream.getvalue()
+
+
+def read_files(model: bytes) -> dict[str, bytes]:
+    """Read the files packed into a model.
+
+    Args:
+        model: A .tflite file.
+
+    Returns:
+        Content by name, in archive order; empty if nothing is packed.
+
+    Raises:
+        InputError: If the archive is damaged, too large, compressed, or names paths.
+    """
+    if not zipfile.is_zipfile(io.BytesIO(model)):
+        return {}
+    out: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(model)) as archive:
+            entries = archive.infolist()
+            if len(entries) > MAX_FILES or sum(e.file_size for e in entries) > MAX_BYTES:
+                raise _refused(f"more than {MAX_FILES} files or {MAX_BYTES} bytes.")
+            for entry in entries:
+                # the raw name: zipfile cuts the other one at a null byte
+                if problem := _name_problem(entry.orig_filename):
+                    raise _refused(problem)
+                if entry.filename in out:
+                    raise _refused(f"{entry.filename!r} is packed twice.")
+                if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
+                    raise _refused(f"{entry.filename!r} is compressed; MediaPipe reads stored files only.")
+                out[entry.filename] = archive.read(entry)
+    except (zipfile.BadZipFile, zlib.error, ValueError, RuntimeError, NotImplementedError, OSError) as error:
+        raise _refused(f"not readable: {error}.") from error
+    return out
+
+
+def without_files(model: bytes) -> bytes:
+    """The model without the archive behind it.
+
+    Raises:
+        InputError: If there is an archive that cannot be read.
+    """
+    if not zipfile.is_zipfile(io.BytesIO(model)):
+        return model
+    try:
+        with zipfile.ZipFile(io.BytesIO(model)) as archive:
+            # zipfile counts offsets from the start of the file, whatever stands before the archive
+            start = min((e.header_offset for e in archive.infolist()), default=archive.start_dir)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+        raise _refused(f"not readable: {error}.") from error
+    return model[:start]
+
+
+def _name_problem(name: str) -> str:
+    if not name or name in (".", "..") or any(c in "/\\:" or not c.isprintable() for c in name):
+        return f"{name!r} is not a plain file name."
+    return ""
+
+
+def _refused(what: str) -> InputError:
+    return InputError(Problem("files packed into the model", what))
+
+
+# --- tflite_buffers ---
+# What MediaPipe takes of a .tflite, and reading one that carries packed files.
+
+
+METADATA_NAMES = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "segment_ids"}
+"""MediaPipe's name of each signature input."""
+
+
+def load_model(model: bytes) -> Any:
+    """Read a model with or without packed files; see `pocketbert.core.tflite_file.load_model`."""
+    return tflite_objects.load_model(without_files(model))
+
+
+def inner_metadata(model: bytes, name: bytes) -> bytes | None:
+    """A metadata buffer that lies inside the flatbuffer, the only place where MediaPipe looks.
+
+    Args:
+        model: A .tflite file.
+        name: Key of the metadata entry.
+
+    Returns:
+        The content, or None if there is no such entry, or its content lies elsewhere.
+
+    Raises:
+        InputError: If this is no TFLite model.
+    """
+    schema = tflite_schema()
+    try:
+        root = schema.Model.GetRootAs(model, 0)
+        for entry in (root.Metadata(i) for i in range(root.MetadataLength())):
+            if entry.Name() == name and entry.Buffer() < root.BuffersLength():
+                buffer = root.Buffers(entry.Buffer())
+                return None if buffer.DataIsNone() else buffer.DataAsNumpy().tobytes()
+    except (struct.error, IndexError, TypeError, ValueError) as error:
+        raise InputError(Problem("model", f"damaged TFLite file: {error}.")) from error
+    return None
+
+
+def graph_problems(model: Any) -> list[str]:
+    """Why MediaPipe could not run a graph, leaving metadata aside; empty if it can.
+
+    Args:
+        model: A `ModelT`.
+
+    Returns:
+        One sentence per problem.
+    """
+    graphs = model.subgraphs or []
+    if len(graphs) != 1:
+        return [f"{len(graphs)} subgraphs; MediaPipe takes files with one (one signature)."]
+    graph, schema, out = graphs[0], tflite_schema(), []
+    names = sorted(_input_names(model).values())
+    inputs = [graph.tensors[i] for i in _listed(graph.inputs)]
+    if names != sorted(METADATA_NAMES) or len(inputs) != len(names):
+        out.append(f"inputs {names} in the signature, {len(inputs)} in the graph; needed are {sorted(METADATA_NAMES)}.")
+    shapes = [_listed(t.shape) for t in inputs]
+    if any(t.type != schema.TensorType.INT32 for t in inputs):
+        out.append("inputs are not all int32.")
+    if any(len(s) != 2 or s[0] != 1 or s[1] < 2 or s != shapes[0] for s in shapes):
+        out.append(f"inputs have the shapes {shapes}; needed is one [1, L] for all.")
+    outputs = [graph.tensors[i] for i in _listed(graph.outputs)]
+    if len(outputs) != 1 or outputs[0].type != schema.TensorType.FLOAT32:
+        out.append(f"{len(outputs)} outputs, or not float32; needed is one float32 output.")
+    elif len(shape := _listed(outputs[0].shape)) != 2 or shape[0] != 1:
+        out.append(f"the output has the shape {shape}; needed is [1, N].")
+    return out
+
+
+def signature_inputs(model: Any) -> list[str]:
+    """Signature input names in the order of the graph's inputs, which is not the signature's own.
+
+    Raises:
+        GateError: If the file is none for MediaPipe.
+    """
+    if problems := graph_problems(model):
+        raise GateError([f"MediaPipe file: {p}" for p in problems])
+    names = _input_names(model)
+    return [names[i] for i in _listed(model.subgraphs[0].inputs)]
+
+
+def _input_names(model: Any) -> dict[int, str]:
+    """Tensor index to signature name: tensor names carry a prefix, signature names do not."""
+    signatures = model.signatureDefs or []
+    if len(signatures) != 1:
+        return {}
+    inside = set(_listed(model.subgraphs[0].inputs))
+    return {i.tensorIndex: _text(i.name) for i in signatures[0].inputs or [] if i.tensorIndex in inside}
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _listed(value: Any) -> list[int]:
+    return [] if value is None else [int(v) for v in value]
+
+
+# --- tflite_metadata_schema ---
+# Slots of the public schema for TFLite metadata (``metadata_schema.fbs``, identifier M001), without its generated code.
+
+
+LABELS_FILE = "labels.txt"
+VOCABULARY_FILE = "vocab.txt"
+IDENTIFIER = b"M001"
+MIN_PARSER_VERSION = "1.1.0"
+"""The version that brought BertTokenizerOptions; nothing younger is used."""
+
+_AXIS_LABELS, _VOCABULARY, _BERT_TOKENIZER = 2, 5, 4  # enum and union values of the schema
+_NONE: Mapping[int, int] = {}
+_INPUTS = {
+    "ids": "Token ids, [CLS] first, [SEP] last, then 0.",
+    "mask": "1 for tokens, 0 for padding.",
+    "segment_ids": "0 everywhere: one text.",
+}
+_MAX_CHILDREN = 64
+
+
+@dataclass(frozen=True)
+class MediaPipeInfo:
+    """What to write.
+
+    Attributes:
+        name: The model's name.
+        description: What it does.
+        version: Its version.
+        author: Who made it.
+        labels: Label names in the order of the output; empty for an embedder.
+        vocabulary: Content of vocab.txt, one token a line.
+        output: What the output is.
+        license: Terms of use.
+    """
+
+    name: str
+    description: str
+    version: str
+    author: str
+    labels: tuple[str, ...]
+    vocabulary: bytes
+    output: str = ""
+    license: str = ""
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files to pack, to append again after a tool dropped them."""
+        out = {VOCABULARY_FILE: self.vocabulary}
+        return {LABELS_FILE: labels_file(self.labels), **out} if self.labels else out
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a file says about itself.
+
+    Attributes:
+        inputs: Names of the inputs, in the order of the graph's inputs.
+        outputs: Names of the outputs.
+        labels_file: Packed file with the labels of the first output, or None.
+        vocabulary_file: Packed file with the vocabulary of a BERT tokenizer, or None.
+        name: The model's name.
+        description: What it does.
+        version: Its version.
+        min_parser_version: Oldest metadata parser that understands everything.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    labels_file: str | None
+    vocabulary_file: str | None
+    name: str
+    description: str
+    version: str
+    min_parser_version: str
+
+
+def labels_file(labels: Sequence[str]) -> bytes:
+    """Content of labels.txt.
+
+    Raises:
+        InputError: If a label is empty or has a line break: the next ones would take its place.
+    """
+    bad = [name for name in labels if not name or len(name.splitlines()) != 1]
+    if bad:
+        raise InputError(Problem("labels", f"{bad} cannot be written to a file with one label a line.", "Rename them."))
+    return "".join(f"{name}\n" for name in labels).encode()
+
+
+def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
+    """The metadata as a flatbuffer; comments name the schema's tables.
+
+    Args:
+        info: What to write.
+        inputs: MediaPipe's names of the inputs, in the order of the graph's inputs.
+
+    Returns:
+        Content of the buffer.
+    """
+    import flatbuffers
+
+    b = flatbuffers.Builder(1024)
+
+    def table(texts: Mapping[int, str], offsets: Mapping[int, int] = _NONE, small: Mapping[int, int] = _NONE) -> int:
+        strings = {slot: b.CreateString(text) for slot, text in texts.items() if text}
+        b.StartObject(max([*texts, *offsets, *small]) + 1)
+        for slot, offset in {**strings, **offsets}.items():
+            b.PrependUOffsetTRelativeSlot(slot, offset, 0)
+        for slot, number in small.items():
+            b.PrependUint8Slot(slot, number, 0)
+        return int(b.EndObject())
+
+    def vector(offsets: Sequence[int]) -> int:
+        b.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            b.PrependUOffsetTRelative(offset)
+        return int(b.EndVector())
+
+    def file(name: str, what: str, kind: int) -> int:  # AssociatedFile
+        return vector([table({0: name, 1: what}, small={2: kind})])
+
+    tensors = vector([table({0: name, 1: _INPUTS[name]}) for name in inputs])  # TensorMetadata
+    labels = {6: file(LABELS_FILE, "Labels in the order of the output.", _AXIS_LABELS)} if info.labels else {}
+    outputs = vector([table({0: "probability" if info.labels else "embedding", 1: info.output}, labels)])
+    tokenizer = table({}, {0: file(VOCABULARY_FILE, "WordPiece vocabulary.", _VOCABULARY)})  # BertTokenizerOptions
+    units = vector([table({}, {1: tokenizer}, {0: _BERT_TOKENIZER})])  # ProcessUnit
+    graph = vector([table({}, {2: tensors, 3: outputs, 5: units})])  # SubGraphMetadata
+    root = table(  # ModelMetadata
+        {
+            0: info.name,
+            1: info.description,
+            2: info.version,
+            4: info.author,
+            5: info.license,
+            7: MIN_PARSER_VERSION,
+        },
+        {3: graph},
+    )
+    b.Finish(root, file_identifier=IDENTIFIER)
+    return bytes(b.Output())
+
+
+class _Table:
+    """A flatbuffers table read by slot."""
+
+    def __init__(self, raw: bytes, position: int) -> None:
+        from flatbuffers.table import Table
+
+        self.table = Table(raw, position)
+
+    def _at(self, slot: int) -> int:
+        offset = int(self.table.Offset(4 + 2 * slot))
+        return offset and offset + int(self.table.Pos)
+
+    def text(self, slot: int) -> str:
+        at = self._at(slot)
+        return bytes(self.table.String(at)).decode() if at else ""
+
+    def number(self, slot: int) -> int:
+        at = self._at(slot)
+        return self.table.Bytes[at] if at else 0
+
+    def child(self, slot: int) -> _Table | None:
+        at = self._at(slot)
+        return _Table(self.table.Bytes, int(self.table.Indirect(at))) if at else None
+
+    def children(self, slot: int) -> list[_Table]:
+        if not (offset := int(self.table.Offset(4 + 2 * slot))):
+            return []
+        start, count = int(self.table.Vector(offset)), int(self.table.VectorLen(offset))
+        places = range(start, start + 4 * min(count, _MAX_CHILDREN), 4)
+        return [_Table(self.table.Bytes, int(self.table.Indirect(at))) for at in places]
+
+
+def decode(raw: bytes) -> Metadata:
+    """Read what `encode`, or MediaPipe's own writer, wrote.
+
+    Args:
+        raw: Content of the buffer.
+
+    Returns:
+        The parts that MediaPipe's text tasks look at.
+
+    Raises:
+        InputError: If this is no metadata, or damaged.
+    """
+    if raw[4:8] != IDENTIFIER:
+        raise InputError(Problem("metadata", f"identifier {raw[4:8]!r} instead of {IDENTIFIER!r}."))
+    try:
+        return _read(raw)
+    except (struct.error, IndexError, TypeError, ValueError) as error:
+        raise InputError(Problem("metadata", f"damaged: {error}.")) from error
+
+
+def _read(raw: bytes) -> Metadata:
+    root = _Table(raw, int.from_bytes(raw[:4], "little"))
+    graph = next(iter(root.children(3)), None)
+    outputs = graph.children(3) if graph else []
+    vocabulary = None
+    for unit in graph.children(5)[:1] if graph else []:
+        options = unit.child(1)
+        if unit.number(0) == _BERT_TOKENIZER and options:
+            vocabulary = next((f.text(0) for f in options.children(0)), None)
+    labels = [f.text(0) for out in outputs[:1] for f in out.children(6) if f.number(2) == _AXIS_LABELS]
+    return Metadata(
+        inputs=tuple(t.text(0) for t in graph.children(2)) if graph else (),
+        outputs=tuple(t.text(0) for t in outputs),
+        labels_file=labels[0] if labels else None,
+        vocabulary_file=vocabulary,
+        name=root.text(0),
+        description=root.text(1),
+        version=root.text(2),
+        min_parser_version=root.text(7),
+    )
+
 
 BUFFER_NAME = b"TFLITE_METADATA"
 

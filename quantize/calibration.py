@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import GateError, InputError, Problem
-from pocketbert.core.families.ranges import Range
+from pocketbert.core.families.weight_records import Range
 from pocketbert.core.types import Calibration
 
 BINS = 4096

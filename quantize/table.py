@@ -1,11 +1,11 @@
 """The table of schemes: what each format can be compressed to, for which runtime, and what its weights must then be.
 
-The modules of the back ends register their rows and their readers here; `pocketbert.quantize.door` imports them.
+The modules of the back ends register their rows and their readers here; `pocketbert.quantize.files` imports them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,10 +13,86 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.types import Format, Role, Runtime, Scheme
-from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.simulation import Simulation
+from pocketbert.core.families.weight_records import LearnedRanges, WeightRole
+from pocketbert.core.types import Calibration, Format, Role, Runtime, Scheme
+from pocketbert.quantize.calibration import STEPS
+from pocketbert.quantize.rounding import Simulation
 from pocketbert.quantize.weights import ExpectedWeights, WeightTypes, type_problems
+
+# --- plan ---
+# What a quantizer is asked for.
+
+
+Rows = Iterable[Mapping[str, NDArray[np.int64]]]
+"""Inputs by name, each row [1, L] without padding; names that the graph does not take are ignored."""
+
+
+def filled(rows: Rows, length: int) -> Rows:
+    """Repeat the tokens of rows up to a length; longer rows stay as they are.
+
+    Which axes of a whole graph with one length have tokens is not to be seen in it, so padding could not be left out of its ranges.
+
+    Args:
+        rows: The rows.
+        length: Tokens of the graph's inputs.
+    """
+    for row in rows:
+        fits = row["input_ids"].shape[1] <= length
+        yield {name: np.resize(value, (1, length)) if fits else value for name, value in row.items()}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings of one quantized file.
+
+    Attributes:
+        format: Format of both files.
+        scheme: How the weights and activations of the new file are compressed.
+        runtime: The runtime it is made for; None for a file that any client of the format may open.
+        rows: Returns the calibration rows, on which static schemes measure ranges; called once, when they are needed.
+            None for all other schemes.
+        calibration: How static schemes choose ranges from these rows.
+        learned: Ranges that the model was trained with; static schemes store them where they have them.
+        pads_left: Whether shorter rows are padded in front, as XLNet's; padding is in no range.
+        weights: What to make of each weight, where some stay as they were exported or have a second scheme; empty where all
+            have the scheme.
+    """
+
+    format: Format
+    scheme: Scheme
+    runtime: Runtime | None = None
+    rows: Callable[[], Rows] | None = None
+    calibration: Calibration = Calibration.MINMAX
+    learned: LearnedRanges | None = None
+    pads_left: bool = False
+    weights: Sequence[WeightRole] = ()
+
+    @property
+    def padding_side(self) -> str:
+        """Where shorter rows are padded, as `pocketbert.runtime.tflite.Padding` takes it."""
+        return "left" if self.pads_left else "right"
+
+    @property
+    def steps(self) -> int:
+        """Steps that a range is divided into, for `Calibration.MSE`; in a8w8 of whole graphs also where 16 bits are stored."""
+        return 65535 if self.scheme is Scheme.A16W8 else STEPS
+
+    @property
+    def left(self) -> frozenset[str]:
+        """Digests of the weights that stay as they were exported."""
+        return frozenset(w.digest for w in self.weights if w.scheme is None)
+
+    @property
+    def seconds(self) -> dict[Scheme, frozenset[str]]:
+        """Digests of the weights that have another scheme than the file, by scheme."""
+        others = dict.fromkeys(w.scheme for w in self.weights if w.scheme not in (None, self.scheme))
+        return {s: frozenset(w.digest for w in self.weights if w.scheme is s) for s in others if s is not None}
+
+    @property
+    def title(self) -> str:
+        """What errors call it, e.g. ``onnx a8w8 for openvino``."""
+        return f"{self.format} {self.scheme}{f' for {self.runtime}' if self.runtime else ''}"
+
 
 WEIGHTED = frozenset(r for r in Role if r.weighs)
 """Roles whose operators read stored weights."""
@@ -178,3 +254,34 @@ def _absent(plan: Plan, rows: list[SchemeRow]) -> Problem:
     rows = sorted(rows, key=lambda r: (order.index(r.scheme), r.runtime or ""))
     allowed = ", ".join(r.title for r in rows) or "nothing"
     return Problem(plan.title, f"does not exist in this version; {plan.format} has: {allowed}.", "Choose one of these.")
+
+
+# --- policy ---
+# Which role a file of a scheme computes in which way, and what cannot be chosen: the policy, read from the table of schemes.
+
+
+def reason_against(row: SchemeRow, role: Role, scheme: Scheme | None) -> str | None:
+    """Say why a role cannot have a scheme in the files of a row.
+
+    Args:
+        row: Format, scheme and runtime of the file.
+        role: What the operators do.
+        scheme: The scheme that they should have; None to leave them as they were exported.
+
+    Returns:
+        A clause without a full stop; None where the role can have the scheme.
+    """
+    computed = role in row.computes
+    if scheme is None:
+        return None if not computed or row.selective else f"{role}: the quantizer of {row.title} leaves no role out"
+    if not computed:
+        return f"{role} stays float in every file of {row.title}"
+    second = row.seconds.get(scheme)
+    if scheme is row.scheme or (second is not None and role in second.roles):
+        return None
+    if second is not None:
+        return f"{role}: a file of {row.title} has {scheme} for {', '.join(r for r in Role if r in second.roles)} only"
+    if row.seconds:
+        return f"{role}: a file of {row.title} has {' or '.join(row.seconds)} as a second scheme, not {scheme}"
+    floats = ", only weights that are left float" if row.selective else ""
+    return f"{role}: a file of {row.title} has no second scheme{floats}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pocketbert.core.loading.facade import importer, listing
+from pocketbert.core.plugins import importer, listing
 
 if TYPE_CHECKING:
     from pocketbert.core.predict.predictor import Predictor, feed
@@ -33,12 +33,25 @@ __all__ = [
 ]
 
 _PLACES = {
-    "runtime.model": ("load", "Model"),
-    "core.predict.predictor": ("Predictor", "feed"),
+    "core.predict.predictor": (
+        "Predictor",
+        "feed",
+    ),
     "core.predict.tokenization": ("TextTokenizer",),
+    "runtime.coreml.evaluator": (
+        "Evaluator",
+        "Precision",
+    ),
     "runtime.coreml.predictor": ("CoremlPredictor",),
-    "runtime.coreml.evaluator": ("Evaluator", "Precision"),
-    "runtime.coreml.scan": ("overflow_scan", "activation_statistics", "layer_differences"),
+    "runtime.coreml.scan": (
+        "activation_statistics",
+        "layer_differences",
+        "overflow_scan",
+    ),
+    "runtime.model": (
+        "Model",
+        "load",
+    ),
 }
 """Names by the module that defines them."""
 

@@ -14,9 +14,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.predict.predictor import Predictor, fitting
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.padding import Padding
-from pocketbert.runtime.signature import Run
-from pocketbert.runtime.tflite import TflitePredictor
+from pocketbert.runtime.tflite import Padding, Run, TflitePredictor
 
 
 class FilePredictor(Predictor, Protocol):

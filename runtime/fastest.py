@@ -17,13 +17,11 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.host.hardware import default_threads, machine
 from pocketbert.core.predict.predictor import Arrays, fitting
 from pocketbert.core.types import Format
-from pocketbert.runtime.cache import remembered
 from pocketbert.runtime.engines import EngineFile, FilePredictor, runs
 from pocketbert.runtime.onnx import Spin
-from pocketbert.runtime.padding import Padding
-from pocketbert.runtime.plan import IDLE_MS, Cadence, Candidate, Plan
-from pocketbert.runtime.race import LENGTHS, race_apart
-from pocketbert.runtime.signature import Run
+from pocketbert.runtime.race import IDLE_MS, LENGTHS, Cadence, Candidate, Plan, race_apart
+from pocketbert.runtime.selftest import remembered
+from pocketbert.runtime.tflite import Padding, Run
 
 STEADY = 3
 """After this number of inputs of one length in a row the next one is expected to have it as well."""
@@ -220,7 +218,7 @@ def fastest(
 
 def _key(candidates: Sequence[Candidate], max_length: int, cadence: Cadence) -> str:
     from pocketbert.core.formats import FORMATS
-    from pocketbert.core.host.versions import installed
+    from pocketbert.core.host.system import installed
 
     files = dict.fromkeys(c.file for c in candidates)
     names = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pocketbert.core.artefacts import (
@@ -17,28 +17,66 @@ from pocketbert.core.artefacts import (
 )
 from pocketbert.core.data.examples import unlabelled
 from pocketbert.core.disk.files import path_bytes, sha256_path
-from pocketbert.core.errors import (
-    GateError,
-    InputError,
-    MissingBackendError,
-    PocketBertError,
-    Problem,
-    nearest,
-)
+from pocketbert.core.errors import GateError, InputError, MissingBackendError, PocketBertError, Problem, nearest
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
-from pocketbert.core.predict.answers import Answer
-from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
-from pocketbert.core.predict.readout import Batching, Matrix, Reduce, check_outputs, run_rows
+from pocketbert.core.predict.answers import Answer, marked
+from pocketbert.core.predict.predictor import (
+    PROBABILITIES,
+    Batching,
+    Matrix,
+    Predictor,
+    Reduce,
+    check_outputs,
+    run_rows,
+)
+from pocketbert.core.predict.scores import tempered
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Status
-from pocketbert.runtime.certainty import Certainty
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.fastest import FastestPredictor, fastest
-from pocketbert.runtime.plan import Cadence
+from pocketbert.runtime.race import Cadence
 from pocketbert.runtime.selftest import self_test
+
+# --- certainty ---
+# How sure the answers of each file of a folder are: its temperature, and the probability below which a label is unknown.
+
+
+class Certainty:
+    """The temperatures and thresholds of a folder's files.
+
+    Args:
+        folder: The artefact folder.
+        artefacts: Its list.
+    """
+
+    def __init__(self, folder: Path, artefacts: Artefacts) -> None:
+        self._temperatures = {folder / r.path: r.temperature for r in artefacts.models()}
+        self._unknown = {folder / r.path: artefacts.unknown_below(r) for r in artefacts.models()}
+
+    def tempered(self, outputs: Matrix, file: Path, inside: bool) -> Matrix:
+        """Outputs at the temperature of the file that computed them.
+
+        Args:
+            outputs: Its logits or probabilities.
+            file: Its path.
+            inside: Whether it computed the softmax itself.
+        """
+        return tempered(outputs, self._temperatures.get(file, 1.0), inside)
+
+    def marked(self, answers: Sequence[Answer], files: Mapping[int, Path]) -> list[Answer]:
+        """Answers with the mark of those that are unknown, where a file of the folder has a threshold.
+
+        Args:
+            answers: One per text.
+            files: The file that computed each, by its number.
+        """
+        if not any(least is not None for least in self._unknown.values()):
+            return [*answers]
+        return marked(answers, [self._unknown.get(files[row]) for row in range(len(answers))])
+
 
 BATCH = 32
 """Rows at once: larger batches gain nothing on a CPU and cost memory."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.hardware import default_threads, machine
-from pocketbert.core.host.telemetry import without_openvino_telemetry
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.host.quiet import without_openvino_telemetry
+from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.predictor import Arrays
 
 DISTRIBUTION = "openvino"

@@ -6,22 +6,48 @@ The result is remembered per machine, engine version and file, so that it costs 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from pocketbert.core.artefacts import ModelRecord
 from pocketbert.core.compare.evaluate import worst_difference
-from pocketbert.core.compare.golden import FILE_NAME, MAX_MIB, GoldenRow, read_golden
+from pocketbert.core.compare.golden import GOLDEN_FILE, MAX_MIB, GoldenRow, read_golden
 from pocketbert.core.disk.files import check_size, sha256_json, sha256_path, write_json
 from pocketbert.core.errors import GateError
 from pocketbert.core.host.hardware import machine
-from pocketbert.core.predict.predictor import Predictor
-from pocketbert.core.predict.readout import run_rows
+from pocketbert.core.host.system import home_folder
+from pocketbert.core.predict.predictor import Predictor, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.runtime.cache import remembered
+
+# --- cache ---
+# Where results that belong to this machine are remembered.
+
+
+def remembered(kind: str, key: str) -> Path | None:
+    """Return the file that holds a result of this machine, there or not.
+
+    Args:
+        kind: What was found out, a folder name.
+        key: Digest of everything that the result depends on.
+
+    Returns:
+        A file below ``$POCKETBERT_CACHE``, else below the user's cache folder; None where there is no home folder. Results
+        are then found anew by each process: a temporary folder could be another user's.
+    """
+    base = os.environ.get("POCKETBERT_CACHE")
+    if base:
+        return Path(base) / kind / f"{key}.json"
+    caches = os.environ.get("XDG_CACHE_HOME")
+    home = home_folder()
+    if not caches and home is None:
+        return None
+    folder = Path(caches) if caches else home / ".cache"  # type: ignore[operator]  # one of them is there
+    return folder / "pocketbert" / kind / f"{key}.json"
+
 
 ROWS = 4
 """Rows that are run: a wrong kernel can be right on one text, and a golden file may hold thousands."""
@@ -49,13 +75,13 @@ def self_test(
     Raises:
         GateError: If a result is outside its row's tolerance.
     """
-    golden = folder / FILE_NAME
+    golden = folder / GOLDEN_FILE
     if not golden.is_file():
         return
     check_size(golden, MAX_MIB)
     # what lies on disk, not what the list says: a swapped file or tokenizer must be tested again
     file = digest or sha256_path(folder / record.path)
-    digests = [file, *(sha256_path(folder / name) for name in ("tokenizer.json", FILE_NAME))]
+    digests = [file, *(sha256_path(folder / name) for name in ("tokenizer.json", GOLDEN_FILE))]
     key = sha256_json([predictor.engine, predictor.engine_version, digests, machine().model_dump(), ROWS])
     mark = remembered("selftest", key)
     if mark is not None and mark.is_file():

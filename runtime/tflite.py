@@ -4,25 +4,262 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.host.quiet import quiet
-from pocketbert.core.host.versions import version_of
-from pocketbert.core.packages.tflite import IDENTIFIER
+from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.predictor import Arrays, fitting, input_order, output_order
-from pocketbert.runtime.coverage import Coverage, coverage
-from pocketbert.runtime.padding import Padding
-from pocketbert.runtime.signature import Rows, Run, SignatureCall
+from pocketbert.core.tflite_file import IDENTIFIER
+
+# --- padding ---
+# Padding of rows to a length that a file takes.
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What rows are padded with, and where.
+
+    Attributes:
+        pad_id: Id of the padding token; every other input is padded with 0.
+        side: ``right`` or ``left``.
+    """
+
+    pad_id: int
+    side: str
+
+    def value(self, name: str) -> int:
+        """What an input is padded with."""
+        return self.pad_id if name == "input_ids" else 0
+
+    def place(self, length: int, wide: int) -> slice:
+        """Where a row's own values are in the padded row.
+
+        Args:
+            length: Tokens of the row.
+            wide: Tokens of the padded row.
+        """
+        start = 0 if self.side == "right" else wide - length
+        return slice(start, start + length)
+
+    def widened(self, inputs: Mapping[str, NDArray[np.generic]], wide: int) -> dict[str, NDArray[np.generic]]:
+        """Pad a batch; the arrays are new ones.
+
+        Args:
+            inputs: [B, L, ...] arrays by name.
+            wide: Tokens of the padded rows.
+        """
+        out: dict[str, NDArray[np.generic]] = {}
+        for name, value in inputs.items():  # not np.pad, which takes 0.1 ms where a short text takes one
+            rows, length, *widths = value.shape
+            padded = np.full((rows, wide, *widths), self.value(name), value.dtype)
+            padded[:, self.place(length, wide)] = value
+            out[name] = padded
+        return out
+
+
+# --- signature ---
+# One signature of an open TFLite file, called without planning its memory again.
+
+
+Rows = Mapping[str, NDArray[np.generic]]
+Run = Callable[[Rows], Arrays]
+"""Runs one batch, as `Predictor.run` does."""
+
+
+class Slot(NamedTuple):
+    """Where the values of one input go.
+
+    Attributes:
+        name: The input.
+        shape: Shape that the values must have.
+        place: Part of `buffer` that they are written to.
+        buffer: What the engine is given, in its shape and type. What is not in `place` is padding, written once.
+        number: The engine's number of the tensor.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    place: NDArray[Any]
+    buffer: NDArray[Any]
+    number: int
+
+
+class SignatureCall:
+    """Runs rows through a signature of fixed shapes, one by one.
+
+    The engine's runner gives every input its shape and plans the memory of the signature before each run. The shapes never
+    change here, so that this is done once, by the first run; the later ones hand over the values and read the answers. For a
+    text of 16 tokens after an idle time the planning takes 7 % of the time. The functions behind the runner are not part of
+    the engine's documented interface: where one of them is missing, every run goes through the runner.
+
+    After an idle time no cache holds what a call needs, and an operation that takes 1 µs in a loop, of numpy or of Python,
+    takes 10 to 30. So values are padded and converted in one step, into memory that the engine takes as it is, and all that
+    is the same for each call is prepared. One thread at a time may call, as the engine demands.
+
+    Args:
+        runner: What the interpreter's `get_signature_runner` gave.
+        inputs: Names of the inputs, in the order in which they are handed over.
+        outputs: Names of the outputs to read.
+    """
+
+    def __init__(self, runner: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        details, answers = runner.get_input_details(), runner.get_output_details()
+        self._runner = runner
+        self._inputs = [(name, details[name]) for name in inputs]
+        self._answers = tuple((name, answers[name]["index"]) for name in outputs)
+        self._subgraph = getattr(runner, "_subgraph_index", None)
+        wrapper = getattr(runner, "_interpreter_wrapper", None)
+        functions: list[Any] = [getattr(wrapper, name, None) for name in ("SetTensor", "Invoke", "GetTensor")]
+        self._set, self._invoke, self._get = functions
+        self._direct = self._subgraph is not None and all(functions)
+        self._ready = False
+        self._whole = self.prepared(int(details[inputs[0]]["shape"][1]), Padding(0, "right"))
+
+    def prepared(self, length: int, padding: Padding) -> Run:
+        """Prepare memory for rows of one length, and the function that runs them; see `__call__`.
+
+        Each length has its own memory, whose padding is written here and never again: no row can leave values in the
+        padding of another one.
+
+        Args:
+            length: Tokens of the rows, no more than the signature has.
+            padding: What fills the rest.
+        """
+        slots = tuple(_slot(name, details, length, padding) for name, details in self._inputs)
+        set_tensor, invoke, get_tensor = self._set, self._invoke, self._get
+        subgraph, answers = self._subgraph, self._answers
+
+        def run(rows: Rows) -> Arrays:
+            ready = self._ready
+            for name, shape, place, buffer, number in slots:
+                value = rows[name]
+                if value.shape != shape:  # numpy would repeat a single value
+                    return self._each(rows, slots, run)
+                place[...] = value
+                if ready:
+                    set_tensor(number, buffer, subgraph)
+            if not ready:
+                return self._through_runner(slots)
+            invoke(subgraph)
+            out = {}
+            for name, number in answers:
+                out[name] = get_tensor(number, subgraph)
+            return out
+
+        return run
+
+    def __call__(self, rows: Rows) -> Arrays:
+        """Run rows one by one.
+
+        Args:
+            rows: [B, L] arrays by name, in any integer dtype; names that the signature does not have are ignored.
+
+        Returns:
+            Outputs by name, in the caller's own memory.
+
+        Raises:
+            ValueError: If an input has another shape, or the engine refuses a value.
+            RuntimeError: If the engine fails.
+        """
+        return self._whole(rows)
+
+    def _through_runner(self, slots: Sequence[Slot]) -> Arrays:
+        found = self._runner(**{slot.name: slot.buffer for slot in slots})
+        self._ready = self._direct
+        return {name: found[name] for name, _ in self._answers}
+
+    @staticmethod
+    def _each(rows: Rows, slots: Sequence[Slot], run: Run) -> Arrays:
+        count = len(rows[slots[0].name])
+        if count < 2:
+            name, shape = next((s.name, s.shape) for s in slots if rows[s.name].shape != s.shape)
+            raise ValueError(f"{name} has the shape {rows[name].shape}, {shape} is wanted")
+        results = [run({slot.name: rows[slot.name][i : i + 1] for slot in slots}) for i in range(count)]
+        return {name: np.concatenate([r[name] for r in results]) for name in results[0]}
+
+
+def _slot(name: str, details: Mapping[str, Any], length: int, padding: Padding) -> Slot:
+    buffer = np.full(tuple(details["shape"]), padding.value(name), details["dtype"])
+    place = buffer[:, padding.place(length, buffer.shape[1])]
+    return Slot(name, place.shape, place, buffer, details["index"])
+
+
+# --- coverage ---
+# How much of a TFLite graph XNNPACK took over, and what it left to the slower built-in kernels.
+
+
+_DELEGATE = "DELEGATE"
+
+
+class Coverage(BaseModel):
+    """What runs where.
+
+    Attributes:
+        partitions: Pieces that XNNPACK runs; every further piece costs a hand-over.
+        inside: Operators in them.
+        outside: Operators left to the built-in kernels, by name.
+    """
+
+    partitions: int
+    inside: dict[str, int]
+    outside: dict[str, int]
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        left = ", ".join(f"{n} {name}" for name, n in self.outside.items()) or "none"
+        noun = "partition" if self.partitions == 1 else "partitions"
+        return f"{self.partitions} XNNPACK {noun} with {sum(self.inside.values())} operators; outside: {left}"
+
+
+def coverage(interpreter: Any) -> Coverage | None:
+    """Ask an interpreter's first subgraph.
+
+    The interpreter lists the original operators and, after them, one DELEGATE node per partition with the tensors it
+    reads and writes. What lies between those tensors is inside.
+
+    Args:
+        interpreter: A new one, of ai-edge-litert, tflite_runtime or tensorflow.lite.
+
+    Returns:
+        The coverage, or None where that version has no such list (it is not a public interface).
+    """
+    try:
+        interpreter.allocate_tensors()
+        nodes = interpreter._get_ops_details()
+    except (AttributeError, ValueError, RuntimeError):
+        return None
+    plain = [n for n in nodes if n["op_name"] != _DELEGATE]
+    delegates = [n for n in nodes if n["op_name"] == _DELEGATE]
+    producer = {int(t): i for i, n in enumerate(plain) for t in n["outputs"]}
+    inside: set[int] = set()
+    for node in delegates:
+        stop, todo = {int(t) for t in node["inputs"]}, [int(t) for t in node["outputs"]]
+        while todo:
+            tensor = todo.pop()
+            made_by = producer.get(tensor)
+            if tensor in stop or made_by is None or made_by in inside:
+                continue
+            inside.add(made_by)
+            todo += [int(t) for t in plain[made_by]["inputs"] if t >= 0]
+    names = [n["op_name"] for n in plain]
+    return Coverage(
+        partitions=len(delegates),
+        inside=dict(Counter(n for i, n in enumerate(names) if i in inside).most_common()),
+        outside=dict(Counter(n for i, n in enumerate(names) if i not in inside).most_common()),
+    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pocketbert.core.families import Family
 from pocketbert.core.formats import MARGIN
 from pocketbert.core.types import Scheme
-from pocketbert.pipeline.formats.place import FormatPlace, form_title, places
+from pocketbert.pipeline.formats.base import FormatPlace, form_title, places
 from pocketbert.quantize import row_of
 
 HEAD = """# Bounds of the gates

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from pocketbert import ExportOptions, api
 from pocketbert.core.artefacts import read_artefacts
-from pocketbert.core.compare.golden import FILE_NAME, read_golden
+from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
 from pocketbert.core.host.progress import say
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Layout
-from pocketbert.pipeline.gates.stored.gate import stored_gate
-from pocketbert.pipeline.gates.stored.prepared import PreparedModels
+from pocketbert.pipeline.gates.stored import PreparedModels, stored_gate
 from pocketbert.pipeline.gates.verify import own_gates
 from support.defects import COREML, COREML_W8, ONNX, ONNX_INT8, TFLITE, TFLITE_INT8, format_of, products
 from support.defects.stored import DAMAGES, Damage, damage, opened, record_again
@@ -86,7 +85,7 @@ def failing(phone: Path, file: str, how: Breakage, models: PreparedModels) -> li
         how.apply(folder / file, models)
         record_again(folder, file)
         subject = opened(folder, file)
-        gates = [*own_gates(subject, read_golden(folder / FILE_NAME)), stored_gate(subject, models)]
+        gates = [*own_gates(subject, read_golden(folder / GOLDEN_FILE)), stored_gate(subject, models)]
         return [gate.name for gate in gates if not gate.passed]
 
 

@@ -21,16 +21,15 @@ from pocketbert.core.disk.workspace import building
 from pocketbert.core.families import family_of
 from pocketbert.core.models.checkpoints import save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.data.section import CorpusSection, CorpusSource
-from pocketbert.core.recipe.updates import Optimisation
+from pocketbert.core.recipe.data import CorpusSection, CorpusSource
+from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.types import MaskingKind
-from pocketbert.distill.methods.pretraining import Pretraining
-from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
+from pocketbert.distill.methods.mobilebert import Pretraining
+from pocketbert.distill.students.ib_bert import IbBertForPreTraining
 from pocketbert.distill.students.mobilebert import mini_teacher_config
-from pocketbert.distill.text.general_set import GeneralSet
-from pocketbert.distill.text.masking.kinds import masking_of
-from pocketbert.distill.text.pairs import pairs_of
+from pocketbert.distill.text.masking import masking_of
+from pocketbert.distill.text.pairs import GeneralSet, pairs_of
 from pocketbert.distill.training.loop import train
 from pocketbert.pipeline.learn.corpora import open_corpora, write_corpora
 

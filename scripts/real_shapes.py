@@ -104,7 +104,7 @@ def measure(shape: Shape, format: str, folder: Path) -> dict[str, Any]:
     import torch
 
     from pocketbert.core.compare.evaluate import rms_error, worst_difference, yardstick
-    from pocketbert.core.predict.torch_predictor import TorchPredictor
+    from pocketbert.core.predict.predictor import TorchPredictor
     from pocketbert.core.types import Format
     from pocketbert.runtime.engines import open_file
 
@@ -195,7 +195,7 @@ def main() -> None:
         return
     from pocketbert.core.families import all_families
     from pocketbert.core.host.hardware import machine
-    from pocketbert.core.host.versions import version_of
+    from pocketbert.core.host.system import version_of
 
     known = {t for f in all_families() for t in f.model_types}
     content = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {"shapes": {}}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pocketbert import api
-from pocketbert.pipeline import demo
+from pocketbert.pipeline import run as demo
 from support.canaries import BESIDE, canaries, is_ours, outputs_of
 
 

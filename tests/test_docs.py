@@ -19,7 +19,7 @@ import yaml
 from pocketbert import api
 from pocketbert.cli.main import app
 from pocketbert.core.recipe.file import recipe_of
-from pocketbert.pipeline.shipped import names as shipped_recipes
+from pocketbert.pipeline.recipes import names as shipped_recipes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

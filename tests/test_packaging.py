@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pocketbert.core.recipe.file import load_recipe, recipe_schema
-from pocketbert.pipeline.shipped import SCHEMA_FILE, folder, names, recipe_path
+from pocketbert.pipeline.recipes import SCHEMA_FILE, folder, names, recipe_path
 
 WINGS = ("benchmarks", "distill", "export", "quantize", "runtime")
 LONGEST = 600

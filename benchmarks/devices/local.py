@@ -12,7 +12,7 @@ from pocketbert.benchmarks.load import Heat, LoadWatch, local_heat
 from pocketbert.core.devices import LOCAL
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine, machine
-from pocketbert.core.host.versions import installed, version_of
+from pocketbert.core.host.system import installed, version_of
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile
 

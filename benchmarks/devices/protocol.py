@@ -15,13 +15,12 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from numpy.typing import NDArray
 
 from pocketbert.benchmarks.cold_start import ColdRun
-from pocketbert.benchmarks.compilation import Estimate, LeftNodes
-from pocketbert.benchmarks.devices.probed import Probe
+from pocketbert.benchmarks.devices.machine_facts import Probe
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Heat, Load
-from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
-from pocketbert.benchmarks.operators.times import OpTimes
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
+from pocketbert.benchmarks.operators import OpTimes
+from pocketbert.benchmarks.records import Estimate, LeftNodes
 from pocketbert.core.devices import DeviceInfo
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Runtime

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 
-from pocketbert.benchmarks.devices.remote.channel import BOOTSTRAP, Channel
-from pocketbert.benchmarks.devices.remote.connection import RemoteConnection
+from pocketbert.benchmarks.devices.remote import RemoteConnection
+from pocketbert.benchmarks.devices.remote_agent import BOOTSTRAP, Channel
 from pocketbert.core.devices import DEVICES, SSH
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, PocketBertError, Problem
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pocketbert.benchmarks.devices.adb.attached import CORES, adb_missing, attached
-from pocketbert.benchmarks.devices.adb.connection import (
+from pocketbert.benchmarks.devices import litert_npu as litert
+from pocketbert.benchmarks.devices import qemu, qnn, vela
+from pocketbert.benchmarks.devices.adb import (
+    CORES,
     adb_idle_refusal,
+    adb_missing,
     adb_refusal,
     adb_sustained_refusal,
+    attached,
     connect_adb,
 )
-from pocketbert.benchmarks.devices.litert import compiler as litert
 from pocketbert.benchmarks.devices.local import connect_local, local_now, local_refusal
-from pocketbert.benchmarks.devices.probe.over_ssh import probe_ssh
-from pocketbert.benchmarks.devices.probe.places import probe_adb, probe_local, probe_qemu
-from pocketbert.benchmarks.devices.probed import Probe
+from pocketbert.benchmarks.devices.machine_facts import Probe
+from pocketbert.benchmarks.devices.probe import probe_adb, probe_local, probe_qemu, probe_ssh
 from pocketbert.benchmarks.devices.protocol import Allowed, Compiler, Connection, Device, Reachable, Service
-from pocketbert.benchmarks.devices.qaihub.service import connect_qai_hub, qai_hub_missing, qai_hub_refusal
-from pocketbert.benchmarks.devices.qemu import connection as qemu
-from pocketbert.benchmarks.devices.qnn import compiler as qnn
-from pocketbert.benchmarks.devices.remote.connection import engine_refusal, remote_refusal
+from pocketbert.benchmarks.devices.qai_hub import connect_qai_hub, qai_hub_missing, qai_hub_refusal
+from pocketbert.benchmarks.devices.remote import engine_refusal, remote_refusal
 from pocketbert.benchmarks.devices.ssh import connect_ssh, ssh_missing
-from pocketbert.benchmarks.devices.vela import compiler as vela
 from pocketbert.core.devices import (
     ADB,
     ANDROID,
@@ -42,7 +41,7 @@ from pocketbert.core.devices import (
     remove_device,
 )
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.loading.plugins import load_plugins
+from pocketbert.core.plugins import load_plugins
 from pocketbert.core.types import Format, Runtime
 
 _devices: dict[str, Device] = {
@@ -99,8 +98,8 @@ _devices: dict[str, Device] = {
         allowed=vela.ALLOWED,
     ),
     QAI_HUB: Device(DEVICES[QAI_HUB], service=connect_qai_hub, missing=qai_hub_missing, refusal=qai_hub_refusal),
-    COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
-    ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.devices.android.importing
+    COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.imported.mac
+    ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.imported.android_app
 }
 
 

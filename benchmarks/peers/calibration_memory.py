@@ -53,7 +53,7 @@ def calibrate(source: Path, rows: int, method: Calibration, whole: bool) -> dict
     """Measure ranges in this process, or write the static file; its peak memory in MB and the CPU seconds it took."""
     from pocketbert.quantize import Plan, quantize
     from pocketbert.quantize.onnx.dynamic import load_plain
-    from pocketbert.quantize.onnx.ranges import measure
+    from pocketbert.quantize.onnx.static import measure
 
     draw, start = np.random.default_rng(1), time.process_time()
     plan = Plan(Format.ONNX, Scheme.A8W8, rows=lambda: (_row(draw) for _ in range(rows)), calibration=method)

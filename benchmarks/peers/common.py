@@ -9,7 +9,7 @@ from pathlib import Path
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.host.hardware import load_average, machine
-from pocketbert.core.host.versions import installed
+from pocketbert.core.host.system import installed
 
 SST2 = Path(__file__).resolve().parents[3] / "shared" / "data" / "sst2"
 """A copy of SST-2 beside the checkout, where there is one; its licence keeps it out of the repository."""

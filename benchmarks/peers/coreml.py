@@ -24,7 +24,7 @@ from engine.models import BASE, ROOT, SHAPES
 from pocketbert.core.disk.files import path_bytes, write_atomic
 from pocketbert.core.families import family_of
 from pocketbert.core.host.hardware import load_average, machine
-from pocketbert.core.host.versions import installed
+from pocketbert.core.host.system import installed
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export.coreml import CoremlForm, CoremlInfo, export

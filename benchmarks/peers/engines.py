@@ -34,7 +34,7 @@ from engine.table import GOAL_LENGTH, GOALS, write_page
 
 from pocketbert.benchmarks.inputs import choose_texts, row_of_length
 from pocketbert.core.host.hardware import load_average, machine
-from pocketbert.core.host.versions import installed
+from pocketbert.core.host.system import installed
 from pocketbert.core.predict.tokenization import TextTokenizer
 
 QUICK = Effort(rounds=8, least=4, budget_s=4.0)

@@ -13,8 +13,7 @@ import tempfile
 from pathlib import Path
 
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, Variant
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder

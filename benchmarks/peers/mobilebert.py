@@ -23,16 +23,15 @@ import transformers
 from engine.models import BASE, ROOT, SHAPES
 
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.benchmarks.statistics import paired_ratio
-from pocketbert.benchmarks.timing.cell import BURST, burst_medians
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Measurement, Variant
+from pocketbert.benchmarks.statistics import burst_medians, paired_ratio
+from pocketbert.benchmarks.timing import BURST
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.disk.files import path_bytes, write_atomic
 from pocketbert.core.families import family_of
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.progress import say
-from pocketbert.core.host.versions import installed
+from pocketbert.core.host.system import installed
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, MobileBertSize, Scheme

@@ -26,12 +26,11 @@ from pocketbert.core.families import Family
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.readout import Matrix, run_rows, whole
+from pocketbert.core.predict.predictor import Matrix, run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.export.adapters.outliers.places import places_of
-from pocketbert.export.adapters.outliers.scaling import divide_outliers, largest_channels
+from pocketbert.export.adapters.outliers import divide_outliers, largest_channels, places_of
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.pipeline.reference import own_texts, sample_batches
 from pocketbert.quantize import Plan, quantize, row_of

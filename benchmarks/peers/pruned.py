@@ -26,7 +26,7 @@ from pocketbert.benchmarks.inputs import choose_texts
 from pocketbert.benchmarks.statistics import Ratio, paired_ratio
 from pocketbert.core.disk.files import write_json
 from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.versions import installed
+from pocketbert.core.host.system import installed
 from pocketbert.core.predict.tokenization import TextTokenizer
 
 CALIBRATION = 300

@@ -29,7 +29,7 @@ from pocketbert.benchmarks.statistics import Ratio
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.disk.files import sha256_json, write_atomic
 from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.versions import installed
+from pocketbert.core.host.system import installed
 
 GOAL = 0.9
 """Share of the later ratios that should hold."""

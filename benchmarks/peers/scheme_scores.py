@@ -30,19 +30,18 @@ from pydantic import BaseModel
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord, read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet, evaluate, rms_error
+from pocketbert.core.data.cells import count_spans, spans_of
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.spans import count_spans, spans_of
 from pocketbert.core.disk.files import path_bytes, sha256_json, sha256_path, write_json
 from pocketbert.core.heads import Prepared
 from pocketbert.core.heads.token_classification import TokenClassificationHead, words_of
 from pocketbert.core.host.hardware import machine
-from pocketbert.core.predict.encoded import Encoded
-from pocketbert.core.predict.predictor import Arrays, Predictor
-from pocketbert.core.predict.readout import Matrix, feed, run_rows, whole
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.predictor import Arrays, Matrix, Predictor, feed, run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.make.labelled import labelled_rows
+from pocketbert.pipeline.make.measuring import labelled_rows
 from pocketbert.quantize import row_of
 from pocketbert.runtime.engines import open_file
 

@@ -21,18 +21,17 @@ import numpy as np
 
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.evaluate import agreement, rms_error
-from pocketbert.core.families.roles import WeightRole
+from pocketbert.core.families.weight_records import WeightRole
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.predict.readout import Matrix, run_rows, whole
+from pocketbert.core.predict.predictor import Matrix, run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import TASKS, Task
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.formats.weight_schemes import resolved, weights_of
-from pocketbert.pipeline.make.stored_weights import float_digests
+from pocketbert.pipeline.formats.weight_roles import float_digests, resolved, weights_of
 from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches
 from pocketbert.quantize import Plan, quantize, row_of
 from pocketbert.quantize.table import SchemeRow

@@ -6,8 +6,100 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pocketbert.benchmarks import wording
-from pocketbert.benchmarks.compilation import Compilation, LeftNodes
-from pocketbert.benchmarks.report.estimated import ESTIMATES
+from pocketbert.benchmarks.records import Compilation, Estimate, LeftNodes, Reported
+
+# --- estimated ---
+# What the terminal and the report show of the time and memory that a compiler's model of an NPU expects.
+
+
+ESTIMATES = (
+    "Estimated times, cycles and memory are what the vendor's compiler expects of its model of the NPU: no NPU and no simulator ran "
+    "them. Operators on the CPU are not in them, and they are not compared with measured times."
+)
+OPERATORS_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class EstimatedRow:
+    """One estimate in words.
+
+    Attributes:
+        of: The record.
+        estimate: Its estimate.
+        time: Milliseconds on the NPU.
+        cycles: All cycles, and the share in which the NPU computes.
+        without: Operators that the time does not contain.
+        memory: What is used at most of each memory, and in brackets the bytes moved; those that are not used are left out.
+        system: Clock rate, system configuration and memory mode that were assumed.
+        operators: Operator type, cycles and share of all cycles, most first, small ones added up.
+    """
+
+    of: Compilation
+    estimate: Estimate
+    time: str
+    cycles: str
+    without: str
+    memory: list[str]
+    system: str
+    operators: list[tuple[str, str, float]]
+
+
+def estimated_rows(compilations: Sequence[Compilation]) -> list[EstimatedRow]:
+    """The words for all estimates."""
+    return [_row(one, one.estimate) for one in compilations if one.estimate is not None]
+
+
+def _row(one: Compilation, estimate: Estimate) -> EstimatedRow:
+    left = f"{one.nodes_left} operators" if one.nodes_left else "nothing"
+    products = f", {estimate.products_left} of them products" if estimate.products_left else ""
+    busy = estimate.npu_cycles / estimate.cycles if estimate.cycles else 0.0
+    return EstimatedRow(
+        of=one,
+        estimate=estimate,
+        time=wording.milliseconds(estimate.time_ms),
+        cycles=f"{wording.count(estimate.cycles)} ({wording.share(busy)} computing)",
+        without=left + products,
+        memory=[
+            f"{name} {wording.size(used)} ({wording.size(moved)})"
+            for name, used, moved in (
+                ("SRAM", estimate.sram_bytes, estimate.sram_traffic),
+                ("DRAM", estimate.dram_bytes, estimate.dram_traffic),
+                ("flash", estimate.flash_bytes, estimate.flash_traffic),
+            )
+            if used or moved
+        ],
+        system=f"{estimate.clock_mhz:g} MHz, {estimate.system}, {estimate.memory}",
+        operators=_operators(estimate),
+    )
+
+
+def _operators(estimate: Estimate) -> list[tuple[str, str, float]]:
+    total = sum(one.cycles for one in estimate.operators) or 1
+    first, rest = estimate.operators[:OPERATORS_SHOWN], estimate.operators[OPERATORS_SHOWN:]
+    out = [(one.op_type, wording.count(one.cycles), one.cycles / total) for one in first]
+    if rest:
+        cycles = sum(one.cycles for one in rest)
+        out.append((f"{len(rest)} other types", wording.count(cycles), cycles / total))
+    return out
+
+
+def estimated_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
+    """Header and cells of the terminal's table: one row per device, file and length."""
+    header = [
+        "file",
+        "device",
+        "length",
+        "estimated ms on the NPU",
+        "without",
+        "cycles",
+        "memory (bytes moved)",
+        "assumed system",
+    ]
+    return header, [
+        [r.of.variant, r.of.device, str(r.of.length), r.time, r.without, r.cycles, "; ".join(r.memory), r.system]
+        for r in estimated_rows(compilations)
+    ]
+
 
 NO_LATENCY = (
     "No NPU was timed. Placement, size and compile time are of the compilation on this machine; answers, where there are any, "
@@ -154,3 +246,76 @@ def compiled_stamps(compilations: Sequence[Compilation]) -> list[str]:
         if told:
             out[f"{', '.join(told)} · {one.device}: {one.target} · {one.engine} {one.engine_version}"] = None
     return list(out)
+
+
+# --- reported ---
+# What the terminal and the report show of texts that a user saved of measuring programs.
+
+
+REPORTED = (
+    "Figures of texts that measuring programs printed, as their user reported them. The texts tell neither what else the device did "
+    "nor repeats, and files did not take turns: there is no interval, and no ratio is formed."
+)
+_HEADER = (
+    "file",
+    "device",
+    "threads",
+    "length",
+    "p50 ms",
+    "p90 ms",
+    "p99 ms",
+    "mean ms",
+    "min ms",
+    "max ms",
+    "runs",
+    "load ms",
+    "first ms",
+    "added memory",
+    "process memory",
+)
+_ALWAYS = 4
+"""Columns that are shown even if all are empty."""
+
+
+def reported_table(reported: Sequence[Reported]) -> tuple[list[str], list[list[str]]]:
+    """Header and cells, one row for each text; columns without any figure are left out."""
+    rows = [
+        [
+            one.variant,
+            one.device,
+            wording.thread_count(one.threads),
+            str(one.length),
+            *map(_ms, (one.p50_ms, one.p90_ms, one.p99_ms, one.mean_ms, one.min_ms, one.max_ms)),
+            str(one.runs),
+            *map(_ms, (one.load_ms, one.first_ms)),
+            *map(_bytes, (one.peak_memory_bytes, one.peak_rss_bytes)),
+        ]
+        for one in reported
+    ]
+    kept = [i for i in range(len(_HEADER)) if i < _ALWAYS or any(row[i] != wording.NONE for row in rows)]
+    return [_HEADER[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def reported_stamps(reported: Sequence[Reported]) -> list[str]:
+    """Where the figures of each text come from."""
+    out = []
+    for one in reported:
+        settings = f" ({'; '.join(one.settings)})" if one.settings else ""
+        notes = "".join(f" {note}" for note in one.notes)
+        out.append(
+            f"{one.provenance} on {one.device}, as reported by the user · {one.tool}{settings} · {one.source}.{notes}"
+        )
+    return out
+
+
+def reported_lines(reported: Sequence[Reported]) -> list[str]:
+    """Lines under the terminal's table."""
+    return [*reported_stamps(reported), REPORTED] if reported else []
+
+
+def _ms(value: float | None) -> str:
+    return wording.NONE if value is None else wording.milliseconds(value)
+
+
+def _bytes(value: int | None) -> str:
+    return wording.NONE if value is None else wording.size(value)

@@ -2,11 +2,417 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pocketbert.benchmarks.report.data import ModelRow, ReportData
-from pocketbert.benchmarks.report.summary import headline_condition
-from pocketbert.core.types import Status
+from pydantic import BaseModel, ConfigDict
+
+from pocketbert.benchmarks import wording
+from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Variant
+from pocketbert.benchmarks.records import TEXT, Length
+from pocketbert.benchmarks.statistics import Ratio, time_ratio
+from pocketbert.core.artefacts.search import BudgetSearch, RoleRow, Sensitivities
+from pocketbert.core.data_report import DataReport
+from pocketbert.core.host.hardware import Machine
+from pocketbert.core.metrics import METRICS, Metric
+from pocketbert.core.predict.scores import Confidence, Score
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Provenance, Scheme, Status
+
+# --- data ---
+# What the report and the final table of a run are made from.
+
+
+class _Record(BaseModel):
+    # A failed gate may hold NaN, which JSON has no word for; "NaN" reads back, null would not.
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="strings")
+
+
+class ModelRow(_Record):
+    """One model file in the headline table.
+
+    Attributes:
+        name: As in the benchmark's variants (``student int8``): the two are joined by it.
+        scheme: How its numbers are stored.
+        bytes: Size of the file.
+        parameters: Number of weights; None when unknown.
+        eval_score: Score on the eval rows.
+        holdout_score: Score on rows that no choice was made on.
+        confidence: Temperature and calibration error of a classifier's probabilities.
+        kept: Share of the teacher's eval score that is left, a fraction.
+        status: What the gates said.
+        is_default: Whether `pocketbert.load` opens it.
+        is_teacher: Whether it is the model that the others are compared with.
+        path: The file, as the reader knows it.
+        sha256: Its digest.
+        provenance: Where its scores come from.
+        roles: What became of the weights of each role; empty for a file that was exported as it is.
+    """
+
+    name: str
+    scheme: Scheme | None = None
+    bytes: int
+    parameters: int | None = None
+    eval_score: Score | None = None
+    holdout_score: Score | None = None
+    confidence: Confidence | None = None
+    kept: float | None = None
+    status: Status | None = None
+    is_default: bool = False
+    is_teacher: bool = False
+    path: str = ""
+    sha256: str = ""
+    provenance: Provenance = Provenance.MEASURED
+    roles: list[RoleRow] = []
+
+
+class ParityRow(_Record):
+    """One file compared with the model it was made from.
+
+    Attributes:
+        file: The file.
+        worst: Largest difference, relative to the spread of the reference's logits.
+        bound: Most that is allowed.
+        lengths: Lengths in tokens that were checked.
+        passed: Whether it is within the bound.
+        against: What it was compared with.
+    """
+
+    file: str
+    worst: float
+    bound: float
+    lengths: list[int]
+    passed: bool
+    against: str = "PyTorch"
+
+
+class GateRow(_Record):
+    """One gate on one file.
+
+    Attributes:
+        name: What the gate asks.
+        file: The file.
+        passed: Its answer.
+        value: What was found, if it is a number.
+        bound: What is allowed, if it is a number.
+        detail: The same in words.
+        skipped: Whether it could not be asked here.
+    """
+
+    name: str
+    file: str
+    passed: bool
+    value: float | None = None
+    bound: float | None = None
+    detail: str = ""
+    skipped: bool = False
+
+
+class ReportData(_Record):
+    """Everything the report shows. What is None or empty is left out, with a sentence that says why.
+
+    Attributes:
+        title: Heading.
+        description: A sentence or two.
+        task: Hub task name; decides how scores are printed.
+        machine: CPU and ISA of all figures without a machine of their own.
+        versions: Libraries.
+        provenance: Of scores, parity and gates.
+        rows: Model files, the teacher first.
+        benchmark: Latency and memory.
+        parity: Files against their models.
+        gates: What decided whether files may be packed.
+        data: Facts about the data.
+        scored_on: Name of the rows that `ModelRow.eval_score` is of.
+        scored_by: Where the scores come from, in words; empty where they are of this run, on `machine`.
+        curves: (step, loss) by name: ``teacher``, ``student``; terms of a loss as ``student/logits``.
+        confusion: Most confused labels: (gold, predicted, count).
+        confusion_of: Which model and rows the confusions are of, in words.
+        notes: Limits and honest statements.
+        search: The files that were considered where these were chosen inside a budget.
+        sensitivity: How far each role by itself takes smaller files from the exported ones, where that was measured.
+        recipe: The resolved recipe, YAML.
+        command: Command line that made the run.
+        made: When, as text.
+    """
+
+    title: str
+    description: str = ""
+    task: TaskName
+    machine: Machine
+    versions: dict[str, str] = {}
+    provenance: Provenance = Provenance.MEASURED
+    rows: list[ModelRow]
+    benchmark: BenchmarkResult | None = None
+    parity: list[ParityRow] = []
+    gates: list[GateRow] = []
+    data: DataReport | None = None
+    scored_on: str = "eval"
+    scored_by: str = ""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    confusion: list[tuple[str, str, int]] = []
+    confusion_of: str = ""
+    notes: list[str] = []
+    search: BudgetSearch | None = None
+    sensitivity: Sensitivities | None = None
+    recipe: str = ""
+    command: str = ""
+    made: str = ""
+
+    @property
+    def timed(self) -> BenchmarkResult | None:
+        """The benchmark; None where no device ran a file."""
+        return self.benchmark if self.benchmark is not None and self.benchmark.sessions else None
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that the files were scored with: the data may decide it; the task's own where nothing was scored."""
+        scored = [s.metric for r in self.rows for s in (r.eval_score, r.holdout_score) if s is not None]
+        return METRICS[scored[0]] if scored else TASKS[self.task].metric
+
+    @property
+    def reference(self) -> ModelRow | None:
+        """The row that sizes and scores are compared with: the teacher, else the first row."""
+        return next((r for r in self.rows if r.is_teacher), self.rows[0] if self.rows else None)
+
+    @property
+    def default(self) -> ModelRow | None:
+        """The row of the file that is opened by default, else the last row."""
+        return next((r for r in self.rows if r.is_default), self.rows[-1] if self.rows else None)
+
+
+# --- stamps ---
+# The line under a table or a plot that tells where its figures come from.
+
+
+def measurement_stamp(*shown: Measurement) -> str:
+    """Where figures come from: provenance, engines, device, ISA and load, on one line.
+
+    Args:
+        shown: Measurements of one device and one thread count.
+    """
+    first = shown[0]
+    return f"{first.provenance} · {_engines(shown)} · {first.device}: {first.machine.summary} · {first.load.summary}"
+
+
+def result_stamp(result: BenchmarkResult) -> str:
+    """Where all figures of a session come from, with the load at each thread count."""
+    first = {m.threads: m for m in reversed(result.measurements)}
+    m = first[result.protocol.threads[0]]
+    loads = "; ".join(f"{wording.threads(t)}: {first[t].load.summary}" for t in result.protocol.threads)
+    return f"{m.provenance} · {_engines(result.measurements)} · {m.device}: {m.machine.summary} · {loads}"
+
+
+def run_stamp(data: ReportData) -> str:
+    """Where parity, gates and other figures come from that name no machine."""
+    return f"{data.provenance} · {data.machine.summary}"
+
+
+def score_stamp(data: ReportData) -> str:
+    """Where the scores come from."""
+    return data.scored_by or run_stamp(data)
+
+
+def _engines(shown: Sequence[Measurement]) -> str:
+    return ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in shown))
+
+
+# --- against ---
+# Files of several folders against the files of the same name in the first folder.
+
+
+def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
+    """Ratio of wall times to the same file of the first folder, paired by round; below 1 this file is faster.
+
+    Args:
+        session: What one device measured.
+        m: One of its measurements.
+
+    Returns:
+        None for files of the first folder, for those that it does not have, and where nothing was timed.
+    """
+    by_name = {v.name: v for v in session.variants}
+    variant, first = by_name.get(m.variant), session.variants[0].tokenizer
+    if variant is None or variant.tokenizer == first or not m.wall_ms:
+        return None
+    others = {v.name for v in session.variants if v.tokenizer == first and _inside(v) == _inside(variant)}
+    condition = (m.threads, m.length, m.gap_ms)
+    for other in session.measurements:
+        if other.variant in others and (other.threads, other.length, other.gap_ms) == condition:
+            turn = 1 if m.gap_ms else session.protocol.burst
+            return time_ratio(m.wall_ms, other.wall_ms, turn, session.protocol.fresh)
+    return None
+
+
+def _inside(variant: Variant) -> str:
+    """Path of a file in its folder."""
+    path, folder = variant.path, variant.tokenizer
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()
+
+
+# --- summary ---
+# The figures of a run in one small table, for the terminal and the head of the report alike.
+
+
+@dataclass(frozen=True)
+class DeviceFigures:
+    """What one device says of one model file, in words; a dash where it says nothing.
+
+    Attributes:
+        p50: Median latency in ms.
+        p90: 90th percentile in ms.
+        speed: Against the session's baseline, with interval.
+        same: Against the same file of the first folder, where several folders were measured.
+        instructions: Instructions that an emulated processor executes per inference.
+    """
+
+    p50: str = wording.NONE
+    p90: str = wording.NONE
+    speed: str = wording.NONE
+    same: str = wording.NONE
+    instructions: str = wording.NONE
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One model file, in words; a dash where there is no figure.
+
+    Attributes:
+        name: The model.
+        size: Of the file, e.g. ``12.4 MB``.
+        smaller: How many times smaller than the reference (the teacher).
+        score: Deciding metric on the eval rows, in points or with its unit.
+        holdout: The same on rows that no choice was made on.
+        kept: Share of the teacher's score that is left.
+        headline: Figures of the device that is shown first.
+        devices: Figures of every device of `shown_sessions`, in that order.
+        status: ``passed``, ``failed``.
+        is_default: Whether `pocketbert.load` opens it.
+    """
+
+    name: str
+    size: str
+    smaller: str
+    score: str
+    holdout: str
+    kept: str
+    headline: DeviceFigures
+    devices: tuple[DeviceFigures, ...]
+    status: str
+    is_default: bool
+
+
+def headline_condition(result: BenchmarkResult) -> tuple[int, Length]:
+    """Threads and length of the latencies that are shown first: one thread and real text, where measured.
+
+    One thread, since a phone's other cores are used by other apps; real text, since that is what users type.
+    """
+    threads = min(result.protocol.threads)
+    lengths = result.protocol.lengths
+    return threads, TEXT if TEXT in lengths else lengths[0]
+
+
+def condition_words(result: BenchmarkResult) -> str:
+    """The headline condition in words, e.g. ``1 thread, real text, batch 1``."""
+    threads, length = headline_condition(result)
+    return f"{wording.threads(threads)}, {wording.length(length)}, batch 1"
+
+
+def shown_sessions(data: ReportData) -> list[BenchmarkResult]:
+    """The sessions that measured model files of the headline table, the one shown first in front.
+
+    A Mac's variants are one file on several compute units; they have a section of their own instead.
+    """
+    if data.timed is None:
+        return []
+    names = {row.name for row in data.rows}
+    first = data.timed.headline
+    sessions = [first, *(s for s in data.timed.sessions if s is not first)]
+    return [s for s in sessions if names & {v.name for v in s.variants}]
+
+
+def summary_rows(data: ReportData) -> list[SummaryRow]:
+    """One row per model file, in the order of `data.rows`."""
+    return [_row(row, data) for row in data.rows]
+
+
+def summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
+    """Header and cells of the final table of a run, as plain text.
+
+    Args:
+        data: What the report is made from.
+
+    Returns:
+        Column titles, and one list of cells per model file. Columns without any figure are left out.
+    """
+    metric = data.metric.name
+    rows = summary_rows(data)
+    columns = [
+        ("model", [r.name + (" *" if r.is_default else "") for r in rows]),
+        ("size", [r.size for r in rows]),
+        (metric, [r.score for r in rows]),
+        (f"{metric} holdout", [r.holdout for r in rows]),
+        ("kept", [r.kept for r in rows]),
+    ]
+    sessions = shown_sessions(data)
+    for number, session in enumerate(sessions):
+        device = f"{session.device}: " if len(sessions) > 1 or not session.timed else ""
+        provenance = session.measurements[0].provenance
+        told = "" if provenance is Provenance.MEASURED else f", {provenance}"
+        figures = [r.devices[number] for r in rows]
+        columns += [
+            (f"{device}p50 ms{told} ({condition_words(session)})", [f.p50 for f in figures]),
+            (f"{device}vs {session.protocol.baseline}", [f.speed for f in figures]),
+            (f"{device}guest instructions{told} ({condition_words(session)})", [f.instructions for f in figures]),
+        ]
+    columns.append(("gates", [r.status for r in rows]))
+    shown = [(title, cells) for title, cells in columns if any(c != wording.NONE for c in cells)]
+    return [title for title, _ in shown], [list(cells) for cells in zip(*(c for _, c in shown), strict=True)]
+
+
+def _figures(name: str, session: BenchmarkResult) -> DeviceFigures:
+    threads, length = headline_condition(session)
+    measured = session.find(name, threads, length)
+    compared = session.compare(name, threads, length)
+    if measured is None:
+        return DeviceFigures()
+    work, same = measured.guest_instructions, same_file_ratio(session, measured)
+    return DeviceFigures(
+        p50=wording.milliseconds(measured.wall.p50) if measured.wall else wording.NONE,
+        p90=wording.milliseconds(measured.wall.p90) if measured.wall else wording.NONE,
+        speed=wording.speed(compared.wall) if compared else wording.NONE,
+        same=wording.speed(same) if same else wording.NONE,
+        instructions=wording.count(round(work.p50)) if work else wording.NONE,
+    )
+
+
+def _row(row: ModelRow, data: ReportData) -> SummaryRow:
+    reference = data.reference
+    ratio = reference.bytes / row.bytes if reference is not None and reference is not row and row.bytes else None
+    return SummaryRow(
+        name=row.name,
+        size=wording.size(row.bytes),
+        smaller=_times(ratio),
+        score=_printed(row.eval_score),
+        holdout=_printed(row.holdout_score),
+        kept=wording.share(row.kept),
+        headline=_figures(row.name, data.timed.headline) if data.timed else DeviceFigures(),
+        devices=tuple(_figures(row.name, session) for session in shown_sessions(data)),
+        status=str(row.status) if row.status else wording.NONE,
+        is_default=row.is_default,
+    )
+
+
+def _printed(score: Score | None) -> str:
+    return wording.NONE if score is None else METRICS[score.metric].format(score.value)
+
+
+def _times(ratio: float | None) -> str:
+    if ratio is None or wording.factor(max(ratio, 1 / ratio)) == wording.factor(1):
+        return wording.NONE  # "1.00 times smaller" says nothing
+    if ratio >= 1:
+        return f"{wording.factor(ratio)} smaller"
+    return f"{wording.factor(1 / ratio)} larger"
 
 
 @dataclass(frozen=True)

@@ -4,26 +4,91 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.records import Profile
 from pocketbert.benchmarks.report import plots
-from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, search_rows, student_rows
-from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row, compiled_stamps, left_rows
-from pocketbert.benchmarks.report.data import GateRow, ReportData
-from pocketbert.benchmarks.report.estimated import ESTIMATES, estimated_rows
-from pocketbert.benchmarks.report.fronts import front_figures
-from pocketbert.benchmarks.report.plotted import Figure, plotted
-from pocketbert.benchmarks.report.reported import REPORTED, reported_stamps, reported_table
-from pocketbert.benchmarks.report.roles import file_roles
-from pocketbert.benchmarks.report.sensitivity import sensitivity_bars
-from pocketbert.benchmarks.report.stamps import measurement_stamp, result_stamp, run_stamp, score_stamp
-from pocketbert.benchmarks.report.summary import condition_words, headline_condition, shown_sessions, summary_rows
-from pocketbert.benchmarks.report.templates import open_template
+from pocketbert.benchmarks.report.compiled import (
+    ESTIMATES,
+    NO_LATENCY,
+    REPORTED,
+    compiled_row,
+    compiled_stamps,
+    estimated_rows,
+    left_rows,
+    reported_stamps,
+    reported_table,
+)
+from pocketbert.benchmarks.report.figures import (
+    GateRow,
+    ReportData,
+    condition_words,
+    headline_condition,
+    measurement_stamp,
+    result_stamp,
+    run_stamp,
+    score_stamp,
+    shown_sessions,
+    summary_rows,
+)
+from pocketbert.benchmarks.report.plots import Figure, plotted
+from pocketbert.benchmarks.report.sections import (
+    file_roles,
+    front_figures,
+    limits_in_words,
+    search_plots,
+    search_rows,
+    sensitivity_bars,
+    student_rows,
+)
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.metrics import Direction
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+
+
+# --- templates ---
+# The templates of the pages, which share one style and the same macros.
+
+
+def open_template(name: str) -> Template:
+    """A template of this package, in which everything that is filled in is escaped.
+
+    Args:
+        name: File name.
+
+    Raises:
+        MissingBackendError: If matplotlib or jinja2 is not installed.
+    """
+    plots.require()
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    files = resources.files(__package__)
+    environment = Environment(
+        loader=FunctionLoader(lambda name: files.joinpath(name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["swatch"] = swatch
+    return environment.get_template(name)
+
+
+def swatch(number: int) -> Markup:
+    """The point of a legend: the colour and the shape of the file of a number; see `plots.look_of`."""
+    from markupsafe import Markup
+
+    shape = plots.SHAPES.index(plots.look_of(number).shape)
+    style = f"dot s{shape}" if shape else "dot"
+    return Markup(f'<span class="{style}" style="background:var(--c{number % len(plots.SERIES)})"></span>')  # noqa: S704
+
 
 TEMPLATE = "report.html.j2"
 OPS_SHOWN = 8

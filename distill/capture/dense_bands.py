@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pocketbert.core.families import CAPTURES
-from pocketbert.distill.capture.interface import MASKED
-from pocketbert.distill.capture.recorder import QueryKeyValue, active_recorder
+from pocketbert.distill.capture.recorder import MASKED, QueryKeyValue, active_recorder
 
 _ATTENTION, _MODEL = "LongformerSelfAttention", "LongformerModel"
 """Classes of transformers, found by name: importing them takes time that other families need not pay."""

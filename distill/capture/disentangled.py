@@ -16,8 +16,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfA
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import CAPTURES
-from pocketbert.distill.capture.interface import MASKED
-from pocketbert.distill.capture.recorder import CapturingModule, QueryKeyValue, active_recorder
+from pocketbert.distill.capture.recorder import MASKED, CapturingModule, QueryKeyValue, active_recorder
 
 
 class CapturingFirst(FirstAttention, CapturingModule):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from pocketbert.core.families import CAPTURES, Family, check_taught
 from pocketbert.distill.capture import (
     dense_bands,
     disentangled,  # noqa: F401 - it registers itself
-    interface,
+    recorder,
     xlm,  # noqa: F401 - it registers itself
     xlnet,  # noqa: F401 - it registers itself
 )
@@ -46,7 +46,7 @@ def is_captured(model: Any) -> bool:
     Args:
         model: A transformers model.
     """
-    if model.config._attn_implementation == interface.NAME or dense_bands.is_installed(model):
+    if model.config._attn_implementation == recorder.NAME or dense_bands.is_installed(model):
         return True
     return any(isinstance(module, CapturingModule) for module in model.modules())
 

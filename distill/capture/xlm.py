@@ -8,8 +8,7 @@ from torch import Tensor
 from transformers.models.xlm.modeling_xlm import MultiHeadAttention
 
 from pocketbert.core.families import CAPTURES
-from pocketbert.distill.capture.interface import additive_mask, capturing_attention
-from pocketbert.distill.capture.recorder import CapturingModule
+from pocketbert.distill.capture.recorder import CapturingModule, additive_mask, capturing_attention
 
 
 class CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: ignore[misc]

@@ -13,8 +13,7 @@ from torch import Tensor
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 from pocketbert.core.families import CAPTURES
-from pocketbert.distill.capture.interface import MASKED
-from pocketbert.distill.capture.recorder import CapturingModule, QueryKeyValue, active_recorder
+from pocketbert.distill.capture.recorder import MASKED, CapturingModule, QueryKeyValue, active_recorder
 
 
 class CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # type: ignore[misc]

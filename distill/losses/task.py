@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.predict.pooling import Pooling, PoolingKind
+from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.tasks import Level, ScoreFunction, Task, TaskName
-from pocketbert.distill.losses.common import hard_targets, soft_targets
-from pocketbert.distill.training.terms import Term
+from pocketbert.distill.losses.common import Term, hard_targets, soft_targets
 
 PADDED = -1e4
 """Score of a padded token as start or end of an answer: no probability, and finite."""

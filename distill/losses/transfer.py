@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.distill.capture.lm_heads import places
-from pocketbert.distill.losses.common import wide
-from pocketbert.distill.training.terms import Term
+from pocketbert.distill.capture.outputs import places
+from pocketbert.distill.losses.common import Term, wide
 
 TRUTH_SHARE = 0.5
 """Alpha of `pretraining_distillation` in the released training command (distill_ground_truth_ratio)."""
@@ -98,7 +97,7 @@ def pretraining_distillation(student: Tensor, teacher: Tensor, labels: Tensor, t
     ``alpha L_MLM + (1 - alpha) L_KD`` of ``L_PD = alpha L_MLM + (1 - alpha) L_KD + L_NSP`` (Sun et al. 2020, arXiv
     2004.02984, eq. 4), as one cross-entropy ``-sum_V q log p_S`` with ``q = alpha onehot + (1 - alpha) softmax(z_T)``, without
     a temperature. The two terms apart, for a log or a teacher that was asked beforehand, are
-    `pocketbert.distill.losses.general.masked_lm` and `token_soft_targets`; only the teacher's entropy is not in these.
+    `pocketbert.distill.losses.tokens.masked_lm` and `token_soft_targets`; only the teacher's entropy is not in these.
 
     Args:
         student: Logits at the selected tokens, [n, V].

@@ -11,21 +11,15 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.recipe.stages import DistilBertStage, TripleWeights
-from pocketbert.distill.capture.lm_heads import LmHead, places
-from pocketbert.distill.losses.general import (
-    cosine_distance,
-    masked_lm,
-    sparse_token_soft_targets,
-    token_soft_targets,
-)
-from pocketbert.distill.methods.fitting import other_vocabulary
-from pocketbert.distill.methods.method import Heads, Needs, StageJob, StageResult, TeacherStudent
+from pocketbert.distill.capture.outputs import LmHead, places
+from pocketbert.distill.losses.common import Term
+from pocketbert.distill.losses.tokens import cosine_distance, masked_lm, sparse_token_soft_targets, token_soft_targets
+from pocketbert.distill.methods.method import Heads, Needs, StageJob, StageResult, TeacherStudent, other_vocabulary
 from pocketbert.distill.students.build import freeze_positions
 from pocketbert.distill.teacher.signals import move_to
-from pocketbert.distill.teacher.sparse.teacher import SparseTeacher, sparse_teacher
-from pocketbert.distill.text.general_set import GeneralSet
-from pocketbert.distill.training.batches import BatchOrder
-from pocketbert.distill.training.terms import Term
+from pocketbert.distill.teacher.sparse import SparseTeacher, sparse_teacher
+from pocketbert.distill.text.pairs import GeneralSet
+from pocketbert.distill.training.data import BatchOrder
 
 
 class TripleStage(Protocol):

@@ -11,12 +11,17 @@ from pocketbert.core.families import Family
 from pocketbert.core.recipe.stages import MiniLmStage
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import query_width, record_attention
-from pocketbert.distill.losses.common import attention_kl
+from pocketbert.distill.losses.common import Term, attention_kl
 from pocketbert.distill.losses.relations import relation_heads, relation_kl
-from pocketbert.distill.methods.fitting import invalid_signals, of_its_kind, other_vocabulary
-from pocketbert.distill.methods.method import StageJob, StageResult, TeacherStudent
+from pocketbert.distill.methods.method import (
+    StageJob,
+    StageResult,
+    TeacherStudent,
+    invalid_signals,
+    of_its_kind,
+    other_vocabulary,
+)
 from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, signals_for
-from pocketbert.distill.training.terms import Term
 
 _SIGNALS = {
     "attention": Signal.ATTENTION,
@@ -107,7 +112,7 @@ class MiniLmDistillation:
         return [name for name in self.weights if _SIGNALS[name] is Signal.RELATIONS]
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Real tokens, for every term; see `pocketbert.distill.training.terms.Counting`."""
+        """Real tokens, for every term; see `pocketbert.distill.losses.common.Counting`."""
         return dict.fromkeys(self.weights, batch["attention_mask"].sum())
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:

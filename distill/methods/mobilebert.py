@@ -15,22 +15,28 @@ from pocketbert.core.host.progress import say
 from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.capture.layer_outputs import LayerOutputs
-from pocketbert.distill.capture.lm_heads import LmHead, TokenOutput, places
+from pocketbert.distill.capture.outputs import LayerOutputs, LmHead, TokenOutput, places
 from pocketbert.distill.capture.recorder import AttentionRecorder
-from pocketbert.distill.losses.common import attention_kl
-from pocketbert.distill.losses.general import next_sentence
+from pocketbert.distill.losses.common import Term, attention_kl
+from pocketbert.distill.losses.tokens import masked_lm, next_sentence
 from pocketbert.distill.losses.transfer import counted_tokens, feature_transfer, pretraining_distillation
-from pocketbert.distill.methods.fitting import invalid_signals, mapped_layers
-from pocketbert.distill.methods.method import Carried, CarriedPart, Heads, Needs, StageJob, StageResult, TeacherStudent
-from pocketbert.distill.methods.transfer_course import TransferCourse
-from pocketbert.distill.methods.transfer_phases import BATCH, STRATEGIES, Phase, TransferPhases
+from pocketbert.distill.methods.method import (
+    Carried,
+    CarriedPart,
+    Heads,
+    Needs,
+    StageJob,
+    StageResult,
+    TeacherStudent,
+    invalid_signals,
+    mapped_layers,
+)
+from pocketbert.distill.methods.transfer import BATCH, STRATEGIES, Phase, TransferCourse, TransferPhases
 from pocketbert.distill.students.mobilebert import has_bottlenecks
 from pocketbert.distill.teacher.signals import move_to
 from pocketbert.distill.teacher.state_adapter import StateAdapter, fit_adapter, reduce_embeddings
 from pocketbert.distill.text.pairs import NEXT_SENTENCE
-from pocketbert.distill.training.terms import Term
-from pocketbert.distill.training.train_set import STEPS
+from pocketbert.distill.training.data import STEPS
 
 _Blocks = dict[int, tuple[Tensor, Tensor | None]]
 """Output and, where attention is learnt, scores of some blocks, by the student's layer from 0."""
@@ -285,3 +291,60 @@ def _carrying(adapter: StateAdapter | None) -> Carried:
         return {}
     tensors = {"centre": adapter.centre.cpu(), "basis": adapter.basis.cpu()}
     return {_ADAPTER: CarriedPart(tensors, {"kept": adapter.kept})}
+
+
+# --- pretraining ---
+# Pre-training of a teacher on plain text: masked LM and next sentence, as for BERT and IB-BERT.
+
+
+class Pretraining:
+    """Objective: ``L_MLM + L_NSP`` of BERT (Devlin et al. 2019, arXiv 1810.04805, section 3.1), which IB-BERT is trained with.
+
+    Only hidden tokens reach the vocabulary projection.
+
+    Args:
+        model: What will be trained, not yet wrapped: with both heads, or the masked-LM head alone.
+        family: Its row of the family table.
+        next_sentence: Whether pairs are judged too; batches then come from `pocketbert.distill.text.pairs.GeneralSet`
+            with pairs.
+        where: For errors.
+
+    Attributes:
+        weights: ``mlm``, and ``next_sentence`` where wanted; 1 each.
+
+    Raises:
+        InputError: If the model lacks a head that is wanted.
+    """
+
+    def __init__(self, model: Any, family: Family, next_sentence: bool = True, where: str = "model") -> None:
+        self.family, self._head = family, LmHead(model, where)
+        if next_sentence and not self._head.judges_pairs:
+            raise InputError(
+                Problem(
+                    where,
+                    f"{type(model).__name__} has no next-sentence head.",
+                    f"Load it as {family.classes}ForPreTraining, or leave next_sentence out.",
+                )
+            )
+        self.weights = {"mlm": 1.0, **({"next_sentence": 1.0} if next_sentence else {})}
+
+    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Hidden tokens and pairs; see `pocketbert.distill.losses.common.Counting`."""
+        labels = {"mlm": "labels", "next_sentence": NEXT_SENTENCE}
+        return {name: (batch[labels[name]] != IGNORED).sum() for name in self.weights}
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
+        """Terms ``mlm`` and, where wanted, ``next_sentence``.
+
+        Args:
+            model: The model, or what wraps it.
+            batch: The family's inputs (with hidden tokens) and ``labels`` (original ids of these, else -100), [B, S]
+                each; for pairs ``next_sentence_label`` too, [B]. More is ignored.
+        """
+        inputs = {name: batch[name] for name in self.family.inputs}
+        hidden = places(batch["labels"] != IGNORED)
+        made = self._head.run(model, inputs, hidden)
+        terms = {"mlm": masked_lm(made.logits, batch["labels"].flatten()[hidden])}
+        if made.next_sentence is not None and "next_sentence" in self.weights:
+            terms["next_sentence"] = next_sentence(made.next_sentence, batch[NEXT_SENTENCE])
+        return terms

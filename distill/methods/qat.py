@@ -15,21 +15,24 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.families.ranges import ProductRanges
+from pocketbert.core.families.weight_records import LearnedRanges, ProductRanges, fingerprint
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.models.learned_ranges import LearnedRanges, fingerprint
-from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
-from pocketbert.core.recipe.qat import QatStage
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
+from pocketbert.core.recipe.stages import QatStage
 from pocketbert.core.tasks import Level, Task, TaskName
+from pocketbert.distill.losses.common import Term
 from pocketbert.distill.losses.task import counted, soft_loss
 from pocketbert.distill.methods.method import CarriedPart, ExportedForm, Rival, StageJob, StageResult
-from pocketbert.distill.students.clipped import clip_activations
-from pocketbert.distill.students.prepared_weights import PreparedWeights, prepared_weights
-from pocketbert.distill.students.rounded import Ranges, RoundedModule
+from pocketbert.distill.students.fake_quantization import (
+    PreparedWeights,
+    Ranges,
+    RoundedModule,
+    clip_activations,
+    prepared_weights,
+)
 from pocketbert.distill.teacher.signals import move_to
-from pocketbert.distill.training.course import AdamWCourse, decay_groups
-from pocketbert.distill.training.terms import Term
-from pocketbert.distill.training.train_set import TrainData
+from pocketbert.distill.training.data import TrainData
+from pocketbert.distill.training.optimizer import AdamWCourse, decay_groups
 
 CARRIED = "learned ranges"
 """Name of what the stage hands on."""
@@ -45,7 +48,7 @@ SELECTION_ROWS = 600
 
 @dataclass(frozen=True)
 class ChosenRows:
-    """Some rows of others; satisfies `pocketbert.distill.training.train_set.TrainData`.
+    """Some rows of others; satisfies `pocketbert.distill.training.data.TrainData`.
 
     Attributes:
         rows: All rows.
@@ -175,7 +178,7 @@ class QuantizedTraining:
         self._teacher = copy.deepcopy(former).eval().requires_grad_(False)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `pocketbert.distill.training.terms.Counting`."""
+        """See `pocketbert.distill.losses.common.Counting`."""
         found = counted(self._task, batch)
         return dict.fromkeys(self.weights, found["logits"]) if found else {}
 

@@ -13,18 +13,17 @@ from pocketbert.core.families import Objective
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.recipe.replaced_tokens import ReplacedTokensStage
+from pocketbert.core.recipe.stages import ReplacedTokensStage
 from pocketbert.core.seeds import generator as noise_of
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.distill.capture.lm_heads import LmHead, places
-from pocketbert.distill.losses.general import masked_lm
-from pocketbert.distill.losses.replaced import replaced_soft_targets, replaced_tokens
+from pocketbert.distill.capture.outputs import LmHead, places
+from pocketbert.distill.losses.common import Term
+from pocketbert.distill.losses.tokens import masked_lm, replaced_soft_targets, replaced_tokens
 from pocketbert.distill.methods.method import Heads, Needs, StageJob, StageResult, TeacherStudent
 from pocketbert.distill.teacher.signals import move_to
-from pocketbert.distill.text.corpora.tokenizer import vocabulary
-from pocketbert.distill.text.general_set import GeneralSet
-from pocketbert.distill.training.terms import Term
-from pocketbert.distill.training.train_set import ROWS, STEPS
+from pocketbert.distill.text.pairs import GeneralSet
+from pocketbert.distill.text.tokenizer import vocabulary
+from pocketbert.distill.training.data import ROWS, STEPS
 
 _NAME = "token_generator"
 _HEAD = "ForPreTraining"
@@ -60,7 +59,7 @@ class ReplacedTokens:
         generator.requires_grad_("generator" in self.weights)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Hidden tokens and real tokens; see `pocketbert.distill.training.terms.Counting`."""
+        """Hidden tokens and real tokens; see `pocketbert.distill.losses.common.Counting`."""
         real = batch["attention_mask"].sum()
         every = {"generator": (batch["labels"] != IGNORED).sum(), "replaced": real, "logits": real}
         return {name: every[name] for name in self.weights}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pocketbert.core.recipe.methods import Stage
-from pocketbert.core.recipe.qat import QatStage
-from pocketbert.core.recipe.replaced_tokens import ReplacedTokensStage
+from pocketbert.core.recipe.sections import Stage
 from pocketbert.core.recipe.stages import (
     DistilBertStage,
     MiniLmStage,
     MobileBertStage,
+    QatStage,
+    ReplacedTokensStage,
     TaskStage,
     TinyBertGeneralStage,
     TinyBertIntermediateStage,

@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
 from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.losses.common import attention_kl, hidden_mse, mean_over_layers
+from pocketbert.distill.losses.common import Term, attention_kl, hidden_mse, mean_over_layers
 from pocketbert.distill.losses.task import counted, gold_loss, soft_loss
-from pocketbert.distill.methods.fitting import invalid_signals, layers_of_a_kind
-from pocketbert.distill.methods.method import StageJob, StageResult, TeacherStudent
-from pocketbert.distill.teacher.cache.build import cached_teacher
+from pocketbert.distill.methods.method import StageJob, StageResult, TeacherStudent, invalid_signals, layers_of_a_kind
+from pocketbert.distill.teacher.cache import cached_teacher
 from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, all_states, signals_for
-from pocketbert.distill.training.terms import Term
+
+# --- finetune ---
+# A teacher for a task: encoder plus a new head, trained on gold labels.
+
+
+@dataclass
+class Finetune:
+    """Objective: the task's loss against gold labels.
+
+    Attributes:
+        family: Decides the model's inputs.
+        task: Decides the loss.
+        weights: One term, ``labels``.
+    """
+
+    family: Family
+    task: Task
+    weights: dict[str, float] = field(default_factory=lambda: {"labels": 1.0})
+
+    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `pocketbert.distill.losses.common.Counting`."""
+        return counted(self.task, batch)
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
+        """The term ``labels``; see `pocketbert.distill.training.loop.Objective`."""
+        made = model(**{name: batch[name] for name in self.family.inputs})
+        return {"labels": gold_loss(self.task, made, batch)}
 
 
 class TaskDistillation:
@@ -83,7 +109,7 @@ class TaskDistillation:
         )
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `pocketbert.distill.training.terms.Counting`."""
+        """See `pocketbert.distill.losses.common.Counting`."""
         tokens = batch["attention_mask"].sum()
         every = {**counted(self.task, batch), "hidden": tokens, "attention": tokens}
         return {name: every[name] for name in self.weights if name in every}

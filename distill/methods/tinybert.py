@@ -9,22 +9,30 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import Problem
 from pocketbert.core.families import Family
+from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import LayerStage, SignalWeights, TaskStage, TinyBertPredictionStage
-from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.losses.common import hidden_mse
-from pocketbert.distill.losses.layers import (
+from pocketbert.distill.losses.common import (
+    Term,
     attention_score_mse,
+    hidden_mse,
     real_pairs,
     reference_score_mse,
     reference_state_mse,
     sum_over_layers,
 )
 from pocketbert.distill.methods import task as task_method
-from pocketbert.distill.methods.fitting import invalid_signals, mapped_layers
-from pocketbert.distill.methods.method import Carried, CarriedPart, StageJob, StageResult, TeacherStudent
+from pocketbert.distill.methods.method import (
+    Carried,
+    CarriedPart,
+    StageJob,
+    StageResult,
+    TeacherStudent,
+    invalid_signals,
+    mapped_layers,
+)
 from pocketbert.distill.students.projection import (
     LayerProjection,
     attach_projection,
@@ -34,7 +42,6 @@ from pocketbert.distill.students.projection import (
     restored_projection,
 )
 from pocketbert.distill.teacher.signals import OnlineTeacher, TeacherSignals, Wanted, all_states, signals_for
-from pocketbert.distill.training.terms import Term
 
 _SIGNALS = {"attention": Signal.ATTENTION, "hidden": Signal.HIDDEN, "embeddings": Signal.HIDDEN}
 """Term to what it needs of the teacher's family; the embeddings are hidden state 0."""

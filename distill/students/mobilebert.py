@@ -14,7 +14,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.types import MobileBertSize
-from pocketbert.distill.students.ib_bert.config import IbBertConfig
+from pocketbert.distill.students.ib_bert import IbBertConfig
 
 HEADS = 4
 """Of the published models."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pocketbert.core.families import Family
 from pocketbert.distill.capture import QueryKeyValue, record_attention
-from pocketbert.distill.training.train_set import as_teacher_reads
+from pocketbert.distill.training.data import as_teacher_reads
 
 OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "prediction_logits", "seq_relationship_logits")
 """Fields of transformers' results that are answers to a task, pre-training included."""
@@ -142,7 +142,7 @@ class OnlineTeacher:
 
     Takes no disk, and any text at any step: the right back end for general distillation on hidden states,
     attention and relations, where a cache would be larger than the teacher is slow. For task data that is seen
-    many times, see `pocketbert.distill.teacher.cache.teacher`. Where nothing but attention and relations is wanted, the
+    many times, see `pocketbert.distill.teacher.cache`. Where nothing but attention and relations is wanted, the
     teacher runs no further than the last layer of these.
 
     Args:

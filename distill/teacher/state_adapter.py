@@ -11,7 +11,7 @@ from torch import Tensor
 from pocketbert.core.families import Family, family_of
 from pocketbert.core.host.hardware import default_threads
 from pocketbert.distill.losses.common import wide
-from pocketbert.distill.training.train_set import TrainData
+from pocketbert.distill.training.data import TrainData
 
 _ROWS, _BATCH = 256, 32
 """Rows that the components are found on, and at a time."""

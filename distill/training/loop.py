@@ -6,6 +6,8 @@ is a mean over the whole, so that the number of processes changes the speed and 
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,23 +20,189 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import all_families
 from pocketbert.core.host.hardware import default_threads
-from pocketbert.core.host.processes import here
+from pocketbert.core.host.processes import here, holding
 from pocketbert.core.host.progress import Meter, say
-from pocketbert.core.host.stopping import holding
-from pocketbert.core.recipe.updates import Updates
+from pocketbert.core.recipe.sections import Updates
 from pocketbert.core.seeds import derive_seed
-from pocketbert.distill.training.batches import BatchOrder, divide, parts
-from pocketbert.distill.training.checkpoints import load_checkpoint, save_checkpoint, saved_tensors
-from pocketbert.distill.training.course import course_of
-from pocketbert.distill.training.finite import ATTEMPTS, Attempt, NotFiniteError, first_not_finite
-from pocketbert.distill.training.lending import lent
-from pocketbert.distill.training.memory import keep_freed_memory
-from pocketbert.distill.training.precision import training_dtype
-from pocketbert.distill.training.records import Progress, StepRecord, record, write_metrics
-from pocketbert.distill.training.refusals import Refusals
-from pocketbert.distill.training.terms import Counting, Term, as_terms, items, rows_of, share
-from pocketbert.distill.training.train_set import TrainData
+from pocketbert.distill.losses.common import Counting, Term, as_terms, items, rows_of, share
+from pocketbert.distill.training.checkpoints import (
+    ATTEMPTS,
+    Attempt,
+    NotFiniteError,
+    first_not_finite,
+    load_checkpoint,
+    save_checkpoint,
+    saved_tensors,
+)
+from pocketbert.distill.training.data import BatchOrder, TrainData, divide, parts
+from pocketbert.distill.training.optimizer import course_of
+from pocketbert.distill.training.progress import Progress, StepRecord, mean_so_far, record, write_metrics
+
+# --- refusals ---
+# The message when training stops at a NaN or an infinity: what it was, what is kept, and what to do.
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Makes the errors of one training run.
+
+    Attributes:
+        purpose: What is trained; begins the message.
+        settings: Steps and rates.
+        dtype: Number type of the matrix products.
+        work: Where checkpoints are.
+    """
+
+    purpose: str
+    settings: Updates
+    dtype: torch.dtype
+    work: Path
+
+    def of_step(
+        self, found: Attempt, progress: Progress, saved: int, model: nn.Module, scale: float | None = None
+    ) -> NotFiniteError:
+        """The error for a step that the optimiser must not make.
+
+        Args:
+            found: What the step computed.
+            progress: The steps before it.
+            saved: Step of the newest checkpoint; 0 without one.
+            model: Its weights, before the step.
+            scale: The smallest loss scale that was tried, where only the gradients were not finite.
+        """
+        type_name = str(self.dtype).removeprefix("torch.")
+        tried = "" if scale is None else f", at each of {ATTEMPTS} loss scales down to {scale:.3g}"
+        facts = [
+            f"step {progress.step + 1} of {self.settings.steps} was not made: {found}{tried}; "
+            f"learning rate {found.rate:.3g}, {type_name}."
+        ]
+        before = mean_so_far(progress)
+        if before is not None:
+            facts.append(f"The mean loss of steps {before.first} to {before.last} was {before.loss:.4g}.")
+        broken = first_not_finite(model.named_parameters())
+        if broken is not None:
+            facts.append(f"The weights were not finite even before this step ('{broken}').")
+            return self._error(progress.step + 1, facts, saved, self._about_weights())
+        facts.append("Weights and optimiser are as they were before this step.")
+        warmer = " or raise warmup" if hasattr(self.settings, "warmup") else ""
+        advice = (
+            f"If the loss grew before this step, lower lr (its peak is {self.settings.lr:.3g}){warmer}; "
+            "if it did not, look at the training rows and at the teacher."
+        )
+        return self._error(progress.step + 1, facts, saved, advice)
+
+    def of_weights(self, weight: str, progress: Progress, saved: int) -> NotFiniteError:
+        """The error for weights that no checkpoint may hold, though every loss and gradient was finite.
+
+        Args:
+            weight: Name of one that is not finite.
+            progress: The steps done.
+            saved: Step of the newest checkpoint; 0 without one.
+        """
+        what = f"after step {progress.step} of {self.settings.steps}, '{weight}' holds a NaN or an infinity; nothing was saved."
+        return self._error(progress.step, [what], saved, self._about_weights())
+
+    def _about_weights(self) -> str:
+        # the losses and gradients before were finite: the optimiser's own arithmetic did it
+        return f"Raise eps ({self.settings.eps:.3g}), or lower lr (its peak is {self.settings.lr:.3g})."
+
+    def _error(self, step: int, facts: list[str], saved: int, advice: str) -> NotFiniteError:
+        kept = "No checkpoint was written before: the same command begins this stage again."
+        if saved:
+            kept = f"The checkpoint of step {saved} in {self.work} is kept: the same command resumes from it and computes the same again."
+        fix = f"Fix: {advice} A changed recipe needs another -o/--output, or --overwrite."
+        return NotFiniteError(self.purpose, step, " ".join([*facts, kept, fix]))
+
+
+# --- lending ---
+# What training changes on a model in addition to its weights, and takes back at its end.
+
+
+_PREPARED = ("forward", "_original_forward")
+"""What Accelerate puts on a prepared model: with bf16, a forward pass under autocast that stays for good."""
+
+
+@contextmanager
+def lent(model: nn.Module) -> Iterator[None]:
+    """Give a model its own dropout, trainable weights and forward pass back when the block ends.
+
+    Without that, the next stage would inherit a stage's settings, and a model that was trained in bf16 would be scored in
+    bf16: the scores of its files, which compute in fp32, would be compared with those of another model.
+    """
+    rates = [(m, m.p) for m in model.modules() if isinstance(m, nn.Dropout)]
+    wanted = [(p, p.requires_grad) for p in model.parameters()]
+    before = {name: vars(model)[name] for name in _PREPARED if name in vars(model)}
+    try:
+        yield
+    finally:
+        for module, rate in rates:
+            module.p = rate
+        for parameter, flag in wanted:
+            parameter.requires_grad_(flag)
+        for name in _PREPARED:
+            vars(model).pop(name, None)
+        vars(model).update(before)
+
+
+def mark_trained(model: nn.Module) -> None:
+    """Make a model that was read from disk train on as if the stage before had trained the same object.
+
+    Accelerate leaves a mark on a model that it prepared, and prepares it no second time: in bf16 that decides about
+    rounding.
+
+    Args:
+        model: The model, as an earlier stage left it.
+    """
+    vars(model)["_is_accelerate_prepared"] = True
+
+
+# --- memory ---
+# What the C library does with freed memory during training.
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed blocks instead of giving them back to the system after every step.
+
+    Gradients of an embedding table are tens of megabytes; giving them back and faulting them in again
+    each step costs a fifth of the CPU time. Does nothing where the C library is another one.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    trim_threshold, mmap_threshold = -1, -3
+    libc = ctypes.CDLL(None)
+    libc.mallopt(mmap_threshold, 1 << 30)
+    libc.mallopt(trim_threshold, (1 << 31) - 1)
+
+
+# --- precision ---
+# Which number type to train in: bf16 only where the hardware really computes in it.
+
+
+def bf16_is_fast() -> bool:
+    """Whether bf16 products run on hardware made for them.
+
+    On a CPU without avx512_bf16 or AMX, bf16 autocast was measured 3 times slower than fp32.
+    """
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def training_dtype(model: nn.Module | None = None) -> torch.dtype:
+    """The dtype that matrix products of a training run use here.
+
+    Args:
+        model: What is trained: some families cannot be trained in bf16. Without it, the dtype of the others.
+    """
+    if not bf16_is_fast():
+        return torch.float32
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    # without a model no row is looked at: `doctor` works where a plug-in's rows cannot be read
+    barred = kind is not None and any(kind in f.model_types and not f.trains_in_bf16 for f in all_families())
+    return torch.float32 if barred else torch.bfloat16
+
 
 LOG_EVERY = 20
 """Steps between two records of the losses."""
@@ -47,9 +215,9 @@ reading from it. One that fails is noticed within seconds, whatever this is."""
 class Objective(Protocol):
     """What one training step computes: a loss as named terms.
 
-    An objective some of whose terms are means over tokens is a `pocketbert.distill.training.terms.Counting` as well: without
+    An objective some of whose terms are means over tokens is a `pocketbert.distill.losses.common.Counting` as well: without
     that, what it computes on part of a batch could not be weighed against the rest. One that decides about optimiser and
-    learning rates has an attribute ``course``, see `pocketbert.distill.training.course.WithCourse`; else AdamW moves the
+    learning rates has an attribute ``course``, see `pocketbert.distill.training.optimizer.WithCourse`; else AdamW moves the
     weights, with the settings' schedule.
 
     Attributes:

@@ -2,19 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pocketbert.core.families import ADAPTERS
+from pocketbert.core.families import ADAPTERS, Family
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
+from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.ane.turn import turn
-from pocketbert.export.adapters.known_parts import known_parts
-from pocketbert.export.adapters.lean.slim import slim
-from pocketbert.export.adapters.outliers.scaling import Outliers, divide_outliers
-from pocketbert.export.adapters.plan import ExportPlan
-from pocketbert.export.heads import pooled
+from pocketbert.export.adapters.ane import turn
+from pocketbert.export.adapters.lean import known_parts, slim
+from pocketbert.export.adapters.outliers import Outliers, divide_outliers
+
+# --- plan ---
+# What an adapter is told.
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """Settings for which a model is prepared for export.
+
+    Attributes:
+        family: Its row of the family table: names the inputs and where the layers are.
+        task: Names the outputs.
+        format: What the graph will be written as: the cheapest graph for one engine is not the cheapest for another.
+        layout: How activations lie in memory.
+        pooling: How `sentence_embedding` is made, where the task has that output.
+        samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model.
+        sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on; empty to
+            look for none.
+    """
+
+    family: Family
+    task: Task
+    format: Format = Format.ONNX
+    layout: Layout = Layout.PLAIN
+    pooling: Pooling = DEFAULT_POOLING
+    samples: Sequence[Mapping[str, NDArray[np.int64]]] = ()
+    sentences: Sequence[Mapping[str, NDArray[np.int64]]] = ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the graph's outputs."""
+        return self.task.outputs
+
+
+# --- heads ---
+# What a graph computes after the model, where clients expect it inside the file.
+
+
+_LEAST = 1e-4
+"""What a length is taken for at least, so that a vector of zeros stays one; fp16 knows the number."""
+
+
+def pooled(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
+    """One vector per text.
+
+    Source: Reimers and Gurevych 2019 (Sentence-BERT), strategies MEAN and CLS; normalised as sentence-transformers'
+    Normalize.
+
+    Args:
+        states: Token states [B, L, H].
+        attention_mask: [B, L], 1 for real tokens.
+        pooling: Which states, and whether the vector has length 1.
+
+    Returns:
+        [B, H] float32.
+    """
+    vector = states[:, 0] if pooling.kind is PoolingKind.CLS else _mean(states, attention_mask)
+    if not pooling.normalize:
+        return vector
+    # first by the largest entry: in fp16 the squares of a long vector's entries do not fit
+    scaled = vector / _at_least(vector.abs().amax(-1, keepdim=True), _LEAST)
+    return scaled / _at_least((scaled * scaled).sum(-1, keepdim=True).sqrt(), _LEAST)
+
+
+def _mean(states: Tensor, attention_mask: Tensor) -> Tensor:
+    mask = attention_mask[:, :, None].to(states.dtype)
+    return (states * mask).sum(1) / _at_least(mask.sum(1), 1.0)
+
+
+def _at_least(values: Tensor, least: float) -> Tensor:
+    """Values, none below a number. Not `clamp`: Core ML's has an upper end too, and infinity is a weight to refuse."""
+    return torch.maximum(values, torch.full((), least))
+
 
 MASKED = -1e4
 """Added to scores of padded keys. Finite and inside fp16: never -inf or finfo.min in a graph."""

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.lean.slim import spell_norms
-from pocketbert.export.adapters.plan import ExportPlan
-from pocketbert.export.heads import pooled
+from pocketbert.export.adapters.lean import spell_norms
+from pocketbert.export.adapters.mask_4d import ExportPlan, pooled
 
 
 def check_computed(model: Any, plan: ExportPlan) -> None:

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format
-from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
-from pocketbert.export.adapters.mask_4d import MASKED
+from pocketbert.export.adapters.lean import AllRows, FirstRow
+from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan
 from pocketbert.export.adapters.own_encoder import Wrapped, check_computed, with_own_encoder
-from pocketbert.export.adapters.plan import ExportPlan
 
 LANGUAGES = "langs"
 """The input that names the language of each token, [B, L]."""

@@ -1,5 +1,5 @@
 """Smaller ONNX files; importing this package registers its reader and its schemes."""
 
-from pocketbert.quantize.onnx import blocks, dynamic, qnn, reading, small, static_inputs, static_openvino
+from pocketbert.quantize.onnx import blocks, dynamic, qnn, reading, static
 
-__all__ = ["blocks", "dynamic", "qnn", "reading", "small", "static_inputs", "static_openvino"]
+__all__ = ["blocks", "dynamic", "qnn", "reading", "static"]

@@ -15,15 +15,10 @@ from numpy.typing import NDArray
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.types import Format, Scheme
-from pocketbert.quantize.blocks import BLOCK, block_of, in_blocks
 from pocketbert.quantize.onnx.dynamic import load_plain
-from pocketbert.quantize.onnx.left import stored_left
-from pocketbert.quantize.onnx.tables import is_lookup, largest_table
-from pocketbert.quantize.onnx.tied import untie
-from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.rounding import Rounding, eight_bits_in_blocks, four_bits_in_blocks, per_block
-from pocketbert.quantize.simulation import Simulation
-from pocketbert.quantize.table import WEIGHTED, SchemeRow, Second, register_scheme
+from pocketbert.quantize.onnx.tables import BLOCK, block_of, in_blocks, is_lookup, largest_table, stored_left, untie
+from pocketbert.quantize.rounding import Rounding, Simulation, eight_bits_in_blocks, four_bits_in_blocks, per_block
+from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, Second, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
 DOMAIN = "com.microsoft"

@@ -4,24 +4,59 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import MissingBackendError
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.host.system import version_of
 from pocketbert.core.types import Format, Role, Scheme
-from pocketbert.quantize.onnx.left import nodes_left
-from pocketbert.quantize.onnx.rows import pack_rows
-from pocketbert.quantize.onnx.shared import straighten
-from pocketbert.quantize.onnx.tables import pack_largest
-from pocketbert.quantize.onnx.tied import retie, untie
-from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.rounding import four_bits_in_blocks, per_row, per_tensor
-from pocketbert.quantize.simulation import Simulation
-from pocketbert.quantize.table import SchemeRow, Second, register_scheme
+from pocketbert.quantize.onnx.tables import nodes_left, pack_largest, pack_rows, retie, untie
+from pocketbert.quantize.rounding import Simulation, four_bits_in_blocks, per_row, per_tensor
+from pocketbert.quantize.table import Plan, SchemeRow, Second, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
+
+# --- shared ---
+# Weights that several products share, as layers do that run more than once.
+
+
+def straighten(model: Any) -> None:
+    """Store weights that several Gemm nodes read turned round as they are multiplied with.
+
+    ONNX Runtime's quantizer writes each Gemm as a MatMul and turns its weight in the file, once for each node: what
+    several nodes read would be turned back and forth.
+
+    Args:
+        model: An ONNX model; changed in place.
+    """
+    from onnx import numpy_helper
+
+    stored = {t.name: t for t in model.graph.initializer}
+    for name, nodes in readers(model.graph, stored).items():
+        flags = [[a for a in n.attribute if a.name == "transB" and a.i] for n in nodes]
+        if len(nodes) < 2 or any(n.op_type != "Gemm" or n.input[1] != name for n in nodes) or not all(flags):
+            continue
+        turned = numpy_helper.to_array(stored[name]).T.copy()
+        stored[name].CopyFrom(numpy_helper.from_array(turned, name))
+        for node, (flag,) in zip(nodes, flags, strict=True):
+            node.attribute.remove(flag)
+
+
+def readers(graph: Any, names: Container[str]) -> dict[str, list[Any]]:
+    """Find the nodes that read each of some tensors; a node that reads one twice is there twice.
+
+    Args:
+        graph: The graph.
+        names: The tensors.
+    """
+    out = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            if name in names:
+                out[name].append(node)
+    return out
 
 
 def write_int8(source: Path, destination: Path, plan: Plan) -> None:
@@ -120,3 +155,22 @@ register_scheme(
         seconds={Scheme.W4: Second(frozenset({Role.EMBEDDING}), SMALL, SMALL_SIMULATION)},
     )
 )
+
+
+# --- small ---
+# small for ONNX: dynamic int8 products, the largest embedding table in 4 bits, all in standard operators.
+
+
+def _write(source: Path, destination: Path, plan: Plan) -> None:
+    """Write a copy of an fp32 file with int8 products and a 4-bit table of words.
+
+    Raises:
+        MissingBackendError: If onnx is not installed.
+        InputError: If the width of that table is not a multiple of 16.
+    """
+    model = load_plain(source)
+    pack_largest(model)
+    write_dynamic(model, destination)
+
+
+register_scheme(SchemeRow(Format.ONNX, Scheme.SMALL, SMALL, _write, simulation=SMALL_SIMULATION))

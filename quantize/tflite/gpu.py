@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pocketbert.core.disk.ownership import temporary_folder
-from pocketbert.core.packages.tflite import dump_model, load_model
+from pocketbert.core.tflite_file import dump_model, load_model
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.table import SchemeRow, register_scheme
-from pocketbert.quantize.tflite.graph import Tensor, TfliteGraph
-from pocketbert.quantize.tflite.one_shape import RankLeveller, keep_longest
+from pocketbert.quantize.table import Plan, SchemeRow, register_scheme
 from pocketbert.quantize.tflite.quantizer import write
+from pocketbert.quantize.tflite.reading import Tensor, TfliteGraph
+from pocketbert.quantize.tflite.rewrites import RankLeveller, keep_longest
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
 MOST_AXES = 4

@@ -20,19 +20,17 @@ import numpy as np
 
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families.ranges import Range
+from pocketbert.core.families.weight_records import Range
 from pocketbert.core.host.quiet import quiet
-from pocketbert.core.host.versions import version_of
-from pocketbert.core.packages.tflite import dump_model, load_model
+from pocketbert.core.host.system import version_of
+from pocketbert.core.tflite_file import dump_model, load_model
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.calibration import ROOM
-from pocketbert.quantize.plan import Plan, filled
-from pocketbert.quantize.rounding import per_row, per_tensor_around_zero
-from pocketbert.quantize.simulation import Simulation
-from pocketbert.quantize.table import SchemeRow, register_scheme
-from pocketbert.quantize.tflite.graph import TfliteGraph
-from pocketbert.quantize.tflite.left import leave
-from pocketbert.quantize.tflite.one_shape import RankLeveller, keep_longest
+from pocketbert.quantize.rounding import Simulation, per_row, per_tensor_around_zero
+from pocketbert.quantize.table import Plan, SchemeRow, filled, register_scheme
+from pocketbert.quantize.tflite.quantizer import leave
+from pocketbert.quantize.tflite.reading import TfliteGraph
+from pocketbert.quantize.tflite.rewrites import RankLeveller, keep_longest
 from pocketbert.quantize.tflite.static import MeasuredModel, Place, place_title
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 from pocketbert.runtime.tflite import TflitePredictor

@@ -16,23 +16,18 @@ from numpy.typing import NDArray
 
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import MissingBackendError
-from pocketbert.core.families.ranges import Range
+from pocketbert.core.families.weight_records import LearnedRanges, Range
 from pocketbert.core.host.quiet import quiet
-from pocketbert.core.host.versions import version_of
-from pocketbert.core.models.learned_ranges import LearnedRanges
-from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
+from pocketbert.core.host.system import version_of
+from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize.calibration import Ranges
-from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.rounding import per_row
-from pocketbert.quantize.simulation import Simulation
-from pocketbert.quantize.table import WEIGHTED, SchemeRow, Second, register_scheme
-from pocketbert.quantize.tflite.left import exactly, leave, name_results, results_left
-from pocketbert.quantize.tflite.one_shape import operator_code
-from pocketbert.quantize.tflite.quantizer import DYNAMIC, INT8
+from pocketbert.quantize.rounding import Simulation, per_row
+from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, Second, register_scheme
+from pocketbert.quantize.tflite.quantizer import DYNAMIC, INT8, exactly, leave, name_results, results_left
+from pocketbert.quantize.tflite.rewrites import operator_code
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
-from pocketbert.runtime.padding import Padding
-from pocketbert.runtime.tflite import TflitePredictor
+from pocketbert.runtime.tflite import Padding, TflitePredictor
 
 if TYPE_CHECKING:
     from ai_edge_quantizer.qtyping import ModelQuantizationRecipe

@@ -12,12 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.runtime.coreml.features import Feature, describe
-from pocketbert.runtime.coreml.half import round_half
-from pocketbert.runtime.coreml.limits import RUN_BYTES
-from pocketbert.runtime.coreml.mil_types import Dtype, TensorType, ValueType
-from pocketbert.runtime.coreml.package import read_package
+from pocketbert.runtime.coreml.package import Feature, describe, read_package
 from pocketbert.runtime.coreml.program import Operation, Output, read_program
+from pocketbert.runtime.coreml.types import RUN_BYTES, Dtype, TensorType, ValueType, round_half
 
 _RANGES = {Dtype.INT8: (-128, 127), Dtype.INT32: (-(2**31), 2**31 - 1)}
 """Of the integers that an input may be declared as."""

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.predictor import Arrays, input_order, output_order
 from pocketbert.runtime.coreml import REFERENCE
 from pocketbert.runtime.coreml.evaluator import Evaluator
-from pocketbert.runtime.coreml.features import Description, Feature, FeatureKind, describe
-from pocketbert.runtime.coreml.mil_types import Shape, TensorType
-from pocketbert.runtime.coreml.package import read_package
+from pocketbert.runtime.coreml.package import Description, Feature, FeatureKind, describe, read_package
+from pocketbert.runtime.coreml.types import Shape, TensorType
 
 DEVICE = "coreml"
 """Core ML's own engine name."""

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.runtime.coreml.constants import Constant, ConstantReader
-from pocketbert.runtime.coreml.half import round_half
 from pocketbert.runtime.coreml.kernels import KERNELS
 from pocketbert.runtime.coreml.kernels.constexpr import PREFIX
 from pocketbert.runtime.coreml.kernels.registry import OPSET, Declared, Kernel
-from pocketbert.runtime.coreml.limits import Budget
-from pocketbert.runtime.coreml.mil_types import (
+from pocketbert.runtime.coreml.package import Package
+from pocketbert.runtime.coreml.types import (
+    Budget,
     DictionaryType,
     Dtype,
     ListType,
     TensorType,
     ValueType,
     read_type,
+    round_half,
 )
-from pocketbert.runtime.coreml.package import Package
+from pocketbert.runtime.coreml.weights import Constant, ConstantReader
 
 if TYPE_CHECKING:
     from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Step
-from pocketbert.runtime.coreml.half import LARGEST, SMALLEST
-from pocketbert.runtime.coreml.mil_types import Dtype, TensorType
+from pocketbert.runtime.coreml.types import LARGEST, SMALLEST, Dtype, TensorType
 
 Inputs = Mapping[str, NDArray[np.generic]]
 

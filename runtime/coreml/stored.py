@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.runtime.coreml.constants import Constant, ConstantReader
 from pocketbert.runtime.coreml.kernels.constexpr import PREFIX
-from pocketbert.runtime.coreml.limits import Budget
-from pocketbert.runtime.coreml.mil_types import Dtype
 from pocketbert.runtime.coreml.package import Package, read_package
+from pocketbert.runtime.coreml.types import Budget, Dtype
+from pocketbert.runtime.coreml.weights import Constant, ConstantReader
 
 if TYPE_CHECKING:
     from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb

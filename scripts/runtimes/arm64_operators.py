@@ -24,18 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.benchmarks.devices import connect
-from pocketbert.benchmarks.devices.litert.graphs import operator_name
 from pocketbert.benchmarks.devices.protocol import Answering
-from pocketbert.benchmarks.devices.qemu.processors import DEFAULT, PROCESSORS
+from pocketbert.benchmarks.devices.qemu import DEFAULT, PROCESSORS
+from pocketbert.benchmarks.devices.vendor_tools import operator_name
 from pocketbert.benchmarks.inputs import Feed, feeds
 from pocketbert.benchmarks.records import TEXT
 from pocketbert.core.artefacts import artefact_folder, read_artefacts
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import PocketBertError
-from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Runtime
-from pocketbert.quantize.tflite.one_shape import operator_code
+from pocketbert.quantize.tflite.rewrites import operator_code
 from pocketbert.runtime.engines import EngineFile
 
 DIFFERENT = {"SOFTMAX to int8": 1, "GELU to int16": 1, "FULLY_CONNECTED to int16": 1}

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pocketbert.benchmarks.devices import connect
-from pocketbert.benchmarks.devices.qemu.processors import PROCESSORS
+from pocketbert.benchmarks.devices.qemu import PROCESSORS
 from pocketbert.benchmarks.inputs import Feed, feeds
 from pocketbert.core.artefacts import artefact_folder, read_artefacts
 from pocketbert.core.compare.sample_texts import SENTENCES

@@ -3,7 +3,7 @@
 The wheel and all that it depends on, as wheels for aarch64 in the versions that are installed here, are unpacked and imported by
 the Python of the Arm system in QEMU (docs/devices.md tells what that needs). Every ONNX file of the folder is opened with
 `pocketbert.load`, which runs its golden rows first. No time is taken: an emulator has none. The command ends with 3 where
-answers differ by more than `benchmarks/answers.py` allows.
+answers differ by more than `benchmarks/inputs.py` allows.
 
 Run: python -m build --wheel --outdir dist && python scripts/runtimes/predict_on_arm64.py -m phone --wheel dist/pocketbert-*.whl
 """
@@ -28,15 +28,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from pocketbert import load
-from pocketbert.benchmarks.answers import Differences, share
-from pocketbert.benchmarks.devices.qemu.guest import Guest, GuestFacts
-from pocketbert.benchmarks.devices.qemu.processors import DEFAULT, PROCESSORS, processor
-from pocketbert.benchmarks.devices.remote.connection import engine_refusal
-from pocketbert.benchmarks.devices.remote.wheels import fetch, platform_of
+from pocketbert.benchmarks.devices.qemu import DEFAULT, PROCESSORS, Guest, GuestFacts, processor
+from pocketbert.benchmarks.devices.remote import engine_refusal
+from pocketbert.benchmarks.devices.remote_agent import fetch, platform_of
+from pocketbert.benchmarks.inputs import Differences, share
 from pocketbert.core.artefacts import ModelRecord, artefact_folder, read_artefacts
-from pocketbert.core.compare.golden import FILE_NAME, read_golden
+from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
 from pocketbert.core.errors import MissingBackendError, PocketBertError
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.types import Format
 
@@ -200,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         folder = artefact_folder(given.model).absolute()
-        texts = given.texts or [row.input for row in read_golden(folder / FILE_NAME)[:MOST_TEXTS]]
+        texts = given.texts or [row.input for row in read_golden(folder / GOLDEN_FILE)[:MOST_TEXTS]]
         records = [r for r in read_artefacts(folder).models() if r.format is Format.ONNX and r.client is None]
         records = [r for r in records if not engine_refusal(r.format, r.runtime)]
         told = predict(given.cpu, given.wheel, folder, [r.path for r in records], texts)

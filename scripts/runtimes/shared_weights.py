@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from arm64_totals import totals
 
-from pocketbert.benchmarks.devices.qemu.processors import PROCESSORS
+from pocketbert.benchmarks.devices.qemu import PROCESSORS
 from pocketbert.core.errors import PocketBertError
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile
-from pocketbert.runtime.shared_weights import unsigned
+from pocketbert.runtime.onnx import unsigned
 
 INFERENCES = 2
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pocketbert.core.recipe.data.augment import AugmentSection
-from pocketbert.core.recipe.data.section import DataSection
-from pocketbert.core.recipe.methods import Stage
+from pocketbert.core.recipe.data import AugmentSection, DataSection
 from pocketbert.core.recipe.recipe import Recipe, TeacherSection
+from pocketbert.core.recipe.sections import Optimisation, Stage
 from pocketbert.core.recipe.stages import (
     MiniLmStage,
     MobileBertStage,
@@ -23,7 +22,6 @@ from pocketbert.core.recipe.stages import (
     TransferWeights,
 )
 from pocketbert.core.recipe.student import StudentSection
-from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import MobileBertSize, Transfer
 from study.sources import Sources

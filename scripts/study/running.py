@@ -18,19 +18,18 @@ from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.disk.files import read_json, sha256_json, write_atomic
-from pocketbert.core.disk.marker import write_marker
+from pocketbert.core.disk.ownership import write_marker
 from pocketbert.core.disk.workspace import building
 from pocketbert.core.heads import head_of
 from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.versions import installed
+from pocketbert.core.host.system import installed
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.readout import whole
+from pocketbert.core.predict.predictor import TorchPredictor, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.file import dump_recipe
-from pocketbert.core.recipe.methods import Stage
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.sections import Stage
 from pocketbert.core.tasks import task_of
 from pocketbert.pipeline.run_folder import KIND
 from study.clock import Moment, StageClock

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.recipe.data.section import CorpusSection, CorpusSource
+from pocketbert.core.recipe.data import CorpusSection, CorpusSource
 
 _GLUE = {"dataset": "nyu-mll/glue", "config": "sst2", "text": "sentence"}
 _WIKITEXT = {"dataset": "Salesforce/wikitext", "config": "wikitext-2-raw-v1"}

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.host.telemetry import switch_off_telemetry
-from pocketbert.core.loading.facade import importer, listing
-from pocketbert.core.loading.registry import add_wing
+from pocketbert.core.host.quiet import switch_off_telemetry
+from pocketbert.core.plugins import add_wing, importer, listing
 
 if TYPE_CHECKING:
     __version__: str
     from pocketbert import api, distill, plugins, runtime
-    from pocketbert.api import PlannedStep
-    from pocketbert.benchmarks.measurement import BenchmarkResult
-    from pocketbert.benchmarks.options import BenchmarkOptions
+    from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
     from pocketbert.core.data_report import DataReport
     from pocketbert.core.errors import (
         ExitCode,
@@ -42,16 +39,14 @@ if TYPE_CHECKING:
         Spans,
         Value,
     )
-    from pocketbert.core.predict.columns import with_columns
-    from pocketbert.core.predict.encoded import Text
+    from pocketbert.core.predict.inputs import Text, with_columns
     from pocketbert.core.recipe.budget import BudgetSection
     from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.pipeline.doctor import Diagnosis
-    from pocketbert.pipeline.formats.gate import Gate
-    from pocketbert.pipeline.gates.verification import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
-    from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, CalibrationOptions, ExportOptions
-    from pocketbert.pipeline.run_folder.result import RunResult
+    from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, CalibrationOptions, ExportOptions, PlannedStep
+    from pocketbert.pipeline.results import Gate, Verification
+    from pocketbert.pipeline.run_folder.folder import RunResult
     from pocketbert.runtime.model import Model, load
 
 __all__ = [
@@ -102,43 +97,62 @@ __all__ = [
 ]
 
 _PLACES = {
-    "runtime.model": ("load", "Model"),
-    "core.predict.answers": (
-        "Answer",
-        "Prediction",
-        "Labelling",
-        "Value",
-        "Spans",
-        "FoundSpan",
-        "Excerpt",
-        "Filled",
-        "Guess",
-        "Embedding",
-    ),
-    "core.predict.columns": ("with_columns",),
-    "core.predict.encoded": ("Text",),
-    "core.recipe.budget": ("BudgetSection",),
-    "core.recipe.recipe": ("Recipe",),
-    "pipeline.options": ("ExportOptions", "AnswerOptions", "BudgetOptions", "CalibrationOptions"),
     "api": ("PlannedStep",),
-    "pipeline.run_folder.result": ("RunResult",),
-    "pipeline.gates.verification": ("Verification",),
-    "pipeline.formats.gate": ("Gate",),
-    "benchmarks.measurement": ("BenchmarkResult",),
-    "benchmarks.options": ("BenchmarkOptions",),
+    "benchmarks.measurement": (
+        "BenchmarkOptions",
+        "BenchmarkResult",
+    ),
     "core.data_report": ("DataReport",),
-    "pipeline.learn.augmenting": ("AugmentCounts",),
-    "pipeline.doctor": ("Diagnosis",),
     "core.errors": (
-        "PocketBertError",
-        "InputError",
-        "Problem",
+        "ExitCode",
         "GateError",
+        "InputError",
         "MachineError",
         "MissingBackendError",
-        "ExitCode",
+        "PocketBertError",
+        "Problem",
     ),
-    "core.families": ("Family", "register_family", "family_of", "all_families"),
+    "core.families": (
+        "Family",
+        "all_families",
+        "family_of",
+        "register_family",
+    ),
+    "core.predict.answers": (
+        "Answer",
+        "Embedding",
+        "Excerpt",
+        "Filled",
+        "FoundSpan",
+        "Guess",
+        "Labelling",
+        "Prediction",
+        "Spans",
+        "Value",
+    ),
+    "core.predict.inputs": (
+        "Text",
+        "with_columns",
+    ),
+    "core.recipe.budget": ("BudgetSection",),
+    "core.recipe.recipe": ("Recipe",),
+    "pipeline.doctor": ("Diagnosis",),
+    "pipeline.learn.augmenting": ("AugmentCounts",),
+    "pipeline.options": (
+        "AnswerOptions",
+        "BudgetOptions",
+        "CalibrationOptions",
+        "ExportOptions",
+    ),
+    "pipeline.results": (
+        "Gate",
+        "Verification",
+    ),
+    "pipeline.run_folder.folder": ("RunResult",),
+    "runtime.model": (
+        "Model",
+        "load",
+    ),
 }
 """Names by the module that defines them."""
 
@@ -155,7 +169,7 @@ _import = importer(__name__, _PLACES, modules=("api", "distill", "plugins", "run
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from pocketbert.core.host.versions import version_of
+        from pocketbert.core.host.system import version_of
 
         return version_of("pocketbert")
     return _import(name)

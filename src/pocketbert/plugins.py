@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pocketbert.core.loading.facade import importer, listing
+from pocketbert.core.plugins import importer, listing
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.devices.protocol import Connection, Device, OpenedFile, Sample, Watch
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
         register_layer_parts,
     )
     from pocketbert.core.formats import Bounds, FormatInfo, register_format
-    from pocketbert.core.recipe.general_text import GeneralText
-    from pocketbert.core.recipe.methods import Stage, StagePlace
-    from pocketbert.core.recipe.updates import Optimisation
+    from pocketbert.core.recipe.sections import GeneralText, Optimisation, Stage, StagePlace
     from pocketbert.core.types import Format, Provenance, Runtime, Scheme
     from pocketbert.distill.capture.recorder import AttentionRecorder, QueryKeyValue, active_recorder
     from pocketbert.distill.methods.method import (
@@ -40,15 +38,11 @@ if TYPE_CHECKING:
         StageResult,
         register_method,
     )
-    from pocketbert.distill.students.class_changes import ClassChange, register_class_change
-    from pocketbert.export.adapters.mask_4d import with_additive_mask
-    from pocketbert.export.adapters.plan import ExportPlan
-    from pocketbert.export.adapters.post_norm_parts import bert_layer
-    from pocketbert.pipeline.formats.model_files import ModelFile
-    from pocketbert.pipeline.formats.place import Extras, FormatPlace, register_format_place
-    from pocketbert.pipeline.formats.run_model import RunModel
-    from pocketbert.quantize.plan import Plan
-    from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
+    from pocketbert.distill.students.build import ClassChange, register_class_change
+    from pocketbert.export.adapters.mask_4d import ExportPlan, with_additive_mask
+    from pocketbert.export.adapters.post_norm import bert_layer
+    from pocketbert.pipeline.formats.base import Extras, FormatPlace, ModelFile, RunModel, register_format_place
+    from pocketbert.quantize.table import Plan, Reader, SchemeRow, register_reader, register_scheme
     from pocketbert.quantize.weights import ExpectedWeights
     from pocketbert.runtime.engines import register_engine
 
@@ -141,12 +135,12 @@ _PLACES = {
         "FormatInfo",
         "register_format",
     ),
-    "core.recipe.methods": (
+    "core.recipe.sections": (
+        "GeneralText",
+        "Optimisation",
         "Stage",
         "StagePlace",
     ),
-    "core.recipe.general_text": ("GeneralText",),
-    "core.recipe.updates": ("Optimisation",),
     "core.types": (
         "Format",
         "Provenance",
@@ -167,22 +161,24 @@ _PLACES = {
         "StageResult",
         "register_method",
     ),
-    "distill.students.class_changes": (
+    "distill.students.build": (
         "ClassChange",
         "register_class_change",
     ),
-    "export.adapters.mask_4d": ("with_additive_mask",),
-    "export.adapters.plan": ("ExportPlan",),
-    "export.adapters.post_norm_parts": ("bert_layer",),
-    "pipeline.formats.model_files": ("ModelFile",),
-    "pipeline.formats.place": (
+    "export.adapters.mask_4d": (
+        "ExportPlan",
+        "with_additive_mask",
+    ),
+    "export.adapters.post_norm": ("bert_layer",),
+    "pipeline.formats.base": (
         "Extras",
         "FormatPlace",
+        "ModelFile",
+        "RunModel",
         "register_format_place",
     ),
-    "pipeline.formats.run_model": ("RunModel",),
-    "quantize.plan": ("Plan",),
     "quantize.table": (
+        "Plan",
         "Reader",
         "SchemeRow",
         "register_reader",

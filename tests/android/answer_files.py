@@ -24,7 +24,7 @@ from pocketbert.core.artefacts import (
     Tensor,
     write_artefacts,
 )
-from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, write_golden
+from pocketbert.core.compare.golden import GOLDEN_FILE, TOKENS_FILE_NAME, write_golden
 from pocketbert.core.data.examples import Example
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.heads import Head, Prepared
@@ -39,9 +39,9 @@ from pocketbert.core.predict.answers import (
     Value,
     marked,
 )
-from pocketbert.core.predict.confidence import Confidence, tempered
-from pocketbert.core.predict.pooling import PoolingKind
-from pocketbert.core.predict.readout import Matrix, per_token
+from pocketbert.core.predict.predictor import Matrix, per_token
+from pocketbert.core.predict.scores import Confidence, tempered
+from pocketbert.core.predict.sentence_settings import PoolingKind
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme, Status
@@ -280,7 +280,7 @@ def _write_golden(
         picked = [float(v) for v in row.pick(matrix).ravel()]
         told = {"reference": picked, "outputs": dict.fromkeys(MODELS, picked), "tolerance": dict.fromkeys(MODELS, 0.01)}
         rows.append(row.model_copy(update=told))
-    write_golden(folder / FILE_NAME, rows)
+    write_golden(folder / GOLDEN_FILE, rows)
     lines = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in tokenizer.prompts.put_before(texts)]
     (folder / TOKENS_FILE_NAME).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -322,7 +322,7 @@ def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str], kit:
                 confidence=kit.confidence(number),
             )
         )
-    kinds = {"config.json": Kind.CONFIG, "tokenizer.json": Kind.TOKENIZER, FILE_NAME: Kind.GOLDEN}
+    kinds = {"config.json": Kind.CONFIG, "tokenizer.json": Kind.TOKENIZER, GOLDEN_FILE: Kind.GOLDEN}
     for name, kind in {**kinds, TOKENS_FILE_NAME: Kind.GOLDEN}.items():
         size = (folder / name).stat().st_size
         files.append(FileRecord(path=name, sha256=sha256_file(folder / name), bytes=size, kind=kind))

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from pocketbert.core.compare.sample_texts import SENTENCES, UNICODE_SENTENCES
-from pocketbert.core.models.tokenizer_conversion import TEXTS
+from pocketbert.core.models.tokenizers import TEXTS
 
 FIXED = (
     "",

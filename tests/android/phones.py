@@ -11,11 +11,11 @@ from clients.conftest import write_model
 import pocketbert
 from pocketbert import ExportOptions, api
 from pocketbert.core.artefacts import read_artefacts
-from pocketbert.core.compare.golden import FILE_NAME as GOLDEN_FILE
+from pocketbert.core.compare.golden import GOLDEN_FILE as GOLDEN_FILE
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.predict.answers import Prediction
-from pocketbert.core.predict.confidence import Confidence
+from pocketbert.core.predict.scores import Confidence
 from pocketbert.core.tasks import ScoreFunction, TaskName
 from pocketbert.pipeline.formats.snippets import kotlin
 from support.clients import LENGTH, answers, plain, texts_of

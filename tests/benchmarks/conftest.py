@@ -10,8 +10,7 @@ from onnx import TensorProto, helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.core.artefacts import ModelRecord, read_artefacts, write_artefacts
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.types import Format, Scheme

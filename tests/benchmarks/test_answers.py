@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketbert.benchmarks.answers import compare_answers
+from pocketbert.benchmarks.inputs import compare_answers
 from pocketbert.core.types import Provenance, Scheme
 
 HERE = {"last_hidden_state": np.full((1, 3, 2), 6.0), "sentence_embedding": np.full((1, 4), 0.35)}

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.benchmarks.energy import PackageWatch, battery_between
-from pocketbert.benchmarks.load import Load, LoadWatch
+from pocketbert.benchmarks.load import Load, LoadWatch, PackageWatch, battery_between
 
 BATTERY = "  Charge counter: {charge}\n  status: {status}\n  level: 81\n  voltage: {voltage}\n  temperature: 312\n"
 

@@ -7,8 +7,7 @@ import pytest
 
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.report import render_report
-from pocketbert.benchmarks.report.against import same_file_ratio
-from pocketbert.benchmarks.report.data import ModelRow, ReportData
+from pocketbert.benchmarks.report.figures import ModelRow, ReportData, same_file_ratio
 from pocketbert.benchmarks.report.output import latency_table
 from pocketbert.benchmarks.report.plots import SERIES
 from pocketbert.benchmarks.wording import short_names

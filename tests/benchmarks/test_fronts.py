@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pocketbert.benchmarks.compilation import Compilation, EmulatedAnswers
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
+from pocketbert.benchmarks.records import Compilation, EmulatedAnswers
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
-from pocketbert.benchmarks.report.fronts import front_figures, unbeaten
 from pocketbert.benchmarks.report.output import write_result
+from pocketbert.benchmarks.report.sections import front_figures, unbeaten
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.core.artefacts import read_artefacts, write_artefacts
-from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.scores import Score
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Provenance
 from support.compilations import compilation

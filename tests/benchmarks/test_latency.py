@@ -2,12 +2,11 @@ import numpy as np
 import pytest
 
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
 from pocketbert.benchmarks.report.output import latency_table, session_lines, sustained_lines
 from pocketbert.benchmarks.statistics import Statistics, paired_ratio
-from pocketbert.benchmarks.timing.block import LEAST_SINGLES
+from pocketbert.benchmarks.timing import LEAST_SINGLES
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Provenance

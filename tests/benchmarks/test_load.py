@@ -10,7 +10,7 @@ import pytest
 
 from pocketbert.benchmarks import load
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions
 from pocketbert.benchmarks.report.output import session_lines
 from pocketbert.benchmarks.results import BUSY
 

@@ -1,8 +1,8 @@
 import re
 from importlib import resources
 
+from pocketbert.benchmarks.report.page import swatch
 from pocketbert.benchmarks.report.plots import LOOKS, SERIES, SHAPES, boxes, curve, distribution, look_of, sizes
-from pocketbert.benchmarks.report.templates import swatch
 
 
 def test_plots_take_any_names_and_the_pages_colours():

@@ -8,12 +8,12 @@ import pytest
 from typer.main import get_command
 
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.options import FOLDER_OPTIONS, preset_options
+from pocketbert.benchmarks.measurement import FOLDER_OPTIONS, preset_options
 from pocketbert.cli.main import app
 from pocketbert.cli.measure import _given
 from pocketbert.core.errors import InputError
-from pocketbert.core.recipe.benchmark import BenchmarkSection
 from pocketbert.core.recipe.presets import PRESETS, Preset
+from pocketbert.core.recipe.recipe import BenchmarkSection
 from pocketbert.pipeline.make.measuring import section_options
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.regression import compare
+from pocketbert.benchmarks.report.comparison import compare
 from pocketbert.benchmarks.report.output import session_lines
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.cli.main import app

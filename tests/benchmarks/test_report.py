@@ -6,14 +6,20 @@ from html.parser import HTMLParser
 import pytest
 
 from pocketbert.benchmarks.report import render_report, write_report
-from pocketbert.benchmarks.report.data import GateRow, ModelRow, ParityRow, ReportData
+from pocketbert.benchmarks.report.figures import (
+    GateRow,
+    ModelRow,
+    ParityRow,
+    ReportData,
+    headline_condition,
+    summary_rows,
+    summary_table,
+)
 from pocketbert.benchmarks.report.plots import require
-from pocketbert.benchmarks.report.summary import headline_condition, summary_rows, summary_table
 from pocketbert.core.data_report import DataReport, SplitReport
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.hardware import machine
-from pocketbert.core.predict.confidence import Confidence
-from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.scores import Confidence, Score
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Status
 

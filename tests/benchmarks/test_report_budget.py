@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pocketbert.benchmarks.report import ReportData, render_report
-from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, search_rows, student_rows
+from pocketbert.benchmarks.report.sections import limits_in_words, search_plots, search_rows, student_rows
 from pocketbert.core.artefacts import BudgetSearch, Candidate, ConsideredStudent
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.tasks import TaskName

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-from pocketbert.benchmarks.compilation import LeftNodes
-from pocketbert.benchmarks.records import ColdStart
-from pocketbert.benchmarks.report.compiled import compiled_stamps, compiled_table, left_rows
-from pocketbert.benchmarks.report.estimated import estimated_table
+from pocketbert.benchmarks.records import ColdStart, LeftNodes
+from pocketbert.benchmarks.report.compiled import compiled_stamps, compiled_table, estimated_table, left_rows
 from pocketbert.benchmarks.report.output import session_lines, write_result
 from pocketbert.benchmarks.report.plots import Considered, front
 from support.compilations import REASON, compilation

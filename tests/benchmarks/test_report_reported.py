@@ -1,7 +1,7 @@
 """The report's section of texts that measuring programs printed."""
 
 from pocketbert.benchmarks.records import OpShare, Profile, Reported
-from pocketbert.benchmarks.report.reported import REPORTED, reported_lines, reported_table
+from pocketbert.benchmarks.report.compiled import REPORTED, reported_lines, reported_table
 from pocketbert.core.types import Provenance
 
 PROFILE = Profile(

@@ -2,7 +2,7 @@ import pytest
 
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.statistics import Ratio
-from pocketbert.core.predict.confidence import Confidence
+from pocketbert.core.predict.scores import Confidence
 
 
 @pytest.mark.parametrize(

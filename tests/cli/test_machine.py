@@ -37,7 +37,7 @@ Tree = dict[str, bytes]
 def test_missing_exporters(
     cli: Cli, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, formats: str, gone: str, extras: str
 ) -> None:
-    from pocketbert.pipeline import requirements
+    from pocketbert.pipeline import doctor as requirements
 
     real = requirements.installed
     monkeypatch.setattr(requirements, "installed", lambda names: {n: v for n, v in real(names).items() if n != gone})

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from pocketbert.distill.losses.common import Term
 from pocketbert.distill.methods import task as task_distillation
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.terms import Term
 
 Cli = Callable[..., Any]
 SHORT = {"steps": 12, "batch": 16, "lr": 1e-3, "checkpoint": 4}

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from pocketbert.cli import predict
-from pocketbert.core.data.limits import Limits
-from pocketbert.core.data.streams import read_texts
+from pocketbert.core.data.streams import Limits, read_texts
 from pocketbert.core.errors import InputError
 
 Cli = Callable[..., Any]

@@ -19,7 +19,7 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
 import pocketbert
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.tasks import task_of
-from pocketbert.pipeline.formats.mediapipe import tokenizer_effect
+from pocketbert.pipeline.formats.tflite import tokenizer_effect
 
 RUNS = Path(__file__).resolve().parents[2] / "runs"
 

@@ -25,8 +25,8 @@ from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.types import Format, Scheme
-from pocketbert.quantize.door import quantize
-from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.files import quantize
+from pocketbert.quantize.table import Plan
 from pocketbert.runtime.tflite import TflitePredictor
 from support.client_environments import uv
 

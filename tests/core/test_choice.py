@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pocketbert.core.artefacts import ModelRecord
-from pocketbert.core.artefacts.choice import best_of, wanted_scheme
+from pocketbert.core.artefacts.folder import best_of, wanted_scheme
 from pocketbert.core.types import Format, Scheme
 
 

@@ -11,7 +11,7 @@ from pocketbert.core.devices import (
     remove_device,
 )
 from pocketbert.core.errors import InputError
-from pocketbert.core.recipe.benchmark import BenchmarkSection
+from pocketbert.core.recipe.recipe import BenchmarkSection
 from pocketbert.core.types import Provenance
 
 COUNTED = {Figure.GUEST_INSTRUCTIONS: Provenance.EMULATED}

@@ -15,7 +15,7 @@ from pocketbert.core.families import (
     register_family,
     table,
 )
-from pocketbert.core.loading.registry import Registry, add_wing
+from pocketbert.core.plugins import Registry, add_wing
 from pocketbert.core.types import Signal
 from support.tiny import FAMILIES
 

@@ -14,11 +14,9 @@ import pytest
 
 from pocketbert import demo_corpus
 from pocketbert.demo_corpus import LABELS, Corpus, Row, generate, write
-from pocketbert.demo_corpus.grammar import SLOT, Vocabulary, variants
-from pocketbert.demo_corpus.intents.intent import Intent
-from pocketbert.demo_corpus.intents.table import INTENTS
+from pocketbert.demo_corpus.generator import INTENTS, VOCABULARIES
+from pocketbert.demo_corpus.grammar import SLOT, Intent, Vocabulary, variants
 from pocketbert.demo_corpus.speech import FILLERS, HELD_REQUESTS
-from pocketbert.demo_corpus.words.vocabularies import VOCABULARIES
 
 PUNCTUATION = ",.?!"
 

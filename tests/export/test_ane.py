@@ -16,10 +16,9 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, family_of
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Scheme, Shapes
-from pocketbert.export.adapters import mask_4d
-from pocketbert.export.adapters.ane import turn as ane
-from pocketbert.export.adapters.ane.layers import ChannelNorm, ChannelsFirstLayer, PerHeadAttention, pointwise
-from pocketbert.export.adapters.plan import ExportPlan
+from pocketbert.export.adapters import ane, mask_4d
+from pocketbert.export.adapters.ane import ChannelNorm, ChannelsFirstLayer, PerHeadAttention, pointwise
+from pocketbert.export.adapters.mask_4d import ExportPlan
 from pocketbert.export.prepare import prepare
 from support.tiny import BASIC as FAMILIES
 

@@ -16,8 +16,8 @@ from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import family_of
+from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Shapes
 from pocketbert.export import coreml as exporter
@@ -130,7 +130,7 @@ def test_the_same_model_gives_the_same_bytes(open_tiny: Callable[..., Any], tmp_
 def test_the_classifier_is_what_coremltools_writes(tmp_path: Path) -> None:
     import coremltools as ct
 
-    from pocketbert.core.packages.coreml_classifier import add_classifier, remove_classifier
+    from pocketbert.core.coreml_package import add_classifier, remove_classifier
 
     class Head(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.compare.parity import Parity, build_probe, compare
-from pocketbert.core.compare.probes import drawn_count, drawn_rows
+from pocketbert.core.compare.parity import Parity, build_probe, compare, drawn_count, drawn_rows
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.predict.predictor import Predictor
+from pocketbert.core.predict.predictor import Predictor, TorchPredictor
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.runtime.onnx import OnnxPredictor

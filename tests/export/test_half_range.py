@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.export.adapters import half_range
 from pocketbert.export.adapters.half_range import LayerScales, Scales
-from pocketbert.runtime.coreml.half import LARGEST
+from pocketbert.runtime.coreml.types import LARGEST
 from support.half_range import (
     BATCHES,
     CLASSIFY,

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from pocketbert.core.predict.pooling import Pooling, PoolingKind
+from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.prepare import prepare
-from pocketbert.runtime.coreml.half import LARGEST
+from pocketbert.runtime.coreml.types import LARGEST
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.half_range import (
     BATCHES,
@@ -72,7 +72,7 @@ def test_core_ml_in_fp16_overflows_without_and_is_right_with_it(
 
 def test_vectors_survive_fp16_where_their_states_cannot(tmp_path: Path) -> None:
     pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
-    from pocketbert.core.predict.torch_predictor import TorchPredictor
+    from pocketbert.core.predict.predictor import TorchPredictor
     from pocketbert.runtime.coreml.predictor import CoremlPredictor
 
     large, pooling = planted(ordinary(EMBED, **SMALL)), Pooling(PoolingKind.MEAN, True)
@@ -90,7 +90,7 @@ def test_vectors_survive_fp16_where_their_states_cannot(tmp_path: Path) -> None:
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("layout", Layout)
 def test_states_and_vectors_are_what_they_were_in_fp32(layout: Layout, normalize: bool) -> None:
-    from pocketbert.core.predict.torch_predictor import TorchPredictor
+    from pocketbert.core.predict.predictor import TorchPredictor
 
     large, pooling = planted(ordinary(EMBED)), Pooling(PoolingKind.MEAN, normalize)
     module = prepare(large, FAMILY, EMBED, Format.COREML, layout, pooling, BATCHES)

@@ -14,15 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from pocketbert.core.families import Family, family_of
-from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, PoolingKind
-from pocketbert.core.predict.predictor import Predictor
-from pocketbert.core.predict.torch_predictor import TorchPredictor
+from pocketbert.core.predict.predictor import Predictor, TorchPredictor
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Layout, Scheme, Shapes
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.adapters import mask_4d
-from pocketbert.export.adapters.lean.heads import SplitDecoder
-from pocketbert.export.adapters.plan import ExportPlan
+from pocketbert.export.adapters.mask_4d import ExportPlan
+from pocketbert.export.adapters.mobilebert import SplitDecoder
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import BASIC as FAMILIES
@@ -244,7 +243,7 @@ def stored(path: Path, format: Format) -> list[int]:
     if format is Format.ONNX:
         return [int(np.prod(t.dims)) for t in onnx.load(path).graph.initializer]
     if format is Format.TFLITE:
-        from pocketbert.quantize.tflite.graph import TfliteGraph
+        from pocketbert.quantize.tflite.reading import TfliteGraph
 
         return [v.size for _, v in TfliteGraph(path).stored()]
     from pocketbert.runtime.coreml.stored import StoredTensors

@@ -17,10 +17,8 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export import onnx as exporter
 from pocketbert.export.adapters import mask_4d
-from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
-from pocketbert.export.adapters.lean.layers import PostNormLayer
-from pocketbert.export.adapters.lean.slim import SpelledNorm, SpelledSegments, slim
-from pocketbert.export.adapters.plan import ExportPlan
+from pocketbert.export.adapters.lean import AllRows, FirstRow, PostNormLayer, SpelledNorm, SpelledSegments, slim
+from pocketbert.export.adapters.mask_4d import ExportPlan
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import BASIC as FAMILIES
 from support.tiny import ENTRIES, NAMES, noisy_model

@@ -13,8 +13,7 @@ from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
-from pocketbert.export.mediapipe import MediaPipeTokenizer, refusal
-from pocketbert.export.mediapipe_vocabulary import vocabulary_of, vocabulary_tokens
+from pocketbert.export.mediapipe import MediaPipeTokenizer, refusal, vocabulary_of, vocabulary_tokens
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] a b ##b ##a . [ ] mask caf café unk 中 ##中 [unused1] 😀 п ##п".split()
 VOCABULARY = "".join(f"{t}\n" for t in TOKENS).encode()

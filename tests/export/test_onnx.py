@@ -13,7 +13,7 @@ from pocketbert.core.compare.parity import build_probe, compare, padding_differe
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.families import family_of
-from pocketbert.core.predict.torch_predictor import TorchPredictor
+from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export import onnx as exporter
 from pocketbert.export.onnx import MAX_IR, MAX_OPSET, check_readable, tidy

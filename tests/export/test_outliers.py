@@ -13,8 +13,7 @@ from torch import nn
 from pocketbert.core.families import Family, family_named
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.outliers.places import places_of
-from pocketbert.export.adapters.outliers.scaling import RATIO, divide_outliers, largest_channels
+from pocketbert.export.adapters.outliers import RATIO, divide_outliers, largest_channels, places_of
 from pocketbert.export.prepare import outliers_of, prepare
 from support.outliers import ROWS, answers, feed, plant
 from support.tiny import EXPORTED, NAMES, noisy_model

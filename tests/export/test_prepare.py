@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from pocketbert.core.compare.parity import build_probe, compare, padding_difference
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import InputError
-from pocketbert.core.predict.predictor import Arrays
-from pocketbert.core.predict.torch_predictor import TorchPredictor
+from pocketbert.core.predict.predictor import Arrays, TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export.adapters import mask_4d
 from pocketbert.export.prepare import PreparedPredictor, prepare

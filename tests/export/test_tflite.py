@@ -15,15 +15,14 @@ from pocketbert.core.compare.parity import build_probe, compare, padding_differe
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import Family, family_of
-from pocketbert.core.predict.predictor import feed
+from pocketbert.core.predict.predictor import TorchPredictor, feed
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Format
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export import tflite as exporter
 from pocketbert.export.prepare import prepare
-from pocketbert.quantize.tflite.graph import TfliteGraph
+from pocketbert.quantize.tflite.reading import TfliteGraph
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
 from support.tiny import BASIC as FAMILIES

@@ -17,10 +17,11 @@ pytest.importorskip("ai_edge_quantizer")
 from ai_edge_litert import schema_py_generated as schema
 
 from pocketbert.core.errors import GateError, InputError
-from pocketbert.export import tflite_files
-from pocketbert.export.tflite_buffers import dump_model, load_model
+from pocketbert.core.tflite_file import dump_model
+from pocketbert.export import tflite_metadata as tflite_files
 from pocketbert.export.tflite_metadata import (
     MediaPipeInfo,
+    load_model,
     metadata_problems,
     pack_files,
     read_files,

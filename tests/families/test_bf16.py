@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pocketbert.core.families import family_named
-from pocketbert.distill.training import precision
-from pocketbert.distill.training.precision import training_dtype
+from pocketbert.distill.training import loop as precision
+from pocketbert.distill.training.loop import training_dtype
 from support.matrix.cells import graph_of
 from support.tiny import EXPORTED, tiny_classifier
 

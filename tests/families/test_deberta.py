@@ -21,7 +21,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.students.build import build_student
-from pocketbert.export.adapters.deberta.attention import shifted
+from pocketbert.export.adapters.deberta import shifted
 from pocketbert.export.prepare import prepare
 from support.tiny import ENTRIES, NAMES, noisy_model
 from support.tiny_sentencepiece import write_sentencepiece

@@ -15,14 +15,14 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import TEXT_ONLY, all_families, family_named
 from pocketbert.core.models.checkpoints import load_model, save_model, take_form
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.column_reader import ENTITIES_FILE
+from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format
-from pocketbert.distill.students.ernie_thu.entities import wanted_entities
-from pocketbert.distill.students.ernie_thu.model import open_places
+from pocketbert.distill.students.ernie_thu import open_places
+from pocketbert.distill.students.ernie_thu_checkpoint import wanted_entities
 from pocketbert.export.prepare import prepare, sample_inputs
-from pocketbert.pipeline.gates.stored.trace import example
+from pocketbert.pipeline.gates.torch_constants import example
 from support.forms import ENTITIES, KEPT, released_vectors, write_ernie, write_kept, write_xlm
 from support.tiny import NAMES, noisy_model
 

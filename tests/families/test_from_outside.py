@@ -19,7 +19,7 @@ from pocketbert.core.families import Family, TokenizerKind, family_named, regist
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.capture import record_attention
 from pocketbert.export.adapters import mask_4d
-from pocketbert.export.adapters.plan import ExportPlan
+from pocketbert.export.adapters.mask_4d import ExportPlan
 from pocketbert.export.prepare import prepare
 from support.plugins import blocks, fresh_tables
 from support.tiny import tiny_classifier

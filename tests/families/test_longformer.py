@@ -20,7 +20,7 @@ from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.capture.layer_outputs import LayerOutputs
+from pocketbert.distill.capture.outputs import LayerOutputs
 from pocketbert.distill.students.build import build_student
 from pocketbert.export.prepare import prepare
 from support.commands import command

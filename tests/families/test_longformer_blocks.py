@@ -22,7 +22,7 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Attention, Format, Scheme, Shapes
 from pocketbert.export import coreml, onnx
-from pocketbert.export.adapters.bands.adapter import DENSE
+from pocketbert.export.adapters.longformer import DENSE
 from pocketbert.export.prepare import prepare
 from pocketbert.runtime.engines import open_file
 from support.commands import command

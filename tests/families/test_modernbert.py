@@ -18,13 +18,12 @@ from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.methods.fitting import layers_of_a_kind
-from pocketbert.distill.methods.method import TeacherStudent
+from pocketbert.distill.methods.method import TeacherStudent, layers_of_a_kind
 from pocketbert.distill.methods.minilm import MiniLmDistillation
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.students.layer_map import layer_map
-from pocketbert.export.adapters.modernbert.parts import FirstRowGatedLayer
+from pocketbert.export.adapters.modernbert import FirstRowGatedLayer
 from pocketbert.export.prepare import prepare
 from support.tiny import ENTRIES, NAMES, noisy_model
 

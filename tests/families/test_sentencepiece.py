@@ -9,9 +9,8 @@ import pytest
 from pocketbert.core.compare.sample_texts import SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.families import family_named
-from pocketbert.core.models import tokenizer_conversion
-from pocketbert.core.models.tokenizer import check_tokenizer
-from pocketbert.core.models.tokenizer_conversion import TEXTS, converted_tokenizer, differences
+from pocketbert.core.models import tokenizers as tokenizer_conversion
+from pocketbert.core.models.tokenizers import TEXTS, check_tokenizer, converted_tokenizer, differences
 from pocketbert.core.predict.tokenization import TextTokenizer
 from support.tiny_sentencepiece import LAYOUTS, write_sentencepiece
 

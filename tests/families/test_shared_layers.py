@@ -14,17 +14,17 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.packages.tflite import load_model as load_tflite
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tflite_file import load_model as load_tflite
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.capture.layer_outputs import LayerOutputs
+from pocketbert.distill.capture.outputs import LayerOutputs
 from pocketbert.distill.students.build import build_student
 from pocketbert.export import coreml, onnx, tflite
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.inputs import Inputs
+from pocketbert.pipeline.steps import Inputs
 from pocketbert.quantize import Plan, quantize
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import ENTRIES, noisy_model

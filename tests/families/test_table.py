@@ -16,12 +16,10 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.capture.lm_heads import LmHead
-from pocketbert.distill.students.build import build_student
-from pocketbert.distill.students.class_changes import CLASS_CHANGES
+from pocketbert.distill.capture.outputs import LmHead
+from pocketbert.distill.students.build import CLASS_CHANGES, build_student
 from pocketbert.export.adapters import mask_4d
-from pocketbert.export.adapters.known_parts import known_parts
-from pocketbert.export.adapters.parts import encoder_layers
+from pocketbert.export.adapters.lean import encoder_layers, known_parts
 from pocketbert.export.prepare import prepare
 from support.tiny import ENTRIES, EXPORTED, GRAPHS, tiny_classifier, tiny_config
 from support.tiny_tokenizers import vocabulary, write_tokenizer

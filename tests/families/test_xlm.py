@@ -20,10 +20,9 @@ from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.capture.layer_outputs import LayerOutputs
-from pocketbert.distill.capture.lm_heads import LmHead
+from pocketbert.distill.capture.outputs import LayerOutputs, LmHead
 from pocketbert.distill.students.build import build_student
-from pocketbert.distill.students.xlm_language import with_default_language
+from pocketbert.distill.students.checkpoints import with_default_language
 from pocketbert.export.adapters.xlm import LANGUAGES
 from pocketbert.export.prepare import prepare
 from support.tiny import NAMES, noisy_model, tiny_classifier

@@ -14,7 +14,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named
 from pocketbert.core.models.checkpoints import save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.students.xlm_tokenizer import tokenizer_json
+from pocketbert.distill.students.checkpoints import tokenizer_json
 from support.tiny_texts import vocabulary
 from support.tiny_word_bpe import write_xlm_files
 

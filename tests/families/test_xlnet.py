@@ -15,17 +15,17 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.readout import Batching, run_rows
+from pocketbert.core.predict.predictor import Batching, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.record import is_captured
 from pocketbert.distill.students.build import build_student
-from pocketbert.export.adapters.xlnet.encoder import sines
+from pocketbert.export.adapters.xlnet import sines
 from pocketbert.export.mediapipe import refusal
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.export_recipe import known_task
+from pocketbert.pipeline.direct.exporting import known_task
 from support.tiny import NAMES, noisy_model, tiny_classifier
 from support.tiny_sentencepiece import write_sentencepiece
 from support.tiny_texts import vocabulary

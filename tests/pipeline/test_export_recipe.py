@@ -14,8 +14,8 @@ from pocketbert.core.disk import files
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.pipeline import inputs
-from pocketbert.pipeline.export_recipe import export_recipe, option_problems, unread_calibration
+from pocketbert.pipeline import steps as inputs
+from pocketbert.pipeline.direct.exporting import export_recipe, option_problems, unread_calibration
 from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
 
 LEAST = {"schema": 1, "name": "model", "task": "text-classification", "teacher": {"model": "minilm-l6"}}

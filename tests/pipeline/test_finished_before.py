@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 from pocketbert import ExportOptions, api
-from pocketbert.core.disk.marker import write_marker
+from pocketbert.core.disk.ownership import write_marker
 from pocketbert.core.models.folder import open_model_folder
 from support.runs import undo
 from support.tiny import write_bert

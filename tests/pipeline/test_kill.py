@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.disk.marker import write_marker
+from pocketbert.core.disk.ownership import write_marker
 from support.commands import command, one_core
 from support.folders import tree
 from support.tiny_texts import task_rows, write_lines

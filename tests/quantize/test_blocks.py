@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketbert.quantize.blocks import BLOCK, block_of, in_blocks, unpacked
+from pocketbert.quantize.onnx.tables import BLOCK, block_of, in_blocks, unpacked
 
 
 @given(

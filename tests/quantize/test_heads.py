@@ -16,19 +16,17 @@ from onnx import numpy_helper
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError
 from pocketbert.core.families import family_named, family_of
-from pocketbert.core.predict.predictor import Predictor
-from pocketbert.core.predict.torch_predictor import TorchPredictor
+from pocketbert.core.predict.predictor import Predictor, TorchPredictor
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import weights
-from pocketbert.quantize.coreml.reading import THRESHOLD
-from pocketbert.quantize.door import quantize, stored_numbers
+from pocketbert.quantize.coreml import THRESHOLD
+from pocketbert.quantize.files import quantize, stored_numbers
 from pocketbert.quantize.onnx import dynamic as onnx_quantizer
-from pocketbert.quantize.onnx.tied import Tie, retie, untie
-from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.table import row_of
+from pocketbert.quantize.onnx.tables import Tie, retie, untie
+from pocketbert.quantize.table import Plan, row_of
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import BASIC as FAMILIES
@@ -218,7 +216,7 @@ def test_one_output_is_one_channel(
     format: Format, scheme: Scheme, headed: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if format is Format.COREML:
-        from pocketbert.quantize.coreml import reading
+        from pocketbert.quantize import coreml as reading
 
         monkeypatch.setattr(reading, "THRESHOLD", 16)
     model = headed("bert", REGRESSION)
@@ -247,7 +245,7 @@ def test_a_head_of_zeros_answers_with_its_bias(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if format is Format.COREML:
-        from pocketbert.quantize.coreml import reading
+        from pocketbert.quantize import coreml as reading
 
         monkeypatch.setattr(reading, "THRESHOLD", 16)
     model = headed("bert", TASKS[task])
@@ -269,7 +267,7 @@ def test_one_channel_of_zeros_leaves_the_others_alone(
     format: Format, scheme: Scheme, headed: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if format is Format.COREML:
-        from pocketbert.quantize.coreml import reading
+        from pocketbert.quantize import coreml as reading
 
         monkeypatch.setattr(reading, "THRESHOLD", 16)
     task = TASKS[TaskName.TOKEN_CLASSIFICATION]

@@ -16,7 +16,7 @@ from pocketbert.core.families import family_named
 from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
-from pocketbert.export.adapters.outliers.scaling import divide_outliers
+from pocketbert.export.adapters.outliers import divide_outliers
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.quantize import Plan, quantize, row_of
 from pocketbert.quantize.simulated import SimulatedPredictor

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pocketbert.quantize.plan import filled
+from pocketbert.quantize.table import filled
 
 
 def test_rows_are_repeated_up_to_a_length_and_longer_ones_stay() -> None:

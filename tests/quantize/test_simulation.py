@@ -13,8 +13,8 @@ from torch import nn
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.types import Scheme
 from pocketbert.quantize import rounding
+from pocketbert.quantize.rounding import Simulation
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, all_rows
 
 WRITTEN = [r for r in all_rows() if r.write is not None]

@@ -12,7 +12,7 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named
 from pocketbert.core.formats import FORMATS, LEAST
-from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.predictor import run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.families.roles import WeightRole
+from pocketbert.core.families.weight_records import WeightRole
 from pocketbert.core.types import Format, Role, Runtime, Scheme
-from pocketbert.quantize.left import file_problems
+from pocketbert.quantize.files import file_problems
 from pocketbert.quantize.table import all_rows, row_of
 from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse
 

@@ -14,7 +14,7 @@ from pocketbert.core.compare.evaluate import spread
 from pocketbert.core.compare.golden import GoldenRow, write_golden
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.disk.files import sha256_file
-from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.predictor import run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import ScoreFunction, TaskName, task_of
 from pocketbert.core.types import Format, Scheme, Status

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.types import Format, Scheme
-from pocketbert.runtime.coverage import Coverage, coverage
+from pocketbert.runtime.tflite import Coverage, coverage
 
 
 class Interpreter:
@@ -72,7 +72,7 @@ def test_a_version_that_does_not_tell_is_none(error: type[Exception]) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_real_file_is_one_piece_and_its_lookups(exported_tflite: Callable[[str], Path], threads: int) -> None:
     pytest.importorskip("ai_edge_litert")
-    from pocketbert.quantize.tflite.graph import TfliteGraph
+    from pocketbert.quantize.tflite.reading import TfliteGraph
     from pocketbert.runtime.tflite import TflitePredictor
 
     predictor = TflitePredictor(exported_tflite("bert"), threads)
@@ -93,7 +93,7 @@ def test_files_in_int8_are_one_piece_too(
 ) -> None:
     pytest.importorskip("ai_edge_quantizer")
     from pocketbert.quantize import Plan, quantize, weights
-    from pocketbert.quantize.tflite.graph import TfliteGraph
+    from pocketbert.quantize.tflite.reading import TfliteGraph
     from pocketbert.runtime.tflite import TflitePredictor
 
     monkeypatch.setattr(weights, "SMALL", 512)  # tiny models have no matrix above the usual bound

@@ -21,9 +21,8 @@ from pocketbert.runtime import race as race_module
 from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.fastest import FastestPredictor, fastest
 from pocketbert.runtime.onnx import Spin
-from pocketbert.runtime.padding import Padding
-from pocketbert.runtime.plan import Cadence, Candidate, Plan, Timing
-from pocketbert.runtime.race import race
+from pocketbert.runtime.race import Cadence, Candidate, Plan, Timing, race
+from pocketbert.runtime.tflite import Padding
 
 
 def timing(file: str, fixed: bool, steady: dict[int, float], mixed: dict[int, float] | None = None) -> Timing:

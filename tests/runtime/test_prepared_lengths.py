@@ -9,8 +9,7 @@ import pytest
 
 from pocketbert.core.errors import InputError
 from pocketbert.runtime import tflite as engine
-from pocketbert.runtime.padding import Padding
-from pocketbert.runtime.tflite import TflitePredictor
+from pocketbert.runtime.tflite import Padding, TflitePredictor
 
 pytestmark = pytest.mark.skipif(engine.version_of("ai-edge-litert") is None, reason="needs pocketbert[tflite-runtime]")
 

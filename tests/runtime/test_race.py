@@ -13,8 +13,7 @@ from pocketbert.core.types import Format
 from pocketbert.runtime import race as module
 from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.onnx import Spin
-from pocketbert.runtime.plan import IDLE_MS, Cadence, Candidate
-from pocketbert.runtime.race import race, race_apart
+from pocketbert.runtime.race import IDLE_MS, Cadence, Candidate, race, race_apart
 
 
 @dataclass

@@ -14,10 +14,9 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Client, Format, Runtime, Scheme
 from pocketbert.runtime import selftest
-from pocketbert.runtime.cache import remembered
 from pocketbert.runtime.model import load
 from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.selftest import ROWS, golden_difference, self_test, spread_out
+from pocketbert.runtime.selftest import ROWS, golden_difference, remembered, self_test, spread_out
 
 FILE = "onnx/model_int8.onnx"
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]

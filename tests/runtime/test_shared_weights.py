@@ -13,10 +13,10 @@ from onnx import numpy_helper
 from pocketbert.core.errors import InputError
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.types import Format, Scheme
-from pocketbert.quantize.door import quantize
-from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.files import quantize
+from pocketbert.quantize.table import Plan
 from pocketbert.runtime import onnx as engine
-from pocketbert.runtime.shared_weights import unsigned
+from pocketbert.runtime.onnx import unsigned
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketbert.runtime import tflite as engine
-from pocketbert.runtime.padding import Padding
-from pocketbert.runtime.signature import SignatureCall
+from pocketbert.runtime.tflite import Padding, SignatureCall
 
 pytestmark = pytest.mark.skipif(engine.version_of("ai-edge-litert") is None, reason="needs pocketbert[tflite-runtime]")
 INPUTS, OUTPUTS = ("input_ids", "attention_mask", "token_type_ids"), ("logits",)

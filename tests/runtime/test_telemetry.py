@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.host.telemetry import SWITCHES
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.host.quiet import SWITCHES
+from pocketbert.core.host.system import version_of
 
 CONTACTS = Path(__file__).resolve().parents[2] / "scripts" / "contacts.py"
 LIFE_S = 20

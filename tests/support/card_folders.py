@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing, Signature, Tensor
-from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.scores import Score
 from pocketbert.core.tasks import TASKS, Level, TaskName
 from pocketbert.core.types import Client, Format, Scheme
 

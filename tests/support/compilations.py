@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pocketbert.benchmarks.compilation import Compilation, Estimate, LeftNodes, OperatorCycles
+from pocketbert.benchmarks.records import Compilation, Estimate, LeftNodes, OperatorCycles
 from pocketbert.core.types import Provenance
 
 REASON = LeftNodes(op_type="GELU", nodes=3, reason="Unsupported IFM type: Int16")

@@ -20,20 +20,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pocketbert.core.families import family_of
+from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import MiniLmStage, MobileBertStage, TinyBertGeneralStage, TransferWeights
-from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.types import MobileBertSize, Projection
+from pocketbert.distill.losses.common import Term
 from pocketbert.distill.methods.minilm import MiniLmDistillation
 from pocketbert.distill.methods.mobilebert import MobileBertDistillation
 from pocketbert.distill.methods.tinybert import TinyBertDistillation
-from pocketbert.distill.students.ib_bert.config import IbBertConfig
-from pocketbert.distill.students.ib_bert.model import IbBertForMaskedLM
+from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForMaskedLM
 from pocketbert.distill.students.mobilebert import transfer_student
 from pocketbert.distill.students.projection import attach_projection
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.course import WithCourse
-from pocketbert.distill.training.finite import NotFiniteError
-from pocketbert.distill.training.terms import Term
+from pocketbert.distill.training.checkpoints import NotFiniteError
+from pocketbert.distill.training.optimizer import WithCourse
 
 VOCABULARY, CLASSES, NONE = 50, 3, -100
 

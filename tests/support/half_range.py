@@ -21,7 +21,7 @@ from pocketbert.core.compare.evaluate import worst_difference
 from pocketbert.core.families import LAYER_PARTS, family_of
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.export.adapters import half_range
-from pocketbert.export.adapters import mobilebert_parts as _mobilebert_parts  # noqa: F401 - it registers itself
+from pocketbert.export.adapters import mobilebert as _mobilebert_parts  # noqa: F401 - it registers itself
 from pocketbert.export.adapters.half_range import LayerScales, Scales
 
 FAMILY = family_of("mobilebert")

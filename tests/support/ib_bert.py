@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from pocketbert.distill.students.ib_bert.config import IbBertConfig
-from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
+from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForPreTraining
 
 DEPTH, HEADS, WIDTH, INSIDE, EMBEDDING, VOCABULARY = 3, 4, 24, 32, 6, 50
 IDS = torch.tensor([[2, 11, 12, 13, 14, 3, 15, 3], [2, 21, 22, 3, 0, 0, 0, 0]])

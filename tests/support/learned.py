@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from pocketbert.core.families.ranges import ProductRanges
-from pocketbert.core.models.learned_ranges import LearnedRanges, fingerprint
+from pocketbert.core.families.weight_records import LearnedRanges, ProductRanges, fingerprint
 from pocketbert.core.types import Format, Runtime, Scheme
 
 SMALL = ProductRanges(inputs=(-0.25, 0.5), outputs=(-0.5, 0.25))

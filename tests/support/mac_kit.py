@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pocketbert.benchmarks.devices.mac.script import FILE_NAME, mac_script
+from pocketbert.benchmarks.imported.mac import FILE_NAME, mac_script
 from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing, write_artefacts
 from pocketbert.core.disk.files import folder_bytes, sha256_path
 from pocketbert.core.tasks import ScoreFunction, TaskName

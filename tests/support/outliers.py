@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pocketbert.export.adapters.outliers.places import places_of
-from pocketbert.export.adapters.outliers.scaling import largest_channels
+from pocketbert.export.adapters.outliers import largest_channels, places_of
 
 ROWS: list[dict[str, NDArray[np.int64]]] = []
 for _seed, _length in ((0, 24), (1, 11)):

@@ -11,10 +11,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from pocketbert.core.recipe import methods as registry
-from pocketbert.core.recipe.methods import Stage, StagePlace, stage_sections
+from pocketbert.core.recipe import sections as registry
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.updates import Optimisation
+from pocketbert.core.recipe.sections import Optimisation, Stage, StagePlace, stage_sections
 from pocketbert.distill.methods import method as rows
 from pocketbert.distill.methods.method import (
     CarriedPart,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pocketbert.core import plugins
 from pocketbert.core.families import ADAPTERS, CAPTURES, CHECKPOINTS, LAYER_PARTS, table
-from pocketbert.core.loading import plugins
 from pocketbert.distill.capture import record  # noqa: F401 - wings register when they are imported, once per process
 from pocketbert.export import prepare  # noqa: F401
 

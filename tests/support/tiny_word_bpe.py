@@ -43,7 +43,7 @@ def write_xlm(folder: Path, tokens: Sequence[str]) -> int:
     Returns:
         The number of tokens.
     """
-    from pocketbert.distill.students.xlm_tokenizer import tokenizer_json
+    from pocketbert.distill.students.checkpoints import tokenizer_json
 
     rows = write_xlm_files(folder, tokens)
     (folder / "tokenizer.json").write_text(tokenizer_json(folder))

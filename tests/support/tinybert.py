@@ -13,10 +13,10 @@ from pocketbert.core.families import family_of
 from pocketbert.core.recipe.stages import LayerStage, LayerWeights, TinyBertGeneralStage, TinyBertIntermediateStage
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.types import Projection
+from pocketbert.distill.losses.common import Term
 from pocketbert.distill.methods.tinybert import TinyBertDistillation
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.students.projection import attach_projection
-from pocketbert.distill.training.terms import Term
 
 TERMS = ("attention", "hidden", "embeddings")
 

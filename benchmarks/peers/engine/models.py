@@ -22,7 +22,7 @@ from environments import environment
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.disk.workspace import building
 from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.versions import installed
+from pocketbert.core.host.system import installed
 
 LENGTHS = (16, 32, 64, 128, 384)
 """TFLite signatures, and the lengths measured."""

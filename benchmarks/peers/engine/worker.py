@@ -173,7 +173,7 @@ class Fastest:
 def _called(cadence: str) -> dict[str, Any]:
     if cadence == "batch":  # the default
         return {}
-    from pocketbert.runtime.plan import Cadence
+    from pocketbert.runtime.race import Cadence
 
     return {"cadence": Cadence(cadence)}
 

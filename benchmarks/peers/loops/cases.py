@@ -64,7 +64,7 @@ class Case:
 
     def batches(self, width: int | None = None) -> Iterator[dict[str, Tensor]]:
         """Batches of the first step and those after, of length buckets; padded to their longest row or to a fixed width."""
-        from pocketbert.distill.training.batches import BatchOrder
+        from pocketbert.distill.training.data import BatchOrder
 
         order, step = BatchOrder(self.rows.lengths, self.stage.batch, SEED, "distill.0"), self.first
         while True:
@@ -98,7 +98,7 @@ def _task(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     from pocketbert.core.recipe.student import StudentSection
     from pocketbert.core.tasks import task_of
     from pocketbert.distill.students.build import build_student
-    from pocketbert.distill.training.train_set import TrainSet
+    from pocketbert.distill.training.data import TrainSet
 
     task, labels = task_of("text-classification"), Labels(("negative", "positive"))
     teacher = load_model(folder, task, labels, new_head=True)
@@ -115,9 +115,8 @@ def _transfer(tokenizer: Any) -> tuple[Any, Any, Any, int]:
     """IB-BERT and MobileBERT as published, the stage, and the first step of the layer's turn."""
     from pocketbert.core.recipe.stages import MobileBertStage
     from pocketbert.core.types import MobileBertSize
-    from pocketbert.distill.methods.transfer_phases import STEPS_PER_LAYER, progressive
-    from pocketbert.distill.students.ib_bert.config import IbBertConfig
-    from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
+    from pocketbert.distill.methods.transfer import STEPS_PER_LAYER, progressive
+    from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForPreTraining
     from pocketbert.distill.students.mobilebert import transfer_student
 
     teacher = IbBertForPreTraining(IbBertConfig(vocab_size=tokenizer.vocabulary_size))
@@ -135,10 +134,9 @@ def _general(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     from pocketbert.core.types import MaskingKind, Projection
     from pocketbert.distill.students.build import build_student
     from pocketbert.distill.students.projection import attach_projection
-    from pocketbert.distill.text.corpora.encoded_rows import EncodedRows
-    from pocketbert.distill.text.general_set import GeneralSet
-    from pocketbert.distill.text.masking.kinds import masking_of
-    from pocketbert.distill.text.pairs import pairs_of
+    from pocketbert.distill.text.corpus import EncodedRows
+    from pocketbert.distill.text.masking import masking_of
+    from pocketbert.distill.text.pairs import GeneralSet, pairs_of
 
     config = BertConfig(vocab_size=tokenizer.vocabulary_size)
     corpus = EncodedRows([e for e in tokenizer.encode(texts) if len(e) >= SHORTEST], config.vocab_size)

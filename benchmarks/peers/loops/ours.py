@@ -32,7 +32,7 @@ def _objective(made: Case, work: Path) -> Any:
     from pocketbert.distill.methods.task import TaskDistillation
     from pocketbert.distill.methods.tinybert import TinyBertDistillation
     from pocketbert.distill.students.layer_map import layer_map
-    from pocketbert.distill.teacher.cache.build import cached_teacher
+    from pocketbert.distill.teacher.cache import cached_teacher
 
     models, stage = (made.teacher, made.student, made.family), made.stage
     student = {"student_family": family_of(made.student.config.model_type)}

@@ -20,7 +20,7 @@ import numpy as np
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.evaluate import agreement, rms_error
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.readout import Matrix, run_rows, whole
+from pocketbert.core.predict.predictor import Matrix, run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS
 from pocketbert.pipeline.reference import reference_model

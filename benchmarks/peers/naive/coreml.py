@@ -14,9 +14,9 @@ from unittest import mock
 
 import numpy as np
 
-from pocketbert.core.predict.encoded import Encoded
+from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.quantize.coreml.quantizer import write_smaller
+from pocketbert.quantize.coreml import write_smaller
 from pocketbert.runtime.coreml.evaluator import Evaluator, Step
 
 Ranges = dict[str, dict[str, Any]]

@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from pocketbert.core.host.telemetry import switch_off_telemetry
-from pocketbert.core.predict.encoded import Encoded
+from pocketbert.core.host.quiet import switch_off_telemetry
+from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.tokenization import TextTokenizer
 
 switch_off_telemetry()

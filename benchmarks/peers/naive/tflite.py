@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pocketbert.core.host.quiet import quiet
-from pocketbert.core.predict.encoded import Encoded
+from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.runtime.tflite import TflitePredictor
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from naive import coreml, onnx, tflite
-from pocketbert.core.predict.encoded import Encoded
+from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format
 

@@ -2,33 +2,7 @@
 
 from __future__ import annotations
 
-from pocketbert.runtime.coreml.kernels import (
-    activations,
-    classify,
-    constexpr,
-    convolution,
-    elementwise,
-    gather,
-    linear,
-    norms,
-    quantization,
-    reduce,
-    shapes,
-)
+from pocketbert.runtime.coreml.kernels import constexpr, elementwise, linear, shapes
 from pocketbert.runtime.coreml.kernels.registry import KERNELS, Kernel
 
-__all__ = [
-    "KERNELS",
-    "Kernel",
-    "activations",
-    "classify",
-    "constexpr",
-    "convolution",
-    "elementwise",
-    "gather",
-    "linear",
-    "norms",
-    "quantization",
-    "reduce",
-    "shapes",
-]
+__all__ = ["KERNELS", "Kernel", "constexpr", "elementwise", "linear", "shapes"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from pocketbert.runtime.coreml.kernels.registry import Array, kernel, like, named, register
-from pocketbert.runtime.coreml.limits import RESULT_ELEMENTS, elements
-from pocketbert.runtime.coreml.mil_types import Dtype
+from pocketbert.runtime.coreml.kernels.registry import Array, Ints, Texts, always, kernel, like, named, register
+from pocketbert.runtime.coreml.types import RESULT_ELEMENTS, Dtype, elements
 
 
 def _fits(*operands: Array) -> None:
@@ -118,3 +118,176 @@ def cast(x: Array, dtype: str) -> Array:
     """`x` as another dtype; floats become integers towards zero."""
     out: Array = x.astype(Dtype(dtype).storage)
     return out
+
+
+# --- error_function ---
+# The error function in float32, vectorized; numpy has none.
+
+
+_LARGEST = np.float32(16.0)
+_COEFFICIENTS = tuple(
+    np.float32(c)
+    for c in (
+        1.12837971e00,
+        1.02765482e-01,
+        -1.84385039e-04,
+        -6.25718147e-04,
+        8.97119240e-05,
+        -5.98555552e-06,
+        1.58950450e-07,
+    )
+)
+
+
+def erf(x: Array) -> Array:
+    """The error function, within 1.5e-7.
+
+    erf(x) = tanh(x P(x²)), P being a polynomial fitted to atanh(erf(x)) / x on [-4, 4], weighted by what its error
+    means for the result. A rational function as in most libraries rounds worse in float32 (3.7e-7) and takes longer.
+
+    Args:
+        x: float32.
+
+    Returns:
+        A new array.
+    """
+    square = x * x
+    # beyond 4 the result is 1 in float32: P is held, x itself carries tanh there
+    square = np.minimum(square, _LARGEST)
+    out: Array = square * _COEFFICIENTS[-1]
+    for c in _COEFFICIENTS[-2:0:-1]:
+        out += c
+        out *= square
+    out += _COEFFICIENTS[0]
+    out *= x
+    return np.tanh(out)
+
+
+# --- activations ---
+# Nonlinear functions.
+
+
+@kernel(like("x"), exact=True)
+def relu(x: Array) -> Array:
+    """max(x, 0)."""
+    out: Array = np.maximum(x, x.dtype.type(0))
+    return out
+
+
+@kernel(like("x"))
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x))."""
+    result: Array = 1 / (1 + np.exp(-x))
+    return result
+
+
+@kernel(like("x"))
+def silu(x: Array) -> Array:
+    """The product x * sigmoid(x)."""
+    result: Array = x / (1 + np.exp(-x))
+    return result
+
+
+@kernel(like("x"), name="erf")
+def erf_op(x: Array) -> Array:
+    """The error function."""
+    return erf(x)
+
+
+@kernel(like("x"))
+def gelu(x: Array, mode: str = "EXACT") -> Array:
+    """The Gaussian error linear unit.
+
+    Raises:
+        ValueError: For a mode other than MIL's three.
+    """
+    if mode == "EXACT":
+        out = erf(x * np.float32(math.sqrt(0.5)))
+        out += 1
+        out *= x
+        out *= np.float32(0.5)
+        return out
+    if mode == "TANH_APPROXIMATION":
+        out = x * x
+        out *= np.float32(0.044715)
+        out += 1
+        out *= x
+        out *= np.float32(math.sqrt(2 / math.pi))
+        np.tanh(out, out=out)
+        out += 1
+        out *= x
+        out *= np.float32(0.5)
+        return out
+    if mode == "SIGMOID_APPROXIMATION":
+        result: Array = x / (1 + np.exp(np.float32(-1.702) * x))
+        return result
+    raise ValueError(f"gelu mode {mode!r}")
+
+
+@kernel(like("x"))
+def softmax(x: Array, axis: int = -1) -> Array:
+    """exp(x) / sum(exp(x)) along `axis`, shifted by the largest value first."""
+    out: Array = x - x.max(axis=axis, keepdims=True)
+    np.exp(out, out=out)
+    out /= out.sum(axis=axis, keepdims=True)
+    return out
+
+
+# --- classify ---
+# The last operation of a classifier.
+
+
+@kernel(always(Dtype.STRING, Dtype.FP64), exact=True)
+def classify(probabilities: Array, classes: Texts) -> tuple[str, dict[str, float]]:
+    """The likeliest label, and the probability of each.
+
+    Args:
+        probabilities: As many elements as there are classes.
+        classes: Labels.
+
+    Returns:
+        The first of the likeliest labels; label to probability.
+    """
+    values = probabilities.reshape(-1)
+    if values.size != len(classes):
+        raise ValueError(f"{values.size} probabilities for {len(classes)} classes")
+    return classes[int(np.argmax(values))], dict(zip(classes, values.tolist(), strict=True))
+
+
+# --- reduce ---
+# Sums, means and extremes along axes.
+
+
+def _reduction(name: str, function: Callable[..., Any], exact: bool = False) -> None:
+    """Register a reduction over `axes`, None for all."""
+
+    def run(x: Array, axes: Ints | None = None, keep_dims: bool = False) -> Array:
+        result: Array = function(x, axis=axes, keepdims=keep_dims)
+        return result
+
+    register(name, run, like("x"), exact)
+
+
+_reduction("reduce_mean", np.mean)
+_reduction("reduce_sum", np.sum)
+_reduction("reduce_max", np.max, exact=True)
+_reduction("reduce_min", np.min, exact=True)
+_reduction("reduce_prod", np.prod)
+
+
+@kernel(named("output_dtype", Dtype.INT32), exact=True)
+def reduce_argmax(x: Array, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Array:
+    """Position of the largest value along `axis`, the first of equals."""
+    result: Array = np.argmax(x, axis=axis, keepdims=keep_dims).astype(Dtype(output_dtype).storage)
+    return result
+
+
+@kernel(like("x"))
+def cumsum(x: Array, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Array:
+    """Running sum along `axis`; `exclusive` leaves each element itself out, `reverse` runs from the end."""
+    if reverse:
+        x = np.flip(x, axis)
+    out: Array = np.cumsum(x, axis=axis, dtype=x.dtype)
+    if exclusive:
+        out -= x
+    return np.flip(out, axis) if reverse else out

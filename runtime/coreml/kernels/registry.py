@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.runtime.coreml.mil_types import Dtype
+from pocketbert.runtime.coreml.types import Dtype
 
 Array = NDArray[Any]
 Arrays = tuple[Array, ...]

@@ -2,7 +2,7 @@
 
 import sys
 
-from pocketbert.core.host.platforms import refusal
+from pocketbert.core.host.system import refusal
 
 if text := refusal():  # here, because the modules below import what only Linux and macOS have
     sys.exit(f"Error: {text}")

@@ -6,9 +6,13 @@ from typing import Annotated
 
 import typer
 
-from pocketbert.cli import chain, data, demo, devices, files, info, measure, predict, recipes, sensitivity
-from pocketbert.cli.groups import HELPERS, GroupedCommands
-from pocketbert.cli.signals import signals
+from pocketbert.cli import chain, files, info, measure, predict
+from pocketbert.cli import chain as demo
+from pocketbert.cli import info as devices
+from pocketbert.cli import inputs as data
+from pocketbert.cli import inputs as recipes
+from pocketbert.cli import measure as sensitivity
+from pocketbert.cli.commands import HELPERS, GroupedCommands, signals
 
 app = typer.Typer(
     name="pocketbert",
@@ -28,7 +32,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from pocketbert.core.host.versions import version_of
+        from pocketbert.core.host.system import version_of
 
         print(version_of("pocketbert") or "unknown")
         raise typer.Exit
@@ -45,7 +49,7 @@ def _root(
 
 for module in (chain, demo, files, predict, measure, devices, sensitivity, info):
     module.register(app)
-app.add_typer(recipes.app, name="recipes", rich_help_panel=HELPERS)
+app.add_typer(recipes.recipes_app, name="recipes", rich_help_panel=HELPERS)
 app.add_typer(data.app, name="data", rich_help_panel=HELPERS)
 
 

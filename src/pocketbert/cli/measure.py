@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pocketbert.cli import options
-from pocketbert.cli.commands import add
-from pocketbert.cli.groups import RESULTS
+from pocketbert.cli.commands import RESULTS, add
 from pocketbert.cli.options import listed, numbers, preset_defaults, sets
 from pocketbert.cli.output import print_json, print_table
+from pocketbert.core.data.streams import LINE_MB, ROWS
 from pocketbert.core.devices import LOCAL
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
+from pocketbert.pipeline.options import CalibrationOptions
 
 if TYPE_CHECKING:
-    from pocketbert.benchmarks.devices.runners.facts import Fact
-    from pocketbert.benchmarks.measurement import BenchmarkResult
-    from pocketbert.benchmarks.options import BenchmarkOptions
+    from pocketbert.benchmarks.imported.saved_texts import Fact
+    from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
+    from pocketbert.core.artefacts import Sensitivities, Sensitivity
 
 
 def register(app: typer.Typer) -> None:
@@ -192,7 +193,7 @@ def benchmark(
     """
     from pocketbert import api
     from pocketbert.benchmarks.measurement import BenchmarkResult
-    from pocketbert.benchmarks.regression import check_repeats, compare
+    from pocketbert.benchmarks.report.comparison import check_repeats, compare
     from pocketbert.benchmarks.report.output import check_output, write_result
     from pocketbert.core.data.streams import read_texts
     from pocketbert.core.errors import GateError
@@ -243,7 +244,7 @@ def benchmark(
 
 def _for_app(repeats: int | None, gaps: str | None, budget: float | None, names: list[str]) -> tuple[int, str]:
     """Repeats and idle times where the demo app measures and others are not given; what is given is checked later."""
-    from pocketbert.benchmarks.devices.adb.app import REPEATS
+    from pocketbert.benchmarks.imported.android_app import REPEATS
     from pocketbert.core.devices import ADB
 
     if budget is not None and all(name.partition(":")[0] == ADB for name in names):
@@ -256,7 +257,7 @@ def _given(
     preset: str, threads: str | None, lengths: str | None, gaps: str | None, **plain: float | None
 ) -> BenchmarkOptions:
     """The options of a preset, changed by what was given."""
-    from pocketbert.benchmarks.options import preset_options
+    from pocketbert.benchmarks.measurement import preset_options
 
     changes: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
     if threads is not None:
@@ -270,10 +271,14 @@ def _given(
 
 def _show(result: BenchmarkResult) -> None:
     """Print the tables of a result, and where its figures come from."""
-    from pocketbert.benchmarks.report.compiled import compiled_lines, compiled_table
-    from pocketbert.benchmarks.report.estimated import estimated_table
+    from pocketbert.benchmarks.report.compiled import (
+        compiled_lines,
+        compiled_table,
+        estimated_table,
+        reported_lines,
+        reported_table,
+    )
     from pocketbert.benchmarks.report.output import latency_table, session_lines
-    from pocketbert.benchmarks.report.reported import reported_lines, reported_table
 
     if result.sessions:
         print_table(*latency_table(result))
@@ -288,7 +293,7 @@ def _show(result: BenchmarkResult) -> None:
 
 def _facts(written: list[str]) -> list[Fact]:
     """Read the values of ``--fact``."""
-    from pocketbert.benchmarks.devices.runners.facts import parse_fact
+    from pocketbert.benchmarks.imported.saved_texts import parse_fact
 
     out, problems = [], []
     for one in written:
@@ -345,3 +350,94 @@ def report(
 
     written = api.report(model, output, overwrite, baseline)
     print_json({"report": str(written)}) if json else print(f"report: {written}")
+
+
+# --- sensitivity ---
+# sensitivity: which roles of a model a scheme costs most.
+
+
+_NONE = "-"
+
+
+def sensitivity_register(app: typer.Typer) -> None:
+    """Add the command."""
+    add(app, sensitivity, RESULTS)
+
+
+def sensitivity(
+    model: options.Folder,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            help="Compare files, and measure the ranges of static schemes, on the labelled training rows of this .jsonl[.gz], .csv, "
+            ".tsv or .parquet file.",
+        ),
+    ] = None,
+    calibration: options.Calibration = None,
+    scheme: Annotated[
+        str | None,
+        typer.Option(
+            "--scheme",
+            help="Measure these schemes, comma-separated; default: those of the folder's files, else int8 (Core ML: w8).",
+        ),
+    ] = None,
+    text: options.Text = None,
+    text_pair: options.TextPair = None,
+    label: options.Label = None,
+    header: options.Header = None,
+    max_line_mb: options.MaxLine = LINE_MB,
+    max_rows: options.MaxRows = ROWS,
+    record: Annotated[bool, typer.Option("--record", help="Write the figures into the report of the folder.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Measure how far each role takes a file from the exported one.
+
+    For each format and scheme, files in which one role is compressed are written, compared and deleted. Their errors add in
+    quadrature: the sum is compared with the file in which all roles are compressed.
+    """
+    from pocketbert import api
+
+    rows = (
+        options.rows(calibrate, text, text_pair, label, header, max_line_mb, max_rows)
+        if calibrate is not None
+        else None
+    )
+    schemes = listed(scheme) if scheme is not None else None
+    given = CalibrationOptions(rows=rows, method=calibration)
+    found = api.sensitivity(model, given, schemes, record=record)
+    if json:
+        print(found.model_dump_json())
+        return
+    _print(found)
+
+
+def _print(found: Sensitivities) -> None:
+    for one in found.schemes:
+        print(f"{one.format} {one.scheme}")
+        if one.note:
+            print(f"  {one.note}")
+            continue
+        header = ["only this role", "RMS difference", "share of squares", "MB saved", ""]
+        print_table(header, _rows(one))
+    print(f"RMS differences from the exported file, of the spread of its answers, on {found.rows:,} calibration rows.")
+    print(found.machine)
+
+
+def _rows(one: Sensitivity) -> list[list[str]]:
+    rows = [
+        [
+            role.role.value,
+            _NONE if role.rel is None else f"{role.rel:.4f}",
+            _NONE if (share := one.share(role)) is None else f"{share:.0%}",
+            f"{role.saved / 1e6:.2f}",
+            role.note,
+        ]
+        for role in one.roles
+    ]
+    predicted, whole = (_NONE if value is None else f"{value:.4f}" for value in (one.predicted, one.whole))
+    return [
+        *rows,
+        ["all, predicted", predicted, _NONE, _NONE, "root of the sum of squares"],
+        ["all, measured", whole, _NONE, f"{one.saved / 1e6:.2f}", ""],
+    ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pocketbert.core.data.limits import LINE_MB, ROWS
+from pocketbert.core.data.streams import LINE_MB, ROWS
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.recipe.presets import PRESETS, Preset, PresetSettings
 from pocketbert.pipeline.options import FLAGS

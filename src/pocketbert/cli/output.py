@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.disk.encoding import is_unicode
+from pocketbert.core.disk.files import is_unicode
 from pocketbert.core.host.terminal import one_field, visible
 
 if TYPE_CHECKING:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+import csv
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,16 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pocketbert.cli import options
-from pocketbert.cli.commands import add
-from pocketbert.cli.groups import RESULTS
-from pocketbert.core.data.limits import LINE_MB, ROWS, Limits
-from pocketbert.core.errors import InputError, Problem
+from pocketbert.cli.commands import RESULTS, add
+from pocketbert.cli.output import json_text, print_answer, print_json
+from pocketbert.core.data.streams import LINE_MB, ROWS, Limits
+from pocketbert.core.disk.destination import file_destination
+from pocketbert.core.disk.files import writing
+from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.host.terminal import one_field
 
 if TYPE_CHECKING:
     from pocketbert.core.data.source import DataSource
     from pocketbert.core.predict.answers import Answer
     from pocketbert.core.predict.tokenization import Text
     from pocketbert.runtime.model import Model
+
 
 _AT_ONCE = 1 << 16
 """Texts whose answers are held in memory together."""
@@ -112,7 +118,6 @@ def predict(
     With --text-pair and texts as arguments, give the two texts of each pair one after the other.
     Files of a form (export --form) read further inputs from the columns language or entities of --file.
     """
-    from pocketbert.cli.answers import check_answer_file, print_row, write_answers
     from pocketbert.core.host.progress import say
     from pocketbert.runtime.model import check_texts, load
 
@@ -139,7 +144,7 @@ def predict(
 
 def _warn_of_empty(texts: Sequence[Text]) -> None:
     """Say which texts hold nothing to read: a model answers them all the same."""
-    from pocketbert.core.data.numerals import is_visible
+    from pocketbert.core.data.cells import is_visible
     from pocketbert.core.host.progress import say
 
     empty = [
@@ -177,7 +182,7 @@ class _Read:
 def _columns(model: Path) -> tuple[str, ...]:
     """Data columns that the files of a folder read besides the text."""
     from pocketbert.core.artefacts import artefact_folder, read_artefacts
-    from pocketbert.core.predict.columns import COLUMNS
+    from pocketbert.core.predict.inputs import COLUMNS
 
     try:
         return COLUMNS if read_artefacts(artefact_folder(model)).form is not None else ()
@@ -186,11 +191,11 @@ def _columns(model: Path) -> tuple[str, ...]:
 
 
 def _read(texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...], with_rows: bool) -> _Read:
-    from pocketbert.core.data.bad_rows import BadRows
     from pocketbert.core.data.columns import guess_columns
     from pocketbert.core.data.examples import read_examples
     from pocketbert.core.data.files import read_rows
     from pocketbert.core.data.streams import read_texts
+    from pocketbert.core.data.tables import BadRows
     from pocketbert.core.host.progress import say
     from pocketbert.core.tasks import LabelKind
 
@@ -234,3 +239,89 @@ def _from_stdin(limits: Limits) -> list[str]:
     except OSError as error:  # a folder, or opened for writing
         why = error.strerror or str(error)
         raise InputError(Problem("stdin", f"cannot be read: {why}.", "Pipe text in, or give --file FILE.")) from error
+
+
+# --- answers ---
+# Answers on stdout or in a file, each with the row that its text came from.
+
+
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_LINES = ".jsonl"
+KINDS = (*_SEPARATORS, _LINES)
+PREFIX = "predicted_"
+"""How the columns of an answer begin in a table, so that a label to compare with keeps its own name."""
+
+
+def check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
+    """Refuse a file for answers that could not be written, before the first text is read.
+
+    Args:
+        path: What the user named.
+        overwrite: Whether an existing file may be replaced.
+        read: Files and folders that are read.
+
+    Returns:
+        The file; where `path` is a link, what it leads to.
+
+    Raises:
+        InputError: If its kind is unknown, or it exists.
+    """
+    if path.suffix not in KINDS:
+        what = f"'{path.suffix}' is no kind of file for answers; {nearest(path.suffix, KINDS)}."
+        raise InputError(Problem("-o/--output", what, f"Name it for example {path.stem or 'answers'}.csv."))
+    return file_destination(path, overwrite, *read)
+
+
+def print_row(text: Text, answer: Answer, other: Mapping[str, Any], top: int, json: bool) -> None:
+    """Print the answer to one text.
+
+    Args:
+        text: The text, or both texts of a pair.
+        answer: What the model answers.
+        other: The other columns of the text's row; printed as JSON only.
+        top: How many alternatives are shown.
+        json: Whether to print JSON.
+    """
+    shown = text if isinstance(text, str) else list(text)
+    if json:
+        fields = {"text": shown, **answer.fields(top), "truncated": answer.truncated}
+        print_json({**fields, "row": dict(other)} if other else fields)
+        return
+    text_shown = shown if isinstance(shown, str) else " | ".join(shown)
+    print_answer(f"{answer.line(top)}\t{one_field(text_shown)}{'  [truncated]' if answer.truncated else ''}")
+
+
+def write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Iterable[Answer], top: int) -> None:
+    """Write rows with their answers: a table with columns ``predicted_...``, or JSON lines with the field ``answer``.
+
+    Args:
+        path: The file, .csv, .tsv or .jsonl; it appears when it is complete.
+        rows: The rows, with all their columns.
+        answers: One for each row.
+        top: How many alternatives are written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path) as file:
+        # another column may hold half of a surrogate pair
+        text = codecs.getwriter("utf-8")(file, "backslashreplace")
+        if path.suffix == _LINES:
+            for row, answer in zip(rows, answers, strict=True):
+                text.write(json_text({**row, "answer": _fields(answer, top)}) + "\n")
+            return
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        table = csv.writer(text, delimiter=_SEPARATORS[path.suffix])
+        added: list[str] = []
+        for row, answer in zip(rows, answers, strict=True):
+            fields = {f"{PREFIX}{name}": value for name, value in _fields(answer, top).items()}
+            if not added:
+                added = list(fields)
+                table.writerow([*columns, *added])
+            table.writerow([_cell(row.get(c)) for c in columns] + [_cell(fields.get(c)) for c in added])
+
+
+def _fields(answer: Answer, top: int) -> dict[str, Any]:
+    return {**answer.fields(top), "truncated": answer.truncated}
+
+
+def _cell(value: object) -> object:
+    return json_text(value) if isinstance(value, list | dict | bool) else value

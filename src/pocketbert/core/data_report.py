@@ -9,8 +9,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from pydantic import BaseModel
 
+from pocketbert.core.data.cells import label_of
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.data.spans import label_of
 from pocketbert.core.errors import shown
 from pocketbert.core.heads import Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer

@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from pocketbert.core.errors import InputError, Problem, nearest, shown
-from pocketbert.core.loading.plugins import announce, load_plugins
+from pocketbert.core.plugins import announce, load_plugins
 from pocketbert.core.types import Provenance
 
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pocketbert.core.host.versions import version_of
-from pocketbert.core.loading.plugins import announce
+from pocketbert.core.host.system import version_of
+from pocketbert.core.plugins import announce
 from pocketbert.core.types import Format, Runtime, Scheme
 
 EXACT = 1e-3

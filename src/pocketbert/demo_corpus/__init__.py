@@ -6,8 +6,6 @@ never has, so that the figures on them say how well a model generalises rather t
 
 from __future__ import annotations
 
-from pocketbert.demo_corpus.generator import LABELS, generate
-from pocketbert.demo_corpus.rows import Corpus, Row
-from pocketbert.demo_corpus.storage import write
+from pocketbert.demo_corpus.generator import LABELS, Corpus, Row, generate, write
 
 __all__ = ["LABELS", "Corpus", "Row", "generate", "write"]

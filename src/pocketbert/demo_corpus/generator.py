@@ -2,16 +2,142 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 
-from pocketbert.demo_corpus.grammar import Word, expand
-from pocketbert.demo_corpus.intents.intent import Intent
-from pocketbert.demo_corpus.intents.table import INTENTS
-from pocketbert.demo_corpus.rows import Corpus, Row
+from pocketbert.demo_corpus import intents_day as clock
+from pocketbert.demo_corpus import intents_day as plan
+from pocketbert.demo_corpus import intents_day as shopping
+from pocketbert.demo_corpus import intents_day as talk
+from pocketbert.demo_corpus import intents_home as climate
+from pocketbert.demo_corpus import intents_home as light
+from pocketbert.demo_corpus import intents_home as player
+from pocketbert.demo_corpus import intents_home as volume
+from pocketbert.demo_corpus import intents_world as facts
+from pocketbert.demo_corpus import intents_world as other
+from pocketbert.demo_corpus import intents_world as phone
+from pocketbert.demo_corpus import words as home
+from pocketbert.demo_corpus import words as lists
+from pocketbert.demo_corpus import words as media
+from pocketbert.demo_corpus import words as times
+from pocketbert.demo_corpus import words as vocabularies_talk
+from pocketbert.demo_corpus import words as world
+from pocketbert.demo_corpus.grammar import Intent, Stream, Vocabulary, Word, expand
 from pocketbert.demo_corpus.speech import spoken
-from pocketbert.demo_corpus.stream import Stream
-from pocketbert.demo_corpus.words.vocabularies import VOCABULARIES
+
+# --- rows ---
+# The records a corpus is made of.
+
+
+@dataclass(frozen=True)
+class Row:
+    """One utterance with its intent and its slots.
+
+    Attributes:
+        text: The utterance; words are separated by exactly one space.
+        label: The intent, one of `pocketbert.demo_corpus.LABELS`.
+        tokens: The whitespace words of `text`: `tuple(text.split())`, so `" ".join(tokens) == text`.
+            Punctuation stays on the word it follows.
+        tags: One BIO tag a token: `O`, `B-<slot>` or `I-<slot>`.
+    """
+
+    text: str
+    label: str
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The three splits of the corpus; no utterance is in two of them.
+
+    Attributes:
+        train: Rows to learn from.
+        dev: Rows to choose settings with; about half of them use wording that `train` does not have.
+        test: Rows for the final figure; its unseen wording differs from that of `dev`.
+    """
+
+    train: tuple[Row, ...]
+    dev: tuple[Row, ...]
+    test: tuple[Row, ...]
+
+    def splits(self) -> dict[str, tuple[Row, ...]]:
+        """Returns the splits by name, in the order train, dev, test."""
+        return {"train": self.train, "dev": self.dev, "test": self.test}
+
+
+# --- storage ---
+# Writing the corpus to disk.
+
+
+def write(corpus: Corpus, folder: Path) -> dict[str, Path]:
+    """Writes each split as gzip-compressed JSON lines.
+
+    The lines are the same bytes everywhere. The gzip header holds neither a name nor a time, so the files
+    are the same bytes too wherever Python is built with the same zlib.
+
+    Args:
+        corpus: The corpus.
+        folder: Where `train.jsonl.gz`, `dev.jsonl.gz` and `test.jsonl.gz` go; made if it is absent.
+
+    Returns:
+        The paths by split name.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: dict[str, Path] = {}
+    for split, rows in corpus.splits().items():
+        lines = "".join(json.dumps(dataclasses.asdict(row), ensure_ascii=False) + "\n" for row in rows)
+        paths[split] = folder / f"{split}.jsonl.gz"
+        with (
+            paths[split].open("wb") as raw,
+            # An empty file name keeps GzipFile from copying the one of `raw` into the header.
+            gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=raw, mtime=0) as packed,
+        ):
+            packed.write(lines.encode("utf-8"))
+    return paths
+
+
+# --- table ---
+# All intents, sorted by name.
+
+
+_MODULES = (
+    climate,
+    clock,
+    facts,
+    light,
+    other,
+    phone,
+    plan,
+    player,
+    shopping,
+    talk,
+    volume,
+)
+
+INTENTS: tuple[Intent, ...] = tuple(
+    sorted((entry for module in _MODULES for entry in module.INTENTS), key=lambda entry: entry.name)
+)
+"""Every intent of the corpus."""
+
+
+# --- vocabularies ---
+# All slot vocabularies by name.
+
+
+_VOCABULARIES_MODULES = (home, lists, media, vocabularies_talk, times, world)
+
+VOCABULARIES: Mapping[str, Vocabulary] = MappingProxyType(
+    {entry.name: entry for module in _VOCABULARIES_MODULES for entry in module.VOCABULARIES}
+)
+"""Every vocabulary that a template may name."""
+
 
 LABELS: tuple[str, ...] = tuple(entry.name for entry in INTENTS)
 """The intent names, sorted."""

@@ -9,11 +9,50 @@ from __future__ import annotations
 
 import functools
 import itertools
+import random
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from pocketbert.demo_corpus.stream import Stream
+# --- stream ---
+# A named stream of pseudo-random choices.
+
+
+T = TypeVar("T")
+
+
+class Stream:
+    """Pseudo-random choices that depend on nothing but the stream's name.
+
+    Only `random.Random.random` is used underneath: it is the one method whose sequence the standard
+    library promises to keep from one Python version to the next.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Starts the stream.
+
+        Args:
+            name: Any text; equal names give equal choices.
+        """
+        self._random = random.Random(name)
+
+    def chance(self, share: float) -> bool:
+        """Returns True for about `share` of the calls."""
+        return self._random.random() < share
+
+    def below(self, limit: int) -> int:
+        """Returns a whole number from 0 up to, not including, `limit`."""
+        return int(self._random.random() * limit)
+
+    def pick(self, choices: Sequence[T]) -> T:
+        """Returns one of `choices`.
+
+        Args:
+            choices: A sequence with at least one entry.
+        """
+        return choices[self.below(len(choices))]
+
 
 ALTERNATION = re.compile(r"\(([^()]*)\)")
 SLOT = re.compile(r"^\{(?:(?P<tag>\w+):)?(?P<vocabulary>\w+)\}(?P<after>[,.?]?)$")
@@ -109,3 +148,73 @@ def _tagged(value: str, tag: str) -> list[Word]:
     if tag == "O":
         return [Word(text, "O") for text in value.split()]
     return [Word(text, ("I-" if index else "B-") + tag) for index, text in enumerate(value.split())]
+
+
+# --- intent ---
+# What an intent is: its name, its share of the corpus and its phrasings by split.
+
+
+@dataclass(frozen=True)
+class Intent:
+    """One command the assistant understands.
+
+    Attributes:
+        name: The label.
+        train: Templates that every split may use.
+        dev: Templates that only dev may use.
+        test: Templates that only test may use.
+        weight: Size of the class relative to the usual one.
+    """
+
+    name: str
+    train: tuple[str, ...]
+    dev: tuple[str, ...]
+    test: tuple[str, ...]
+    weight: float = 1.0
+
+    def held(self, split: str) -> tuple[str, ...]:
+        """Returns the templates only `split` may use.
+
+        Args:
+            split: `dev` or `test`.
+        """
+        return {"dev": self.dev, "test": self.test}[split]
+
+
+def intent(name: str, *, train: str, dev: str, test: str, weight: float = 1.0) -> Intent:
+    """Reads an intent from texts with one template a line.
+
+    Args:
+        name: The label.
+        train: Templates that every split may use.
+        dev: Templates that only dev may use.
+        test: Templates that only test may use.
+        weight: Size of the class relative to the usual one.
+
+    Returns:
+        The intent.
+    """
+    return Intent(name, _lines(train), _lines(dev), _lines(test), weight)
+
+
+def for_each(base: Intent, mark: str, names: Iterable[str]) -> Intent:
+    """Repeats every template of an intent once a name.
+
+    Args:
+        base: An intent whose templates contain `mark`.
+        mark: The text to replace.
+        names: What to put in its place, by turns.
+
+    Returns:
+        The intent with every template repeated.
+    """
+    chosen = tuple(names)
+
+    def repeated(templates: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(line.replace(mark, name) for line in templates for name in chosen)
+
+    return replace(base, train=repeated(base.train), dev=repeated(base.dev), test=repeated(base.test))
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())

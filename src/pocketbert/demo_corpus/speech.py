@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pocketbert.demo_corpus.grammar import Word
-from pocketbert.demo_corpus.stream import Stream
+from pocketbert.demo_corpus.grammar import Stream, Word
 
 REQUESTS = (
     "please",

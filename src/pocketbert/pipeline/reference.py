@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -10,19 +11,23 @@ from numpy.typing import NDArray
 
 from pocketbert.core.compare.evaluate import spread
 from pocketbert.core.compare.golden import GoldenRow
-from pocketbert.core.compare.probes import drawn_count, drawn_rows, drawn_texts, printable
+from pocketbert.core.compare.parity import drawn_count, drawn_rows, drawn_texts, printable
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import TEXT_ONLY
+from pocketbert.core.host.progress import say
 from pocketbert.core.models.checkpoints import load_model
-from pocketbert.core.models.folder import ModelFolder
-from pocketbert.core.predict.pooling import DEFAULT_POOLING, pooling_of
-from pocketbert.core.predict.readout import Batching, Matrix, run_rows, whole
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, run_rows, whole
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, pooling_of
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName
+from pocketbert.core.types import Attention
 
 if TYPE_CHECKING:
     import torch
+
 
 DEAD = 1e-5
 """Share of the largest logit that answers must spread by: with less, no bound of parity could tell them from a constant."""
@@ -168,3 +173,35 @@ def shown_labels(names: Sequence[str]) -> str:
     """Some labels, quoted, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(f"'{printable(name)}'" for name in names[:_SHOWN]) + more
+
+
+# --- teacher ---
+# The model that a recipe starts from.
+
+
+def open_teacher(recipe: Recipe, attention: Attention | None = None) -> ModelFolder:
+    """Open the model that the section `teacher` of a recipe names, as the family that it names, for the recipe's task.
+
+    Args:
+        recipe: The recipe.
+        attention: What attention in the files is over, where the recipe says so.
+
+    Raises:
+        InputError: If there is no such model, or it has not the family's graph.
+        MissingBackendError: If the demo teacher or the library that loads models from the Hub is not installed.
+    """
+    teacher = recipe.teacher
+    folder = open_model_folder(teacher.model, teacher.revision, "teacher.model", teacher.family, attention)
+    # whatever form its files had: training knows text only, and the run writes its own files
+    family = folder.family.in_form(TEXT_ONLY, folder.config)
+    licence = teacher.licence or folder.licence
+    return replace(folder, family=family, licence=licence, used_for=TaskName(recipe.task))
+
+
+def say_row(folder: ModelFolder) -> None:
+    """Say which row of the table of families a model is taken as, where several share its graph and one was chosen."""
+    if folder.row_reason:
+        say(
+            f"{folder.title}: taken as {folder.family.title}, because {folder.row_reason}; "
+            "--family (in a recipe teacher.family) decides"
+        )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,50 +16,105 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert import demo_corpus
 from pocketbert.core.artefacts import SEARCH_FILE
 from pocketbert.core.compare.evaluate import EvalSet
-from pocketbert.core.disk.files import sha256_path, write_atomic, write_json
-from pocketbert.core.disk.ownership import remove
-from pocketbert.core.errors import GateError
+from pocketbert.core.disk.destination import folder_destination
+from pocketbert.core.disk.files import digests, sha256_path, write_atomic, write_json
+from pocketbert.core.disk.ownership import MARKER, read_marker, remove, write_marker
+from pocketbert.core.disk.workspace import beside_workspaces, building
+from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.host.processes import assist, directing, here
 from pocketbert.core.host.progress import say, set_quiet
-from pocketbert.core.models.folder import ModelFolder
-from pocketbert.core.predict.score import Score
+from pocketbert.core.models.folder import DEMO_TEACHER, ModelFolder, open_model_folder
+from pocketbert.core.predict.predictor import TorchPredictor
+from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
-from pocketbert.core.recipe.file import dump_recipe
+from pocketbert.core.recipe.file import dump_recipe, load_recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, quantized_step
-from pocketbert.pipeline.formats.recipe_files import open_run_model
-from pocketbert.pipeline.formats.run_model import RunModel, open_weights
+from pocketbert.pipeline.doctor import missing, require_for
+from pocketbert.pipeline.formats.base import (
+    ModelFile,
+    RunModel,
+    base_of,
+    default_file,
+    open_run_model,
+    open_weights,
+    quantized_step,
+)
+from pocketbert.pipeline.gates.checks import STUDENT, confusions_of, judged
 from pocketbert.pipeline.gates.confidence import settled_by
-from pocketbert.pipeline.gates.confusions import confusions_of
-from pocketbert.pipeline.gates.student import STUDENT, judged
-from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import recorded_evidence, report_gates, run_subjects, verify_files
-from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn import training, vocabulary
 from pocketbert.pipeline.learn.augmenting import write_copies
 from pocketbert.pipeline.learn.corpora import write_corpora
-from pocketbert.pipeline.learn.data import RunData, calibration_rows, check_files, check_threshold, load_data
-from pocketbert.pipeline.learn.finishing import head_with, read_training
-from pocketbert.pipeline.learn.first_look import check_head, is_local
-from pocketbert.pipeline.learn.labelled import EVAL, HOLDOUT, LabelledRows
-from pocketbert.pipeline.learn.stages import Learning
-from pocketbert.pipeline.learn.starting import AnyRecipe, StartingRecipe, resolved
-from pocketbert.pipeline.make import exporting, golden, library, measuring, quantizing, simulating
+from pocketbert.pipeline.learn.data import (
+    RunData,
+    calibration_rows,
+    check_files,
+    check_head,
+    check_threshold,
+    is_local,
+    load_data,
+)
+from pocketbert.pipeline.learn.finishing import EVAL, HOLDOUT, LabelledRows, head_with, read_training
+from pocketbert.pipeline.learn.training import Learning
+from pocketbert.pipeline.make import golden, library, measuring
+from pocketbert.pipeline.make import model_files as exporting
+from pocketbert.pipeline.make import model_files as quantizing
+from pocketbert.pipeline.make import model_files as simulating
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
+from pocketbert.pipeline.recipes import AnyRecipe, StartingRecipe, recipe_path, resolved
 from pocketbert.pipeline.reference import reference_model
-from pocketbert.pipeline.requirements import missing, require_for
+from pocketbert.pipeline.results import Verification
 from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
-from pocketbert.pipeline.run_folder.result import RunResult
-from pocketbert.pipeline.run_log import command_line, logged
-from pocketbert.pipeline.steps import AUGMENTED, CORPUS, VOCABULARY, Makers, stage_folder, steps_of
+from pocketbert.pipeline.run_folder.folder import RunResult
+from pocketbert.pipeline.steps import AUGMENTED, CORPUS, VOCABULARY, Inputs, Makers, stage_folder, steps_of
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.report import ReportData
+
+
+# --- run_log ---
+# run.log: what happened in a run folder, and why it stopped.
+
+
+log = logging.getLogger("pocketbert")
+
+
+class _RunLog(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        """Say nothing: on a full disk the error that stopped the run is the one to read."""
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """Append to a file what is logged in the block, and the error that ends it."""
+    handler = _RunLog(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.setLevel(logging.INFO)
+    log.propagate = False  # libraries configure the root logger; run.log is the place for this
+    log.addHandler(handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        log.info("stopped by a signal")
+        raise
+    except BaseException as error:
+        # a gate says all there is to say
+        log.error("stopped: %s: %s", type(error).__name__, error, exc_info=not isinstance(error, GateError))
+        raise
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+
+
+def command_line() -> str:
+    """The command line of this process, where it is PocketBERT's; empty elsewhere."""
+    return "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""
+
 
 RECIPE_FILE = "recipe.resolved.yaml"
 REPORT_FILE = "report.html"
@@ -367,7 +426,7 @@ class Run:
     def report(self, destination: Path) -> ReportData:
         """Write the HTML page; return what it shows."""
         from pocketbert.benchmarks.report import write_report
-        from pocketbert.pipeline.phone.facts import report_data
+        from pocketbert.pipeline.phone.pack import report_data
 
         facts = report_data(self.recipe, self.path, command_line(), self.confusions)
         write_report(facts, destination)
@@ -388,7 +447,7 @@ class Run:
     def _report_early(self) -> None:
         """Write the HTML page of a run whose student failed: scores and losses, without files."""
         from pocketbert.benchmarks.report import write_report
-        from pocketbert.pipeline.phone.facts import early_report_data
+        from pocketbert.pipeline.phone.pack import early_report_data
 
         if not missing("report"):
             write_report(early_report_data(self.recipe, self.path, command_line()), self.path / REPORT_FILE)
@@ -402,3 +461,72 @@ class Run:
         facts = self.report(report)
         header, table = summary_table(facts)
         return RunResult(self.path, self.path / "phone", report, header, table, model_figures(facts))
+
+
+# --- demo ---
+# The demo: a generated corpus, the real MiniLM teacher, the whole chain.
+
+
+_KIND = "demo corpus"
+
+
+def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResult:
+    """Generate the corpus next to the run folder, then run the shipped recipe ``demo``.
+
+    Args:
+        output: Run folder.
+        overwrite: Whether results of other settings may be replaced.
+        overrides: Further ``key.sub=value`` texts.
+
+    Raises:
+        MissingBackendError: If the demo teacher is not installed; nothing is written then.
+    """
+    open_model_folder(DEMO_TEACHER)
+    output = folder_destination(output)
+    corpus = folder_destination(output.parent / f"{output.name}-corpus")
+    files = _files(corpus)
+    paths = [f"data.{name}.path={files[split].resolve()}" for name, split in (("train", "train"), ("eval", "dev"))]
+    recipe = load_recipe(recipe_path("demo"), [*paths, *overrides])
+    write_corpus(corpus)
+    run = Run(recipe, output, Permission(overwrite))
+    run.execute()
+    return run.finish()
+
+
+def write_corpus(folder: Path) -> dict[str, Path]:
+    """Generate the corpus into a folder.
+
+    Args:
+        folder: Where; must not be there, be empty, or hold a corpus.
+
+    Returns:
+        The files by split.
+
+    Raises:
+        InputError: If the folder holds anything else.
+    """
+    folder = folder_destination(folder)
+    if folder.exists() and beside_workspaces(_changed)(folder):
+        raise InputError(
+            Problem(
+                str(folder),
+                "exists and holds more than a demo corpus; nothing was written.",
+                "Choose another -o/--output.",
+            )
+        )
+    say(f"corpus: {folder}")
+    with building(folder, _changed, MARKER) as work:
+        demo_corpus.write(demo_corpus.generate(), work)
+        write_marker(work, _KIND, files=digests(work))
+    return _files(folder)
+
+
+def _changed(folder: Path) -> list[str]:
+    """Files in a folder that are not as the corpus was written there."""
+    written = read_marker(folder, _KIND).get("files")
+    known = written if isinstance(written, dict) else {}
+    return [n for n, digest in digests(folder).items() if n != MARKER and known.get(n) != digest]
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    return {split: folder / f"{split}.jsonl.gz" for split in ("train", "dev", "test")}

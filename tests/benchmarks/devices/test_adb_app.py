@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.devices.adb import app as by_app
-from pocketbert.benchmarks.devices.adb.app import AppPlan, measure_by_app, merged
-from pocketbert.benchmarks.devices.android.record import PhoneRecord, read_phone_record
+from pocketbert.benchmarks.imported import android_app as by_app
+from pocketbert.benchmarks.imported.android_app import AppPlan, PhoneRecord, measure_by_app, merged, read_phone_record
 from pocketbert.cli.main import app
 from pocketbert.core.errors import ExitCode, InputError, MachineError, MissingBackendError
 from support import adb_device

@@ -7,14 +7,21 @@ from collections import Counter
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.compilation import LeftNodes
-from pocketbert.benchmarks.devices.litert import compiler, vendors
-from pocketbert.benchmarks.devices.litert.compiler import LitertCompiler, connect_litert, litert_missing, litert_refusal
-from pocketbert.benchmarks.devices.litert.graphs import only_signature, operators_of
-from pocketbert.benchmarks.devices.litert.refusals import UNTOLD, last_error, litert_reasons
+from pocketbert.benchmarks.devices import litert_npu as compiler
+from pocketbert.benchmarks.devices import litert_npu as vendors
+from pocketbert.benchmarks.devices.litert_npu import (
+    UNTOLD,
+    LitertCompiler,
+    connect_litert,
+    last_error,
+    litert_missing,
+    litert_reasons,
+    litert_refusal,
+)
+from pocketbert.benchmarks.devices.vendor_tools import only_signature, operators_of
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, Variant
+from pocketbert.benchmarks.records import LeftNodes
 from pocketbert.cli.main import app
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.types import Format, Provenance, Scheme

@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pocketbert.benchmarks.devices.remote.on_target.worker import OnnxFile
-from pocketbert.quantize.onnx.qnn.shape import fix_shape
+from pocketbert.benchmarks.devices.on_target.worker import OnnxFile
+from pocketbert.quantize.onnx.qnn import fix_shape
 
 
 def test_a_worker_tells_the_one_length_of_a_file_for_an_npu(exported: Callable[[str], Path], tmp_path: Path) -> None:

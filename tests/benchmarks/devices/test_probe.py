@@ -11,8 +11,9 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.devices.probe import build, places
-from pocketbert.benchmarks.devices.probed import Probe, read_facts
+from pocketbert.benchmarks.devices import probe as build
+from pocketbert.benchmarks.devices import probe as places
+from pocketbert.benchmarks.devices.machine_facts import Probe, read_facts
 from pocketbert.benchmarks.devices.table import probe
 from pocketbert.cli.main import app
 from pocketbert.core.errors import ExitCode, InputError, MachineError, MissingBackendError
@@ -94,7 +95,7 @@ def test_this_machine(monkeypatch):
     ],
 )
 def test_a_program_that_computes_wrongly_gives_no_rates(monkeypatch, tmp_path, name, right, wrong, said):
-    for entry in resources.files("pocketbert.benchmarks.devices.probe").iterdir():
+    for entry in resources.files("pocketbert.benchmarks.devices").joinpath("sources", "probe").iterdir():
         if entry.name.endswith((".c", ".h")):
             text = entry.read_text()
             assert entry.name != name or right in text

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.benchmarks.devices import processes
-from pocketbert.benchmarks.devices.processes import Ended, run_separately
+from pocketbert.benchmarks.devices import vendor_tools as processes
+from pocketbert.benchmarks.devices.vendor_tools import Ended, run_separately
 
 
 def shell(script, folder, limit_s=60.0, **environment):

@@ -8,13 +8,12 @@ import tempfile
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.devices.processes import run_separately
-from pocketbert.benchmarks.devices.qaihub import service
-from pocketbert.benchmarks.devices.qaihub.service import connect_qai_hub, qai_hub_missing, qai_hub_refusal
-from pocketbert.benchmarks.devices.qaihub.worker import without_secrets
+from pocketbert.benchmarks.devices import qai_hub as service
+from pocketbert.benchmarks.devices.qai_hub import connect_qai_hub, qai_hub_missing, qai_hub_refusal
+from pocketbert.benchmarks.devices.qai_hub_worker import without_secrets
+from pocketbert.benchmarks.devices.vendor_tools import run_separately
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.cli.main import app
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme

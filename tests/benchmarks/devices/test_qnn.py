@@ -10,16 +10,23 @@ import pytest
 from onnx import helper
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.compilation import Compilation, LeftNodes
 from pocketbert.benchmarks.compiling import SCALED, Target, compile_for
 from pocketbert.benchmarks.devices import Compiled, Device, register_device, unregister_device
-from pocketbert.benchmarks.devices.qnn import compiler
-from pocketbert.benchmarks.devices.qnn.chips import CHIPS, chip_of
-from pocketbert.benchmarks.devices.qnn.compiler import QnnCompiler, connect_qnn, qnn_missing, qnn_refusal
-from pocketbert.benchmarks.devices.qnn.refusals import UNKNOWN_TYPE, UNTOLD, reasons
+from pocketbert.benchmarks.devices import qnn as compiler
+from pocketbert.benchmarks.devices.qnn import (
+    CHIPS,
+    UNKNOWN_TYPE,
+    UNTOLD,
+    QnnCompiler,
+    chip_of,
+    connect_qnn,
+    qnn_missing,
+    qnn_refusal,
+    reasons,
+)
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
+from pocketbert.benchmarks.records import Compilation, LeftNodes
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report, summary_table
 from pocketbert.benchmarks.report.compiled import compiled_lines, compiled_table
 from pocketbert.cli.main import app
@@ -30,7 +37,7 @@ from pocketbert.core.devices import DeviceInfo, DeviceName, Figure
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.heads.table import head_of
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.benchmark import BenchmarkSection
+from pocketbert.core.recipe.recipe import BenchmarkSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 from pocketbert.pipeline.make.measuring import measure, section_options

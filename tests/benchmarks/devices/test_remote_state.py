@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pocketbert.benchmarks.devices.remote.on_target import agent
-from pocketbert.benchmarks.devices.remote.state import RemoteWatch, State
-from pocketbert.benchmarks.energy import Unread
+from pocketbert.benchmarks.devices.on_target import agent
+from pocketbert.benchmarks.devices.remote import RemoteWatch, State
+from pocketbert.benchmarks.load import Unread
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from pocketbert.benchmarks.devices import connect
 from pocketbert.benchmarks.devices.ssh import command
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.cli.main import app
 from pocketbert.core.devices import parse_measuring_device
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError

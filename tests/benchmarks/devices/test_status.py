@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.devices.adb import attached as look
-from pocketbert.benchmarks.devices.adb.attached import adb_missing, attached, read_attached
-from pocketbert.benchmarks.devices.litert.vendors import litert_chip
+from pocketbert.benchmarks.devices import adb as look
+from pocketbert.benchmarks.devices.adb import adb_missing, attached, read_attached
+from pocketbert.benchmarks.devices.litert_npu import litert_chip
 from pocketbert.benchmarks.devices.protocol import Reachable
-from pocketbert.benchmarks.devices.qaihub.service import qai_hub_missing
-from pocketbert.benchmarks.devices.qemu.processors import processor
-from pocketbert.benchmarks.devices.qnn.chips import chip_of
+from pocketbert.benchmarks.devices.qai_hub import qai_hub_missing
+from pocketbert.benchmarks.devices.qemu import processor
+from pocketbert.benchmarks.devices.qnn import chip_of
 from pocketbert.benchmarks.devices.table import statuses
-from pocketbert.benchmarks.devices.vela.configurations import SYSTEMS, vela_target
+from pocketbert.benchmarks.devices.vela import SYSTEMS, vela_target
 from pocketbert.cli.main import app
 from pocketbert.core.devices import LITERT_NPU, QEMU, QNN, VELA, parse_device
 

@@ -9,14 +9,13 @@ from typer.testing import CliRunner
 from pocketbert.benchmarks.devices import Device, connect, device, refusals, register_device, unregister_device
 from pocketbert.benchmarks.devices.local import LocalConnection
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report, summary_table
 from pocketbert.benchmarks.report.output import latency_table, session_lines
 from pocketbert.cli.main import app
 from pocketbert.core.devices import DEVICES, DeviceInfo, Figure
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.recipe.benchmark import BenchmarkSection
+from pocketbert.core.recipe.recipe import BenchmarkSection
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Provenance, Runtime
 from pocketbert.pipeline.make.measuring import measure, section_options

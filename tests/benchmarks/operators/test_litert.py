@@ -7,14 +7,14 @@ import sys
 import numpy as np
 import pytest
 
+from pocketbert.benchmarks import operators as litert
 from pocketbert.benchmarks.cold_start import cold_start
-from pocketbert.benchmarks.operators import litert, profile, program
-from pocketbert.benchmarks.operators.litert import LitertRequest, LitertTimes, litert_times
-from pocketbert.benchmarks.operators.program import Event, RefusalError, add_up
+from pocketbert.benchmarks.devices.on_target import litert_profiler as program
+from pocketbert.benchmarks.devices.on_target.litert_profiler import Event, RefusalError, add_up
+from pocketbert.benchmarks.operators import LitertRequest, LitertTimes, litert_times, profile
 from pocketbert.core.types import Format
-from pocketbert.runtime.coverage import Coverage
 from pocketbert.runtime.engines import EngineFile
-from pocketbert.runtime.tflite import TflitePredictor
+from pocketbert.runtime.tflite import Coverage, TflitePredictor
 
 IDS = [2, 7, 8, 9, 3, *[5] * 11]
 FEED = {

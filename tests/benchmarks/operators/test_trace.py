@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pocketbert.benchmarks.operators.trace import read_profile
+from pocketbert.benchmarks.operators import read_profile
 from pocketbert.core.errors import InputError
 
 

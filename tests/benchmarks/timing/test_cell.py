@@ -4,11 +4,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pocketbert.benchmarks import timing
 from pocketbert.benchmarks.devices import Sample
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.statistics import burst_medians
-from pocketbert.benchmarks.timing import cell as timing
-from pocketbert.benchmarks.timing.cell import BURST, SLICES, WARMUP_LEAST, WARMUP_MOST, Cell, interleave, sustain
+from pocketbert.benchmarks.timing import BURST, SLICES, WARMUP_LEAST, WARMUP_MOST, Cell, interleave, sustain
 from pocketbert.core.errors import MachineError
 
 
@@ -53,7 +53,7 @@ def test_variants_take_turns_in_bursts():
 
 def test_after_idle_times_variants_take_turns_of_one_inference(monkeypatch):
     log = []
-    monkeypatch.setattr("pocketbert.benchmarks.timing.cell.time.sleep", lambda seconds: log.append(seconds))
+    monkeypatch.setattr("pocketbert.benchmarks.timing.time.sleep", lambda seconds: log.append(seconds))
     warm = cells(log)
     for cell in warm:
         cell.repeats = repeats([1.0])

@@ -8,14 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from pocketbert.benchmarks import load
+from pocketbert.benchmarks import load as cooling
 from pocketbert.benchmarks.devices import local
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.load import Heat, clock_share
-from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.load import LOOK_S, MOST_S, Cooling, Heat, clock_share
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.report.output import session_lines
-from pocketbert.benchmarks.timing import cooling
-from pocketbert.benchmarks.timing.cooling import LOOK_S, MOST_S, Cooling
 
 
 @pytest.fixture

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from pocketbert.benchmarks import load
+from pocketbert.benchmarks import repeats as fresh
 from pocketbert.benchmarks.devices import Sample
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions, preset_options
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant, preset_options
 from pocketbert.benchmarks.statistics import burst_medians, paired_ratio, repeated_ratio, time_ratio
-from pocketbert.benchmarks.timing import fresh
 from pocketbert.core.errors import InputError, MachineError
 
 OPTIONS = BenchmarkOptions(

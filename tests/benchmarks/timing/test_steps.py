@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pocketbert.benchmarks import text_steps as steps
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
 from pocketbert.benchmarks.report.output import session_lines
 from pocketbert.benchmarks.statistics import Statistics
-from pocketbert.benchmarks.timing import steps
-from pocketbert.benchmarks.timing.steps import PostProcessing, post_processing_times
+from pocketbert.benchmarks.text_steps import PostProcessing, post_processing_times
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import head_of
 from pocketbert.core.predict.tokenization import TextTokenizer

@@ -12,7 +12,7 @@ from pocketbert.core.compare.evaluate import EvalSet, agreement, rms_error, scor
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import Prepared, head_of
-from pocketbert.core.predict.score import Score, probabilities
+from pocketbert.core.predict.scores import Score, probabilities
 from pocketbert.core.predict.tokenization import Encoded
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pocketbert.core.compare.parity import Probe, build_probe, compare, padding_difference
-from pocketbert.core.compare.probes import drawn_rows
+from pocketbert.core.compare.parity import Probe, build_probe, compare, drawn_rows, padding_difference
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.predict.predictor import Arrays
+from pocketbert.core.predict.predictor import Arrays, TorchPredictor
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
 from support.tiny_tokenizers import MAX_LENGTH, vocabulary
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from pocketbert.core.compare.probes import drawn_count, drawn_pool, drawn_rows
+from pocketbert.core.compare.parity import drawn_count, drawn_pool, drawn_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from support.tiny_tokenizers import vocabulary, write_tokenizer
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.compare.simulated import FILE_NAME, Simulated, read_simulated, write_simulated
+from pocketbert.core.compare.golden import SIMULATED_FILE as FILE_NAME
+from pocketbert.core.compare.golden import Simulated, read_simulated, write_simulated
 from pocketbert.core.errors import InputError
 
 RECORD = Simulated(texts=64, errors={"a": 0.02, "b": 0.03})

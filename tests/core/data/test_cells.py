@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.cells import GoldAnswer, joined
+from pocketbert.core.data.cells import GoldAnswer, Span, joined
 from pocketbert.core.data.examples import Example, read_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import LabelKind
 

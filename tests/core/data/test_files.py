@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.data import files as data_files
-from pocketbert.core.data import parquet
-from pocketbert.core.data.bad_rows import BadRows
+from pocketbert.core.data import files as parquet
 from pocketbert.core.data.files import check_source, class_names, read_rows
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.tables import BadRows
 from pocketbert.core.errors import InputError, MissingBackendError
 
 TABLE = {"text": ["good", "bad", "so so"], "label": [1, 0, 1], "tags": [[0, 1], [], [1]]}

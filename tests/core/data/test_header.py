@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pocketbert.core.data.bad_rows import BadRows
 from pocketbert.core.data.columns import guess_columns
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.files import read_rows, table_form
 from pocketbert.core.data.source import DataSource, EvalSource
+from pocketbert.core.data.tables import BadRows
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import LabelKind
 

@@ -16,11 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data import limits as data_limits
+from pocketbert.core.data import streams as data_limits
 from pocketbert.core.data.examples import Example, read_examples
-from pocketbert.core.data.limits import Limits
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.streams import read_texts
+from pocketbert.core.data.streams import Limits, read_texts
 from pocketbert.core.errors import InputError, nearest
 
 KINDS = ("a.jsonl", "a.jsonl.gz", "a.csv", "a.tsv", "a.parquet")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.spans import (
+from pocketbert.core.data.cells import (
     OUTSIDE,
     Span,
     count_spans,

@@ -5,8 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.examples import Example
-from pocketbert.core.data.split import hold_out, hold_out_share, without
+from pocketbert.core.data.examples import Example, hold_out, hold_out_share, without
 
 
 def examples(texts: list[str]) -> list[Example]:

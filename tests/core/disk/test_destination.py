@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.disk.destination import file_destination, folder_destination, keeps_place, leaving_nothing
-from pocketbert.core.disk.marker import write_marker
-from pocketbert.core.disk.mounts import is_mount_point
-from pocketbert.core.disk.ownership import remove_abandoned, temporary_file
+from pocketbert.core.disk.destination import (
+    file_destination,
+    folder_destination,
+    is_mount_point,
+    keeps_place,
+    leaving_nothing,
+)
+from pocketbert.core.disk.ownership import remove_abandoned, temporary_file, write_marker
 from pocketbert.core.disk.workspace import building
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 

@@ -10,24 +10,26 @@ import pytest
 from filelock import FileLock
 
 from pocketbert.core.disk import ownership
-from pocketbert.core.disk.marker import MARKER, is_marked, write_marker
 from pocketbert.core.disk.ownership import (
     LOCK,
+    MARKER,
     Contents,
     claim,
     install,
+    is_marked,
     is_ours,
     lock_beside,
     remove,
     replace_file,
     temporary_file,
     temporary_folder,
+    write_marker,
 )
 from pocketbert.core.errors import InputError, MachineError
 
 REPOSITORY = Path(__file__).parents[3]
 LIBRARY = ("src", "distill", "export", "quantize", "runtime", "benchmarks", "scripts", "examples")
-ALONE = ("benchmarks/devices/mac/on_mac/common.py", "benchmarks/devices/remote/on_target/agent.py")
+ALONE = ("benchmarks/devices/on_target/on_mac.py", "benchmarks/devices/on_target/agent.py")
 """Programs that run on other machines without PocketBERT."""
 DELETING = {"rmtree", "unlink", "rmdir", "removedirs", "rename", "renames", "move"}
 NOT_PATHS = {"os.replace", "shutil.move"}

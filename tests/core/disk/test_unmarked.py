@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.disk.marker import MARKER
-from pocketbert.core.disk.unmarked import new_folder, of_no_process, unmarked_in
+from pocketbert.core.disk.ownership import MARKER, new_folder, of_no_process, unmarked_in
 from pocketbert.core.disk.workspace import occupants, remove_interrupted, workspace
 
 PREFIX = ".out."

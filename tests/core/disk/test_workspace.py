@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.disk.marker import MARKER, write_marker
-from pocketbert.core.disk.ownership import LOCK, Contents, claim, is_ours
+from pocketbert.core.disk.ownership import LOCK, MARKER, Contents, claim, is_ours, write_marker
 from pocketbert.core.disk.workspace import building, remove_interrupted, workspace
 from pocketbert.core.errors import InputError, MachineError
 

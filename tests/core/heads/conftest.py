@@ -11,8 +11,8 @@ import pytest
 from pocketbert.core.data.cells import Label
 from pocketbert.core.data.examples import Example
 from pocketbert.core.heads import Head, Prepared
-from pocketbert.core.predict.readout import Matrix
-from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.predictor import Matrix
+from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 
 Rows = Callable[..., list[Example]]

@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, head_of
-from pocketbert.core.heads.multi_label import best_thresholds
+from pocketbert.core.heads.sequence_classification import best_thresholds
 from pocketbert.core.heads.table import thresholds_of
 from pocketbert.core.metrics import constant_f1
 from pocketbert.core.predict.tokenization import TextTokenizer

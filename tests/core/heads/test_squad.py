@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.heads.squad import exact_match, normalised, token_f1
+from pocketbert.core.heads.question_answering import exact_match, normalised, token_f1
 
 WORDS = st.lists(
     st.sampled_from(["a", "an", "the", "cat", "Dog", "sat,", "U.S.", "tower-block", "theatre", "'", "7"]),

@@ -6,7 +6,7 @@ import pytest
 
 from pocketbert.core.host import hardware
 from pocketbert.core.host.hardware import available_cores, load_average, machine
-from pocketbert.core.host.versions import installed, version_of
+from pocketbert.core.host.system import installed, version_of
 
 
 def test_the_machine_is_described() -> None:

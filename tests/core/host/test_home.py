@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.host.home import expanded, home_folder
+from pocketbert.core.host.system import expanded, home_folder
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_no_home_folder(homeless: None) -> None:
 
 
 def test_nothing_is_remembered_without_a_home_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pocketbert.runtime.cache import remembered
+    from pocketbert.runtime.selftest import remembered
 
     assert remembered("selftest", "k") is None
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")

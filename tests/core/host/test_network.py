@@ -12,8 +12,8 @@ import pytest
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
-from pocketbert.core.host import network
-from pocketbert.core.host.network import check_hub
+from pocketbert.core.host import system as network
+from pocketbert.core.host.system import check_hub
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pocketbert import Gate, RunResult, Verification
 from pocketbert.benchmarks.report import ModelFigures
-from pocketbert.core.host.notebook import html_table
+from pocketbert.core.host.terminal import html_table
 from pocketbert.core.types import Status
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pocketbert.core.host.stopping import holding, postpone
+from pocketbert.core.host.processes import holding, postpone
 
 
 def test_nothing_runs() -> None:

@@ -15,12 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pocketbert.core.host.telemetry import (
-    OPENVINO_REPORTER,
-    SWITCHES,
-    switch_off_telemetry,
-    without_openvino_telemetry,
-)
+from pocketbert.core.host.quiet import OPENVINO_REPORTER, SWITCHES, switch_off_telemetry, without_openvino_telemetry
 
 ROOT = Path(__file__).resolve().parents[3]
 WINGS = ("benchmarks", "distill", "export", "quantize", "runtime")

@@ -69,7 +69,7 @@ def test_scripts_that_need_joiners_are_shown_as_they_are() -> None:
 def test_a_failure_of_the_machine_has_a_text() -> None:
     import errno
 
-    from pocketbert.cli.guard import _machine
+    from pocketbert.cli.commands import _machine
 
     assert _machine(OSError(errno.EFBIG, "File too large", "x")).startswith("Error: a file would be larger than")
     assert _machine(ValueError()) == "Error: ValueError: ValueError (--debug prints where; so does run.log)"

@@ -11,8 +11,7 @@ from typing import ClassVar
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from pocketbert.core.loading.names import RegisteredName
-from pocketbert.core.types import Format
+from pocketbert.core.types import Format, RegisteredName
 
 
 class Colour(RegisteredName):

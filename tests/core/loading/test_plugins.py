@@ -14,7 +14,7 @@ import pytest
 
 from pocketbert.core.errors import ExitCode
 from pocketbert.core.families import all_families, family_of, register_family
-from pocketbert.core.loading.plugins import PluginError, load_plugins, plugins, tolerated
+from pocketbert.core.plugins import PluginError, load_plugins, plugins, tolerated
 from support.plugins import fresh_tables, install
 
 GOOD = """

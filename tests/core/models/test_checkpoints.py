@@ -20,8 +20,8 @@ from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.models import checkpoints, weights
 from pocketbert.core.models.checkpoints import load_model, save_model, save_tokenizer
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
 from support.tiny import GRAPHS
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.host.system import version_of
 from pocketbert.core.models import folder as model_folder
 from pocketbert.core.models.folder import (
     DEMO_DISTRIBUTION,

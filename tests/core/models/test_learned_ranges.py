@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pocketbert.core.families.ranges import ProductRanges
-from pocketbert.core.models.learned_ranges import (
+from pocketbert.core.families.weight_records import (
     LearnedRanges,
+    ProductRanges,
     fingerprint,
     read_learned,
     write_learned,

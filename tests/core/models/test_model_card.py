@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.models.model_card import ModelCard, read_model_card
+from pocketbert.core.models.folder import ModelCard, read_model_card
 
 CARD = """---
 license: mit

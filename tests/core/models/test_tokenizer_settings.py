@@ -12,7 +12,7 @@ import pytest
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.models.tokenizer_settings import apply_settings
+from pocketbert.core.models.tokenizers import apply_settings
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
 from support.published import edit_json, write_checkpoint, write_sentence_model

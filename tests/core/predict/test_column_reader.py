@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.predict.columns import columns_of, parts_of, with_columns
+from pocketbert.core.predict.inputs import columns_of, parts_of, with_columns
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer, cut
 from support.forms import LANGUAGES
 from support.tiny import write_own_tokenizer

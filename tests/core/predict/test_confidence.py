@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize_scalar
 
-from pocketbert.core.predict.confidence import (
+from pocketbert.core.predict.scores import (
     LEAST_ROWS,
     calibration_error,
     fit_temperature,
     negative_log_likelihood,
+    probabilities,
     tempered,
 )
-from pocketbert.core.predict.score import probabilities
 from pocketbert.core.tasks import ScoreFunction
 
 TEMPERATURES = st.floats(0.1, 10)

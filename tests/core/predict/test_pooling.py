@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, PoolingKind, pooling_of, write_modules
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind, pooling_of, write_modules
 
 MODELS = "sentence_transformers.models"
 EVERY = [Pooling(kind, normalize) for kind in PoolingKind for normalize in (True, False)]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.predict.predictor import Arrays, feed, fitting, length_batches
-from pocketbert.core.predict.readout import Batching, run_rows, whole
+from pocketbert.core.predict.predictor import Arrays, Batching, feed, fitting, length_batches, run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 

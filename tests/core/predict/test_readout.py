@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pocketbert.core.predict.predictor import PROBABILITIES, Arrays
-from pocketbert.core.predict.readout import Batching, answer_of, matrices, per_token, run_rows, whole
+from pocketbert.core.predict.predictor import (
+    PROBABILITIES,
+    Arrays,
+    Batching,
+    answer_of,
+    matrices,
+    per_token,
+    run_rows,
+    whole,
+)
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
 

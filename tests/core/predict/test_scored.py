@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pocketbert.core.predict.predictor import Arrays, Predictor
-from pocketbert.core.predict.scored import PROBABILITIES, ScoredPredictor
+from pocketbert.core.predict.predictor import PROBABILITIES, Arrays, Predictor, ScoredPredictor
 from pocketbert.core.tasks import ScoreFunction
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [-30.0, 40.0, 0.0]], np.float32)

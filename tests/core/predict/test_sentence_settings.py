@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.predict.columns import columns_of, with_columns
+from pocketbert.core.predict.inputs import columns_of, with_columns
 from pocketbert.core.predict.sentence_settings import Prompts, Similarity, prompts_of, similarity_of
 from pocketbert.core.predict.tokenization import TextTokenizer
 from support.published import PROMPTS, edit_json, write_sentence_model

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from pocketbert.core.predict.confidence import LEAST_ROWS
-from pocketbert.core.predict.threshold import answered, at_most, fit_threshold
+from pocketbert.core.predict.scores import LEAST_ROWS, answered, at_most, fit_threshold
 
 
 def drawn(rows: int, seed: int = 1, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of, register_family, table
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.host.system import version_of
 from pocketbert.core.models.folder import DEMO_DISTRIBUTION, DEMO_TEACHER, open_model_folder
 from pocketbert.core.predict.tokenization import Encoded, Places, Text, TextTokenizer, cut, plain_tokenizer_json
 

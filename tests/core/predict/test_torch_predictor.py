@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.predict.pooling import Pooling, PoolingKind
-from pocketbert.core.predict.torch_predictor import TorchPredictor, embeddings
+from pocketbert.core.predict.predictor import TorchPredictor, embeddings
+from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, TaskName
 from support.tiny import EXPORTED
 

@@ -12,7 +12,7 @@ import yaml
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe import file as recipe_file
 from pocketbert.core.recipe.file import dump_recipe, load_recipe, recipe_schema
-from pocketbert.pipeline.shipped import recipe_path
+from pocketbert.pipeline.recipes import recipe_path
 
 GOOD = """\
 schema: 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import MobileBertStage, TaskStage
-from pocketbert.core.recipe.updates import Optimisation
 
 
 @pytest.mark.parametrize(

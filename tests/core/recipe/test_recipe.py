@@ -9,9 +9,9 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import AnswerSettings
 from pocketbert.core.recipe.quantize import QuantizedFile, QuantizeSection
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
 from pocketbert.core.recipe.student import StudentSection
-from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.types import Client, Format, Runtime, Scheme, Signal
 
 OLD = {"scheme": "int8", "runtime": "tflite216"}

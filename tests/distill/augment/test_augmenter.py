@@ -13,13 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.families import TokenizerKind
-from pocketbert.core.recipe.data.augment import AugmentSection
-from pocketbert.distill.augment.augmenter import Augmenter, Row, in_case
-from pocketbert.distill.augment.neighbours import Neighbours
-from pocketbert.distill.augment.stop_words import STOP_WORDS
-from pocketbert.distill.augment.vectors import EmbeddingVectors
-from pocketbert.distill.augment.words import WordReader, is_replaceable
-from pocketbert.distill.text.corpora.tokenizer import CorpusTokenizer
+from pocketbert.core.recipe.data import AugmentSection
+from pocketbert.distill.augment import Augmenter, Row, in_case
+from pocketbert.distill.text.tokenizer import CorpusTokenizer
+from pocketbert.distill.word_vectors import STOP_WORDS, EmbeddingVectors, Neighbours, WordReader, is_replaceable
 
 TEXT = "Set an alarm: Play music,  PLEASE stop the (quick) weather"
 PAIRS = [("good film", "brown fox jumps"), ("lazy dog", "happy morning music")]

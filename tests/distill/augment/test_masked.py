@@ -11,9 +11,9 @@ import torch
 
 from pocketbert.core.families import TokenizerKind, family_of
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.augment import masked as augment_masked
-from pocketbert.distill.augment.masked import MaskedWords
-from pocketbert.distill.augment.words import WordReader
+from pocketbert.distill import augment as augment_masked
+from pocketbert.distill.augment import MaskedWords
+from pocketbert.distill.word_vectors import WordReader
 
 TEXTS = ["good music, never foxes again", "happy", "the quick brown fox jumps over the lazy dog", "foxes"]
 HEADS = {

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pocketbert.core.families import TokenizerKind
-from pocketbert.distill.augment.similar import VectorWords
-from pocketbert.distill.augment.vectors import EmbeddingVectors, FileVectors
-from pocketbert.distill.augment.words import WordReader
+from pocketbert.distill.word_vectors import EmbeddingVectors, FileVectors, VectorWords, WordReader
 from support.tiny_tokenizers import vocabulary, write_tokenizer
 
 WORDS = ("good", "great", "poor", "walking", "music")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.augment.augmenter import Row, Texts
-from pocketbert.distill.augment.store import DESCRIPTION, CopyStore
+from pocketbert.distill.augment import DESCRIPTION, CopyStore, Row, Texts
 
 ROWS = [Row(i, (f"text {i}\u2028 with\nbreaks",)) for i in range(10)]
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.augment import vectors as augment_vectors
-from pocketbert.distill.augment.neighbours import Neighbours
-from pocketbert.distill.augment.vectors import read_vectors
+from pocketbert.distill import word_vectors as augment_vectors
+from pocketbert.distill.word_vectors import Neighbours, read_vectors
 
 LINES = [
     "film 1 0 0",

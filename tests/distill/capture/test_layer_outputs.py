@@ -8,7 +8,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from pocketbert.core.families import family_of
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.capture.layer_outputs import LayerOutputs
+from pocketbert.distill.capture.outputs import LayerOutputs
 from pocketbert.distill.capture.recorder import AttentionRecorder
 
 PATH = "bert.encoder.layer"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.capture.lm_heads import LmHead, places
+from pocketbert.distill.capture.outputs import LmHead, places
 from support.tiny import GUESSING, PRETRAINED
 
 MODELS = [

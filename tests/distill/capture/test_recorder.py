@@ -176,7 +176,7 @@ def test_a_layer_asked_for_its_queries_alone_computes_no_map(
     model.set_attn_implementation("sdpa")
     wanted = model(**inputs).logits
     recorder, seen = record_attention(model, family, (), relations=range(3)), []
-    from pocketbert.distill.capture import interface
+    from pocketbert.distill.capture import recorder as interface
 
     own = interface.F.scaled_dot_product_attention
     monkeypatch.setattr(interface.F, "scaled_dot_product_attention", lambda *a, **k: (seen.append(1), own(*a, **k))[1])

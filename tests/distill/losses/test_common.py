@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pocketbert.distill.losses.common import (
-    attention_kl,
-    hard_targets,
-    hidden_mse,
-    mean_over_layers,
-    soft_targets,
-)
+from pocketbert.distill.losses.common import attention_kl, hard_targets, hidden_mse, mean_over_layers, soft_targets
 
 Array = NDArray[np.float64]
 MASKED = -1e4

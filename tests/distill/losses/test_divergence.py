@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.distill.losses import divergence
-from pocketbert.distill.losses.divergence import divergence_sum
+from pocketbert.distill.losses import common as divergence
+from pocketbert.distill.losses.common import divergence_sum
 
 
 def naive(student, teacher, weight, temperature):

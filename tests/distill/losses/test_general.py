@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pocketbert.distill.losses.general import cosine_distance, masked_lm, token_soft_targets
+from pocketbert.distill.losses.tokens import cosine_distance, masked_lm, token_soft_targets
 
 Array = NDArray[np.float64]
 SEEDS = st.integers(0, 10_000)

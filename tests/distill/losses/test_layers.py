@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pocketbert.distill.losses.layers import (
+from pocketbert.distill.losses.common import (
     attention_score_mse,
     real_pairs,
     reference_score_mse,
     reference_state_mse,
+    share,
     sum_over_layers,
 )
-from pocketbert.distill.training.terms import share
 
 MASKED = -1e4
 SEEDS = st.integers(0, 10_000)

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pocketbert.distill.losses.common import soft_targets
-from pocketbert.distill.losses.sparse_logits import (
-    SparseLogits,
-    sparse_cross_entropy,
-    sparse_kl,
-    sparsify,
-    uniform_draws,
-)
+from pocketbert.distill.losses.tokens import SparseLogits, sparse_cross_entropy, sparse_kl, sparsify, uniform_draws
 
 V = 60
 SEEDS = st.integers(0, 10_000)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pocketbert.distill.losses import squared_error
-from pocketbert.distill.losses.squared_error import squared_error_sum
+from pocketbert.distill.losses import common as squared_error
+from pocketbert.distill.losses.common import squared_error_sum
 
 SEEDS = st.integers(0, 10_000)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, PoolingKind
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, Level, Task, TaskName
 from pocketbert.distill.losses.task import counted, gold_loss, pooled, soft_loss
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.recipe.stages import MobileBertStage
-from pocketbert.distill.losses.common import attention_kl
-from pocketbert.distill.losses.general import masked_lm, token_soft_targets
+from pocketbert.distill.losses.common import attention_kl, share
+from pocketbert.distill.losses.tokens import masked_lm, token_soft_targets
 from pocketbert.distill.losses.transfer import (
     TRUTH_SHARE,
     FeatureTransfer,
@@ -19,7 +19,6 @@ from pocketbert.distill.losses.transfer import (
     feature_transfer,
     pretraining_distillation,
 )
-from pocketbert.distill.training.terms import share
 
 SEEDS = st.integers(0, 10_000)
 PARTS = ("maps", "means", "variances")

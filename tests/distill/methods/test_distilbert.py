@@ -14,9 +14,9 @@ from torch import Tensor
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Objective, family_of
 from pocketbert.core.recipe.student import StudentSection
+from pocketbert.distill.losses.common import Counting, share
 from pocketbert.distill.methods.distilbert import DistilBertDistillation, TripleWeights
 from pocketbert.distill.students.build import build_student
-from pocketbert.distill.training.terms import Counting, share
 from support.tiny import BASIC as FAMILIES
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.distill.methods.finetune import Finetune
+from pocketbert.distill.methods.task import Finetune
 from support.tiny import BASIC
 
 

@@ -16,13 +16,12 @@ from pocketbert.core.recipe.stages import MiniLmStage, RelationWeights
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.losses.common import attention_kl
+from pocketbert.distill.losses.common import Counting, attention_kl, share
 from pocketbert.distill.losses.relations import relation_kl
 from pocketbert.distill.methods.minilm import MiniLmDistillation, teacher_layer
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
 from pocketbert.distill.training.loop import frozen
-from pocketbert.distill.training.terms import Counting, share
 from support.tiny import GUESSING
 
 EVERY = {"attention": 1.0, "query": 1.0, "key": 1.0, "value": 1.0}

@@ -15,8 +15,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.core.types import MobileBertSize
 from pocketbert.distill.methods.mobilebert import MobileBertDistillation
-from pocketbert.distill.students.ib_bert.config import IbBertConfig
-from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
+from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForPreTraining
 from pocketbert.distill.students.mobilebert import transfer_student
 from pocketbert.distill.training.loop import train
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe.updates import Optimisation
+from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.seeds import derive_seed
-from pocketbert.distill.methods.pretraining import Pretraining
-from pocketbert.distill.text.general_set import GeneralSet
+from pocketbert.distill.losses.common import Counting, Term, share
+from pocketbert.distill.methods.mobilebert import Pretraining
+from pocketbert.distill.text.pairs import GeneralSet
 from pocketbert.distill.training.loop import train
-from pocketbert.distill.training.terms import Counting, Term, share
 from support.tiny import PRETRAINED
 
 BATCH = {
@@ -126,7 +126,7 @@ def test_pairs_need_a_head_for_them(make_classifier: Callable[..., Any]) -> None
 
 def test_both_losses_fall(open_tiny: Callable[..., Any], make_classifier: Callable[..., Any], tmp_path: Path) -> None:
     from pocketbert.core.types import MaskingKind
-    from pocketbert.distill.text.masking.kinds import masking_of
+    from pocketbert.distill.text.masking import masking_of
     from pocketbert.distill.text.pairs import pairs_of
 
     *_, tokenizer = open_tiny("ib-bert", 1)

@@ -13,15 +13,15 @@ import torch
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, family_of
+from pocketbert.core.families.weight_records import LearnedRanges
 from pocketbert.core.heads.head import Prepared
-from pocketbert.core.models.learned_ranges import LearnedRanges
-from pocketbert.core.recipe.qat import QatStage
+from pocketbert.core.recipe.stages import QatStage
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.distill.methods import qat
 from pocketbert.distill.methods.method import ExportedForm, Rival, StageJob, StageResult, TeacherStudent, Verdict
-from pocketbert.distill.students.prepared_weights import Prepare
-from pocketbert.distill.training.train_set import TrainSet
+from pocketbert.distill.students.fake_quantization import Prepare
+from pocketbert.distill.training.data import TrainSet
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize.table import row_of
 

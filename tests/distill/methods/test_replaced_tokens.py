@@ -17,15 +17,14 @@ from torch import Tensor
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, Objective, TokenizerKind, family_named, register_family
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.methods import StagePlace
-from pocketbert.core.recipe.replaced_tokens import ReplacedTokensStage
-from pocketbert.core.recipe.stages import DistilBertStage
+from pocketbert.core.recipe.sections import StagePlace
+from pocketbert.core.recipe.stages import DistilBertStage, ReplacedTokensStage
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import MaskingKind
 from pocketbert.distill.methods.method import Heads, StageJob, TeacherStudent
 from pocketbert.distill.methods.replaced_tokens import ReplacedTokens, drawn, needs, train
-from pocketbert.distill.text.general_set import GeneralSet
-from pocketbert.distill.text.masking.kinds import masking_of
+from pocketbert.distill.text.masking import masking_of
+from pocketbert.distill.text.pairs import GeneralSet
 from support.plugins import fresh_tables
 from support.tiny import tiny_classifier
 from support.tiny_tokenizers import vocabulary, write_tokenizer

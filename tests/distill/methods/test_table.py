@@ -10,9 +10,8 @@ from pydantic import Field
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.file import recipe_of, recipe_schema
-from pocketbert.core.recipe.general_text import GeneralText
-from pocketbert.core.recipe.methods import StagePlace, register_stage, stage_sections
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.sections import GeneralText, StagePlace, register_stage, stage_sections
 from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.distill.methods.method import Heads, Method, register_method
 from pocketbert.distill.methods.table import ROWS, method_of

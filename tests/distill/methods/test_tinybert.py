@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.families import family_of
+from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import LayerWeights, TinyBertPredictionStage
-from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Projection, Schedule
 from pocketbert.distill.capture import record_attention
+from pocketbert.distill.losses.common import Counting, share
 from pocketbert.distill.methods.tinybert import TinyBertDistillation, prediction_stage
 from pocketbert.distill.students.projection import projection_of
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
-from pocketbert.distill.training.terms import Counting, share
 from support.tiny import BASIC as FAMILIES
 from support.tinybert import (
     TERMS,

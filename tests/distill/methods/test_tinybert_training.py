@@ -14,12 +14,12 @@ from pocketbert.core.families import family_of
 from pocketbert.core.recipe.stages import TinyBertGeneralStage
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.types import Projection
+from pocketbert.distill.losses.common import Term
 from pocketbert.distill.methods.tinybert import TinyBertDistillation
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.students.projection import attach_projection, detach_projection
 from pocketbert.distill.training import loop
 from pocketbert.distill.training.loop import Outcome, frozen, train
-from pocketbert.distill.training.terms import Term
 
 FAMILY = family_of("bert")
 TERMS = ("attention", "hidden", "embeddings")

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pocketbert.core.recipe.updates import Updates
-from pocketbert.distill.methods.transfer_course import TransferCourse, layer_groups
-from pocketbert.distill.methods.transfer_phases import TransferPhases, progressive
-from pocketbert.distill.training.lamb import Lamb
+from pocketbert.core.recipe.sections import Updates
+from pocketbert.distill.methods.transfer import TransferCourse, TransferPhases, layer_groups, progressive
+from pocketbert.distill.training.optimizer import Lamb
 
 OPTIMIZERS = [lambda groups: Lamb(groups), lambda groups: torch.optim.AdamW(groups, fused=True)]
 

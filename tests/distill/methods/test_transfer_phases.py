@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.methods.transfer_phases import (
-    STRATEGIES as BY_NAME,
-)
-from pocketbert.distill.methods.transfer_phases import (
-    Rates,
-    TransferPhases,
-    auxiliary,
-    joint,
-    progressive,
-)
+from pocketbert.distill.methods.transfer import STRATEGIES as BY_NAME
+from pocketbert.distill.methods.transfer import Rates, TransferPhases, auxiliary, joint, progressive
 
 PUBLISHED = progressive()
 STRATEGIES: list[Callable[[int], TransferPhases]] = [progressive, joint, auxiliary]

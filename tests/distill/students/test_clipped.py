@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.students.clipped import clip_activations
+from pocketbert.distill.students.fake_quantization import clip_activations
 
 WHERE = "distill.0.activation"
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.distill.capture import query_width, record_attention
-from pocketbert.distill.students.ib_bert.config import IbBertConfig
-from pocketbert.distill.students.ib_bert.model import (
+from pocketbert.distill.students.ib_bert import (
+    IbBertConfig,
     IbBertForMaskedLM,
     IbBertForPreTraining,
     IbBertForQuestionAnswering,

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.students.ib_bert.model import IbBertModel
-from pocketbert.distill.students.ib_bert.names import new_name, renamed
+from pocketbert.distill.students.ib_bert import IbBertModel, new_name, renamed
 from support.ib_bert import config, tiny
 
 

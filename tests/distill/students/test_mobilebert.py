@@ -10,8 +10,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.types import MobileBertSize
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.students.ib_bert.config import IbBertConfig
-from pocketbert.distill.students.ib_bert.model import IbBertForMaskedLM, IbBertForPreTraining, IbBertModel
+from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForMaskedLM, IbBertForPreTraining, IbBertModel
 from pocketbert.distill.students.mobilebert import (
     copy_outside_blocks,
     mini_teacher_config,

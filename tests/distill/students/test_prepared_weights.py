@@ -12,7 +12,7 @@ from torch import nn
 from pocketbert.core.families import family_named
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format
-from pocketbert.distill.students.prepared_weights import Prepare, prepared_weights
+from pocketbert.distill.students.fake_quantization import Prepare, prepared_weights
 from pocketbert.export.prepare import prepare
 from support.tiny import BASIC
 

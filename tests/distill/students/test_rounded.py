@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from pocketbert.distill.students.rounded import Ranges, RoundedModule, Site, rounded_between, through
-from pocketbert.quantize.rounding import per_row, per_tensor, unsigned
-from pocketbert.quantize.simulation import Simulation
+from pocketbert.distill.students.fake_quantization import Ranges, RoundedModule, Site, rounded_between, through
+from pocketbert.quantize.rounding import Simulation, per_row, per_tensor, unsigned
 
 
 class Two(nn.Module):

@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import MaskingKind
-from pocketbert.distill.text.general_set import GeneralSet
-from pocketbert.distill.text.masking.kinds import masking_of
-from pocketbert.distill.text.masking.masking import Masking
-from pocketbert.distill.text.pairs import pairs_of
-from pocketbert.distill.training.train_set import TrainData
+from pocketbert.distill.text.masking import Masking, masking_of
+from pocketbert.distill.text.pairs import GeneralSet, pairs_of
+from pocketbert.distill.training.data import TrainData
 
 PAD, MASK = 0, 4
 TEXTS = [

@@ -18,8 +18,8 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.types import SecondSegment
-from pocketbert.distill.text.pair_layout import PairLayout, pair_layout
 from pocketbert.distill.text.pairs import ELSEWHERE, FOLLOWS, Pairs, pairs_of
+from pocketbert.distill.text.tokenizer import PairLayout, pair_layout
 
 Ids = NDArray[np.int64]
 UNK, CLS, SEP = 1, 2, 3

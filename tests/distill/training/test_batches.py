@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from pocketbert.core.heads.head import IGNORED, Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.training.batches import BatchOrder, divide, parts
-from pocketbert.distill.training.train_set import ROWS, TrainSet
+from pocketbert.distill.training.data import ROWS, BatchOrder, TrainSet, divide, parts
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=150)
 

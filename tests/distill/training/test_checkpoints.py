@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from pocketbert.core.disk.marker import write_marker
+from pocketbert.core.disk.ownership import write_marker
 from pocketbert.core.errors import InputError
 from pocketbert.distill.training import checkpoints as state
 from pocketbert.distill.training.checkpoints import load_checkpoint, save_checkpoint
-from pocketbert.distill.training.records import Progress, StepRecord
+from pocketbert.distill.training.progress import Progress, StepRecord
 
 
 def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:

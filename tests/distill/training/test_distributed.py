@@ -217,7 +217,7 @@ import os, signal, sys
 from pocketbert.cli.main import main
 from pocketbert.distill.methods import finetune
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.terms import Term
+from pocketbert.distill.losses.common import Term
 
 at, step, right = 0, loop.TrainingLoop.step, finetune.Finetune.__call__
 def dying(self):

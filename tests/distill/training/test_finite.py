@@ -15,17 +15,16 @@ from torch import Tensor, nn
 from pocketbert.core.errors import ExitCode
 from pocketbert.core.families import family_of
 from pocketbert.core.heads.head import Prepared
+from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import MobileBertStage
-from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import task_of
-from pocketbert.distill.methods.finetune import Finetune
+from pocketbert.distill.losses.common import Term
+from pocketbert.distill.methods.task import Finetune
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.finite import ATTEMPTS, Attempt, NotFiniteError, first_not_finite
-from pocketbert.distill.training.loop import TrainingLoop, train
-from pocketbert.distill.training.records import Progress
-from pocketbert.distill.training.refusals import Refusals
-from pocketbert.distill.training.terms import Term
-from pocketbert.distill.training.train_set import TrainSet
+from pocketbert.distill.training.checkpoints import ATTEMPTS, Attempt, NotFiniteError, first_not_finite
+from pocketbert.distill.training.data import TrainSet
+from pocketbert.distill.training.loop import Refusals, TrainingLoop, train
+from pocketbert.distill.training.progress import Progress
 
 TASK = task_of("text-classification")
 BATCH = 6

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pocketbert.distill.training.checkpoints import load_checkpoint, save_checkpoint
-from pocketbert.distill.training.lamb import Lamb
-from pocketbert.distill.training.records import Progress
+from pocketbert.distill.training.optimizer import Lamb
+from pocketbert.distill.training.progress import Progress
 
 Array = NDArray[np.float64]
 SHAPES: tuple[tuple[int, ...], ...] = ((4, 3), (3,), (2, 3, 5), (6,))

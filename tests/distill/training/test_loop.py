@@ -14,19 +14,18 @@ from torch import Tensor, nn
 
 from pocketbert.core.families import family_of
 from pocketbert.core.heads.head import Prepared
+from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
 from pocketbert.core.recipe.student import StudentSection
-from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Schedule
-from pocketbert.distill.methods.finetune import Finetune
-from pocketbert.distill.methods.task import TaskDistillation
+from pocketbert.distill.losses.common import Term
+from pocketbert.distill.methods.task import Finetune, TaskDistillation
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.course import learning_rate
+from pocketbert.distill.training.data import TrainSet
 from pocketbert.distill.training.loop import Outcome, frozen, train
-from pocketbert.distill.training.terms import Term
-from pocketbert.distill.training.train_set import TrainSet
+from pocketbert.distill.training.optimizer import learning_rate
 
 STEPS = 12
 TASK = task_of("text-classification")

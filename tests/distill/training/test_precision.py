@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pocketbert.distill.training import precision
+from pocketbert.distill.training import loop as precision
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.distill.training.terms import Term, as_terms, items, rows_of, share
+from pocketbert.distill.losses.common import Term, as_terms, items, rows_of, share
 
 PARTS = st.lists(st.lists(st.floats(-100, 100), max_size=6), min_size=1, max_size=6).filter(any)
 

@@ -14,10 +14,17 @@ from tokenizers import Tokenizer
 from pocketbert.core.errors import InputError
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.vocabulary.choice import Kept, choose, token_ids
-from pocketbert.distill.vocabulary.coverage import count_pieces, coverage
-from pocketbert.distill.vocabulary.kinds import read_tokenizer
-from pocketbert.distill.vocabulary.tokenizer import pruned_config, pruned_content, write_pruned
+from pocketbert.distill.vocabulary import (
+    Kept,
+    choose,
+    count_pieces,
+    coverage,
+    pruned_config,
+    pruned_content,
+    read_tokenizer,
+    token_ids,
+    write_pruned,
+)
 
 from .conftest import HELD, KINDS, TEXTS, TRAIN
 

@@ -11,8 +11,8 @@ import torch
 
 from pocketbert.core.heads.head import Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.training.train_set import TEACHER, TeacherRows, TrainSet, as_teacher_reads
-from pocketbert.distill.vocabulary.resplit import Reader, ResplitSet, sample
+from pocketbert.distill.training.data import TEACHER, TeacherRows, TrainSet, as_teacher_reads
+from pocketbert.distill.vocabulary import Reader, ResplitSet, sample
 
 from .conftest import TEXTS
 from .test_laws import prune

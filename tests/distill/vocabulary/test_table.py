@@ -12,11 +12,14 @@ import torch
 
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.vocabulary.choice import choose
-from pocketbert.distill.vocabulary.coverage import count_pieces
-from pocketbert.distill.vocabulary.kinds import read_tokenizer
-from pocketbert.distill.vocabulary.table import pruned_table
-from pocketbert.distill.vocabulary.tokenizer import pruned_config, write_pruned
+from pocketbert.distill.vocabulary import (
+    choose,
+    count_pieces,
+    pruned_config,
+    pruned_table,
+    read_tokenizer,
+    write_pruned,
+)
 from support.tiny import NAMES, tiny_classifier, write_own_tokenizer
 
 TEXTS = ["set an alarm for half past six", "a film far better than i had expected", "play music"]
@@ -59,7 +62,7 @@ def answers(model: Any, tokenizer: TextTokenizer, row: Any) -> torch.Tensor:
 def test_a_head_that_guesses_words_is_no_table(
     open_tiny: Callable[..., tuple[Any, ModelFolder, TextTokenizer]],
 ) -> None:
-    from pocketbert.distill.vocabulary.choice import Kept
+    from pocketbert.distill.vocabulary import Kept
 
     _, folder, _ = open_tiny("bert")
     model = tiny_classifier("bert", 1, (), auto_class="AutoModelForMaskedLM")

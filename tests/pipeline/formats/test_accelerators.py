@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
-from pocketbert.benchmarks.devices.adb.connection import adb_refusal
+from pocketbert.benchmarks.devices.adb import adb_refusal
 from pocketbert.benchmarks.devices.local import local_refusal
-from pocketbert.benchmarks.devices.remote.connection import remote_refusal
+from pocketbert.benchmarks.devices.remote import remote_refusal
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.pipeline.formats.gate import Subject
-from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.results import Subject
 from pocketbert.quantize import Plan, quantize, weights
 from pocketbert.quantize.tflite import gpu
 

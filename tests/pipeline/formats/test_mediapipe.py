@@ -15,7 +15,7 @@ from pocketbert.core.compare.sample_texts import UNICODE_SENTENCES
 from pocketbert.core.families import family_of, register_family, table
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.tasks import task_of
-from pocketbert.pipeline.formats import mediapipe
+from pocketbert.pipeline.formats import tflite as mediapipe
 
 LENGTH = 48
 TASK = task_of("text-classification")

@@ -18,11 +18,11 @@ from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.formats import FORMATS, register_format
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline import requirements
-from pocketbert.pipeline.formats import place as registry
+from pocketbert.pipeline import doctor as requirements
+from pocketbert.pipeline.doctor import require
+from pocketbert.pipeline.formats import base as registry
+from pocketbert.pipeline.formats.base import register_format_place
 from pocketbert.pipeline.formats.onnx import OnnxPlace
-from pocketbert.pipeline.formats.place import register_format_place
-from pocketbert.pipeline.requirements import require
 from pocketbert.quantize import table
 from pocketbert.quantize.onnx import reading as quantize_onnx
 from pocketbert.quantize.table import Reader, register_reader, register_scheme, row_of

@@ -18,16 +18,18 @@ from pocketbert.core.formats import FORMATS, FP32, Bounds, FormatInfo, register_
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Client, Format, Layout, Runtime, Scheme
-from pocketbert.pipeline.formats import place as registry
-from pocketbert.pipeline.formats.model_files import ModelFile, exported_file
-from pocketbert.pipeline.formats.place import (
+from pocketbert.pipeline.formats import base as registry
+from pocketbert.pipeline.formats.base import (
     FormatPlace,
+    ModelFile,
     bounds_of,
+    check_bounds,
+    exported_file,
+    model_files,
     place_of,
     places,
     register_format_place,
 )
-from pocketbert.pipeline.formats.recipe_files import check_bounds, model_files
 from pocketbert.pipeline.gates.verify import Subject
 from pocketbert.pipeline.phone.card import CardFacts, render_card
 from pocketbert.quantize import row_of

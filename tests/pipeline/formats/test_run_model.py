@@ -10,9 +10,8 @@ import pytest
 
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.pipeline.formats import run_model
-from pocketbert.pipeline.formats.recipe_files import open_run_model
-from pocketbert.pipeline.formats.run_model import open_weights
+from pocketbert.pipeline.formats import base as run_model
+from pocketbert.pipeline.formats.base import open_run_model, open_weights
 
 
 def recipe(task: str, **sections: Any) -> Recipe:

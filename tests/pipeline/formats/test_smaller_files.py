@@ -11,9 +11,8 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.quantize import QuantizedFile, files_of
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.pipeline.formats.model_files import base_of, default_file
-from pocketbert.pipeline.formats.recipe_files import model_files
-from pocketbert.pipeline.make.quantizing import plan_of
+from pocketbert.pipeline.formats.base import base_of, default_file, model_files
+from pocketbert.pipeline.make.model_files import plan_of
 from pocketbert.quantize.table import row_for
 
 OLD = {"scheme": "int8", "runtime": "tflite216"}

@@ -20,15 +20,11 @@ from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import Prepared, head_of
-from pocketbert.core.predict.confidence import Confidence, fit_temperature, logits_of
-from pocketbert.core.predict.score import probabilities
-from pocketbert.core.predict.threshold import fit_threshold
+from pocketbert.core.predict.scores import Confidence, fit_temperature, fit_threshold, logits_of, probabilities
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.formats.gate import Subject
-from pocketbert.pipeline.gates.confidence import Settled, confidence_of, unknown_gates
-from pocketbert.pipeline.gates.selftest import read_selftest
-from pocketbert.pipeline.gates.verification import told_confidence
+from pocketbert.pipeline.gates.confidence import Settled, confidence_of, read_selftest, unknown_gates
+from pocketbert.pipeline.results import Subject, told_confidence
 from support.commands import completed_run
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]

@@ -14,17 +14,17 @@ import pytest
 
 import pocketbert
 from pocketbert.core.artefacts import read_artefacts
-from pocketbert.core.compare.library_rows import LibraryAnswers, read_library
+from pocketbert.core.compare.golden import LibraryAnswers, read_library
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import recipe_of
-from pocketbert.pipeline.export_recipe import export_recipe
-from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.direct.exporting import export_recipe
+from pocketbert.pipeline.formats.base import RunModel
 from pocketbert.pipeline.learn.data import load_data
 from pocketbert.pipeline.make import library
 from pocketbert.pipeline.options import ExportOptions
 from pocketbert.pipeline.phone import pack
-from pocketbert.pipeline.phone.tokenizers import asking
-from pocketbert.pipeline.teacher import open_teacher
+from pocketbert.pipeline.phone.tokenizers import sources as asking
+from pocketbert.pipeline.reference import open_teacher
 from support.defects import relist
 from support.folders import once
 from support.published import PROMPTS, edit_json, write_checkpoint, write_cross_encoder, write_sentence_model

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 from pocketbert import api
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.types import Layout
-from pocketbert.pipeline.gates.stored.prepared import PreparedModels
+from pocketbert.pipeline.gates.stored import PreparedModels
 from pocketbert.quantize import weights
 from support.defects import format_of, integers, relist
 from support.defects.stored import DAMAGES, damage

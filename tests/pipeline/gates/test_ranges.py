@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.compare.simulated import FILE_NAME
-from pocketbert.core.families.ranges import Range
+from pocketbert.core.compare.golden import SIMULATED_FILE as FILE_NAME
+from pocketbert.core.families.weight_records import Range
 from pocketbert.core.types import Format
 from pocketbert.quantize.calibration import Ranges
 from support.defects import defects_of, relist

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pocketbert.core.predict.score import Score
-from pocketbert.pipeline.gates.common import chance_gate, drop_gate, kept_gate
+from pocketbert.core.predict.scores import Score
+from pocketbert.pipeline.gates.checks import chance_gate, drop_gate, kept_gate
 
 
 def score(value: float, chance: float = 0.5, finite: bool = True) -> Score:

@@ -13,10 +13,10 @@ from hypothesis.extra.numpy import arrays
 import pocketbert
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.golden import GoldenRow
-from pocketbert.core.predict.confidence import tempered
+from pocketbert.core.predict.scores import tempered
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
-from pocketbert.pipeline.gates.selftest import ROWS, raised_tolerance, read_selftest, write_selftest
+from pocketbert.pipeline.gates.confidence import ROWS, raised_tolerance, read_selftest, write_selftest
 from support.card_folders import folder as listed
 
 TOKENS = '{"text": "%s", "ids": [1, 5, 2]}\n'

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from pocketbert import api
-from pocketbert.core.compare.golden import FILE_NAME as GOLDEN
-from pocketbert.core.compare.golden import read_golden
-from pocketbert.core.compare.simulated import FILE_NAME, read_simulated
+from pocketbert.core.compare.golden import GOLDEN_FILE as GOLDEN
+from pocketbert.core.compare.golden import SIMULATED_FILE as FILE_NAME
+from pocketbert.core.compare.golden import read_golden, read_simulated
 from pocketbert.core.errors import InputError
 from pocketbert.core.formats import LEAST, Bounds
 from pocketbert.core.types import Format
-from pocketbert.pipeline.formats.gate import Gate
 from pocketbert.pipeline.gates import verify
+from pocketbert.pipeline.results import Gate
 from support.defects import (
     COREML_W8,
     ONNX_INT8,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.predict.score import Score
-from pocketbert.pipeline.gates.student import student_gates
+from pocketbert.core.predict.scores import Score
+from pocketbert.pipeline.gates.checks import student_gates
 
 
 def score(value: float) -> Score:

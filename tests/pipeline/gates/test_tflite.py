@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
+from pocketbert.core.tflite_file import dump_model
 from pocketbert.core.types import Format
-from pocketbert.export.mediapipe_vocabulary import vocabulary_of
-from pocketbert.export.tflite_buffers import dump_model, load_model
-from pocketbert.export.tflite_metadata import MediaPipeInfo, write_metadata
+from pocketbert.export.mediapipe import vocabulary_of
+from pocketbert.export.tflite_metadata import MediaPipeInfo, load_model, write_metadata
 from support.defects import FILES, MEDIAPIPE, MEDIAPIPE_INT8, break_file, relist, source
 from support.defects import TFLITE as FP32
 from support.defects import TFLITE_INT8 as INT8

@@ -11,15 +11,14 @@ import pytest
 from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, ModelRecord, Processing, write_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.disk.files import sha256_file
-from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.scores import Score
 from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Runtime, Scheme, Status
-from pocketbert.pipeline.formats.gate import Gate, Subject
 from pocketbert.pipeline.gates import verify
-from pocketbert.pipeline.gates.torch_scores import TorchScores
-from pocketbert.pipeline.gates.verification import Verification
+from pocketbert.pipeline.gates.checks import TorchScores
 from pocketbert.pipeline.gates.verify import Evidence, verify_artefacts, verify_files
+from pocketbert.pipeline.results import Gate, Subject, Verification
 
 
 def subject(name: str, format: Format, scheme: Scheme, **more: Any) -> Subject:

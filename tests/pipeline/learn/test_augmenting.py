@@ -19,10 +19,9 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.distill.augment import store as augment_store
-from pocketbert.distill.augment.augmenter import Augmenter
-from pocketbert.distill.augment.store import CopyStore
-from pocketbert.distill.training.train_set import TrainSet
+from pocketbert.distill import augment as augment_store
+from pocketbert.distill.augment import Augmenter, CopyStore
+from pocketbert.distill.training.data import TrainSet
 from pocketbert.pipeline.learn import augmenting
 from pocketbert.pipeline.learn.augmenting import augment_file, augmented_set
 from pocketbert.pipeline.learn.data import load_data

@@ -73,7 +73,7 @@ def test_a_cached_stage_makes_the_student_that_the_teacher_itself_makes(
 def test_a_run_killed_after_asking_the_teacher_does_not_ask_again(
     recipe: Callable[..., Path], cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pocketbert.distill.teacher.sparse import teacher as sparse_teacher
+    from pocketbert.distill.teacher import sparse as sparse_teacher
     from pocketbert.distill.training import loop
 
     asked: list[int] = []

@@ -12,7 +12,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import Objective, family_named
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.stages import MiniLmStage
-from pocketbert.pipeline.learn.general import _similar_words, check_objectives
+from pocketbert.pipeline.learn.corpora import _similar_words, check_objectives
 from support.tiny import tiny_classifier
 from support.tiny_tokenizers import vocabulary, write_tokenizer
 

@@ -34,8 +34,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     import torch
     import transformers
 
-    from pocketbert.distill.students.ib_bert.config import IbBertConfig
-    from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
+    from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForPreTraining
 
     base, words = tmp_path_factory.mktemp("ib-bert"), vocabulary()
     configs = (
@@ -149,7 +148,7 @@ def test_its_masked_lm_is_trained_as_a_task(recipe: Write, cli: Callable[..., An
 
 
 def test_a_script_pre_trains_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """In this process, and with `pocketbert.distill.methods.pretraining` looked at in tests/distill/methods/test_pretraining.py."""
+    """In this process, and with `pocketbert.distill.methods.mobilebert` looked at in tests/distill/methods/test_pretraining.py."""
     import transformers
 
     words = tmp_path / "tokenizer"

@@ -49,8 +49,7 @@ def ib_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained IB-BERT, as far as the pipeline can tell."""
     import torch
 
-    from pocketbert.distill.students.ib_bert.config import IbBertConfig
-    from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
+    from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForPreTraining
 
     words, folder = vocabulary(), tmp_path_factory.mktemp("ib-bert")
     config = IbBertConfig(

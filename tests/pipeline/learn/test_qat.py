@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.models.learned_ranges import FILE_NAME, read_learned
+from pocketbert.core.families.weight_records import FILE_NAME, read_learned
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.types import Format, Runtime, Scheme
 

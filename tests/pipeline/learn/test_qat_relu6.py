@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from pocketbert.core.models.learned_ranges import read_learned
+from pocketbert.core.families.weight_records import read_learned
 from pocketbert.core.types import Scheme
 from pocketbert.pipeline.learn import quantized
 from support.tiny_texts import vocabulary

@@ -17,7 +17,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import load_data, max_length
-from pocketbert.pipeline.learn.stages import Learning, train_stage
+from pocketbert.pipeline.learn.training import Learning, train_stage
 from pocketbert.pipeline.run_folder import Places
 
 PLAN = {"steps": 6, "batch": 8, "lr": 1e-3, "checkpoint": 4}
@@ -52,8 +52,7 @@ def teachers(task: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     import torch
     import transformers
 
-    from pocketbert.distill.students.ib_bert.config import IbBertConfig
-    from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
+    from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForPreTraining
 
     base, tokenizer = tmp_path_factory.mktemp("pre-trained"), task.folder / "teacher"
     sizes = {

@@ -13,8 +13,7 @@ import yaml
 from pocketbert import api
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.file import load_recipe
-from pocketbert.pipeline.learn.starting import StartingRecipe
-from pocketbert.pipeline.shipped import recipe_path
+from pocketbert.pipeline.recipes import StartingRecipe, recipe_path
 from support.tiny_task import Task
 from support.tiny_texts import LABELS, task_rows, write_lines
 

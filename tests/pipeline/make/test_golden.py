@@ -11,23 +11,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pocketbert.core.compare.golden import FILE_NAME, GoldenRow, read_golden
+from pocketbert.core.compare.golden import GOLDEN_FILE, GoldenRow, read_golden
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.predictor import Arrays
-from pocketbert.core.predict.readout import per_token
+from pocketbert.core.predict.predictor import Arrays, TorchPredictor, per_token
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, Level, Task, TaskName
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.formats.gate import Gate, Subject
-from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.gates.common import golden_gates, padding_gate
+from pocketbert.pipeline.formats.base import ModelFile, RunModel
+from pocketbert.pipeline.gates.checks import golden_gates, padding_gate
 from pocketbert.pipeline.make import golden
 from pocketbert.pipeline.make.golden import COLUMNS, PLACES, make_golden
 from pocketbert.pipeline.reference import decided, reference_model
+from pocketbert.pipeline.results import Gate, Subject
 from support.tiny_tokenizers import vocabulary
 
 FILE = ModelFile("onnx/model.onnx", "onnx/model.onnx", Format.ONNX, Scheme.FP32)
@@ -87,7 +84,7 @@ def made(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
             task,
             weights,
         )
-        return Made(read_golden(target / FILE_NAME), subject, right)
+        return Made(read_golden(target / GOLDEN_FILE), subject, right)
 
     def once(name: TaskName) -> Made:
         return done.setdefault(name, done.get(name) or build(name))
@@ -283,4 +280,4 @@ def test_a_file_that_answers_nan_gets_no_golden_rows(
         model = RunModel(recipe, tmp_path, open_model_folder(str(weights)), LENGTH)
         [failure] = make_golden(model, case.right, [], tmp_path, [FILE])
         assert failure.startswith("onnx/model.onnx: NaN or infinite logits")
-    assert not (tmp_path / FILE_NAME).exists()
+    assert not (tmp_path / GOLDEN_FILE).exists()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pocketbert
 from pocketbert import api
-from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.benchmarks.timing.steps import PostProcessing
+from pocketbert.benchmarks.measurement import BenchmarkOptions
+from pocketbert.benchmarks.text_steps import PostProcessing
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.data.examples import Example
 from pocketbert.core.predict.predictor import feed

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.pipeline.make import reaching
-from pocketbert.pipeline.make.reaching import Found, Search, margins, words_of
+from pocketbert.pipeline.make import golden as reaching
+from pocketbert.pipeline.make.golden import Found, Search, margins, words_of
 from support.tiny_tokenizers import vocabulary
 
 TOKENS = vocabulary(0)

@@ -13,22 +13,19 @@ from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.families import family_named
-from pocketbert.core.families.digests import digest_of
-from pocketbert.core.families.roles import WeightRole, role_of
-from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.families.weight_records import WeightRole, digest_of, role_of
+from pocketbert.core.predict.predictor import run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.export import onnx as exporter
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.formats.weight_schemes import resolved, simulation_of, weights_of
-from pocketbert.pipeline.make.roles import check_names
+from pocketbert.pipeline.formats.weight_roles import check_names, resolved, simulation_of, weights_of
 from pocketbert.quantize import Plan, quantize, row_of, weight_types, weights
-from pocketbert.quantize.left import file_problems
-from pocketbert.quantize.policy import reason_against
+from pocketbert.quantize.files import file_problems
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import all_rows
+from pocketbert.quantize.table import all_rows, reason_against
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import EXPORTED, tiny_classifier
 from support.tiny_tokenizers import write_tokenizer

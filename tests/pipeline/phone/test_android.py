@@ -14,7 +14,7 @@ from pocketbert.core.artefacts import Artefacts, integrity_problems, read_artefa
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.phone.platforms.table import PLATFORMS
+from pocketbert.pipeline.phone.platforms import PLATFORMS
 from support.folders import tree
 
 PACKED = {
@@ -193,7 +193,7 @@ def test_the_operators_are_those_of_the_file_and_of_what_onnx_runtime_makes_of_i
 def test_without_onnx_the_list_of_operators_is_left_out_and_that_is_recorded(
     folder: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pocketbert.pipeline.phone import operators
+    from pocketbert.pipeline.phone import platforms as operators
 
     monkeypatch.setattr(operators, "version_of", lambda name: None)
     result = packed(cli, folder, tmp_path / "assets")
@@ -205,7 +205,7 @@ def test_without_onnx_the_list_of_operators_is_left_out_and_that_is_recorded(
 def test_a_killed_pack_is_finished_by_the_next_command(
     folder: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pocketbert.core.disk import filling
+    from pocketbert.core.disk import workspace as filling
 
     assets, moved = tmp_path / "assets", list[str]()
     assets.mkdir()

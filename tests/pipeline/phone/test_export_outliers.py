@@ -15,14 +15,12 @@ from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.outliers import scaling
+from pocketbert.export.adapters import outliers as scaling
 from pocketbert.export.prepare import outliers_of, prepare
-from pocketbert.pipeline.gates.stored.compare import compare
-from pocketbert.pipeline.gates.stored.gate import UNDIVIDED
-from pocketbert.pipeline.gates.stored.prepared import PreparedModels
-from pocketbert.pipeline.gates.stored.trace import example, module_constants
-from pocketbert.pipeline.make import exporting
-from pocketbert.pipeline.make.outliers import Outliers, outlier_line, outlier_note
+from pocketbert.pipeline.gates.stored import UNDIVIDED, PreparedModels, compare
+from pocketbert.pipeline.gates.torch_constants import example, module_constants
+from pocketbert.pipeline.make import model_files as exporting
+from pocketbert.pipeline.make.model_files import Outliers, outlier_line, outlier_note
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 ONNX = ExportOptions(formats=["onnx"], schemes=["int8"])

@@ -13,7 +13,7 @@ from pocketbert.benchmarks.report import render_report
 from pocketbert.core.artefacts import RoleRow, in_one_line, read_artefacts
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Role, Scheme
-from pocketbert.pipeline.phone.report_facts import read_facts
+from pocketbert.pipeline.phone.recording import read_facts
 from pocketbert.quantize import Plan, quantize, weight_types, weights
 from pocketbert.quantize.weights import Use
 

@@ -98,7 +98,7 @@ def test_the_format_of_the_default_file_stays_the_first(
 
 
 def test_rows_do_not_shorten_the_model(tmp_path: Path, model: Path, rows: DataSource) -> None:
-    from pocketbert.pipeline.export_recipe import export_recipe
+    from pocketbert.pipeline.direct.exporting import export_recipe
 
     with_rows, folder = export_recipe(str(model), ExportOptions(data=rows))
     assert with_rows.data.max_length == min(folder.positions, folder.tokenizer_length)

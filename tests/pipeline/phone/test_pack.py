@@ -16,12 +16,10 @@ from pocketbert.core.families import family_of
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Scheme, Status
-from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.gates.verification import Verification
+from pocketbert.pipeline.formats.base import ModelFile, RunModel, place_of
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin, check_packable, sources
+from pocketbert.pipeline.results import Verification
 
 FILES = (
     ModelFile("onnx/model.onnx", "onnx/model.onnx", Format.ONNX, Scheme.FP32),

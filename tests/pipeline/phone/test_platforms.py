@@ -17,8 +17,7 @@ from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.phone.platforms.table import PLATFORMS
-from pocketbert.pipeline.phone.platforms.web import Web
+from pocketbert.pipeline.phone.platforms import PLATFORMS, Web
 from support.card_folders import folder as listed
 from support.folders import tree
 

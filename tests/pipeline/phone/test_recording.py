@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from pocketbert import api
-from pocketbert.benchmarks.measurement import BenchmarkResult
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
 from pocketbert.core.artefacts import integrity_problems, read_artefacts
-from pocketbert.core.disk.locks import folder_locked
+from pocketbert.core.disk.ownership import folder_locked
 from pocketbert.core.errors import GateError, InputError, MachineError
 from pocketbert.core.types import Status
 from support.tiny_texts import task_rows

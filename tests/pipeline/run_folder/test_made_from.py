@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketbert.pipeline.run_folder.made_from import MadeFrom, flat
+from pocketbert.pipeline.run_folder.step import MadeFrom, flat
 
 
 def test_sections_become_dotted_keys() -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.direct.search.searching import _Hunt
-from pocketbert.pipeline.direct.search.trial import Trial
-from pocketbert.pipeline.direct.search.workbench import Workbench
-from pocketbert.pipeline.formats.model_files import smaller_file
+from pocketbert.pipeline.direct.search.candidates import Trial
+from pocketbert.pipeline.direct.search.searching import Workbench, _Hunt
+from pocketbert.pipeline.formats.base import smaller_file
 
 _SIZES = {Scheme.W4: 10, Scheme.SMALL: 12, Scheme.INT8: 20}
 _ALONE = {Scheme.W4: 0.01, Scheme.SMALL: 0.4, Scheme.INT8: 0.02}

@@ -10,14 +10,13 @@ import pytest
 from pocketbert import api
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.examples import hold_out_share, read_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.split import hold_out_share
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.recipe.file import load_recipe
-from pocketbert.pipeline.direct.search import workbench
+from pocketbert.pipeline.direct.search import searching as workbench
 from pocketbert.pipeline.gates import verify
-from pocketbert.pipeline.learn import labelled
+from pocketbert.pipeline.learn import finishing as labelled
 from pocketbert.pipeline.run import Run
 from support.folders import tree
 from support.tiny_task import Task

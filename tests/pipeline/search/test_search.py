@@ -17,7 +17,7 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.types import Format, Scheme, Status
-from pocketbert.pipeline.direct import budgeting
+from pocketbert.pipeline.direct import quantizing as budgeting
 from pocketbert.pipeline.direct.search import Finding
 from pocketbert.pipeline.options import BudgetOptions
 from pocketbert.quantize import Plan
@@ -133,7 +133,8 @@ def test_a_killed_search_goes_on_where_it_was(
     counted: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pocketbert.pipeline.direct.search import bench, workbench
+    from pocketbert.pipeline.direct.search import candidates as bench
+    from pocketbert.pipeline.direct.search import searching as workbench
 
     ranked = bench.rms_error
     with monkeypatch.context() as killed:

@@ -18,11 +18,10 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.types import Format, Role, Scheme, Status
-from pocketbert.pipeline.direct.search import bench as benches
-from pocketbert.pipeline.direct.search import role_trials
-from pocketbert.pipeline.direct.search.bench import Bench
-from pocketbert.pipeline.direct.search.trial import Trial
-from pocketbert.pipeline.formats.model_files import smaller_file
+from pocketbert.pipeline.direct.search import candidates as benches
+from pocketbert.pipeline.direct.search import candidates as role_trials
+from pocketbert.pipeline.direct.search.candidates import Bench, Trial
+from pocketbert.pipeline.formats.base import smaller_file
 from pocketbert.pipeline.options import BudgetOptions
 from pocketbert.quantize import Plan, weights
 from pocketbert.quantize import table as quantizers

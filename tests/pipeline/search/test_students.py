@@ -14,7 +14,7 @@ from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.direct import students
+from pocketbert.pipeline.direct import budgeted_run as students
 from pocketbert.pipeline.direct.search import Considered, Finding, best_student, cannot_win, one_choice, refuse_all
 from support.folders import tree
 from support.tiny_task import Task

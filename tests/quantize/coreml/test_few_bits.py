@@ -16,21 +16,21 @@ from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import GateError, InputError
-from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.predictor import run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme, Shapes
 from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import PreparedPredictor, prepare
+from pocketbert.quantize import coreml as quantizer
+from pocketbert.quantize import coreml as reading
 from pocketbert.quantize import weights
-from pocketbert.quantize.coreml import quantizer, reading
-from pocketbert.quantize.coreml.reading import stored_numbers, weight_types
-from pocketbert.quantize.door import quantize
-from pocketbert.quantize.palettes import palette_of, places_in
-from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.coreml import stored_numbers, weight_types
+from pocketbert.quantize.files import quantize
+from pocketbert.quantize.rounding import palette_of, places_in
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import row_of
+from pocketbert.quantize.table import Plan, row_of
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
 

@@ -15,7 +15,7 @@ pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError
-from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.predictor import run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import TASKS, TaskName
@@ -23,14 +23,13 @@ from pocketbert.core.types import Format, Layout, Role, Scheme, Shapes
 from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.formats.weight_schemes import resolved, simulation_of, weights_of
+from pocketbert.pipeline.formats.weight_roles import resolved, simulation_of, weights_of
+from pocketbert.quantize import coreml as reading
+from pocketbert.quantize import coreml as static
 from pocketbert.quantize import weights
-from pocketbert.quantize.coreml import reading, static
-from pocketbert.quantize.door import quantize
-from pocketbert.quantize.left import file_problems
-from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.files import file_problems, quantize
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import row_of
+from pocketbert.quantize.table import Plan, row_of
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
 from support.exact import exact_bert

@@ -13,16 +13,15 @@ import pytest
 from pocketbert.core.compare.evaluate import agreement, rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, MissingBackendError
-from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.predictor import run_rows, whole
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export.onnx import check_readable
 from pocketbert.quantize import weights
-from pocketbert.quantize.door import quantize
+from pocketbert.quantize.files import quantize
 from pocketbert.quantize.onnx import dynamic as quantizer
 from pocketbert.quantize.onnx.reading import weight_types
-from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.table import row_of
+from pocketbert.quantize.table import Plan, row_of
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 

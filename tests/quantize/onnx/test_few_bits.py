@@ -14,7 +14,8 @@ from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize import Plan, quantize, weights
-from pocketbert.quantize.onnx import blocks, small
+from pocketbert.quantize.onnx import blocks
+from pocketbert.quantize.onnx import dynamic as small
 from pocketbert.quantize.onnx.tables import largest_table
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.onnx import OnnxPredictor

@@ -13,8 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from pocketbert.benchmarks.devices.qnn.chips import chip_of
-from pocketbert.benchmarks.devices.qnn.compiler import QnnCompiler, qnn_missing
+from pocketbert.benchmarks.devices.qnn import QnnCompiler, chip_of, qnn_missing
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError
 from pocketbert.core.families import family_named
@@ -23,12 +22,12 @@ from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.onnx import check_readable, export
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import weights
-from pocketbert.quantize.door import quantize, weight_types
-from pocketbert.quantize.onnx.qnn import mask, scheme, writer
-from pocketbert.quantize.onnx.qnn.encodings import Encoding
-from pocketbert.quantize.onnx.qnn.shape import fix_shape
-from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.table import row_of
+from pocketbert.quantize.files import quantize, weight_types
+from pocketbert.quantize.onnx import qnn as mask
+from pocketbert.quantize.onnx import qnn as scheme
+from pocketbert.quantize.onnx import qnn as writer
+from pocketbert.quantize.onnx.qnn import Encoding, fix_shape
+from pocketbert.quantize.table import Plan, row_of
 from pocketbert.quantize.weights import WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.exact import exact_bert

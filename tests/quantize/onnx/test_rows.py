@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from onnx import TensorProto, helper, numpy_helper
 
-from pocketbert.core.families.digests import digest_of
+from pocketbert.core.families.weight_records import digest_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize import weights
-from pocketbert.quantize.door import quantize
+from pocketbert.quantize.files import quantize
 from pocketbert.quantize.onnx.reading import weight_types
-from pocketbert.quantize.onnx.rows import int8_along, pack_rows, scales_of_rows
-from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.onnx.tables import int8_along, pack_rows, scales_of_rows
+from pocketbert.quantize.table import Plan
 from pocketbert.quantize.weights import Use
 
 TABLES = arrays(np.float32, (5, 8), elements=st.floats(-1e4, 1e4, width=32))

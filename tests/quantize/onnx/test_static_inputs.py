@@ -15,7 +15,7 @@ from pocketbert.core.compare.evaluate import rms_error, spread
 from pocketbert.core.errors import GateError
 from pocketbert.core.types import Calibration, Format, Scheme
 from pocketbert.quantize import Plan, quantize, weights
-from pocketbert.quantize.onnx import static_inputs
+from pocketbert.quantize.onnx import static as static_inputs
 from pocketbert.runtime.onnx import OnnxPredictor
 
 Feed = dict[str, NDArray[Any]]

@@ -22,9 +22,10 @@ from pocketbert.export import onnx as exporter
 from pocketbert.export.onnx import check_readable
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import weights
-from pocketbert.quantize.door import quantize
-from pocketbert.quantize.onnx import dynamic, static_openvino
-from pocketbert.quantize.plan import Plan, Rows
+from pocketbert.quantize.files import quantize
+from pocketbert.quantize.onnx import dynamic
+from pocketbert.quantize.onnx import static as static_openvino
+from pocketbert.quantize.table import Plan, Rows
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime import openvino as module
 from pocketbert.runtime.onnx import OnnxPredictor

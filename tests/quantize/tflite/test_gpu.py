@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
-from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
+from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize import weights
-from pocketbert.quantize.door import quantize
-from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.files import quantize
+from pocketbert.quantize.table import Plan
 from pocketbert.quantize.tflite.gpu import Refusal, gpu_refusals, leaves_products
-from pocketbert.quantize.tflite.one_shape import operator_code
+from pocketbert.quantize.tflite.rewrites import operator_code
 from pocketbert.runtime.tflite import TflitePredictor
 
 Exported = Callable[[str], Path]

@@ -16,18 +16,18 @@ from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.families import family_named
-from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
 from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export import tflite
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import weights
-from pocketbert.quantize.door import quantize
-from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.files import quantize
+from pocketbert.quantize.table import Plan
 from pocketbert.quantize.tflite import npu
-from pocketbert.quantize.tflite.graph import TfliteGraph
 from pocketbert.quantize.tflite.npu import float_operators, leaves_products
-from pocketbert.quantize.tflite.one_shape import operator_code
+from pocketbert.quantize.tflite.reading import TfliteGraph
+from pocketbert.quantize.tflite.rewrites import operator_code
 from pocketbert.runtime.tflite import TflitePredictor
 from support.exact import exact_bert
 from support.learned import learned_of

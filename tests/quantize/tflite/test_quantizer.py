@@ -13,19 +13,17 @@ pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 from pocketbert.core.compare.evaluate import agreement, rms_error, worst_difference, yardstick
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
-from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.predictor import run_rows, whole
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.quantize import weights
-from pocketbert.quantize.door import quantize
-from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.files import quantize
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import row_of
-from pocketbert.quantize.tflite import graph as tflite_graph
+from pocketbert.quantize.table import Plan, row_of
 from pocketbert.quantize.tflite import quantizer
-from pocketbert.quantize.tflite.graph import TfliteGraph
-from pocketbert.quantize.tflite.reading import stored_numbers, weight_types
+from pocketbert.quantize.tflite import reading as tflite_graph
+from pocketbert.quantize.tflite.reading import TfliteGraph, stored_numbers, weight_types
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.tflite import TflitePredictor
 

@@ -12,15 +12,14 @@ pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
 from pocketbert.core.compare.evaluate import yardstick
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
-from pocketbert.core.predict import readout
+from pocketbert.core.predict import predictor as readout
 from pocketbert.core.tasks import task_of
+from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Scheme
-from pocketbert.quantize.door import quantize
-from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.tflite.graph import TfliteGraph
-from pocketbert.quantize.tflite.reading import stored_numbers, weight_types
-from pocketbert.quantize.tflite.scales import one_scale_per_tensor
+from pocketbert.quantize.files import quantize
+from pocketbert.quantize.table import Plan
+from pocketbert.quantize.tflite.reading import TfliteGraph, stored_numbers, weight_types
+from pocketbert.quantize.tflite.rewrites import one_scale_per_tensor
 from pocketbert.runtime.tflite import TflitePredictor
 
 

@@ -15,18 +15,16 @@ pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
-from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.predictor import run_rows, whole
 from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Calibration, Format, Role, Scheme
-from pocketbert.pipeline.formats.weight_schemes import resolved, simulation_of, weights_of
+from pocketbert.pipeline.formats.weight_roles import resolved, simulation_of, weights_of
 from pocketbert.quantize import weights
 from pocketbert.quantize.calibration import Ranges
-from pocketbert.quantize.door import quantize, weight_types
-from pocketbert.quantize.left import file_problems
-from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.files import file_problems, quantize, weight_types
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import row_of
+from pocketbert.quantize.table import Plan, row_of
 from pocketbert.quantize.tflite import static
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.tflite import TflitePredictor

@@ -12,11 +12,7 @@ import numpy as np
 import pytest
 
 from pocketbert.runtime.coreml.evaluator import Evaluator
-from pocketbert.runtime.coreml.kernels.constexpr import (
-    constexpr_cast,
-    constexpr_lut_to_dense,
-    constexpr_lut_to_sparse,
-)
+from pocketbert.runtime.coreml.kernels.constexpr import constexpr_cast, constexpr_lut_to_dense, constexpr_lut_to_sparse
 from pocketbert.runtime.coreml.package import read_package
 from pocketbert.runtime.coreml.program import read_program
 

@@ -15,8 +15,8 @@ from pocketbert.core.errors import InputError
 from pocketbert.runtime.coreml import LIMITS
 from pocketbert.runtime.coreml import evaluator as module
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Step
-from pocketbert.runtime.coreml.features import FeatureKind
-from pocketbert.runtime.coreml.mil_types import Dtype
+from pocketbert.runtime.coreml.package import FeatureKind
+from pocketbert.runtime.coreml.types import Dtype
 
 LABELS = ["negative", "neutral", "positive"]
 

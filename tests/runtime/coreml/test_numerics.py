@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.runtime.coreml.blob import unpack
-from pocketbert.runtime.coreml.half import round_half
-from pocketbert.runtime.coreml.kernels.activations import softmax
-from pocketbert.runtime.coreml.kernels.error_function import erf
-from pocketbert.runtime.coreml.kernels.gather import gather
+from pocketbert.runtime.coreml.kernels.elementwise import erf, softmax
 from pocketbert.runtime.coreml.kernels.linear import einsum
-from pocketbert.runtime.coreml.mil_types import Dtype
+from pocketbert.runtime.coreml.kernels.shapes import gather
+from pocketbert.runtime.coreml.types import Dtype, round_half
+from pocketbert.runtime.coreml.weights import unpack
 
 
 @given(st.lists(st.floats(width=32), max_size=40))

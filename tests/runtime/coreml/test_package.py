@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.runtime.coreml import limits
+from pocketbert.runtime.coreml import types as limits
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.package import read_package
 

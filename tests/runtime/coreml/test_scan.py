@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pocketbert.runtime.coreml.evaluator import Evaluator, Step
-from pocketbert.runtime.coreml.mil_types import Dtype
 from pocketbert.runtime.coreml.scan import Scan, activation_statistics, layer_differences, overflow_scan
+from pocketbert.runtime.coreml.types import Dtype
 
 WEIGHT = np.array([[100, 0], [0, 1]], np.float32)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from coremltools.proto import FeatureTypes_pb2, MIL_pb2, Model_pb2
 
+from pocketbert.runtime.coreml.package import parse_model
 from pocketbert.runtime.coreml.proto import mlpackage_pb2
-from pocketbert.runtime.coreml.schema import parse_model
 
 
 def messages(module: Any) -> Iterator[tuple[str, Any]]:

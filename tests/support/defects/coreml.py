@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from pocketbert.core.coreml_package import MODEL, WEIGHT_FILE
 from pocketbert.core.disk.files import sha256_path
-from pocketbert.core.packages.coreml import MODEL, WEIGHT_FILE
-from pocketbert.runtime.coreml.blob import unpack
-from pocketbert.runtime.coreml.mil_types import Dtype
+from pocketbert.runtime.coreml.types import Dtype
+from pocketbert.runtime.coreml.weights import unpack
 
 CLASSES = 3
 PACKED = {25: Dtype.INT4, 35: Dtype.UINT4, 38: Dtype.UINT6}

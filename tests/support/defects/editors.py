@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from pocketbert.core.types import Format
-from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.formats.stored.tracker import Constant, Role
-from pocketbert.pipeline.gates.stored.compare import Reference
+from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.formats.constants import Constant, Role
+from pocketbert.pipeline.gates.stored import Reference
 from support.defects import defects_of, format_of
 
 Array = Any
@@ -234,7 +234,7 @@ class TfliteEditor(Editor):
     """A TFLite file; a buffer that signatures share is changed for all of them."""
 
     def __init__(self, path: Path, reference: Reference) -> None:
-        from pocketbert.export.tflite_buffers import load_model
+        from pocketbert.export.tflite_metadata import load_model
 
         super().__init__(path, reference)
         self.module = defects_of(Format.TFLITE)
@@ -274,8 +274,8 @@ class TfliteEditor(Editor):
             tensor.quantization.scale = scales
 
     def write(self) -> None:
-        from pocketbert.export.tflite_buffers import dump_model
-        from pocketbert.export.tflite_files import pack_files, read_files
+        from pocketbert.core.tflite_file import dump_model
+        from pocketbert.export.tflite_metadata import pack_files, read_files
 
         packed = read_files(self.path.read_bytes())
         written = dump_model(self.model)

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from pocketbert.core.artefacts import read_artefacts
-from pocketbert.core.compare.golden import FILE_NAME, read_golden, write_golden
-from pocketbert.core.compare.simulated import read_simulated
-from pocketbert.pipeline.formats.gate import Subject
-from pocketbert.pipeline.formats.stored.tracker import Role
-from pocketbert.pipeline.gates.stored.compare import Reference
+from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden, read_simulated, write_golden
+from pocketbert.pipeline.formats.constants import Role
+from pocketbert.pipeline.gates.stored import Reference
 from pocketbert.pipeline.gates.verify import checked_config, open_subject
+from pocketbert.pipeline.results import Subject
 from support.defects import format_of, relist
 from support.defects.editors import EDITORS, Array, Editor
 
@@ -189,11 +188,11 @@ def opened(folder: Path, file: str) -> Subject:
 
 def record_again(folder: Path, file: str) -> None:
     """Record what a broken file of an artefact folder answers as its golden rows, and list both as they are now."""
-    subject, rows = opened(folder, file), read_golden(folder / FILE_NAME)
+    subject, rows = opened(folder, file), read_golden(folder / GOLDEN_FILE)
     own = [r for r in rows if file in r.outputs]
     answers = iter(subject.answers(own))
     write_golden(
-        folder / FILE_NAME,
+        folder / GOLDEN_FILE,
         [
             r.model_copy(update={"outputs": {**r.outputs, file: [float(v) for v in next(answers).ravel()]}})
             if file in r.outputs
@@ -201,5 +200,5 @@ def record_again(folder: Path, file: str) -> None:
             for r in rows
         ],
     )
-    for name in (file, FILE_NAME):
+    for name in (file, GOLDEN_FILE):
         relist(folder, name)

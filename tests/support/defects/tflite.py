@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pocketbert.core.packages.tflite import unpacked_int4
-from pocketbert.export.tflite_buffers import dump_model, load_model
+from pocketbert.core.tflite_file import dump_model, unpacked_int4
+from pocketbert.export.tflite_metadata import load_model
 
 Model = Any
 """A ModelT of the TFLite schema: the whole file as objects."""
@@ -21,14 +21,14 @@ INT4 = 17
 
 def edit(path: Path, change: Callable[[Model], None]) -> None:
     """Change a graph in place; metadata and packed files of a MediaPipe file stay, or their gate would do the work."""
-    from pocketbert.export.tflite_files import read_files
+    from pocketbert.export.tflite_metadata import read_files
 
     raw = path.read_bytes()
     model, packed = load_model(raw), read_files(raw)
     change(model)
     written = dump_model(model)
     if packed:
-        from pocketbert.export.tflite_files import pack_files
+        from pocketbert.export.tflite_metadata import pack_files
 
         written = pack_files(written, packed)
     assert written != raw

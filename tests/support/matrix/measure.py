@@ -15,10 +15,8 @@ from pocketbert.core.compare.sample_texts import sample_pairs
 from pocketbert.core.families import Family
 from pocketbert.core.formats import FORMATS, Bounds
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.predict.predictor import Predictor
-from pocketbert.core.predict.readout import Matrix, matrices, run_rows, whole
+from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, matrices, run_rows, whole
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Shapes
 from pocketbert.pipeline.reference import drawn_inputs, own_texts, reference_model, sample_batches

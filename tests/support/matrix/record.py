@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.host.system import version_of
 from support.matrix.cells import Cell
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,10 +1,11 @@
 """``artifacts.json``, the list of an artefact folder: its records, reading and writing, and what must agree with it."""
 
-from pocketbert.core.artefacts.contents import check_label_names, checked_config
 from pocketbert.core.artefacts.folder import (
     CARD,
     artefact_folder,
     changed_files,
+    check_label_names,
+    checked_config,
     edited_documents,
     integrity_problems,
     read_artefacts,
@@ -27,9 +28,17 @@ from pocketbert.core.artefacts.records import (
     Signature,
     Tensor,
 )
-from pocketbert.core.artefacts.role_table import RoleRow, in_one_line
-from pocketbert.core.artefacts.search import SEARCH_FILE, BudgetSearch, Candidate, ConsideredStudent
-from pocketbert.core.artefacts.sensitivity import RoleError, Sensitivities, Sensitivity
+from pocketbert.core.artefacts.search import (
+    SEARCH_FILE,
+    BudgetSearch,
+    Candidate,
+    ConsideredStudent,
+    RoleError,
+    RoleRow,
+    Sensitivities,
+    Sensitivity,
+    in_one_line,
+)
 
 __all__ = [
     "CARD",

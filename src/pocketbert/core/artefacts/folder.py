@@ -5,18 +5,145 @@ from __future__ import annotations
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
-from pocketbert.core.artefacts.consistency import contradictions, list_problems
-from pocketbert.core.artefacts.records import (
-    FILE_NAME,
-    SCHEMA_VERSION,
-    Artefacts,
-    Kind,
-)
+from pocketbert.core.artefacts.records import FILE_NAME as FOLDER_FILE_NAME
+from pocketbert.core.artefacts.records import SCHEMA_VERSION, Artefacts, FileRecord, Kind, ModelRecord, Processing
 from pocketbert.core.disk.files import check_schema, path_bytes, read_json, safe_join, sha256_path, write_json
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import FORM_KEY, all_families
+from pocketbert.core.families.config import FILE_NAME, label_names, read_config
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
+from pocketbert.core.types import Scheme
+
+# --- consistency ---
+# Whether the entries of ``artifacts.json`` can be true together.
+
+
+_OF_TASK: dict[str, tuple[TaskName, ...]] = {
+    "thresholds": (TaskName.MULTI_LABEL,),
+    "unknown": (TaskName.TEXT_CLASSIFICATION,),
+    "unknown_accuracy": (TaskName.TEXT_CLASSIFICATION,),
+    "stride": (TaskName.QUESTION_ANSWERING,),
+    "answer_length": (TaskName.QUESTION_ANSWERING,),
+    "null_answers": (TaskName.QUESTION_ANSWERING,),
+    "pooling": (TaskName.FEATURE_EXTRACTION,),
+    "normalize": (TaskName.FEATURE_EXTRACTION,),
+    "similarity": (TaskName.FEATURE_EXTRACTION,),
+}
+"""Tasks that read an entry of `Processing`; the others are read by all."""
+
+
+def contradictions(
+    task: TaskName, processing: Processing, labels: Sequence[str], files: Sequence[FileRecord] = ()
+) -> list[str]:
+    """List what processing, labels and files say that the task cannot mean, one sentence each."""
+    own = TASKS[task]
+    out = [
+        f"processing.{key} has no meaning for {task}"
+        for key, tasks in _OF_TASK.items()
+        if getattr(processing, key) is not None and task not in tasks
+    ]
+    one_output = task is TaskName.REGRESSION and processing.score is ScoreFunction.SIGMOID
+    if processing.score is not own.score and not one_output:
+        out.append(f"processing.score is {processing.score}, of {task} it is {own.score}")
+    if processing.thresholds is not None and len(processing.thresholds) != len(labels):
+        out.append(f"processing.thresholds has {len(processing.thresholds)} numbers for {len(labels)} labels")
+    if processing.default_prompt is not None and processing.default_prompt not in processing.prompts:
+        out.append(f"processing.default_prompt is '{processing.default_prompt}', which is not among its prompts")
+    if task is not TaskName.TEXT_CLASSIFICATION:
+        certain = [f.path for f in files if isinstance(f, ModelRecord) and f.confidence is not None]
+        out += [f"{path} has a temperature, which has no meaning for {task}" for path in certain[:1]]
+    if own.names_labels and not labels:
+        out.append(f"names no labels; {task} has some")
+    if not own.names_labels and labels:
+        out.append(f"names {len(labels)} labels; {task} has none")
+    return out
+
+
+def list_problems(files: Sequence[FileRecord]) -> list[str]:
+    """What is wrong with the paths of the list: names that occur twice, aliases that equal nothing, several defaults."""
+    by_path = {f.path: f for f in files}
+    out = [] if len(by_path) == len(files) else ["a path is listed twice"]
+    for record in files:
+        if not isinstance(record, ModelRecord) or record.alias_of is None:
+            continue
+        target = by_path.get(record.alias_of)
+        if not isinstance(target, ModelRecord) or target.alias_of is not None:
+            out.append(f"{record.path} is an alias of {record.alias_of}, which is not a model file of the list")
+        elif (target.sha256, target.bytes, target.format) != (record.sha256, record.bytes, record.format):
+            out.append(f"{record.path} is an alias of {record.alias_of}, but another file by its digest")
+    if sum(isinstance(f, ModelRecord) and f.default for f in files) > 1:
+        out.append("several model files are marked as default")
+    return out
+
+
+# --- contents ---
+# Compares artifacts.json with config.json: a folder that contradicts itself is refused when it is opened.
+
+
+_AGAIN = "Copy the folder again."
+
+
+def checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
+    """Read config.json of an artefact folder and compare it with the folder's list, labels left out.
+
+    Args:
+        folder: The folder.
+        artefacts: Its list.
+
+    Returns:
+        The content; None where the folder has no such file.
+
+    Raises:
+        InputError: If it is no configuration, or of another model than the list says.
+    """
+    path = folder / FILE_NAME
+    if not path.is_file():
+        return None
+    family = next((f for f in all_families() if f.name == artefacts.family), None)
+    config = read_config(path, family.bounds) if family else read_config(path)
+    task, length, problems = TASKS[artefacts.task], artefacts.processing.max_length, []
+    if family and config.get("model_type") not in (None, *family.model_types):
+        problems.append(f"model_type is {config.get('model_type')!r:.40}, the folder's list says {family.name}.")
+    rows = config.get("max_position_embeddings")
+    if family and rows is not None and rows - family.position_offset < length:
+        problems.append(f"its position table has {rows} rows, too few for the folder's max_length ({length}).")
+    if config.get("problem_type") not in (None, task.problem_type):
+        problems.append(f"problem_type is {config['problem_type']!r:.60}, the folder's task is {task.name}.")
+    named = config.get("architectures") or []
+    head = family.head_suffixes.get(task.head, task.head) if family else task.head
+    if named and not any(n.endswith(head) for n in named):
+        problems.append(f"architectures is {named[0]!r:.60}, the folder's task is {task.name}.")
+    if config.get(FORM_KEY) != artefacts.form:
+        problems.append(f"{FORM_KEY} is {config.get(FORM_KEY)!r:.40}, the folder's list says {artefacts.form!r:.40}.")
+    if problems:
+        raise InputError([Problem(str(path), what, _AGAIN) for what in problems])
+    return config
+
+
+def check_label_names(folder: Path, artefacts: Artefacts, config: dict[str, Any] | None) -> None:
+    """Refuse labels of artifacts.json that are not those of config.json.
+
+    Args:
+        folder: The folder.
+        artefacts: Its list.
+        config: What `checked_config` returned.
+
+    Raises:
+        InputError: Naming the first difference.
+    """
+    names = label_names(config) if config and TASKS[artefacts.task].names_labels else None
+    if names is None or names == artefacts.labels:
+        return
+    pairs = enumerate(zip(names, artefacts.labels, strict=False))
+    first = next((f"output {i} is {b!r:.40} instead of {a!r:.40}" for i, (a, b) in pairs if a != b), None)
+    what = first or f"{len(artefacts.labels)} labels instead of {len(names)}"
+    raise InputError(Problem(f"{folder}/artifacts.json labels", f"differ from those of config.json: {what}.", _AGAIN))
+
 
 MAX_MIB = 16
 """A folder with the most labels that are allowed has a list of a few MiB."""
@@ -30,7 +157,7 @@ PACKED = "phone"
 def artefact_folder(folder: Path) -> Path:
     """The artefact folder that is meant: a run folder's own where a run folder is named."""
     packed = folder / PACKED
-    inside = not (folder / FILE_NAME).is_file() and (packed / FILE_NAME).is_file()
+    inside = not (folder / FOLDER_FILE_NAME).is_file() and (packed / FOLDER_FILE_NAME).is_file()
     return packed if inside else folder
 
 
@@ -40,12 +167,12 @@ def read_artefacts(folder: Path) -> Artefacts:
     Raises:
         InputError: If it is missing, of another major schema, wrong, or names paths outside the folder.
     """
-    path = folder / FILE_NAME
+    path = folder / FOLDER_FILE_NAME
     if not path.is_file():
         raise InputError(
             Problem(
                 str(folder),
-                f"is not an artefact folder: it has no {FILE_NAME}.",
+                f"is not an artefact folder: it has no {FOLDER_FILE_NAME}.",
                 "Make one with: pocketbert export -m MODEL -o FOLDER",
             )
         )
@@ -71,7 +198,7 @@ def read_artefacts(folder: Path) -> Artefacts:
 
 def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
     """Write ``artifacts.json``, the last file of a folder."""
-    write_json(folder / FILE_NAME, artefacts.model_dump(mode="json", exclude_none=True))
+    write_json(folder / FOLDER_FILE_NAME, artefacts.model_dump(mode="json", exclude_none=True))
 
 
 def unopened(folder: Path, relative: str) -> str | None:
@@ -168,7 +295,7 @@ def _what(path: Path) -> str:
 
 
 def _unlisted(folder: Path, artefacts: Artefacts) -> list[str]:
-    listed = {f.path for f in artefacts.files} | {FILE_NAME}
+    listed = {f.path for f in artefacts.files} | {FOLDER_FILE_NAME}
     out = []
     for path in sorted(p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()):
         inside = [path.relative_to(folder), *path.relative_to(folder).parents]  # a package is listed as one
@@ -185,3 +312,30 @@ def strangers(folder: Path) -> list[str]:
         return sorted([*_unlisted(folder, artefacts), *changed_files(folder, documents)])
     except InputError:
         return sorted(p.name for p in folder.iterdir())
+
+
+# --- choice ---
+# Which of several files of a folder to take: the one that corresponds to the folder's default file.
+
+
+def wanted_scheme(default: ModelRecord) -> Scheme:
+    """The scheme that a recipe asks for where the folder's default file has its own, such as int8 where Core ML has w8."""
+    info = FORMATS[default.format]
+    if default.scheme is info.base:
+        return Scheme.FP32
+    return next((wish for wish, given in info.instead.items() if given is default.scheme), default.scheme)
+
+
+def best_of(files: Sequence[ModelRecord], wanted: Scheme) -> ModelRecord:
+    """The file of the scheme that is wanted, or of what its format has instead; else int8, else the last one.
+
+    Args:
+        files: Files of one or several formats; at least one.
+        wanted: A scheme, as `wanted_scheme` returns it.
+    """
+
+    def fits(record: ModelRecord, wish: Scheme) -> bool:
+        info = FORMATS[record.format]
+        return record.scheme is (info.base if wish is Scheme.FP32 else info.instead.get(wish, wish))
+
+    return next((r for wish in (wanted, Scheme.INT8) for r in files if fits(r, wish)), files[-1])

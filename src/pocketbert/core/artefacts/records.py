@@ -13,13 +13,11 @@ from pocketbert.core.artefacts.search import BudgetSearch
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families.roles import WeightRole
+from pocketbert.core.families.weight_records import WeightRole
 from pocketbert.core.heads import AnswerSettings, Head, head_of
-from pocketbert.core.heads.settings import Share
-from pocketbert.core.predict.confidence import Confidence
-from pocketbert.core.predict.pooling import PoolingKind
-from pocketbert.core.predict.score import Score
-from pocketbert.core.predict.sentence_settings import Prompts, Similarity
+from pocketbert.core.heads.head import Share
+from pocketbert.core.predict.scores import Confidence, Score
+from pocketbert.core.predict.sentence_settings import PoolingKind, Prompts, Similarity
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme, Status
 

@@ -142,3 +142,131 @@ class BudgetSearch(_Record):
         """
         now = [c.model_copy(update={"sha256": digests[c.path]}) if c.chosen else c for c in self.candidates]
         return self.model_copy(update={"candidates": now})
+
+
+# --- sensitivity ---
+# How far each role by itself takes a smaller file from the exported one.
+
+
+class _SensitivityRecord(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="strings")
+
+
+class RoleError(_SensitivityRecord):
+    """A file in which only one role is compressed.
+
+    Attributes:
+        role: The role.
+        rel: RMS difference from the exported file's answers on calibration rows, relative to their spread; None where no such
+            file could be written.
+        saved: Bytes that the file is smaller than the exported one.
+        note: Why there is no figure; empty where there is.
+    """
+
+    role: Role
+    rel: float | None = None
+    saved: int = 0
+    note: str = ""
+
+
+class Sensitivity(_SensitivityRecord):
+    """The roles of one format and scheme.
+
+    Attributes:
+        format: The format.
+        scheme: The scheme.
+        roles: One for each role with weights, the most sensitive first.
+        whole: The same difference of the file with all roles compressed; None where it could not be written.
+        saved: Bytes that this file is smaller than the exported one.
+        note: Why there are no figures: the reason of the policy, or what is wrong with the whole file; empty where there are.
+    """
+
+    format: Format
+    scheme: Scheme
+    roles: list[RoleError] = []
+    whole: float | None = None
+    saved: int = 0
+    note: str = ""
+
+    @property
+    def predicted(self) -> float | None:
+        """What the difference of the whole file should be: errors of roles are independent, so their squares add."""
+        return self.without()
+
+    def without(self, *left: Role) -> float | None:
+        """Predict the difference of a file that leaves some roles as exported; None where a role has no figure."""
+        rels = [r.rel for r in self.roles if r.role not in left]
+        return None if None in rels or not rels else math.hypot(*(rel for rel in rels if rel is not None))
+
+    def share(self, role: RoleError) -> float | None:
+        """Share of a role in the sum of squares."""
+        total = self.predicted
+        return None if not total or role.rel is None else (role.rel / total) ** 2
+
+
+class Sensitivities(_SensitivityRecord):
+    """What was measured of a folder.
+
+    Attributes:
+        rows: Number of calibration rows.
+        machine: CPU and ISA of the figures.
+        schemes: One for each format and scheme.
+    """
+
+    rows: int
+    machine: str
+    schemes: list[Sensitivity]
+
+
+# --- role_table ---
+# What a model file makes of the weights of each role, as the report and the model card tell it.
+
+
+class RoleRow(BaseModel):
+    """Some weights of one role that are stored alike in a file; or a role whose operators read no stored weights.
+
+    Attributes:
+        role: What the operators do.
+        name: The pattern of `quantize.names` that decided; empty where the role or the file did.
+        scheme: The scheme of the weights; None where they have the numbers of the exported file.
+        stored: What the numbers are stored as, e.g. ``int8``; empty where the role has no weights.
+        weights: Number of matrices.
+        numbers: Numbers in them.
+        bytes: Bytes of these numbers, with scales that blocks share.
+        chosen: Whether the recipe chose this scheme for the role or the name.
+        note: Why it cannot be otherwise, or why it is not as the scheme says.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    role: Role
+    name: str = ""
+    scheme: Scheme | None = None
+    stored: str = ""
+    weights: int = 0
+    numbers: int = 0
+    bytes: int = 0
+    chosen: bool = False
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """What tables call it."""
+        return f"{self.role} ({self.name})" if self.name else self.role.value
+
+    @property
+    def made(self) -> str:
+        """The scheme in one word."""
+        return self.scheme.value if self.scheme is not None else "as exported"
+
+
+def in_one_line(rows: Sequence[RoleRow]) -> str:
+    """Which roles of a file are compressed and which stay float, for the line above a folded table."""
+    compressed = dict.fromkeys(r.role.value for r in rows if r.weights and not r.stored.startswith("float"))
+    floats = dict.fromkeys(r.role.value for r in rows if r.stored.startswith("float"))
+    others = dict.fromkeys(r.role.value for r in rows if not r.weights)
+    parts = [f"{', '.join(compressed)} compressed"] if compressed else []
+    partly = [name if name not in compressed else f"a part of {name}" for name in floats]
+    parts += [f"{', '.join(partly)} in floats"] if partly else []
+    parts += [f"without weights: {', '.join(others)}"] if others else []
+    return "; ".join(parts)

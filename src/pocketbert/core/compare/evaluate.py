@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.heads import Head, Prepared
-from pocketbert.core.predict.predictor import Predictor
-from pocketbert.core.predict.readout import Batching, Matrix, run_rows
-from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.predictor import Batching, Matrix, Predictor, run_rows
+from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 
 FLOOR = 0.1

@@ -11,13 +11,13 @@ import numpy as np
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from pocketbert.core.compare.evaluate import yardstick
-from pocketbert.core.disk.files import check_size
+from pocketbert.core.disk.files import check_size, read_json, write_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.columns import with_columns
-from pocketbert.core.predict.encoded import Text
-from pocketbert.core.predict.readout import Matrix
+from pocketbert.core.families.weight_records import ProductRanges
+from pocketbert.core.predict.inputs import Text, with_columns
+from pocketbert.core.predict.predictor import Matrix
 
-FILE_NAME = "golden.jsonl"
+GOLDEN_FILE = "golden.jsonl"
 TOKENS_FILE_NAME = "golden_tokens.jsonl"
 MAX_ROWS = 4096
 MAX_MIB = 64
@@ -212,3 +212,127 @@ def _first(error: Exception) -> str:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]
     return (str(error).splitlines() or [type(error).__name__])[0][:300].rstrip(".")
+
+
+# --- library_rows ---
+# ``library.json``: what the library that a checkpoint was published for answers to texts, from the text on.
+
+
+LIBRARY_FILE = "library.json"
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+_MAX_MIB = 32
+_MOST_ROWS = 4096
+
+
+class LibraryRow(BaseModel):
+    """One text, and what the library makes of it.
+
+    Attributes:
+        text: The text, or the two texts of a pair, without a prompt.
+        prompt: Name of the prompt that was put in front; None for the model's default.
+        ids: Token ids that the library feeds.
+        type_ids: Segment ids that it feeds; zeros where it feeds none.
+        names: What each value is of: a label; of tokens ``place:label``, of masked words ``mask:id``; empty where the values
+            are one number or a vector.
+        values: Scores as the library gives them; of question answering the scores of each token as first, then as last.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    text: str | tuple[str, str]
+    prompt: str | None = None
+    ids: list[TokenId]
+    type_ids: list[TokenId]
+    names: list[str] = []
+    values: list[float] = []
+
+    @property
+    def called(self) -> str:
+        """The text and its prompt, short, for messages."""
+        behind = f" with prompt '{self.prompt}'" if self.prompt is not None else ""
+        return f"{str(self.text)[:60]!r}{behind}"
+
+
+class LibraryAnswers(BaseModel):
+    """The whole file.
+
+    Attributes:
+        schema_version: Major part equal means readable.
+        library: Who answered, with version, e.g. ``transformers 5.23.0, pipeline text-classification``.
+        missing: Why no library answered; empty where one did.
+        rows: The texts.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    schema_version: str = "1.0"
+    library: str = ""
+    missing: str = ""
+    rows: list[LibraryRow] = Field(default=[], max_length=_MOST_ROWS)
+
+
+def read_library(folder: Path) -> LibraryAnswers | None:
+    """Read a folder's ``library.json``; None where it has none, as folders of earlier versions.
+
+    Raises:
+        InputError: If the file is too long, no JSON, or no such list.
+    """
+    path = folder / LIBRARY_FILE
+    if not path.is_file():
+        return None
+    try:
+        return LibraryAnswers.model_validate(read_json(path, _MAX_MIB))
+    except ValidationError as error:
+        found = error.errors()[0]
+        place = ".".join(map(str, found["loc"]))
+        raise InputError(Problem(f"{path} {place}".rstrip(), f"{found['msg']}.", "Copy the folder again.")) from error
+
+
+# --- simulated ---
+# What torch measured when smaller files were made: how far a right one is off, and the ranges that a static one must hold.
+
+
+SIMULATED_FILE = "simulated.json"
+_SIMULATED_MAX_MIB = 1
+Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""An RMS error, relative to the spread of the logits."""
+
+
+class Simulated(BaseModel):
+    """The content of ``simulated.json``.
+
+    Attributes:
+        texts: How many texts the errors were measured on.
+        errors: RMS error of a file's scheme, simulated in torch, relative to the spread of the logits; by path in the
+            artefact folder. Files whose bound depends on none are not in it.
+        ranges: Of each static file, the ranges of what weights are multiplied with and of the results on the calibration
+            texts, by the paths of the weights in the torch module; several where the file may hold any of them.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    texts: Annotated[int, Field(ge=0)] = 0
+    errors: dict[str, Error] = {}
+    ranges: dict[str, dict[str, list[ProductRanges]]] = {}
+
+
+def write_simulated(folder: Path, simulated: Simulated) -> None:
+    """Write errors and ranges into the folder of the golden rows."""
+    write_json(folder / SIMULATED_FILE, simulated.model_dump(mode="json"))
+
+
+def read_simulated(folder: Path) -> Simulated:
+    """Read errors and ranges; nothing where the folder was made before they were recorded.
+
+    Raises:
+        InputError: If the file is too long or no JSON, or a number in it is not what it must be.
+    """
+    path = folder / SIMULATED_FILE
+    if not path.exists():
+        return Simulated()
+    try:
+        return Simulated.model_validate(read_json(path, _SIMULATED_MAX_MIB))
+    except ValidationError as error:
+        found = error.errors()[0]
+        place = ".".join(map(str, found["loc"]))
+        raise InputError(Problem(f"{path} {place}".rstrip(), f"{found['msg']}.", "Copy the folder again.")) from error

@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from pocketbert.core.disk.files import check_writable
-from pocketbert.core.disk.marker import MARKER
-from pocketbert.core.disk.mounts import is_mount_point
-from pocketbert.core.disk.ownership import remove, remove_abandoned
+from pocketbert.core.disk.ownership import MARKER, remove, remove_abandoned
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
+
+# --- mounts ---
+# Mount points, also those of a folder of the same file system (``mount --bind``), which have its device number.
+
+
+_TABLE = Path("/proc/self/mountinfo")
+_TARGET = 4
+"""Column of the mount point."""
+
+
+def is_mount_point(path: Path) -> bool:
+    """Whether something is mounted at a path, so that it cannot be renamed or replaced.
+
+    Args:
+        path: A resolved path.
+    """
+    if os.path.ismount(path):
+        return True
+    try:
+        lines = _TABLE.read_bytes().splitlines()
+    except OSError:  # not Linux
+        return False
+    targets = (line.split(b" ")[_TARGET] for line in lines if line.count(b" ") >= _TARGET)
+    return os.fsencode(path) in {_unescaped(target) for target in targets}
+
+
+def _unescaped(target: bytes) -> bytes:
+    r"""Spaces, tabs, line feeds and backslashes are written as ``\040`` and the like."""
+    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), target)
+
 
 LIST = "artifacts.json"
 """File that lists the files of a finished folder."""

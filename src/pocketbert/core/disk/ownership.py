@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +21,51 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pocketbert.core.disk.marker import MARKER, is_marked, write_marker
 from pocketbert.core.errors import InputError, MachineError, Problem
+
+# --- marker ---
+# The file that tells a folder of PocketBERT from a user's.
+
+
+MARKER = ".pocketbert.json"
+"""File that tells a folder of PocketBERT from a user's."""
+
+_MARKER_BYTES = 64 << 10
+
+
+def is_marked(folder: Path, kind: str) -> bool:
+    """Whether a folder bears the marker of a kind."""
+    return _read_marker(folder).get("kind") == kind
+
+
+def write_marker(folder: Path, kind: str, **more: object) -> None:
+    """Mark a folder that this process created.
+
+    Args:
+        folder: The folder.
+        kind: What it is, in words.
+        more: What else is remembered in the marker.
+    """
+    text = json.dumps({"made by": "PocketBERT", "kind": kind, **more}) + "\n"
+    (folder / MARKER).write_text(text, encoding="utf-8")
+
+
+def read_marker(folder: Path, kind: str) -> dict[str, object]:
+    """What the marker of a kind remembers; empty where a folder has no such marker."""
+    marker = _read_marker(folder)
+    return marker if marker.get("kind") == kind else {}
+
+
+def _read_marker(folder: Path) -> dict[str, object]:
+    path = folder / MARKER
+    try:
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > _MARKER_BYTES:
+            return {}
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) and content.get("made by") == "PocketBERT" else {}
+
 
 LOCK = ".lock"
 """File in a marked folder that its process holds a lock on; the lock ends with the process."""
@@ -375,3 +420,117 @@ def _registered(path: Path) -> Iterator[None]:
 def sibling_prefix(path: Path) -> str:
     """How names of temporary siblings of a path begin; a random part follows."""
     return f".{os.fsencode(path.name)[:_LONGEST_NAME].decode(errors='ignore')}."
+
+
+# --- locks ---
+# Locks on folders: two processes do not change the same folder at once.
+
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+"""How a folder is opened to lock it."""
+
+
+@contextlib.contextmanager
+def folder_locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from changing a folder until the block ends.
+
+    A process that is killed leaves no lock. Where the file system has no locks, the block runs without one.
+
+    Args:
+        folder: A folder that is there.
+
+    Raises:
+        MachineError: If another process is changing it.
+    """
+    handle = os.open(folder.resolve(), FOLDER)
+    try:
+        if lock(handle) is False:
+            raise MachineError(f"another process is writing to {folder}. Wait for it, then start the command again.")
+        yield
+    finally:
+        os.close(handle)
+
+
+def lock(handle: int) -> bool | None:
+    """Lock an open folder: whether that was possible; None where the file system has no such locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+# --- unmarked ---
+# Temporary folders between their making and their marking: a process that is killed there leaves one without a marker.
+#
+# The name tells them from a user's, and a lock on the folder itself tells those of a running process.
+
+
+_RANDOM = r"[a-z0-9_]{8}"
+"""What `tempfile` puts between the beginning and the end of a name."""
+
+
+@contextlib.contextmanager
+def new_folder(place: Path, prefix: str) -> Iterator[Path]:
+    """Make a folder with a random name and lock it until the block ends, which is to mark it.
+
+    Args:
+        place: Where it is made.
+        prefix: How its name begins.
+
+    Yields:
+        ``PREFIX<random>.pocketbert-tmp``.
+    """
+    path, handle = _made(place, prefix)
+    try:
+        yield path
+    finally:
+        os.close(handle)
+
+
+def _made(place: Path, prefix: str) -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix, suffix=TEMPORARY, dir=place))
+        with contextlib.suppress(FileNotFoundError):  # another process took it for one that was left
+            handle = os.open(path, FOLDER)
+            # without locks in this file system no process removes it either
+            if lock(handle) is not False and path.is_dir():
+                return path, handle
+            os.close(handle)
+
+
+def unmarked_in(folder: Path, prefix: str) -> list[Path]:
+    """List the folders of this user that `new_folder` made and nobody marked, of running processes too."""
+    pattern = re.compile(re.escape(prefix) + _RANDOM + re.escape(TEMPORARY))
+    found = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not pattern.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                continue
+            if entry.stat(follow_symlinks=False).st_uid == os.getuid() and _holds_nothing(folder / entry.name):
+                found.append(folder / entry.name)
+    return found
+
+
+@contextlib.contextmanager
+def of_no_process(path: Path) -> Iterator[None]:
+    """Hold an unmarked folder that no running process made.
+
+    Raises:
+        OSError: If a running process is about to mark it, or the file system cannot tell.
+    """
+    handle = os.open(path, FOLDER)
+    try:
+        if not lock(handle):
+            raise BlockingIOError(f"{path} belongs to a running process")
+        yield
+    finally:
+        os.close(handle)
+
+
+def _holds_nothing(path: Path) -> bool:
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        return all(e.name in (MARKER, LOCK) and e.stat(follow_symlinks=False).st_size == 0 for e in entries)
+    return False

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pocketbert.core.disk import filling
+from pydantic import BaseModel
+
 from pocketbert.core.disk.destination import keeps_place
-from pocketbert.core.disk.files import sync
-from pocketbert.core.disk.marker import read_marker
+from pocketbert.core.disk.files import read_json, sync, write_json
 from pocketbert.core.disk.ownership import (
     LOST_FOUND,
     NOT_RENAMED,
@@ -19,12 +19,94 @@ from pocketbert.core.disk.ownership import (
     claim,
     everything,
     install,
+    new_folder,
+    of_no_process,
+    read_marker,
     refuse_strangers,
     remove,
+    remove_abandoned,
+    remove_known,
+    replace_file,
     sibling_prefix,
+    unmarked_in,
 )
-from pocketbert.core.disk.unmarked import new_folder, of_no_process, unmarked_in
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem, note_kept
+
+# --- filling ---
+# Moving a finished folder into one that cannot be renamed: file by file, its sign last, continued after a kill.
+#
+# A mount point (``docker -v out:/out``), the folder that a command was started in, and a folder whose parent refuses new
+# names keep their place; only what is in them changes. A journal in the workspace lists what goes and what comes, so that
+# the next command finishes what a killed one began.
+
+
+JOURNAL = "moving.json"
+"""File in a workspace that tells what is moved; it is there while files are moved, and until the workspace goes."""
+
+
+class Journal(BaseModel):
+    """What is moved.
+
+    Attributes:
+        made: Path of the finished folder in the workspace.
+        old: Files of the older output, all of them recognised.
+        new: Files of the finished folder.
+        last: The one that makes the output recognisable; it goes first and comes last.
+    """
+
+    made: str
+    old: list[str]
+    new: list[str]
+    last: str
+
+
+def begin(workspace: Path, made: Path, old: list[str], last: str) -> None:
+    """Write down what is moved; from here on it is finished, by this process or by the next one.
+
+    Args:
+        workspace: A workspace that this process holds.
+        made: The finished folder in it, pushed to disk.
+        old: Files of the older output.
+        last: Name of the file that makes the output recognisable; empty where there is none.
+    """
+    journal = Journal(made=made.relative_to(workspace).as_posix(), old=old, new=files_below(made), last=last)
+    write_json(workspace / JOURNAL, journal.model_dump())
+    sync(workspace)
+
+
+def carry_out(workspace: Path, output: Path) -> None:
+    """Move what the journal of a workspace lists; what was moved before is passed over.
+
+    Args:
+        workspace: A workspace that this process holds.
+        output: Where the files go.
+    """
+    journal = Journal.model_validate(read_json(workspace / JOURNAL))
+    made, last = workspace / journal.made, journal.last
+    if last and not (made / last).exists():
+        return  # it came last: all of them are there
+    gone = [name for name in journal.old if name not in set(journal.new) - {last}]
+    remove_known(output, sorted(gone, key=lambda name: name != last))
+    for name in sorted(journal.new, key=lambda name: name == last):
+        if name == last:
+            _sync_folders(output, journal.new)
+        if (made / name).exists():
+            (output / name).parent.mkdir(parents=True, exist_ok=True)
+            remove_abandoned(output / name)  # of a copy from another file system
+            replace_file(made / name, output / name)
+    _sync_folders(output, journal.new)
+
+
+def files_below(folder: Path) -> list[str]:
+    """Paths of all files in a folder, and of all links."""
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
+
+
+def _sync_folders(output: Path, names: list[str]) -> None:
+    for parent in {output / Path(name).parent for name in names} | {output}:
+        if parent.is_dir():
+            sync(parent)
+
 
 _KIND = "temporary folder"
 _NEW, _OLD = "new", "old"
@@ -76,9 +158,9 @@ class Workspace:
                 return
         refuse_strangers(self.output, beside_workspaces(recognise))
         inside = _names_inside(self.output)
-        old = [name for name in filling.files_below(self.output) if Path(name).parts[0] not in inside]
-        filling.begin(self.path, made, old, last)
-        filling.carry_out(self.path, self.output)
+        old = [name for name in files_below(self.output) if Path(name).parts[0] not in inside]
+        begin(self.path, made, old, last)
+        carry_out(self.path, self.output)
 
     def add(self, made: Path, earlier: Sequence[str], last: str) -> None:
         """Move the files of a folder into the output, in place of files that were added before; all others stay.
@@ -91,9 +173,9 @@ class Workspace:
         Raises:
             InputError: If something else has the name of a file or folder to add; nothing was changed.
         """
-        _refuse_taken(self.output, filling.files_below(made), earlier)
-        filling.begin(self.path, made, list(earlier), last)
-        filling.carry_out(self.path, self.output)
+        _refuse_taken(self.output, files_below(made), earlier)
+        begin(self.path, made, list(earlier), last)
+        carry_out(self.path, self.output)
 
     def _put_back(self) -> None:
         aside = self.path / _OLD
@@ -147,10 +229,10 @@ def remove_interrupted(output: Path, resume: str = "") -> None:
 def finish_interrupted(output: Path) -> None:
     """Move what a killed process had not moved yet into an output that keeps its place; its older files are gone by then."""
     for path in _siblings(output, None):
-        if (path / filling.JOURNAL).is_file():
+        if (path / JOURNAL).is_file():
             of = str(read_marker(path, _KIND).get("of", ""))
             with contextlib.suppress(MachineError), _claimed(path, output, of):
-                filling.carry_out(path, output)
+                carry_out(path, output)
                 Workspace(path, output).discard()
 
 

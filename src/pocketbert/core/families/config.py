@@ -8,10 +8,63 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.disk.encoding import is_unicode
-from pocketbert.core.disk.files import read_json
+from pocketbert.core.disk.files import is_unicode, read_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families.rotary import rotary_problems
+
+# --- rotary ---
+# Checks what config.json says of rotary positions, whatever the version of transformers that wrote it.
+
+
+KINDS = ("full_attention", "sliding_attention")
+TYPES = ("default", "linear")
+"""Kinds of scaling whose angles depend on nothing but the position: others change with the length of the input."""
+_LARGEST = 1e9
+ENTRIES = ("rope_parameters", "rope_scaling")
+_NUMBERS = ("rope_theta", "global_rope_theta", "local_rope_theta")
+
+
+def rotary_problems(content: Mapping[str, Any]) -> Iterator[str]:
+    """List what no rotary positions can be, one sentence each.
+
+    Args:
+        content: The content of config.json.
+    """
+    for key in _NUMBERS:
+        if key in content:
+            yield from _number(key, content[key])
+    for key in ENTRIES:
+        value = content.get(key)
+        if value is None:
+            continue
+        nested = isinstance(value, dict) and set(value) <= set(KINDS)
+        for part in value.values() if nested else [value]:
+            yield from _parameters(key, part)
+    kinds, layers = content.get("layer_types"), content.get("num_hidden_layers")
+    if kinds is not None and (
+        not isinstance(kinds, list) or any(k not in KINDS for k in kinds) or len(kinds) != (layers or len(kinds))
+    ):
+        yield f"layer_types is {str(kinds)[:60]}; a list of {' and '.join(KINDS)}, one for each layer, is expected."
+
+
+def _parameters(key: str, part: Any) -> Iterator[str]:
+    if not isinstance(part, dict):
+        yield f"{key} holds {str(part)[:40]}; an object with rope_type and rope_theta is expected."
+        return
+    kind = part.get("rope_type", part.get("type", TYPES[0]))
+    if kind not in TYPES:
+        yield f"{key} has the rope_type {str(kind)[:40]}; only {' and '.join(TYPES)} are computed."
+    for name in ("rope_theta", "factor"):
+        if name in part:
+            yield from _number(f"{name} of {key}", part[name])
+    odd = sorted(str(n)[:40] for n in set(part) - {"rope_type", "type", "rope_theta", "factor"})
+    if odd:
+        yield f"{key} has {', '.join(odd[:3])}, which nothing here computes."
+
+
+def _number(key: str, value: Any) -> Iterator[str]:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= _LARGEST:
+        yield f"{key} is {str(value)[:40]}; a number from 1 to {_LARGEST:g} is expected."
+
 
 FILE_NAME = "config.json"
 MAX_MIB = 8
@@ -19,7 +72,7 @@ MAX_MIB = 8
 MAX_LABELS = 1 << 16
 MAX_LAYERS = 512
 MAX_WIDTH = 1 << 17
-_LARGEST = {
+_CONFIG_LARGEST = {
     "vocab_size": 1 << 22,
     "hidden_size": 1 << 14,
     "intermediate_size": MAX_WIDTH,
@@ -99,7 +152,7 @@ def config_problems(content: Mapping[str, Any], bounds: Bounds = _ANY) -> list[s
         return odd  # the other sentences would quote them
     out = [
         p
-        for key, most in {**_LARGEST, **bounds.largest}.items()
+        for key, most in {**_CONFIG_LARGEST, **bounds.largest}.items()
         if key in content
         for p in (_sizes if key in bounds.by_layer else _size)(key, content[key], most, bounds.smallest.get(key, 1))
     ]
@@ -178,7 +231,7 @@ def _padding(content: Mapping[str, Any]) -> Iterator[str]:
     pad, rows = content.get("pad_token_id"), content.get("vocab_size")
     if pad is None:
         return
-    most = rows if isinstance(rows, int) else _LARGEST["vocab_size"]
+    most = rows if isinstance(rows, int) else _CONFIG_LARGEST["vocab_size"]
     if not _is_whole(pad) or not 0 <= pad < most:
         yield f"pad_token_id is {_shown(pad)}; the number of a token, from 0 to {most - 1:,}, is expected."
 
@@ -223,3 +276,39 @@ def _shown(value: Any) -> str:
     """A value as a message quotes it: a number of ten thousand digits is cut off, and so is a list."""
     text = ascii(value) if not _is_whole(value) or abs(value) < 10**30 else "a number of more than 30 digits"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# --- activation ---
+# The activation of a model's feed-forward parts, and whether relu6 can take its place.
+
+
+ACTIVATION_KEYS = ("hidden_act", "activation")
+"""Keys of config.json that name it."""
+CLIPPED = "relu6"
+CLIPPABLE = ("relu", CLIPPED)
+HIGHEST = 6.0
+"""The largest number that relu6 makes."""
+
+
+def activation_of(config: Mapping[str, Any]) -> str | None:
+    """Return the activation that a configuration names; None where it names none.
+
+    Args:
+        config: Content of config.json.
+    """
+    return next((str(config[key]) for key in ACTIVATION_KEYS if isinstance(config.get(key), str)), None)
+
+
+def not_clippable(activation: str | None, where: str) -> Problem:
+    """Tell why relu6 cannot take the place of an activation.
+
+    Args:
+        activation: Its name; None where config.json names none.
+        where: Recipe key that asks for relu6.
+    """
+    found = f"is {activation}" if activation else "is not named by its config.json"
+    return Problem(
+        where,
+        f"{CLIPPED} takes the place of relu, which it equals up to 6; the student's activation {found}.",
+        "Leave activation out: ranges of other activations are learned. MobileBERT students have relu (student: {size: mini}).",
+    )

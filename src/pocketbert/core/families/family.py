@@ -7,10 +7,161 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.families.config import Bounds
-from pocketbert.core.families.forms import FORM_KEY, TEXT_ONLY, ExportForm, GraphInput, chosen_form
-from pocketbert.core.families.released import ReleasedConfig
 from pocketbert.core.types import Attention, Signal
+
+# --- forms ---
+# Forms in which a model can be exported: the graph's inputs beyond those that every text gives.
+
+
+FORM_KEY = "pocketbert_form"
+"""Entry of config.json that names the form of a saved model; without it, files take text only."""
+TEXT_ONLY = "text"
+"""Name of the form that all families have: nothing but what a tokenizer makes of a text."""
+
+
+class Meaning(StrEnum):
+    """What the numbers of an input mean, and so how a data column becomes such numbers."""
+
+    LANGUAGE = "language"
+    """The number of the text's language, the same at each token."""
+    ENTITIES = "entities"
+    """The number of an entity, from 1, at the first token of each mention, 0 elsewhere."""
+    VECTORS = "vectors"
+    """The vector of an entity at the first token of each mention, zeros elsewhere."""
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """An input of a graph that is made of another data column than the text, [B, L] or [B, L, width].
+
+    Attributes:
+        name: Name in the graph.
+        column: Data column that it is made of.
+        meaning: How it is made of that.
+        description: One sentence for clients.
+        sample: Value that a converter traces with.
+        padding: Value at padded places.
+        dtype: ``int64`` or ``float32``.
+        width: Numbers at each token; 0 where there is one, without an axis of its own.
+        width_key: Entry of config.json that says the width.
+        count_key: Entry of config.json that counts the values; they are 0 to one less.
+        names_key: Entry of config.json that maps names to values.
+    """
+
+    name: str
+    column: str
+    meaning: Meaning
+    description: str
+    sample: float = 0
+    padding: float = 0
+    dtype: str = "int64"
+    width: int = 0
+    width_key: str | None = None
+    count_key: str | None = None
+    names_key: str | None = None
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its values are no whole numbers."""
+        return self.dtype == "float32"
+
+    def shape(self, *axes: int) -> tuple[int, ...]:
+        """The whole shape, of batch and length or of the length only."""
+        return (*axes, self.width) if self.width else axes
+
+
+@dataclass(frozen=True)
+class ExportForm:
+    """A form in which a model can be exported.
+
+    Attributes:
+        name: As in ``--form``.
+        title: One sentence.
+        extra: Inputs behind those of the family, in order.
+        needs: Entries of config.json that must have at least this value, with what holds where there is none.
+        table: Whether the graph holds a table of entities, which are chosen when it is exported.
+        files: Files of a released folder that the table is made of.
+    """
+
+    name: str
+    title: str
+    extra: tuple[GraphInput, ...]
+    needs: Mapping[str, tuple[int, int]]
+    table: bool = False
+    files: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Data columns that the inputs are made of."""
+        return tuple(dict.fromkeys(i.column for i in self.extra))
+
+    def check(self, config: Mapping[str, Any], where: str) -> None:
+        """Refuse a model that cannot have the form.
+
+        Args:
+            config: Its config.json.
+            where: What to blame in the error.
+
+        Raises:
+            InputError: Naming the entry.
+        """
+        for key, (default, least) in self.needs.items():
+            value = config.get(key, default)
+            if not isinstance(value, int) or value < least:
+                what = f"'{self.name}' needs {key} of at least {least} in config.json, which says {value!r:.20}."
+                raise InputError(Problem(where, what, f"Leave it out: files of the form '{TEXT_ONLY}' take text only."))
+
+
+def chosen_form(forms: tuple[ExportForm, ...], name: str, title: str, where: str) -> ExportForm | None:
+    """Find a form by its name; None for text only.
+
+    Args:
+        forms: Forms of the family.
+        name: As in ``--form``.
+        title: Name of the family.
+        where: What to blame in the error.
+
+    Raises:
+        InputError: If the family has no such form, naming the allowed ones.
+    """
+    found = next((f for f in forms if f.name == name), None)
+    if found is None and name != TEXT_ONLY:
+        allowed = (TEXT_ONLY, *(f.name for f in forms))
+        what = f"{title} has no form {name!r:.60}; {nearest(name, allowed)}."
+        raise InputError(Problem(where, what))
+    return found
+
+
+# --- released ---
+# Configurations as authors release them, where these are no config.json.
+
+
+@dataclass(frozen=True)
+class ReleasedConfig:
+    """How the configuration of a released folder becomes a config.json.
+
+    Attributes:
+        file: Name of the file in the folder.
+        renames: Entries that the file calls otherwise, old to new.
+        defaults: Entries, by their new names, that mean this where the file leaves them out.
+    """
+
+    file: str
+    renames: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self, content: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+        """The entries of a config.json.
+
+        Args:
+            content: What the file holds.
+            model_type: What config.json calls the family.
+        """
+        named = {self.renames.get(key, key): value for key, value in content.items()}
+        return {**self.defaults, **named, "model_type": model_type}
+
 
 SEGMENTS = "token_type_ids"
 ATTENTION_KEY = "pocketbert_attention"
@@ -100,7 +251,7 @@ class Family:
         checkpoints: Key of the code that reads checkpoints which transformers cannot; see `register_checkpoints`. None where
             transformers and `key_renames` are enough.
         students_of: Names of the families whose teachers can have students of this one, besides its own; the code is a
-            `pocketbert.distill.students.class_changes.ClassChange` for each.
+            `pocketbert.distill.students.build.ClassChange` for each.
         instead_of_export: What to do where no exporter writes the family; None where one does.
         loads_as: Name of the row whose graph, classes and `model_types` this one has; None for a row with a graph of its own.
             Such a row differs in title, signals, objectives and limits only, and is chosen by `--family`, `teacher.family` or
@@ -245,3 +396,23 @@ class Family:
         form.check(config, where)
         extra = tuple(replace(i, width=int(config.get(i.width_key, i.width))) if i.width_key else i for i in form.extra)
         return replace(self, inputs=(*own, *(i.name for i in extra)), form=replace(form, extra=extra))
+
+
+# --- common ---
+# Facts that rows of the family table share.
+
+
+IDS_MASK = ("input_ids", "attention_mask")
+IDS_MASK_TYPES = (*IDS_MASK, "token_type_ids")
+GAMMA_BETA = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+ONE_SEGMENT = "no segment ids: the texts of a pair are told apart by separators only"
+FEED_FORWARD = {"intermediate.dense": "output.dense"}
+"""Where BERT's layers, and those built from them, have their feed-forward matrices."""
+TINY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}

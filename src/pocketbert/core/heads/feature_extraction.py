@@ -13,9 +13,9 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import PerText, Prepared, all_finite, per_text
 from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, pearson, spearman
 from pocketbert.core.predict.answers import Answer, Embedding
-from pocketbert.core.predict.columns import parts_of
-from pocketbert.core.predict.readout import Matrix, whole
-from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.inputs import parts_of
+from pocketbert.core.predict.predictor import Matrix, whole
+from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task

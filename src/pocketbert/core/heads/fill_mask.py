@@ -12,8 +12,8 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import IGNORED, Prepared, all_finite, per_text
 from pocketbert.core.metrics import TOP_1, entropy
 from pocketbert.core.predict.answers import Answer, Filled, Guess
-from pocketbert.core.predict.readout import Matrix, whole
-from pocketbert.core.predict.score import Score, probabilities
+from pocketbert.core.predict.predictor import Matrix, whole
+from pocketbert.core.predict.scores import Score, probabilities
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.tasks import Task

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import string
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,15 +12,46 @@ import numpy as np
 
 from pocketbert.core.data.cells import GoldAnswer
 from pocketbert.core.data.examples import Example
-from pocketbert.core.heads.head import Prepared, all_finite
-from pocketbert.core.heads.settings import AnswerSettings
-from pocketbert.core.heads.squad import exact_match, token_f1
+from pocketbert.core.heads.head import AnswerSettings, Prepared, all_finite
 from pocketbert.core.metrics import EXACT_MATCH, luck
 from pocketbert.core.predict.answers import Answer, Excerpt
-from pocketbert.core.predict.readout import Matrix
-from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.predictor import Matrix
+from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.tasks import Task
+
+# --- squad ---
+# How answers to questions are scored: exact match and token F1 as in SQuAD.
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_MARKS = str.maketrans("", "", string.punctuation)
+
+
+def normalised(answer: str) -> str:
+    """An answer as it is compared: lower case, without punctuation, articles and odd blanks.
+
+    Source: evaluate-v1.1 of Rajpurkar et al. 2016 (SQuAD, arXiv 1606.05250, section 6.1).
+    """
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_MARKS)).split())
+
+
+def exact_match(answer: str, gold: Sequence[str]) -> float:
+    """1 when the answer equals one of the gold answers (the empty one where there is none), else 0."""
+    return float(any(normalised(answer) == normalised(g) for g in (gold or [""])))
+
+
+def token_f1(answer: str, gold: Sequence[str]) -> float:
+    """Best F1 over words with one of the gold answers; of unanswerable questions 1 for no answer, else 0."""
+    return max(_f1(normalised(answer).split(), normalised(g).split()) for g in (gold or [""]))
+
+
+def _f1(answer: list[str], gold: list[str]) -> float:
+    if not answer or not gold:
+        return float(answer == gold)
+    common = sum((Counter(answer) & Counter(gold)).values())
+    return 2 * common / (len(answer) + len(gold))
+
 
 CONTEXT = 1
 """The context is the second text."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.heads.classification import ClassificationHead
 from pocketbert.core.heads.feature_extraction import FeatureExtractionHead
 from pocketbert.core.heads.fill_mask import FillMaskHead
-from pocketbert.core.heads.head import Head
-from pocketbert.core.heads.multi_label import MultiLabelHead
+from pocketbert.core.heads.head import AnswerSettings, Head
 from pocketbert.core.heads.question_answering import QuestionAnsweringHead
-from pocketbert.core.heads.regression import RegressionHead
-from pocketbert.core.heads.settings import AnswerSettings
+from pocketbert.core.heads.sequence_classification import ClassificationHead, MultiLabelHead, RegressionHead
 from pocketbert.core.heads.token_classification import TokenClassificationHead
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.tasks import Task, TaskName

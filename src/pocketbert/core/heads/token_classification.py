@@ -9,21 +9,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.data.cells import Span, count_spans, has_prefixes, label_of, spans_of, split_into_words, tag_places
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.data.spans import (
-    Span,
-    count_spans,
-    has_prefixes,
-    label_of,
-    spans_of,
-    split_into_words,
-    tag_places,
-)
 from pocketbert.core.heads.head import IGNORED, Prepared, all_finite, per_text
 from pocketbert.core.predict.answers import Answer, FoundSpan, Spans
-from pocketbert.core.predict.readout import Matrix
-from pocketbert.core.predict.score import Score, probabilities
+from pocketbert.core.predict.predictor import Matrix
+from pocketbert.core.predict.scores import Score, probabilities
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.tasks import Task
 

@@ -15,11 +15,10 @@ from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families import ATTENTION_KEY, FORM_KEY, TEXT_ONLY, Family
-from pocketbert.core.families.code import checkpoint_code
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.families.table import checkpoint_code
+from pocketbert.core.host.system import version_of
 from pocketbert.core.models.folder import FAMILY_KEY, IDENTITY_CLASS, SIGMOID_CLASS, ModelFolder
-from pocketbert.core.models.tokenizer import check_tokenizer
-from pocketbert.core.models.tokenizer_folder import save_tokenizer
+from pocketbert.core.models.tokenizers import check_tokenizer, save_tokenizer
 from pocketbert.core.models.weights import HARMLESS, first_sentence, fitting, read_state, tied_names
 from pocketbert.core.predict.sentence_settings import SETTINGS_FILE, is_cross_encoder, read_settings
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName

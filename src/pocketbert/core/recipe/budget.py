@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.recipe.section import Section
+from pocketbert.core.recipe.sections import Section
 
 _LARGEST_DROP = 0.2
 """Nobody ships a file that is 20 points worse: a larger number was meant in points."""

@@ -12,12 +12,11 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from pocketbert.core.disk.encoding import keys_without_encoding
-from pocketbert.core.disk.regular import read_regular
+from pocketbert.core.disk.files import keys_without_encoding, read_regular
 from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.loading.plugins import load_plugins
-from pocketbert.core.recipe.methods import Stage, method_names, stage_sections
+from pocketbert.core.plugins import load_plugins
 from pocketbert.core.recipe.recipe import ContradictionError, Recipe
+from pocketbert.core.recipe.sections import Stage, method_names, stage_sections
 
 MAX_BYTES = 1 << 18
 MAX_BITS = 64

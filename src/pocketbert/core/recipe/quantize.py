@@ -15,9 +15,8 @@ from pydantic import (
 )
 
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.recipe.methods import WrittenFile
-from pocketbert.core.recipe.section import Section
-from pocketbert.core.recipe.smaller import RecipeBudget
+from pocketbert.core.recipe.sections import Section, WrittenFile
+from pocketbert.core.recipe.student import RecipeBudget
 from pocketbert.core.types import Calibration, Format, Role, Runtime, Scheme
 
 LEFT = "none"

@@ -3,26 +3,158 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
+from pocketbert.core.devices import LOCAL, MOST_GAP_MS, check_device
 from pocketbert.core.families import TEXT_ONLY
-from pocketbert.core.heads.settings import AnswerSettings
-from pocketbert.core.recipe import qat as _qat  # noqa: F401  registers a method, as stages does
-from pocketbert.core.recipe import replaced_tokens as _replaced_tokens  # noqa: F401  registers methods, as stages does
-from pocketbert.core.recipe import stages as _stages  # noqa: F401  registers the methods of the package
-from pocketbert.core.recipe.benchmark import BenchmarkSection
-from pocketbert.core.recipe.data.section import DataSection
-from pocketbert.core.recipe.export import ExportSection
-from pocketbert.core.recipe.methods import AnyStage, StagePlace, method_names, on_registration
+from pocketbert.core.heads.head import AnswerSettings
+from pocketbert.core.recipe import stages as _stages  # noqa: F401 - it registers the methods of the package
+from pocketbert.core.recipe.data import DataSection
+from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
 from pocketbert.core.recipe.quantize import QuantizeSection, calibration_problems, choice_problems
-from pocketbert.core.recipe.section import Fraction, Section
-from pocketbert.core.recipe.smaller import smaller_problems
-from pocketbert.core.recipe.student import StudentSection
-from pocketbert.core.recipe.updates import Optimisation
-from pocketbert.core.recipe.vocabulary import vocabulary_problems
+from pocketbert.core.recipe.sections import (
+    AnyStage,
+    Fraction,
+    Optimisation,
+    Section,
+    StagePlace,
+    method_names,
+    on_registration,
+)
+from pocketbert.core.recipe.student import StudentSection, smaller_problems, vocabulary_problems
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
+from pocketbert.core.types import Attention, Client, Format, Layout, Scheme, Shapes
+
+# --- export ---
+# The files that a recipe exports: formats, lengths, and how each format is written.
+
+
+class CoremlSection(Section):
+    """How Core ML packages are written."""
+
+    ios: Literal[16, 17, 18] = Field(18, description="Oldest iOS that opens the package (macOS 13, 14, 15).")
+    shapes: Shapes | None = Field(
+        None,
+        description="enumerated (the listed lengths; iOS 18), ranged (any length; iOS 17 and later) or fixed (the longest "
+        "listed length); default enumerated for iOS 18, else fixed.",
+    )
+    precision: Scheme = Field(
+        Scheme.FP16,
+        description="What the package stores and computes in: fp16 or fp32. The Neural Engine knows fp16 only.",
+    )
+    layout: Layout = Field(
+        Layout.PLAIN,
+        description="ane: rewritten for Apple's Neural Engine; equivalence-tested, latency not measured.",
+    )
+
+    @property
+    def lengths(self) -> Shapes:
+        """Which lengths the package takes."""
+        return self.shapes or (Shapes.ENUMERATED if self.ios >= 18 else Shapes.FIXED)
+
+    @model_validator(mode="after")
+    def _possible(self) -> CoremlSection:
+        if self.precision not in (Scheme.FP16, Scheme.FP32):
+            raise ValueError(
+                f"precision '{self.precision}' is not fp16 or fp32; weights are compressed by quantize.scheme"
+            )
+        oldest = {Shapes.ENUMERATED: 18, Shapes.RANGED: 17, Shapes.FIXED: 16}[self.lengths]
+        if self.ios < oldest:
+            possible = ", ".join(s for s, ios in (("ranged", 17), ("fixed", 16)) if self.ios >= ios)
+            raise ValueError(
+                f"shapes '{self.lengths}' needs ios {oldest}, this is ios {self.ios}; possible here: {possible}"
+            )
+        return self
+
+
+class ExportSection(Section):
+    """Which files to write."""
+
+    formats: list[Format] = Field(
+        [Format.ONNX, Format.TFLITE, Format.COREML],
+        min_length=1,
+        description="File formats; the first one is opened by default.",
+    )
+    lengths: list[PositiveInt] = Field(
+        [32, 64, 128],
+        min_length=1,
+        description="Lengths in tokens to check and to time; TFLite and Core ML files take these and max_length.",
+    )
+    form: str | None = Field(
+        None,
+        min_length=1,
+        description="Inputs of the files beyond the text, such as language; `pocketbert families` lists the forms of each system. "
+        "Default text: none. Of ready models, without data.",
+    )
+    entities: Path | None = Field(
+        None,
+        description="With a form that holds a table of entities: file of the entities to keep, one id or name in each line.",
+    )
+    clients: list[Client] = Field(
+        [Client.MEDIAPIPE], description="Clients that get a separate file where they can run the model."
+    )
+    attention: Attention | None = Field(
+        None,
+        description="blocks: attention over blocks of tokens, for texts of more than 1,024 (Longformer); pairs: over all pairs of "
+        "tokens; default pairs, or what the model was exported with.",
+    )
+    opset: int = Field(20, ge=18, le=20, description="ONNX operator set; phone builds in use read up to 20.")
+    coreml: CoremlSection = Field(
+        default_factory=lambda: CoremlSection(),
+        description="Oldest iOS, lengths, precision and layout of packages.",
+    )
+    atol: float | None = Field(
+        None, gt=0, description="Parity bound, relative to the spread of the logits; default the family's."
+    )
+
+
+# --- benchmark ---
+# The benchmark section of a recipe.
+
+
+_STANDARD = PRESETS[Preset.STANDARD]
+
+
+class BenchmarkSection(Section):
+    """Where and how to measure latency."""
+
+    preset: Preset = Field(
+        Preset.STANDARD,
+        description=f"How thoroughly: quick ({PRESETS[Preset.QUICK].budget_s:g} s, real text), standard, or mlperf (at least "
+        f"{MLPERF_RUNS:,} inferences and {MLPERF_S:g} s of each file, real text); sets runs, repeats and gaps_ms where they are not given.",
+    )
+    devices: list[Annotated[str, AfterValidator(check_device)]] = Field(
+        [LOCAL],
+        min_length=1,
+        description="Devices to measure on, one after the other; `pocketbert devices` lists them.",
+    )
+    threads: list[PositiveInt] = Field([1, 2], min_length=1, description="Thread counts.")
+    runs: int = Field(_STANDARD.runs, ge=10, description="Timed inferences per variant and repeat.")
+    repeats: int = Field(_STANDARD.repeats, ge=2, description="Repeats, for the interval.")
+    gaps_ms: list[Annotated[float, Field(gt=0, le=MOST_GAP_MS)]] = Field(
+        list(_STANDARD.gaps_ms),
+        description="Idle times in ms; single inferences after them are timed too, on real text and, where the budget allows, at every "
+        "length.",
+    )
+    sustained_min: float = Field(
+        0.0,
+        ge=0,
+        le=240,
+        description="Minutes that each file runs without a pause at the end, to see how its time changes.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, given: object) -> object:
+        """Fill in what the preset sets, so that a resolved recipe holds what was measured."""
+        if not isinstance(given, dict) or given.get("preset") not in list(Preset):
+            return given
+        preset = PRESETS[Preset(given["preset"])]
+        return {"runs": preset.runs, "repeats": preset.repeats, "gaps_ms": list(preset.gaps_ms), **given}
+
 
 SCHEMA_VERSION = 1
 

@@ -6,11 +6,18 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from pocketbert.core.recipe.general_text import GeneralText
-from pocketbert.core.recipe.methods import Stage, StagePlace, register_stage
-from pocketbert.core.recipe.section import Fraction, Rate, Section
-from pocketbert.core.recipe.updates import Optimisation, Updates
-from pocketbert.core.types import MaskingKind, Projection, Schedule, Signal, Transfer
+from pocketbert.core.recipe.sections import (
+    Fraction,
+    GeneralText,
+    Optimisation,
+    Rate,
+    Section,
+    Stage,
+    StagePlace,
+    Updates,
+    register_stage,
+)
+from pocketbert.core.types import Format, MaskingKind, Projection, Runtime, Schedule, Scheme, Signal, Transfer
 
 
 class TermWeights(Section):
@@ -338,3 +345,135 @@ def unmapped(layers: list[int] | None, place: StagePlace) -> list[str]:
     if layers is None or place.depth is None or len(layers) == place.depth:
         return []
     return [f"{place.where}.layers: lists {len(layers)} layers, the student has {place.depth}"]
+
+
+# --- replaced_tokens ---
+# The section of the method `replaced-tokens`, ELECTRA's objective.
+
+
+class GeneratorSection(Section):
+    """The model that draws the tokens which take the place of others."""
+
+    model: str = Field(description="Folder or Hub name of a masked-language model with the teacher's vocabulary.")
+    revision: str | None = Field(None, description="Hub revision.")
+
+
+class ReplacedWeights(TermWeights):
+    """Weight of each term; 0 leaves it out. The defaults of the first two are ELECTRA's."""
+
+    generator: float = Field(
+        1.0, ge=0, description="Cross-entropy of the generator's guesses of hidden tokens; 0 leaves it as it is."
+    )
+    replaced: float = Field(50.0, ge=0, description="Cross-entropy of whether each token was replaced.")
+    logits: float = Field(
+        50.0, ge=0, description="Divergence from what the teacher says of each token, with temperature, times T^2."
+    )
+
+
+@register_stage
+class ReplacedTokensStage(GeneralText, Optimisation):
+    """Method `replaced-tokens`: the student learns to tell which tokens of plain text a generator replaced, as ELECTRA does."""
+
+    method: Literal["replaced-tokens"] = Field(description="Distillation method.")
+    generator: GeneratorSection = Field(description="The generator, which is trained too.")
+    lr: Rate = Field(5e-4, description="Peak learning rate.")
+    batch: PositiveInt = Field(128, description="Rows per step.")
+    warmup: Fraction = Field(0.01, description="Share of the steps with rising learning rate.")
+    temperature: float = Field(1.0, gt=0, description="Softens what both models say of a token.")
+    weights: ReplacedWeights = Field(default_factory=lambda: ReplacedWeights(), description="Terms of the loss.")
+    masking: MaskingKind = Field(MaskingKind.DYNAMIC, description="How tokens to replace are chosen.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ReplacedTokensStage:
+        problems = []
+        if self.masking in (MaskingKind.NONE, MaskingKind.SIMILAR):
+            problems.append(f"masking: {self.masking} leaves the generator nothing to replace: name another")
+        if not (self.weights.replaced or self.weights.logits):
+            problems.append("weights.replaced and weights.logits are 0: the student would learn nothing")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def problems(self, place: StagePlace) -> list[str]:
+        """Refuse other stages that train heads which a model that judges tokens does not have."""
+        words = [n for n, s in enumerate(place.stages) if s.general and getattr(s, "teaches_words", False)]
+        return [
+            f"{place.where}: the student judges tokens and guesses none, distill.{n} trains guesses: leave one of both out"
+            for n in words
+        ]
+
+
+# --- qat ---
+# The section of method `qat`: a student learns to answer as before when its numbers are rounded.
+
+
+@register_stage
+class QatStage(Stage, Optimisation):
+    """Method `qat`: the student learns its own fp32 answers while its numbers are rounded as in a quantized file."""
+
+    method: Literal["qat"] = Field(description="Distillation method.")
+    scheme: Literal[Scheme.A8W8, Scheme.W4] = Field(
+        Scheme.A8W8,
+        description="Scheme that is trained for: a8w8 (weights and ranges of activations) or w4 (weights only).",
+    )
+    format: Format = Field(
+        Format.ONNX,
+        description="Format whose rounding is simulated, and whose figure decides whether the trained student is kept. Files of "
+        "other formats store the same ranges where they have them.",
+    )
+    runtime: Runtime | None = Field(
+        None,
+        description="Runtime whose file is trained for, with scheme a8w8: openvino or qnn (format onnx), npu (format tflite). Only that "
+        "file stores the learned ranges then. Default: the files for any runtime.",
+    )
+    batch: PositiveInt = Field(32, description="Rows per step.")
+    lr: Rate = Field(2e-5, description="Peak learning rate of the weights; 1e-4 moves a trained student too far.")
+    range_lr: Rate = Field(1e-2, description="Peak learning rate of the ranges.")
+    warmup: Fraction = Field(0.0, description="Share of the steps with rising learning rate.")
+    activation: Literal["relu6"] | None = Field(
+        None,
+        description="relu6 takes the place of the student's relu, so that the numbers of its feed-forward parts lie between 0 and 6 "
+        "and their ranges need not be learned (MobileBERT's published recipe). Default: the activation stays.",
+    )
+    freeze_embeddings: Literal[True] = Field(True, description="Embedding tables stay as they are.")
+
+    @property
+    def by_text(self) -> bool:
+        """Always: only answers are compared."""
+        return True
+
+    @property
+    def exported_format(self) -> Format | None:
+        """The format that is trained for."""
+        return self.format
+
+    def problems(self, place: StagePlace) -> list[str]:
+        """Refuse a stage before others, and a scheme that the recipe writes no file of."""
+        out = []
+        if place.number != len(place.stages) - 1:
+            out.append(
+                f"{place.where}: qat trains the finished student, a stage after it would undo that: make it the last of distill"
+            )
+        if self.runtime is not None and self.scheme is Scheme.W4:
+            out.append(
+                f"{place.where}.runtime: {self.runtime} has no {self.scheme} file: leave it out, or set scheme: {Scheme.A8W8}"
+            )
+        elif self.runtime is not None and place.files is None:
+            out.append(f"{place.where}.runtime: a budget chooses among files for any runtime: leave it out")
+        elif place.files is not None and (self.format, self.scheme, self.runtime) not in place.files:
+            wanted = f"{{scheme: {self.scheme}, runtime: {self.runtime}}}" if self.runtime else str(self.scheme)
+            made_for = f" for {self.runtime}" if self.runtime else ""
+            out.append(
+                f"{place.where}: trains for {self.scheme}{made_for} in {self.format}, which the recipe does not write: add {wanted} to "
+                f"quantize.files and {self.format} to export.formats, or name another scheme, format or runtime"
+            )
+        if self.activation is not None and self.scheme is not Scheme.A8W8:
+            out.append(
+                f"{place.where}.activation: {self.activation} fixes ranges of activations, and {self.scheme} has none: leave it "
+                f"out, or set scheme: {Scheme.A8W8}"
+            )
+        if self.scheme is Scheme.W4 and self.format is Format.COREML:
+            out.append(
+                f"{place.where}.format: w4 of Core ML is not trained, its blocks are rounded in fp16: name onnx or tflite"
+            )
+        return out

@@ -2,13 +2,99 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
 from pydantic import Field, PositiveInt, model_validator
 
-from pocketbert.core.recipe.section import Section, StudentFamily
-from pocketbert.core.recipe.vocabulary import VocabularySection
+from pocketbert.core.recipe.budget import BudgetSection
+from pocketbert.core.recipe.sections import Fraction, Section, Stage, StudentFamily
+from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import MobileBertSize
+
+# --- vocabulary ---
+# The section of a recipe that prunes the student's vocabulary, and what does not go together with it.
+
+
+LIMITS = ("max_unseen", "max_changed", "max_growth")
+"""Keys that only judge a vocabulary."""
+_WHOLE_TEXTS = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
+"""Tasks with one answer to a text, however it is split."""
+
+
+class VocabularySection(Section):
+    """Which pieces of the vocabulary the student keeps: those of the training rows, and what all words are spelt with."""
+
+    at_least: PositiveInt = Field(1, description="Keep the pieces that occur at least this often in the training rows.")
+    top: int = Field(
+        0,
+        ge=0,
+        description="Also keep the first pieces of the vocabulary, this many; published vocabularies begin with frequent ones.",
+    )
+    resplit: Fraction = Field(
+        0.0,
+        description="Share of the training rows that each step splits into smaller pieces than the teacher reads, so that the "
+        "student learns to read words that fall apart; for stages that learn logits only.",
+    )
+    max_unseen: Fraction = Field(0.03, description="Largest share of the pieces of held-out rows that are not kept.")
+    max_changed: Fraction = Field(0.4, description="Largest share of held-out rows that are split into other pieces.")
+    max_growth: float = Field(0.1, ge=0, description="Largest growth of held-out rows in tokens, as a fraction.")
+
+    @property
+    def reads_otherwise(self) -> bool:
+        """Whether the student reads training rows in other pieces than the teacher."""
+        return self.resplit > 0 or self.at_least > 1
+
+
+def vocabulary_problems(
+    section: VocabularySection, task: TaskName, stages: Sequence[Stage], has_rows: bool
+) -> list[str]:
+    """List what does not go together with a pruned vocabulary, a sentence each.
+
+    Args:
+        section: The section.
+        task: Task of the recipe.
+        stages: Entries of `distill`.
+        has_rows: Whether the recipe has training rows and evaluation rows.
+    """
+    problems = []
+    if not has_rows:
+        problems.append(
+            "student.vocabulary: pieces are chosen on training rows and judged on evaluation rows: add data.train and data.eval"
+        )
+    if task is TaskName.FILL_MASK:
+        problems.append(
+            "student.vocabulary: fill-mask guesses pieces of the vocabulary: with fewer pieces it would be another task, with scores "
+            "that cannot be compared with the teacher's; leave vocabulary out"
+        )
+    for number, stage in enumerate(stages):
+        if stage.on_augmented:
+            problems.append(
+                f"distill.{number}.augmented: copies of rows have words that no training row has, and whose pieces do not stay in "
+                "student.vocabulary: set augmented: false"
+            )
+    return problems + (_resplit_problems(section, task, stages) if section.reads_otherwise else [])
+
+
+def _resplit_problems(section: VocabularySection, task: TaskName, stages: Sequence[Stage]) -> list[str]:
+    """What cannot be learnt where teacher and student read a text in different pieces."""
+    given = {"at_least": section.at_least > 1, "resplit": section.resplit > 0}
+    keys = " and ".join(f"{key}: {getattr(section, key):g}" for key, is_given in given.items() if is_given)
+    reset = " and ".join(f"{key}: {value}" for key, value in (("at_least", 1), ("resplit", 0)) if given[key])
+    why = f"student.vocabulary has {keys}, so that the student reads other tokens than the teacher"
+    problems = []
+    if task not in _WHOLE_TEXTS and task is not TaskName.FILL_MASK:
+        allowed = ", ".join(_WHOLE_TEXTS)
+        problems.append(
+            f"student.vocabulary: {task} is learnt token by token, and {why}; allowed: {allowed}; set {reset}"
+        )
+    for number, stage in enumerate(stages):
+        if not stage.general and not stage.by_text:
+            problems.append(
+                f"distill.{number}: method {stage.method} compares single tokens, and {why}: learn the logits only (for method task: "
+                f"signals: {{logits: 1, hidden: 0, attention: 0}}), or set {reset} in student.vocabulary"
+            )
+    return problems
 
 
 class StudentSection(Section):
@@ -96,3 +182,115 @@ class StudentSection(Section):
         if self.size is not None:
             problems.append(f"size: a student of size {self.size} is built, not pruned; leave size or init out")
         return problems
+
+
+# --- smaller ---
+# Smaller students that a budget considers next to the recipe's own: what may be cut, and what is wrong with a choice.
+
+
+OWN = "own"
+"""Name of the recipe's own student among those that are considered."""
+
+
+class SmallerStudent(Section):
+    """A student that is pruned from the recipe's own."""
+
+    intermediate: PositiveInt | None = Field(
+        None, description="Feed-forward neurons that stay in each layer, the most important ones."
+    )
+    vocabulary: VocabularySection | None = Field(
+        None, description="Pieces of the vocabulary that stay; {} for those of the training rows."
+    )
+
+    @model_validator(mode="after")
+    def _smaller(self) -> SmallerStudent:
+        if self.intermediate is None and self.vocabulary is None:
+            raise ValueError("nothing is smaller: give intermediate: N, vocabulary: {}, or both")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What tables and folders call it, e.g. ``intermediate-768-vocabulary-2``."""
+        parts = [] if self.intermediate is None else [f"intermediate-{self.intermediate}"]
+        if (pieces := self.vocabulary) is not None:
+            parts.append("vocabulary" + (f"-{pieces.at_least}" if pieces.at_least > 1 else ""))
+            parts += [f"top-{pieces.top}"] if pieces.top else []
+            parts += [f"resplit-{100 * pieces.resplit:.0f}"] if pieces.resplit else []
+        return "-".join(parts)
+
+
+class RecipeBudget(BudgetSection):
+    """Limits of the files that a run chooses, and the students that it chooses among."""
+
+    students: list[SmallerStudent] = Field(
+        default_factory=list,
+        description="Smaller students to consider as well: each is pruned from the recipe's own student, learns the teacher's logits "
+        "for student_steps, and one student is chosen for the whole folder.",
+    )
+    student_steps: PositiveInt = Field(150, description="Steps that each smaller student learns.")
+
+    @model_validator(mode="after")
+    def _named(self) -> RecipeBudget:
+        names = [s.name for s in self.students]
+        twice = dict.fromkeys(name for i, name in enumerate(names) if name in names[:i])
+        if twice:
+            raise ValueError(f"students lists {', '.join(twice)} twice")
+        if "student_steps" in self.model_fields_set and not self.students:
+            raise ValueError("student_steps has no meaning without students: list them, or leave it out")
+        return self
+
+
+class OwnStudent(Protocol):
+    """What a smaller student is pruned from: the section `student` of a recipe."""
+
+    @property
+    def vocabulary(self) -> VocabularySection | None:
+        """The pieces that it keeps."""
+
+    @property
+    def intermediate(self) -> int | None:
+        """Feed-forward neurons of each layer, where the recipe names them."""
+
+
+def smaller_problems(students: Sequence[SmallerStudent], task: TaskName, own: OwnStudent | None) -> list[str]:
+    """List what does not go together with smaller students, each with the fix and without a full stop.
+
+    Args:
+        students: What the budget lists.
+        task: What they do.
+        own: The recipe's own student, if it has one.
+    """
+    key = "quantize.budget.students"
+    if not students:
+        return []
+    if own is None:
+        return [f"{key}: there is no student to prune: add a student and a distill stage, or leave students out"]
+    problems = []
+    if own.vocabulary is not None:
+        problems.append(
+            f"{key}: the recipe's own student has a pruned vocabulary, which cannot be pruned again: leave student.vocabulary out, and "
+            "list {vocabulary: {}} in students"
+        )
+    for number, student in enumerate(students):
+        if student.vocabulary is not None:
+            found = vocabulary_problems(student.vocabulary, task, (), has_rows=True)
+            problems += [p.replace("student.vocabulary", f"{key}.{number}.vocabulary") for p in found]
+        if own.intermediate is not None and student.intermediate is not None:
+            found = [width_problem(student.intermediate, own.intermediate)]
+            problems += [f"{key}.{number}.intermediate: {p}" for p in found if p]
+    return problems
+
+
+def width_problem(wanted: int, width: int) -> str:
+    """Say that a student is not smaller than the recipe's own; empty where it is.
+
+    Args:
+        wanted: Neurons that are to stay.
+        width: Those that each layer of the recipe's own student has.
+    """
+    if wanted < width:
+        return ""
+    return (
+        f"{wanted} neurons are to stay, and each layer of the recipe's own student has {width}: choose a number below {width}, for "
+        f"example {width // 2}"
+    )

@@ -1,8 +1,8 @@
 """The file formats of the pipeline: one module each, registered here."""
 
+from pocketbert.pipeline.formats.base import register_format_place
 from pocketbert.pipeline.formats.coreml import CoremlPlace
 from pocketbert.pipeline.formats.onnx import OnnxPlace
-from pocketbert.pipeline.formats.place import register_format_place
 from pocketbert.pipeline.formats.tflite import TflitePlace
 
 for _place in (OnnxPlace(), TflitePlace(), CoremlPlace()):

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.benchmarks.devices.mac.script import FILE_NAME as FILE_NAME_ON_MAC
-from pocketbert.benchmarks.devices.mac.script import mac_script
+from pocketbert.benchmarks.imported.mac import FILE_NAME as FILE_NAME_ON_MAC
+from pocketbert.benchmarks.imported.mac import mac_script
 from pocketbert.core.artefacts import Artefacts, Kind, Minimum
 from pocketbert.core.compare.evaluate import worst_difference
 from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.coreml_package import LABEL, SCORES
 from pocketbert.core.models.folder import ModelFolder
-from pocketbert.core.packages.coreml_classifier import LABEL, SCORES
 from pocketbert.core.predict.predictor import feed
-from pocketbert.core.predict.score import probabilities
+from pocketbert.core.predict.scores import probabilities
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Layout, Scheme, Shapes
-from pocketbert.pipeline.formats.about import description_of, maker
-from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
-from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, tokenizer_of
-from pocketbert.pipeline.formats.place import Extras, FormatPlace, shorter
-from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.formats.base import Extras, FormatPlace, ModelFile, RunModel, description_of, maker, shorter
+from pocketbert.pipeline.formats.constants import Constant, Tracker, dequantized, from_palette, numbers_of, range_of
 from pocketbert.pipeline.formats.snippets import swift
-from pocketbert.pipeline.formats.snippets.parts import lengths, offered
-from pocketbert.pipeline.formats.stored.tracker import Constant
+from pocketbert.pipeline.formats.snippets.parts import TOKENIZER, Offer, Platform, lengths, offered, tokenizer_of
+from pocketbert.pipeline.results import Gate, Subject, unread_gate
+from pocketbert.runtime.coreml.kernels.constexpr import PREFIX
+from pocketbert.runtime.coreml.package import read_package
+from pocketbert.runtime.coreml.types import Budget, Dtype
+from pocketbert.runtime.coreml.weights import Constant as Stored
+from pocketbert.runtime.coreml.weights import ConstantReader, unpack
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb
+
 
 MAC_SCRIPT = f"{Format.COREML}/{FILE_NAME_ON_MAC}"
 LAYOUT_NOTE = "pocketbert.layout"
@@ -101,8 +107,6 @@ class CoremlPlace(FormatPlace):
 
     def constants(self, path: Path) -> list[list[Constant]]:
         """Read the constants of a package."""
-        from pocketbert.pipeline.formats.stored.coreml import coreml_constants
-
         return coreml_constants(path)
 
     def layout_of(self, path: Path) -> Layout:
@@ -247,8 +251,8 @@ def _classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.gener
 
 def _overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
     """Whether every intermediate result fits into the type that the program declares for it."""
-    from pocketbert.runtime.coreml.half import LARGEST
     from pocketbert.runtime.coreml.scan import overflow_scan
+    from pocketbert.runtime.coreml.types import LARGEST
 
     scan = overflow_scan(subject.path, inputs)
     largest = scan.largest.largest if scan.largest else 0.0
@@ -260,3 +264,174 @@ def _overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic
         bound=float(LARGEST),
         detail=f"{scan.summary}; {scan.rows} golden rows, every operation.",
     )
+
+
+# --- coreml ---
+# The constants of a Core ML package.
+
+
+_KEPT = ("cast", "expand_dims", "squeeze")
+_SHIFT_SCALE = f"{PREFIX}blockwise_shift_scale"
+_PALETTE = f"{PREFIX}lut_to_dense"
+_AFFINE = f"{PREFIX}affine_dequantize"
+
+
+def coreml_constants(path: Path) -> list[list[Constant]]:
+    """List the constants of a package, in the order in which its program uses them."""
+    return [_Reader(path).run()]
+
+
+class _Reader:
+    def __init__(self, path: Path) -> None:
+        package = read_package(path)
+        self.block, self.tracker = package.block, Tracker()
+        self.reader = ConstantReader(package, Budget(str(path)))
+        self.raw: dict[str, Any] = {}
+        self.types: dict[str, Any] = {}
+
+    def run(self) -> list[Constant]:
+        for op in self.block.operations:
+            handler = getattr(self, f"on_{op.type}", None)
+            if op.type == "const":
+                self._store(op.outputs[0].name, self.reader.read(op.attributes["val"]))
+            elif op.type in (_SHIFT_SCALE, _AFFINE, _PALETTE):
+                self._compressed(op)
+            elif op.type in _KEPT:
+                self._kept(op)
+            elif handler is not None:
+                handler(op)
+            else:
+                self._other(op)
+        return self.tracker.finish(self.block.outputs)
+
+    def _store(self, name: str, constant: Stored) -> None:
+        value = self.raw[name] = constant.value
+        self.types[name] = constant.type
+        if isinstance(value, np.ndarray):
+            self.tracker.store(name, numbers_of(value, name))
+
+    def _name(self, op: pb.Operation, parameter: str) -> str | None:
+        """Name of an operand; one that is written in place gets a name here."""
+        if parameter not in op.inputs:
+            return None
+        [binding] = op.inputs[parameter].arguments
+        if binding.WhichOneof("binding") == "name":
+            return str(binding.name)
+        name = f"{op.outputs[0].name}.{parameter}"
+        self._store(name, self.reader.read(binding.value))
+        return name
+
+    def _value(self, op: pb.Operation, parameter: str) -> Any:
+        """Value of a constant operand; None of a computed one."""
+        if parameter in op.attributes:
+            return self.reader.read(op.attributes[parameter]).value
+        name = self._name(op, parameter)
+        return None if name is None else self.raw.get(name)
+
+    def _other(self, op: pb.Operation) -> None:
+        names = [b.name for a in op.inputs.values() for b in a.arguments if b.name]
+        self.tracker.other([o.name for o in op.outputs], names)
+
+    def _compressed(self, op: pb.Operation) -> None:
+        if op.type == _PALETTE:
+            self._from_palette(op)
+            return
+        whole = op.type == _SHIFT_SCALE
+        data = self._value(op, "data" if whole else "quantized_data")
+        scale = np.asarray(self._value(op, "scale"))
+        zero = self._value(op, "offset" if whole else "zero_point")
+        axis = 0 if whole else int(np.asarray(self._value(op, "axis")))
+        numbers = numbers_of(data, op.outputs[0].name)
+        if whole:
+            name = self._name(op, "data")
+            numbers = replace(numbers, bits=8 if name is None else self.types[name].dtype.bits)
+            scale = _each(scale, data.shape)
+            zero = None if zero is None else _each(np.asarray(zero), data.shape)
+        half = scale.dtype == np.float16
+        numbers = dequantized(numbers, scale, zero, axis, half)
+        self.tracker.store(op.outputs[0].name, numbers)
+
+    def _from_palette(self, op: pb.Operation) -> None:
+        places, palette, shape = (self._value(op, name) for name in ("indices", "lut", "shape"))
+        palette = np.asarray(palette)
+        if palette.size != max(palette.shape):
+            raise ValueError(f"{op.outputs[0].name}: several palettes, or palettes of vectors, are not known")
+        palette = palette.reshape(-1)
+        if shape is not None:  # packed bits
+            sizes = tuple(int(n) for n in np.asarray(shape))
+            kind = {64: Dtype.UINT6, 16: Dtype.UINT4}[palette.size]
+            places = unpack(np.asarray(places).reshape(-1), kind, math.prod(sizes)).reshape(sizes)
+        self.tracker.store(op.outputs[0].name, from_palette(places, palette, op.outputs[0].name))
+
+    def _kept(self, op: pb.Operation) -> None:
+        source = self._name(op, "x")
+        axes = self._value(op, "axes")
+        self.tracker.keep(op.outputs[0].name, source, lambda v: _reshaped(v, op.type, axes))
+
+    def on_transpose(self, op: pb.Operation) -> None:
+        order = self._value(op, "perm")
+        self.tracker.rearrange(op.outputs[0].name, self._name(op, "x"), lambda v: v.transpose(order))
+
+    def on_quantize(self, op: pb.Operation) -> None:
+        """Follow an activation into 8 bits."""
+        self.on_dequantize(op)
+        scale, zero = (self._value(op, name) for name in ("scale", "zero_point"))
+        if scale is not None and np.size(scale) == 1:
+            ends = (0, 255) if self._value(op, "output_dtype") == "uint8" else (-128, 127)
+            self.tracker.limit(op.outputs[0].name, range_of(np.asarray(scale), 0 if zero is None else zero, ends))
+
+    def on_dequantize(self, op: pb.Operation) -> None:
+        self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
+
+    def on_gather(self, op: pb.Operation) -> None:
+        if np.asarray(self._value(op, "axis")).any():
+            self._other(op)
+        else:
+            self.tracker.lookup(op.outputs[0].name, self._name(op, "x"), self._name(op, "indices"))
+
+    def on_linear(self, op: pb.Operation) -> None:
+        out = op.outputs[0].name
+        self.tracker.product(out, self._name(op, "x"), self._name(op, "weight"), self._name(op, "bias"))
+
+    on_conv = on_linear
+
+    def on_matmul(self, op: pb.Operation) -> None:
+        right = self._name(op, "y")
+        if right is None or self.tracker.stored(right) is None or _set(self._value(op, "transpose_x")):
+            self._other(op)
+        else:
+            turned = not _set(self._value(op, "transpose_y"))
+            self.tracker.product(op.outputs[0].name, self._name(op, "x"), right, turned=turned)
+
+    def on_add(self, op: pb.Operation) -> None:
+        self.tracker.add(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
+
+    def on_mul(self, op: pb.Operation) -> None:
+        self.tracker.multiply(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
+
+    def on_layer_norm(self, op: pb.Operation) -> None:
+        out = op.outputs[0].name
+        self.tracker.other([out], [self._name(op, "x")])
+        for parameter, change in (("gamma", self.tracker.multiply), ("beta", self.tracker.add)):
+            name = self._name(op, parameter)
+            if name is not None:
+                change(out, out, name)
+
+
+def _each(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The numbers of blocks, once for each number of a block."""
+    for axis, (have, want) in enumerate(zip(values.shape, shape, strict=True)):
+        if 1 < have < want:
+            values = np.repeat(values, want // have, axis)
+    return values
+
+
+def _set(value: Any) -> bool:
+    return value is not None and bool(np.asarray(value).any())
+
+
+def _reshaped(value: NDArray[Any], kind: str, axes: Any) -> NDArray[Any]:
+    places = () if axes is None else tuple(int(a) for a in np.asarray(axes).reshape(-1))
+    if kind == "expand_dims":
+        return np.expand_dims(value, places)
+    return np.squeeze(value, places or None) if kind == "squeeze" else value

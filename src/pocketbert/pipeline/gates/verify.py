@@ -18,32 +18,37 @@ from pocketbert.core.artefacts import (
     read_artefacts,
 )
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.compare.golden import FILE_NAME, LEAST_ROWS, TOKENS_FILE_NAME, GoldenRow, read_golden
-from pocketbert.core.compare.library_rows import LibraryAnswers, read_library
-from pocketbert.core.compare.simulated import FILE_NAME as SIMULATED_FILE
-from pocketbert.core.compare.simulated import Simulated, read_simulated
+from pocketbert.core.compare.golden import (
+    GOLDEN_FILE,
+    LEAST_ROWS,
+    TOKENS_FILE_NAME,
+    GoldenRow,
+    LibraryAnswers,
+    Simulated,
+    read_golden,
+    read_library,
+    read_simulated,
+)
+from pocketbert.core.compare.golden import SIMULATED_FILE as SIMULATED_FILE
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.families.config import label_names, read_config
 from pocketbert.core.heads import Head
 from pocketbert.core.host.progress import say
-from pocketbert.core.predict.confidence import Confidence
-from pocketbert.core.predict.predictor import Predictor
-from pocketbert.core.predict.readout import Matrix, check_outputs
-from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, check_outputs
+from pocketbert.core.predict.scores import Confidence, Score
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.tasks import TASKS, task_of
 from pocketbert.core.types import Status
-from pocketbert.pipeline.formats.gate import Gate, Subject
-from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.gates.common import (
+from pocketbert.pipeline.formats.base import ModelFile, RunModel, place_of
+from pocketbert.pipeline.formats.weight_roles import roles_of
+from pocketbert.pipeline.gates.checks import (
+    TorchScores,
     chance_gate,
     drop_gate,
+    folder_model,
     golden_gates,
     kept_gate,
     labels_gate,
@@ -53,14 +58,11 @@ from pocketbert.pipeline.gates.common import (
     types_gate,
     weights_gate,
 )
+from pocketbert.pipeline.gates.confidence import FILE_NAME as SELFTEST_FILE
 from pocketbert.pipeline.gates.confidence import NOTHING, Settled, confidence_of, temperature_gates, unknown_gates
-from pocketbert.pipeline.gates.library import library_gates
-from pocketbert.pipeline.gates.selftest import FILE_NAME as SELFTEST_FILE
-from pocketbert.pipeline.gates.stored.gate import stored_gate
-from pocketbert.pipeline.gates.stored.prepared import PreparedModels
-from pocketbert.pipeline.gates.torch_scores import TorchScores, folder_model
-from pocketbert.pipeline.gates.verification import Verification
-from pocketbert.pipeline.make.roles import roles_of
+from pocketbert.pipeline.gates.stored import PreparedModels, stored_gate
+from pocketbert.pipeline.make.library import library_gates
+from pocketbert.pipeline.results import Gate, Subject, Verification
 from pocketbert.runtime.engines import open_file
 
 log = logging.getLogger("pocketbert")
@@ -112,7 +114,7 @@ def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
         length: Longest input in tokens.
     """
     return Evidence(
-        golden=read_golden(recorded / FILE_NAME, LEAST_ROWS),
+        golden=read_golden(recorded / GOLDEN_FILE, LEAST_ROWS),
         golden_tokens=recorded / TOKENS_FILE_NAME,
         vocabulary=vocabulary_rows(weights),
         tokenizer=TextTokenizer(weights, length),
@@ -267,7 +269,7 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     models, changed = artefacts.models(), changed_files(folder, artefacts)
     integrity, notes = _integrity(folder, artefacts, changed), edited_documents(folder, artefacts)
     described = [f.path for f in artefacts.files if f.path == CONFIG_FILE]
-    needed = [*(r.path for r in models), FILE_NAME, TOKENS_FILE_NAME, "tokenizer.json", *described]
+    needed = [*(r.path for r in models), GOLDEN_FILE, TOKENS_FILE_NAME, "tokenizer.json", *described]
     if any(name in changed for name in (*needed, SIMULATED_FILE)):
         # nothing is opened: damaged model files end the process inside their engines
         return Verification(status=Status.FAILED, gates=[integrity], notes=notes)

@@ -12,29 +12,28 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from pocketbert.core.data.bad_rows import BadRows
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.files import read_rows
+from pocketbert.core.data.tables import BadRows
 from pocketbert.core.disk.destination import file_destination, leaving_nothing
 from pocketbert.core.disk.files import sha256_file, sha256_json, writing
 from pocketbert.core.disk.workspace import workspace
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.feature_extraction import scored
 from pocketbert.core.host.progress import say
-from pocketbert.core.host.versions import installed
+from pocketbert.core.host.system import installed
 from pocketbert.core.models.checkpoints import load_model, require_torch
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.data.augment import AugmentSection
+from pocketbert.core.recipe.data import AugmentSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.pipeline.learn.data import RunData, is_labelled, load_data
-from pocketbert.pipeline.teacher import open_teacher
+from pocketbert.pipeline.reference import open_teacher
 
 if TYPE_CHECKING:
-    from pocketbert.distill.augment.augmenter import Augmenter
-    from pocketbert.distill.augment.store import CopyStore
-    from pocketbert.distill.training.train_set import TrainData
+    from pocketbert.distill.augment import Augmenter, CopyStore
+    from pocketbert.distill.training.data import TrainData
 
 TASKS_AUGMENTED = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION, TaskName.FEATURE_EXTRACTION)
 """Tasks whose labels belong to the whole text."""
@@ -212,8 +211,8 @@ def augmented_set(
     Raises:
         InputError: If the task's rows cannot be augmented, or the settings do not fit the model.
     """
-    from pocketbert.distill.augment.packed_set import PackedSet
-    from pocketbert.distill.augment.store import CopyStore
+    from pocketbert.distill.augment import CopyStore
+    from pocketbert.distill.training.data import PackedSet
 
     check_augmentable(recipe, model)
     assert recipe.data.train is not None
@@ -257,9 +256,8 @@ def _asks_masked(section: AugmentSection, model: ModelFolder) -> bool:
 
 def _copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], work: Path) -> CopyStore:
     """The copies on disk, made where they are not there."""
-    from pocketbert.distill.augment.augmenter import Row
-    from pocketbert.distill.augment.store import CopyStore
-    from pocketbert.distill.text.corpora.tokenizer import tokenizer_digest
+    from pocketbert.distill.augment import CopyStore, Row
+    from pocketbert.distill.text.tokenizer import tokenizer_digest
 
     section = _section(recipe)
     alone = recipe.task is TaskName.FEATURE_EXTRACTION and not scored(list(examples))
@@ -287,11 +285,8 @@ def _copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], wor
 def _augmenter(section: AugmentSection, seed: int, model: ModelFolder) -> Augmenter:
     import torch
 
-    from pocketbert.distill.augment.augmenter import Augmenter
-    from pocketbert.distill.augment.masked import MaskedWords
-    from pocketbert.distill.augment.neighbours import Neighbours
-    from pocketbert.distill.augment.vectors import EmbeddingVectors, WordVectors, read_vectors
-    from pocketbert.distill.augment.words import WordReader
+    from pocketbert.distill.augment import Augmenter, MaskedWords
+    from pocketbert.distill.word_vectors import EmbeddingVectors, Neighbours, WordReader, WordVectors, read_vectors
 
     reader = WordReader(model.tokenizer_folder, model.family.tokenizer)
     guesses = _asks_masked(section, model)

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import BaseModel
 
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
+from pocketbert.core.data.examples import Example, hold_out_share
 from pocketbert.core.disk.files import write_json
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY, family_of
 from pocketbert.core.heads import Head, head_of
-from pocketbert.core.heads.multi_label import best_thresholds
+from pocketbert.core.heads.sequence_classification import best_thresholds
 from pocketbert.core.host.processes import here
 from pocketbert.core.host.progress import say
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.models.checkpoints import save_model, take_form
-from pocketbert.core.models.folder import ModelFolder
-from pocketbert.core.predict.column_reader import ENTITIES_FILE
-from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, pooling_of, write_modules
-from pocketbert.core.predict.readout import Batching, Matrix, run_rows, whole
-from pocketbert.core.predict.score import Score
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.inputs import ENTITIES_FILE
+from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, run_rows, whole
+from pocketbert.core.predict.scores import Score
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, pooling_of, write_modules
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.sections import Updates
 from pocketbert.core.tasks import LabelKind, Task, TaskName
 from pocketbert.pipeline.learn.data import RunData
+from pocketbert.pipeline.reference import reference_model
+
+if TYPE_CHECKING:
+    from pocketbert.distill.training.data import TrainData
+    from pocketbert.distill.training.loop import Outcome
+
 
 FILE_NAME = "training.json"
 VECTORS = "eval_vectors.npy"
@@ -192,3 +201,163 @@ def read_training(folder: Path) -> Training:
     if not path.is_file():
         return Training(parameters=0)
     return Training.model_validate_json(path.read_text(encoding="utf-8"))
+
+
+# --- job ---
+# What the training stages of one folder share: rows, and the one loop.
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What the training stages of one folder share.
+
+    Attributes:
+        recipe: What to do.
+        source: Where the tokenizer comes from.
+        data: The run's data.
+        length: Longest input in tokens.
+        work: Where checkpoints go.
+        metrics: A .jsonl file for losses.
+    """
+
+    recipe: Recipe
+    source: ModelFolder
+    data: RunData
+    length: int
+    work: Path
+    metrics: Path
+
+    def rows(self, purpose: str) -> TrainData:
+        """Training rows as the task learns from them: of fill-mask with words hidden anew at every step.
+
+        Args:
+            purpose: What is trained; keys the random choices.
+        """
+        from pocketbert.distill.text.corpus import EncodedRows
+        from pocketbert.distill.text.masking import Masking
+        from pocketbert.distill.text.pairs import GeneralSet
+        from pocketbert.distill.training.data import TrainSet
+
+        rows = self.data.splits["train"]
+        tokenizer = TextTokenizer(self.source.tokenizer_folder, self.length)
+        if self.data.head.task.name is not TaskName.FILL_MASK:
+            return TrainSet(rows, tokenizer)
+        assert tokenizer.mask_id is not None
+        encoded = EncodedRows(rows.encoded, tokenizer.vocabulary_size)
+        masking = Masking(
+            encoded.counts, tokenizer.mask_id, tokenizer.special_ids, self.recipe.seed, purpose, smoothing=0.0
+        )
+        return GeneralSet(encoded, tokenizer, masking)
+
+    def train(self, model: Any, objective: Any, settings: Updates, purpose: str) -> Curve:
+        """Train a model in place on the task's rows."""
+        from pocketbert.distill.training.loop import train
+
+        rows, seed = self.rows(purpose), self.recipe.seed
+        settings = settings.for_rows(len(rows.lengths))
+        return curve_of(purpose, train(model, objective, rows, settings, seed, purpose, self.work, self.metrics))
+
+
+def curve_of(purpose: str, outcome: Outcome) -> Curve:
+    """The losses of a stage as they are kept.
+
+    Args:
+        purpose: What was trained.
+        outcome: What training left behind.
+    """
+    history = outcome.history
+    return Curve(
+        stage=purpose,
+        steps=[r.step for r in history],
+        loss=[r.loss for r in history],
+        terms={k: [r.terms.get(k) for r in history] for k in dict.fromkeys(k for r in history for k in r.terms)},
+        dtype=outcome.dtype,
+        threads=outcome.threads,
+    )
+
+
+# --- labelled ---
+# The labelled rows that no weight was trained on: those that are scored, and those that choose files inside a budget.
+
+
+EVAL, SELECTION, HOLDOUT = "eval", "selection", "holdout"
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """The labelled rows of a run that no weight was trained on.
+
+    Attributes:
+        recipe: What is done; `data.selection` divides the eval rows.
+        data: Its data.
+        run: The run folder, with the teacher.
+        length: Longest input in tokens.
+    """
+
+    recipe: Recipe
+    data: RunData
+    run: Path
+    length: int
+
+    def named(self, name: str, weights: Path) -> EvalSet | None:
+        """Return some of the rows as a model reads them.
+
+        Args:
+            name: ``eval`` for the rows that decide the score and choose nothing; ``selection`` for the eval rows that choose files
+                inside a budget; ``holdout``.
+            weights: Folder of the model, with its tokenizer.
+
+        Returns:
+            The rows; None where the recipe has none, or none with labels.
+
+        Raises:
+            InputError: If a part of the eval rows is empty.
+        """
+        split = self.data.splits.get(HOLDOUT if name == HOLDOUT else EVAL)
+        places = self._places(name, split.examples if split is not None else ())
+        if split is None or not places:
+            return None
+        head = head_with(self.recipe, self.data, read_training(weights).thresholds)
+        rows = head.prepare([split.examples[i] for i in places], TextTokenizer(weights, self.length), name)
+        if not len(rows.truth):  # vectors without scores: the teacher's are what is wanted, known on eval only
+            if name == HOLDOUT:
+                return None
+            rows = replace(rows, truth=teacher_vectors(self.run / "teacher")[places])
+        return EvalSet(name, head, rows)
+
+    def count(self, name: str) -> int:
+        """Count some of the rows without tokenizing them: as many as `named` returns, 0 where it returns None."""
+        split = self.data.splits.get(HOLDOUT if name == HOLDOUT else EVAL)
+        if split is None or (name == HOLDOUT and not len(split.truth)):
+            return 0
+        return len(self._places(name, split.examples))
+
+    def _places(self, name: str, examples: Sequence[Example]) -> list[int]:
+        """Places of the rows in their split."""
+        share = self.recipe.data.selection
+        if name == HOLDOUT or share is None:
+            return [] if name == SELECTION else [*range(len(examples))]
+        scored, choosing = hold_out_share(examples, share, SELECTION)
+        if examples and not (scored and choosing):
+            what = f"{len(examples):,} rows are too few for rows that choose files and rows that score these."
+            fix = "Give more rows: some hundred of each label are better than ten."
+            raise InputError(Problem("data.eval", what, fix))
+        wanted = {e.digest for e in (choosing if name == SELECTION else scored)}
+        return [i for i, e in enumerate(examples) if e.digest in wanted]
+
+    def torch_score(self, name: str, weights: Path) -> Score | None:
+        """Score a torch model of the run on some of the rows; None where there are none.
+
+        A model's recorded score is that of all eval rows: files of a run that divides them are compared with this one.
+
+        Args:
+            name: See `named`.
+            weights: Folder of the model.
+        """
+        rows = self.named(name, weights)
+        if rows is None:
+            return None
+        task = self.data.head.task
+        predictor = reference_model(open_model_folder(str(weights)), task)
+        tokenizer = TextTokenizer(weights, self.length)
+        return evaluate(predictor, tokenizer, rows, scoring_batch(task), f"{weights.name} in torch on {name}")[0]

@@ -16,25 +16,25 @@ from pocketbert.core.compare.evaluate import agreement, rms_error
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, family_of
+from pocketbert.core.families.config import CLIPPABLE, activation_of, not_clippable
+from pocketbert.core.families.weight_records import LearnedRanges, write_learned
 from pocketbert.core.host.processes import here
 from pocketbert.core.host.progress import say
-from pocketbert.core.models.activation import CLIPPABLE, activation_of, not_clippable
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.models.learned_ranges import LearnedRanges, write_learned
-from pocketbert.core.predict.pooling import Pooling
+from pocketbert.core.predict.sentence_settings import Pooling
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.qat import QatStage
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.stages import QatStage
 from pocketbert.core.tasks import Task
-from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.formats.weight_schemes import resolved, simulation_of, weights_of
+from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.formats.weight_roles import resolved, simulation_of, weights_of
 from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pocketbert.distill.methods.method import Carried, ExportedForm, Rival
-    from pocketbert.quantize.simulation import Simulation
+    from pocketbert.quantize.rounding import Simulation
 
 _LOG = logging.getLogger("pocketbert")
 Feed = Mapping[str, NDArray[np.int64]]

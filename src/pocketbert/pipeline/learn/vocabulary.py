@@ -15,21 +15,19 @@ from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.vocabulary import VocabularySection
+from pocketbert.core.recipe.student import VocabularySection
 from pocketbert.core.tasks import LabelKind
 from pocketbert.pipeline.learn.data import RunData
-from pocketbert.pipeline.learn.finishing import Finished
-from pocketbert.pipeline.learn.job import TrainingJob
+from pocketbert.pipeline.learn.finishing import Finished, TrainingJob
 from pocketbert.pipeline.run_folder import Places
 
 if TYPE_CHECKING:
-    from pocketbert.distill.training.train_set import TrainData
-    from pocketbert.distill.vocabulary.choice import Kept
-    from pocketbert.distill.vocabulary.coverage import Coverage
+    from pocketbert.distill.training.data import TrainData
+    from pocketbert.distill.vocabulary import Coverage, Kept
 
 FILE_NAME = "kept.json"
 SMALLER = 8
-"""Smaller vocabularies that rows are split by; see `pocketbert.distill.vocabulary.resplit.sample`."""
+"""Smaller vocabularies that rows are split by; see `pocketbert.distill.vocabulary.sample`."""
 _ALL = 1 << 20
 """No row is cut: a piece behind the longest input is a piece of the text as well."""
 
@@ -56,7 +54,7 @@ class KeptFile(BaseModel):
     @property
     def kept(self) -> Kept:
         """The pieces."""
-        from pocketbert.distill.vocabulary.choice import Kept
+        from pocketbert.distill.vocabulary import Kept
 
         return Kept(tuple(self.ids), self.before)
 
@@ -75,7 +73,7 @@ def check_vocabulary(model: ModelFolder) -> None:
     Raises:
         InputError: With the reason.
     """
-    from pocketbert.distill.vocabulary.kinds import kind_of, read_tokenizer
+    from pocketbert.distill.vocabulary import kind_of, read_tokenizer
 
     kind_of(read_tokenizer(model.tokenizer_folder))
 
@@ -92,10 +90,14 @@ def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Place
     Returns:
         What is over its limit.
     """
-    from pocketbert.distill.vocabulary.choice import choose
-    from pocketbert.distill.vocabulary.coverage import count_pieces, coverage
-    from pocketbert.distill.vocabulary.kinds import read_tokenizer
-    from pocketbert.distill.vocabulary.tokenizer import pruned_config, write_pruned
+    from pocketbert.distill.vocabulary import (
+        choose,
+        count_pieces,
+        coverage,
+        pruned_config,
+        read_tokenizer,
+        write_pruned,
+    )
 
     assert recipe.student is not None
     section = recipe.student.vocabulary
@@ -155,7 +157,7 @@ def with_vocabulary(made: Finished, folder: Path) -> Finished:
         made: The student with the whole vocabulary.
         folder: What `make_vocabulary` wrote.
     """
-    from pocketbert.distill.vocabulary.table import pruned_table
+    from pocketbert.distill.vocabulary import pruned_table
 
     file = read_kept(folder)
     family = family_of(made.model.config.model_type)
@@ -179,12 +181,16 @@ def resplit_rows(
         folder: What `make_vocabulary` wrote.
         purpose: What is trained; keys the random choices.
     """
-    from pocketbert.distill.training.train_set import TrainSet
-    from pocketbert.distill.vocabulary.choice import choose
-    from pocketbert.distill.vocabulary.coverage import count_pieces
-    from pocketbert.distill.vocabulary.kinds import read_tokenizer
-    from pocketbert.distill.vocabulary.resplit import Reader, ResplitSet, sample
-    from pocketbert.distill.vocabulary.tokenizer import write_pruned
+    from pocketbert.distill.training.data import TrainSet
+    from pocketbert.distill.vocabulary import (
+        Reader,
+        ResplitSet,
+        choose,
+        count_pieces,
+        read_tokenizer,
+        sample,
+        write_pruned,
+    )
 
     assert isinstance(rows, TrainSet), "tasks that are learnt token by token are refused"
     side, config = job.source.family.padding_side, job.source.config

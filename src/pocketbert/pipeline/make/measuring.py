@@ -14,25 +14,66 @@ from typing import TYPE_CHECKING
 from pocketbert.core.artefacts import artefact_folder, read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.data.columns import found_columns
+from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.labels import Labels, placeholder_names, with_numbers
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.devices import ADB, LOCAL, Figure, devices_named, parse_device
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.heads import head_of
 from pocketbert.core.host.progress import say
-from pocketbert.core.predict.tokenization import Text
-from pocketbert.core.recipe.benchmark import BenchmarkSection
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.presets import Preset
-from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
 from pocketbert.core.types import Format, Runtime
-from pocketbert.pipeline.formats.model_files import ModelFile, exported_file, smaller
-from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.make.labelled import labelled_rows
+from pocketbert.pipeline.formats.base import ModelFile, exported_file, place_of, smaller
 
 if TYPE_CHECKING:
-    from pocketbert.benchmarks.devices.runners.facts import Fact
-    from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
-    from pocketbert.benchmarks.options import BenchmarkOptions
-    from pocketbert.benchmarks.timing.steps import PostProcessing
+    from pocketbert.benchmarks.imported.saved_texts import Fact
+    from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
+    from pocketbert.benchmarks.text_steps import PostProcessing
     from pocketbert.core.heads import Head
+
+
+# --- labelled ---
+# Labelled rows of a user's file, as the files of an artefact folder take them.
+
+
+def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
+    """Read and tokenize the rows that files are scored on.
+
+    Args:
+        folder: The artefact folder.
+        source: The rows; columns that are not named are found.
+
+    Raises:
+        InputError: If the rows cannot be read or scored.
+    """
+    artefacts = read_artefacts(folder)
+    head, name = artefacts.head(), Path(source.title).name
+    source = found_columns(source, head.task.labels)
+    tokenizer = TextTokenizer(folder, artefacts.processing.max_length)
+    reader = tokenizer.reader
+    rows = read_examples(source, kind=head.task.labels, columns=reader.form.columns if reader else ())
+    names = tuple(artefacts.labels)
+    labels = with_numbers(Labels(names), rows, head.task.labels, ordered=placeholder_names(names))
+    if labels.numbers:
+        say(f"{name}: {labels.note}")
+        head = head_of(head.task, labels, artefacts.processing.settings())
+    if reader is not None:
+        reader.check([row.input for row in rows], f"{name} row")
+    prepared = head.prepare(rows, tokenizer, source.title)
+    if not len(prepared.truth):
+        raise InputError(
+            Problem(
+                "--data",
+                f"{name} has no scored pairs; vectors without scores are compared on golden rows.",
+                "Give --text-pair and --label, or leave --data out.",
+            )
+        )
+    return EvalSet(name, head, prepared)
+
 
 TEACHER = "teacher fp32"
 BUDGET_S = 60.0
@@ -130,7 +171,7 @@ def folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) 
 
 def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> BenchmarkOptions:
     """The options of a recipe's ``benchmark``; the standard preset measures real text and the export's lengths."""
-    from pocketbert.benchmarks.options import preset_options
+    from pocketbert.benchmarks.measurement import preset_options
 
     options = replace(
         preset_options(section.preset),
@@ -162,9 +203,9 @@ def benchmark_folders(
     facts: Sequence[Fact] = (),
 ) -> BenchmarkResult:
     """Measure the files of artefact folders; see `pocketbert.api.benchmark`."""
-    from pocketbert.benchmarks.devices.adb.app import app_problems
-    from pocketbert.benchmarks.devices.importing import import_all
-    from pocketbert.benchmarks.options import FOLDER_OPTIONS
+    from pocketbert.benchmarks.imported.android_app import app_problems
+    from pocketbert.benchmarks.imported.files import import_all
+    from pocketbert.benchmarks.measurement import FOLDER_OPTIONS
     from pocketbert.benchmarks.results import nothing_timed
 
     models = [artefact_folder(folder) for folder in models]
@@ -200,7 +241,7 @@ def benchmark_folders(
 
 def _of_folders(folders: Sequence[Path]) -> dict[Path, PostProcessing]:
     """How the outputs of each file of some folders become answers."""
-    from pocketbert.benchmarks.timing.steps import PostProcessing
+    from pocketbert.benchmarks.text_steps import PostProcessing
 
     out = dict[Path, PostProcessing]()
     for folder in folders:
@@ -212,14 +253,14 @@ def _of_folders(folders: Sequence[Path]) -> dict[Path, PostProcessing]:
 
 def of_run(variants: Sequence[Variant], head: Head) -> dict[Path, PostProcessing]:
     """How the outputs of a run's files become answers; temperatures are fitted later."""
-    from pocketbert.benchmarks.timing.steps import PostProcessing
+    from pocketbert.benchmarks.text_steps import PostProcessing
 
     return {v.path: PostProcessing(head) for v in variants}
 
 
 def _measured_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions, destination: Path) -> Path:
     """The record of the demo app of one phone, which carries one folder."""
-    from pocketbert.benchmarks.devices.adb.app import AppPlan, measure_by_app
+    from pocketbert.benchmarks.imported.android_app import AppPlan, measure_by_app
 
     if len(models) != 1:
         raise InputError(

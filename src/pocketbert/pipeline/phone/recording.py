@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from pocketbert.core.artefacts import (
     CARD,
@@ -20,22 +23,72 @@ from pocketbert.core.artefacts import (
     read_artefacts,
     write_artefacts,
 )
-from pocketbert.core.disk.files import copy_path
-from pocketbert.core.disk.locks import folder_locked
+from pocketbert.core.disk.files import copy_path, read_json, write_json
+from pocketbert.core.disk.ownership import folder_locked
 from pocketbert.core.disk.workspace import adding, finish_interrupted
 from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.host.progress import say
-from pocketbert.pipeline.gates.verification import Verification
-from pocketbert.pipeline.make.exporting import PARITY_FILE
+from pocketbert.pipeline.doctor import missing
 from pocketbert.pipeline.make.measuring import without_paths
-from pocketbert.pipeline.phone.card.figures import render_figures, replace_figures
-from pocketbert.pipeline.phone.card.measured import BENCHMARK_FILE, measured_figures
-from pocketbert.pipeline.phone.report_facts import FACTS_FILE, PAGE_FILE, read_facts, write_facts
-from pocketbert.pipeline.requirements import missing
+from pocketbert.pipeline.make.model_files import PARITY_FILE
+from pocketbert.pipeline.phone.card import BENCHMARK_FILE, measured_figures, render_figures, replace_figures
+from pocketbert.pipeline.results import Verification
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
-    from pocketbert.benchmarks.report.data import ReportData
+    from pocketbert.benchmarks.report.figures import ReportData
+
+
+# --- report_facts ---
+# What a report shows of an artefact folder: kept in the folder, so that the report can be made again without the run.
+
+
+FACTS_FILE = "report.json"
+"""The facts; `benchmark.json` and `recipe.resolved.yaml` lie beside it and are not repeated in it."""
+PAGE_FILE = "report.html"
+_RECIPE_FILE = "recipe.resolved.yaml"
+_LARGEST_MIB = 32
+
+
+def write_facts(data: ReportData, folder: Path) -> None:
+    """Write what a report shows, without the figures and settings that other files of the folder have.
+
+    Args:
+        data: What it shows.
+        folder: The artefact folder.
+    """
+    stored_elsewhere = {"benchmark", "recipe", "command"}
+    write_json(folder / FACTS_FILE, json.loads(data.model_dump_json(exclude=stored_elsewhere)))
+
+
+def read_facts(folder: Path) -> ReportData:
+    """Read what a report shows of an artefact folder.
+
+    Args:
+        folder: The folder, its files as they are listed.
+
+    Raises:
+        InputError: If the folder has none, or what it has is no facts of a report.
+    """
+    from pocketbert.benchmarks.measurement import FILE_NAME, BenchmarkResult
+    from pocketbert.benchmarks.report.figures import ReportData
+
+    path, measured, recipe = folder / FACTS_FILE, folder / FILE_NAME, folder / _RECIPE_FILE
+    if not path.is_file():
+        fix = "Export the model again: pocketbert export -m MODEL -o FOLDER"
+        raise InputError(Problem(str(folder), f"has no {FACTS_FILE}, which a report is made of.", fix))
+    try:
+        data = ReportData.model_validate(read_json(path, _LARGEST_MIB))
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        what = f"{'.'.join(map(str, found['loc']))}: {found['msg']}."
+        raise InputError(Problem(str(path), what, "Export the model again.")) from error
+    stored_elsewhere = {
+        "benchmark": BenchmarkResult.read(measured) if measured.is_file() else None,
+        "recipe": recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
+    }
+    return data.model_copy(update=stored_elsewhere)
+
 
 _WRITTEN = (CARD, FACTS_FILE, PAGE_FILE, BENCHMARK_FILE, PARITY_FILE)
 _KINDS = {CARD: Kind.DOCUMENT, PAGE_FILE: Kind.DOCUMENT}

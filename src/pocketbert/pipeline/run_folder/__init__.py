@@ -1,11 +1,8 @@
 """The run folder: steps that are finished, resumed, made again or refused; one process at a time."""
 
-from pocketbert.pipeline.run_folder.folder import KIND, METRICS, RunFolder
-from pocketbert.pipeline.run_folder.made_from import MadeFrom
-from pocketbert.pipeline.run_folder.mark import Mark
-from pocketbert.pipeline.run_folder.place import run_destination
+from pocketbert.pipeline.run_folder.folder import KIND, METRICS, RunFolder, run_destination
 from pocketbert.pipeline.run_folder.plan import Permission, Plan
-from pocketbert.pipeline.run_folder.step import Places, Step, data_digest
+from pocketbert.pipeline.run_folder.step import MadeFrom, Mark, Places, Step, data_digest
 
 __all__ = [
     "KIND",

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import re
 import resource
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.disk.destination import leaving_nothing
-from pocketbert.core.disk.files import check_writable, digests, sync
-from pocketbert.core.disk.marker import is_marked
+from pocketbert.core.disk.destination import folder_destination, leaving_nothing
+from pocketbert.core.disk.files import check_writable, digests, read_json, sync, write_json
 from pocketbert.core.disk.ownership import (
     claim,
     empty,
     install,
+    is_marked,
     refuse_unmarked,
     remove,
     remove_temporary_files,
@@ -27,13 +30,182 @@ from pocketbert.core.disk.workspace import sync_tree
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, note_kept
 from pocketbert.core.host.processes import Order, here, train_together
 from pocketbert.core.host.progress import say
+from pocketbert.core.host.terminal import html_table
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Status
-from pocketbert.pipeline.run_folder.finding import found_of
-from pocketbert.pipeline.run_folder.made_from import MadeFrom
-from pocketbert.pipeline.run_folder.mark import Mark, Marks
+from pocketbert.distill.training.progress import steps_done
 from pocketbert.pipeline.run_folder.plan import Finding, Permission, Plan, plan_of
-from pocketbert.pipeline.run_folder.step import Places, Step
-from pocketbert.pipeline.run_folder.work import NEW, Work, holds_work
+from pocketbert.pipeline.run_folder.step import MadeFrom, Mark, Marks, Places, Step
+
+if TYPE_CHECKING:
+    from pocketbert.benchmarks.report import ModelFigures
+
+
+# --- work ---
+# Where a step works before it has a result: checkpoints that survive a kill, and what is being built.
+
+
+RECORD = "made-from.json"
+"""What unfinished work is made from, in its folder."""
+NEW = ".new"
+"""Ending of the folder in which the output of a step is built."""
+_OWN = re.compile(r"-[0-9a-f]{12}")
+
+
+class Work:
+    """The unfinished work of a step.
+
+    Args:
+        root: Folder of the unfinished work of all steps.
+        step: The step.
+        now: What it is made from.
+    """
+
+    def __init__(self, root: Path, step: Step, now: MadeFrom) -> None:
+        self.root, self.step, self.now = root, step, now
+        self.path = root / f"{step.name}-{now.hash[:12]}"
+        """Where checkpoints and caches go."""
+        self.built = root / f"{step.name}{NEW}" / step.output
+        """Where the output is built: a rename away from its final name."""
+        self.aside = root / f"{step.name}{NEW}" / "old"
+        """Where an older output is moved in that moment."""
+
+    def others(self) -> list[Path]:
+        """Work folders of the step that were made from something else, and hold anything."""
+        return [p for p in self._folders() if p != self.path and holds_work(p)]
+
+    def unwanted(self) -> list[Path]:
+        """Work folders of the step that hold anything."""
+        return [p for p in self._folders() if holds_work(p)]
+
+    def begin(self) -> MadeFrom:
+        """Make room for the output, and take up the work that is there.
+
+        Returns:
+            What the result is made from: with the versions that the work was begun with.
+        """
+        for stale in self._folders():
+            if stale != self.path:
+                remove(stale)
+        self.path.mkdir(parents=True, exist_ok=True)
+        made_from = recorded(self.path)
+        if made_from is None or not holds_work(self.path):
+            made_from = self.now
+        made_from = made_from.model_copy(update={"gates": self.now.gates})
+        write_json(self.path / RECORD, made_from.model_dump(mode="json"))
+        remove(self._new)
+        (self.built if self.step.is_folder else self.built.parent).mkdir(parents=True)
+        return made_from
+
+    def accept(self) -> None:
+        """Remember that unfinished work goes on with the library versions of now."""
+        made_from = recorded(self.path)
+        if made_from is not None:
+            write_json(self.path / RECORD, made_from.accepting(self.now).model_dump(mode="json"))
+
+    def clear(self) -> None:
+        """Remove the work of a step that has ended."""
+        remove(self.path)
+        remove(self._new)
+
+    def remove_all(self) -> None:
+        """Remove all work of the step, whatever it was made from."""
+        for path in self._folders():
+            remove(path)
+        remove(self._new)
+
+    @property
+    def steps_done(self) -> bool:
+        """Whether there is a checkpoint of a training."""
+        return bool(steps_done(self.path))
+
+    @property
+    def _new(self) -> Path:
+        return self.root / f"{self.step.name}{NEW}"
+
+    def _folders(self) -> list[Path]:
+        name = self.step.name
+        return [p for p in sorted(self.root.glob(f"{name}-*")) if _OWN.fullmatch(p.name.removeprefix(name))]
+
+
+def recorded(work: Path) -> MadeFrom | None:
+    """What unfinished work is made from; None where that was not written."""
+    path = work / RECORD
+    return MadeFrom.model_validate(read_json(path)) if path.is_file() else None
+
+
+def holds_work(work: Path) -> bool:
+    """Whether a work folder holds anything that would be lost with it."""
+    return any(p.is_file() and p != work / RECORD for p in work.rglob("*"))
+
+
+def progress_in(work: Path) -> str:
+    """How far unfinished work is, and where it lies."""
+    done = [f"{name} at step {count:,}" if name else f"step {count:,}" for name, count in steps_done(work)]
+    return f"{work}{', ' if done else ''}{', '.join(done)}"
+
+
+# --- finding ---
+# What a run folder has of a step, compared with what the step is made from now.
+
+
+def found_of(step: Step, output: Path, mark: Mark | None, work: Work) -> Finding | None:
+    """What is there of a step; None where there is nothing.
+
+    Args:
+        step: The step, as the recipe has it now.
+        output: Its file or folder.
+        mark: What is remembered of it.
+        work: Its unfinished work.
+    """
+    if mark is None:
+        if os.path.lexists(output):
+            what = "exists and was not made by this run; nothing was written."
+            fix = "Move it away, or choose another -o/--output."
+            return Finding(step, foreign=(Problem(str(output), what, fix),))
+        return _found_work(step, work)
+    have = digests(output)
+    if strangers := sorted(set(have) - set(mark.files)):
+        what = f"was not written by this run; {output} is not touched."
+        return Finding(step, foreign=(Problem(str(output / strangers[0]), what, "Move it away."),))
+    if mark.status is Status.PASSED and not have:
+        return _found_work(step, work)
+    made_from, now = mark.made_from, work.now
+    return Finding(
+        step,
+        failed=mark.status is Status.FAILED,
+        changes=tuple(made_from.changes(now)),
+        gates=tuple(made_from.gate_changes(now)),
+        versions=tuple(made_from.version_changes(now)),
+        differs=made_from.hash != now.hash,
+        damage=_damage(output, have, mark, work),
+    )
+
+
+def _damage(output: Path, have: dict[str, str], mark: Mark, work: Work) -> tuple[Problem, ...]:
+    """Files that are not as they were written; not those of an output whose successor waits for its rename."""
+    changed = sorted(n for n in mark.files if have.get(n) != mark.files[n])
+    if not have or not changed or digests(work.built) == mark.files:
+        return ()
+    what = f"{changed[0] or 'the file'} was changed or removed after it was made."
+    return (Problem(str(output), what, "Use another -o/--output, or --overwrite to make it again."),)
+
+
+def _found_work(step: Step, work: Work) -> Finding | None:
+    others = work.others()
+    if others:
+        made_from = recorded(others[0])
+        changes = (
+            tuple(made_from.changes(work.now))
+            if made_from is not None
+            else (f"{others[0].name} does not tell what it is made from",)
+        )
+        return Finding(step, work="; ".join(map(progress_in, others)), changes=changes, differs=True)
+    made_from = recorded(work.path)
+    if made_from is None or not holds_work(work.path):
+        return None
+    return Finding(step, work=progress_in(work.path), versions=tuple(made_from.version_changes(work.now)))
+
 
 log = logging.getLogger("pocketbert")
 
@@ -280,3 +452,55 @@ def _cpu_seconds() -> float:
         usage.ru_utime + usage.ru_stime
         for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     )
+
+
+# --- place ---
+# The place of a run folder, known to be usable before anything runs.
+
+
+def run_destination(recipe: Recipe, output: Path) -> Path:
+    """Find out which folder the output of a run means; see `pocketbert.core.disk.destination.folder_destination`.
+
+    Raises:
+        InputError: If it cannot be used, or is a model folder or corpus of the recipe, or lies in one.
+    """
+    student, corpus = recipe.student, recipe.data.corpus
+    named = [recipe.teacher.model, student.model if student else None]
+    named += [source.path for source in corpus.sources] if corpus else []
+    return folder_destination(output, *(path for name in named if name and (path := Path(name)).is_dir()))
+
+
+# --- result ---
+# What a finished run leaves.
+
+
+@dataclass(frozen=True, repr=False)
+class RunResult:
+    """The files and figures that a run made.
+
+    Attributes:
+        folder: The run folder.
+        phone: The artefact folder, if it was packed.
+        report: The HTML page, if it was written.
+        header: Column titles of the closing table.
+        table: Its rows.
+        models: The figures of the same models as numbers.
+    """
+
+    folder: Path
+    phone: Path | None
+    report: Path | None
+    header: list[str]
+    table: list[list[str]]
+    models: Sequence[ModelFigures] = ()
+
+    def __repr__(self) -> str:
+        return f"<RunResult of {len(self.table)} models, folder={str(self.folder)!r}, phone={str(self.phone)!r}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.header, self.table, str(self.phone or self.folder), self.report)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Folders as texts, and the figures of each model as numbers, None where there is none."""
+        places = {name: str(p) if (p := getattr(self, name)) else None for name in ("folder", "phone", "report")}
+        return {**places, "models": [asdict(m) for m in self.models]}

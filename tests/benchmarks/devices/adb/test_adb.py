@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from pocketbert.benchmarks.devices import Sample, connect
-from pocketbert.benchmarks.devices.adb.attached import adb_missing, attached
+from pocketbert.benchmarks.devices.adb import adb_missing, attached
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.records import ColdStart
-from pocketbert.benchmarks.timing.cell import SLICES
+from pocketbert.benchmarks.timing import SLICES
 from pocketbert.core.devices import parse_measuring_device
 from pocketbert.core.errors import ExitCode, InputError, MachineError, MissingBackendError
 from pocketbert.core.types import Format
@@ -181,7 +180,7 @@ def test_what_is_pulled_is_bounded(phone, reach, tmp_path, monkeypatch):
     connection = connect(DEVICE)
     try:
         connection.adb.shell("sh", "-c", "echo four > small; echo larger > large")
-        monkeypatch.setattr("pocketbert.benchmarks.devices.adb.client.MOST_PULLED", 5)
+        monkeypatch.setattr("pocketbert.benchmarks.devices.adb_phone.MOST_PULLED", 5)
         connection.adb.pull("small", tmp_path / "small")
         assert (tmp_path / "small").read_text() == "four\n"
         with pytest.raises(MachineError, match="large has 7 bytes; at most 5 are copied"):

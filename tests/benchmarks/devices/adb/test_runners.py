@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from pocketbert.benchmarks.devices.adb.facts import (
+from pocketbert.benchmarks.devices.adb_phone import (
     Clocks,
     Cluster,
     choose,
@@ -15,7 +15,7 @@ from pocketbert.benchmarks.devices.adb.facts import (
     read_machine,
     read_thermal,
 )
-from pocketbert.benchmarks.devices.adb.runners import (
+from pocketbert.benchmarks.devices.runners import (
     litert_command,
     litert_profile_command,
     perf_test_command,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.benchmarks.devices.importing import import_results
+from pocketbert.benchmarks.imported.files import import_results
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.statistics import Statistics, repeat_interval
 from pocketbert.core.errors import InputError

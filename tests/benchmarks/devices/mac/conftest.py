@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.benchmarks.devices.mac.script import FILE_NAME
+from pocketbert.benchmarks.imported.mac import FILE_NAME
 from support import mac_kit
 
 

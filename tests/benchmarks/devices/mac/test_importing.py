@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.devices.mac.importing import UNCHECKED, import_mac
-from pocketbert.benchmarks.devices.mac.record import MOST_PROBLEMS, read_mac_record
+from pocketbert.benchmarks.imported.mac import MOST_PROBLEMS, UNCHECKED, import_mac, read_mac_record
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.report.output import latency_table, session_lines
 from pocketbert.benchmarks.statistics import nearest_rank

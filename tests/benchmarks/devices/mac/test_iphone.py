@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.devices.mac.importing import import_mac
+from pocketbert.benchmarks.imported.mac import import_mac
 from pocketbert.cli.main import app
 from support import mac_kit
 

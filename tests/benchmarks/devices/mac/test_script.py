@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketbert.benchmarks.devices.mac import on_mac, record
-from pocketbert.benchmarks.devices.mac.script import FILE_NAME, PARTS, mac_script
+from pocketbert.benchmarks.devices.on_target import on_mac
+from pocketbert.benchmarks.imported import mac as record
+from pocketbert.benchmarks.imported.mac import FILE_NAME, PARTS, mac_script
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.disk.files import sha256_path
-from pocketbert.core.predict.readout import matrices
+from pocketbert.core.predict.predictor import matrices
 from pocketbert.core.tasks import TASKS, Level, TaskName
 from support import mac_kit
 
@@ -395,7 +396,7 @@ def test_a_disturbed_warm_up_is_not_called_stable(mac, monkeypatch):
 
 
 def test_what_has_the_name_of_an_unfinished_file_stays(tmp_path):
-    from pocketbert.benchmarks.devices.mac.on_mac.common import write_atomic
+    from pocketbert.benchmarks.devices.on_target.on_mac import write_atomic
 
     (tmp_path / ".mac.json.0.partial").mkdir()
     (tmp_path / ".mac.json.1.partial").write_text("somebody's")

@@ -52,8 +52,8 @@ def form(exported, exported_tflite, open_tiny, tiny_model, tmp_path_factory):
     """`form(name)`: one of `FORMS`, such as ``tflite a8w8 npu``, as a file of a tiny student."""
     pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
     from pocketbert.quantize import weights
-    from pocketbert.quantize.door import quantize
-    from pocketbert.quantize.plan import Plan
+    from pocketbert.quantize.files import quantize
+    from pocketbert.quantize.table import Plan
 
     tokenizer, folder = open_tiny("bert", 2)[2], tmp_path_factory.mktemp("forms")
     rows = [tokenizer.pad([e]) for e in tokenizer.encode(list(SENTENCES)) if len(e) <= LONGEST]

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.answers import compare_answers
 from pocketbert.benchmarks.devices import connect
-from pocketbert.benchmarks.devices.qemu.processors import PROCESSORS, write_system_files
+from pocketbert.benchmarks.devices.qemu import PROCESSORS, write_system_files
+from pocketbert.benchmarks.inputs import compare_answers
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
 from pocketbert.benchmarks.report.output import latency_table
 from pocketbert.cli.main import app
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from pocketbert.benchmarks.answers import compare_answers, share
 from pocketbert.benchmarks.devices import device
-from pocketbert.benchmarks.inputs import feeds
+from pocketbert.benchmarks.inputs import compare_answers, feeds, share
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.tokenization import TextTokenizer

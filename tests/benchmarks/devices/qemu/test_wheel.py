@@ -5,11 +5,10 @@ import copy
 import pytest
 
 from pocketbert import ExportOptions, api
-from pocketbert.benchmarks.devices.qemu.guest import Guest, GuestFacts
-from pocketbert.benchmarks.devices.qemu.processors import PROCESSORS
+from pocketbert.benchmarks.devices.qemu import PROCESSORS, Guest, GuestFacts
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.errors import MachineError
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.host.system import version_of
 from support.packages import build_packages
 
 TEXTS = ["one two", "a good day", "three bad words and one more"]

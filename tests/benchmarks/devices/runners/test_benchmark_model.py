@@ -2,7 +2,7 @@
 
 import pytest
 
-from pocketbert.benchmarks.devices.runners.benchmark_model import read_delay, read_litert, read_operators
+from pocketbert.benchmarks.devices.runners import read_delay, read_litert, read_operators
 from support.runner_texts import ANDROID, OLD, OPERATORS
 
 TABS = (

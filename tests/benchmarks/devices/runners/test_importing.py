@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from pocketbert.benchmarks.devices.importing import import_all
-from pocketbert.benchmarks.devices.runners import texts
-from pocketbert.benchmarks.devices.runners.facts import Fact, Told, parse_fact, told_of
-from pocketbert.benchmarks.devices.runners.importing import import_texts
+from pocketbert.benchmarks.imported import saved_texts as texts
+from pocketbert.benchmarks.imported.files import import_all
+from pocketbert.benchmarks.imported.saved_texts import Fact, Told, import_texts, parse_fact, told_of
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.records import Reported
 from pocketbert.core.artefacts import ModelRecord, read_artefacts

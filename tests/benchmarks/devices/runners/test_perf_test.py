@@ -2,7 +2,7 @@
 
 import pytest
 
-from pocketbert.benchmarks.devices.runners.perf_test import read_perf_test, read_printed
+from pocketbert.benchmarks.devices.runners import read_perf_test, read_printed
 from support.runner_texts import PRINTED, RESULTS
 
 

@@ -11,8 +11,8 @@ from pocketbert.core.types import Format, Runtime, Scheme
 def npu_file(exported_tflite, open_tiny, tmp_path_factory):
     pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
     from pocketbert.quantize import weights
-    from pocketbert.quantize.door import quantize
-    from pocketbert.quantize.plan import Plan
+    from pocketbert.quantize.files import quantize
+    from pocketbert.quantize.table import Plan
 
     tokenizer = open_tiny("bert", 2)[2]
     rows = [tokenizer.pad([e]) for e in tokenizer.encode(list(SENTENCES)[:8]) if len(e) <= 40]

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.benchmarks.devices.vela import summary
-from pocketbert.benchmarks.devices.vela.refusals import last_error, vela_reasons
-from pocketbert.benchmarks.devices.vela.summary import read_estimate
+from pocketbert.benchmarks.devices import vela as summary
+from pocketbert.benchmarks.devices.vela import last_error, read_estimate, vela_reasons
 from pocketbert.core.types import Provenance
 
 RECORDED = Path(__file__).parent / "recorded"

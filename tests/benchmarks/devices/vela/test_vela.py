@@ -12,20 +12,27 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.devices.vela import compiler, configurations
-from pocketbert.benchmarks.devices.vela.compiler import connect_vela, vela_missing, vela_refusal
-from pocketbert.benchmarks.devices.vela.configurations import MEMORY_MODES, NPUS, SYSTEMS, vela_target
+from pocketbert.benchmarks.devices import vela as compiler
+from pocketbert.benchmarks.devices import vela as configurations
+from pocketbert.benchmarks.devices.vela import (
+    MEMORY_MODES,
+    NPUS,
+    SYSTEMS,
+    connect_vela,
+    vela_missing,
+    vela_refusal,
+    vela_target,
+)
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.measurement import BenchmarkResult
-from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
 from pocketbert.cli.main import app
 from pocketbert.core.artefacts import ModelRecord, read_artefacts, write_artefacts
 from pocketbert.core.devices import parse_device
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.recipe.benchmark import BenchmarkSection
 from pocketbert.core.recipe.file import load_recipe
+from pocketbert.core.recipe.recipe import BenchmarkSection
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 from pocketbert.pipeline.make.measuring import is_timed
 from pocketbert.runtime.tflite import TflitePredictor
@@ -163,7 +170,7 @@ def test_what_is_not_compiled_fails(monkeypatch, tmp_path, float_variant, script
 
 @with_vela
 def test_tables_that_cannot_be_read_fail(monkeypatch, npu_variant):
-    monkeypatch.setattr("pocketbert.benchmarks.devices.vela.summary.MOST_BYTES", 10)
+    monkeypatch.setattr("pocketbert.benchmarks.devices.vela.MOST_BYTES", 10)
     (one,) = compiled([npu_variant], U55).compilations
     assert "what vela expects cannot be read: its table given_summary_" in one.wrong
 

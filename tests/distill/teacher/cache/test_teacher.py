@@ -20,10 +20,8 @@ from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.build import build_student
-from pocketbert.distill.teacher.cache import build as cache_build
-from pocketbert.distill.teacher.cache.build import cached_teacher
-from pocketbert.distill.teacher.cache.layout import estimate_bytes, layout_of
-from pocketbert.distill.teacher.cache.teacher import CachedTeacher
+from pocketbert.distill.teacher import cache as cache_build
+from pocketbert.distill.teacher.cache import CachedTeacher, cached_teacher, estimate_bytes, layout_of
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
 from support.tiny import BASIC as FAMILIES
 
@@ -200,7 +198,7 @@ def test_an_existing_cache_needs_no_teacher_and_any_change_makes_it_stale(
     assert runs(data, Wanted(hidden=(2,)), half=True)
     model.config.layer_norm_eps = 1e-3
     assert runs(data, Wanted(hidden=(2,)), half=True)
-    monkeypatch.setattr("pocketbert.distill.teacher.cache.key.installed", lambda names: {"torch": "0"})
+    monkeypatch.setattr("pocketbert.distill.teacher.cache.installed", lambda names: {"torch": "0"})
     assert runs(data, Wanted(hidden=(2,)), half=True)
     assert not runs(data, Wanted(hidden=(2,)), half=True)
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.losses.sparse_logits import SparseLogits, sparsify, uniform_draws
-from pocketbert.distill.teacher.sparse.settings import StoreSettings
-from pocketbert.distill.teacher.sparse.store import SparseStore
+from pocketbert.distill.losses.tokens import SparseLogits, sparsify, uniform_draws
+from pocketbert.distill.teacher.sparse import SparseStore, StoreSettings
 
 V, K, M = 50, 3, 4
 MASKS = {0: [1, 4], 1: [2], 2: [], 3: [1, 2, 7], 4: [3]}

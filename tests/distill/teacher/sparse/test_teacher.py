@@ -20,15 +20,13 @@ from pocketbert.core.recipe.stages import DistilBertStage, SparseCache
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.distill.methods.distilbert import DistilBertDistillation
 from pocketbert.distill.students.build import build_student
-from pocketbert.distill.teacher.sparse import teacher as sparse_teacher
-from pocketbert.distill.teacher.sparse.key import settings_of
-from pocketbert.distill.teacher.sparse.store import SparseStore
-from pocketbert.distill.teacher.sparse.teacher import SparseTeacher, build
-from pocketbert.distill.text.corpora.encoded_rows import EncodedRows
-from pocketbert.distill.text.general_set import GeneralSet
-from pocketbert.distill.text.masking.masking import Masking
+from pocketbert.distill.teacher import sparse as sparse_teacher
+from pocketbert.distill.teacher.sparse import SparseStore, SparseTeacher, build, settings_of
+from pocketbert.distill.text.corpus import EncodedRows
+from pocketbert.distill.text.masking import Masking
+from pocketbert.distill.text.pairs import GeneralSet
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.batches import BatchOrder, divide
+from pocketbert.distill.training.data import BatchOrder, divide
 
 SEED, PURPOSE, STEPS, BATCH = 3, "distill.0", 11, 6
 """20 rows: epochs of 3 steps, the last one not whole."""

@@ -11,11 +11,12 @@ import pytest
 from pydantic import ValidationError
 
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.distill.text.corpora import corpus as corpus_module
-from pocketbert.distill.text.corpora import writer as corpus_writer
-from pocketbert.distill.text.corpora.corpus import Corpus, CorpusInfo, CorpusSettings, open_corpus
-from pocketbert.distill.text.corpora.tokenizer import CorpusTokenizer, tokenizer_digest
-from pocketbert.distill.text.corpora.writer import write_corpus
+from pocketbert.core.recipe.data import CorpusSettings
+from pocketbert.distill.text import corpus as corpus_module
+from pocketbert.distill.text import writer as corpus_writer
+from pocketbert.distill.text.corpus import Corpus, CorpusInfo, open_corpus
+from pocketbert.distill.text.tokenizer import CorpusTokenizer, tokenizer_digest
+from pocketbert.distill.text.writer import write_corpus
 
 SETTINGS = CorpusSettings(length=16, shortest=4)
 WORDS = "the film was far better than had expected would recommend play some music stop little good bad".split()

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.text.corpora.corpus import Corpus, CorpusSettings, open_corpus
-from pocketbert.distill.text.corpora.mixture import Mixture, mix
-from pocketbert.distill.text.corpora.writer import write_corpus
+from pocketbert.core.recipe.data import CorpusSettings
+from pocketbert.distill.text.corpus import Corpus, Mixture, mix, open_corpus
+from pocketbert.distill.text.writer import write_corpus
 
 SIZES = (5, 12, 40)
 SETTINGS = CorpusSettings(length=16, shortest=1)
@@ -102,8 +102,8 @@ def test_expected_counts_are_in_proportion(corpora: list[Corpus]) -> None:
 def test_the_same_rows_in_another_process(corpora: list[Corpus]) -> None:
     folders = [str(c.folder) for c in corpora]
     code = (
-        "from pathlib import Path; from pocketbert.distill.text.corpora.corpus import open_corpus;"
-        "from pocketbert.distill.text.corpora.mixture import mix;"
+        "from pathlib import Path; from pocketbert.distill.text.corpus import open_corpus;"
+        "from pocketbert.distill.text.corpus import mix;"
         f"m = mix([open_corpus(Path(f)) for f in {folders!r}], [1, 2, 3], 90, 11);"
         "print([r.tolist() for r in m.ids(range(90))])"
     )

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.distill.text.corpora.corpus import CorpusSettings
-from pocketbert.distill.text.corpora.rows import CutTexts, PackTexts, RowBuilder
+from pocketbert.core.recipe.data import CorpusSettings
+from pocketbert.distill.text.writer import CutTexts, PackTexts, RowBuilder
 
 CLS, SEP, SEP2, UNK = 1, 2, 3, 4
 

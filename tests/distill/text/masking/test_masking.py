@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.distill.text.masking.masking import Masked, Masking
+from pocketbert.distill.text.masking import Masked, Masking
 
 Ids = NDArray[np.int64]
 PAD, UNK, CLS, SEP, MASK = range(5)

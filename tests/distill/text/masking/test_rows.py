@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.distill.text.masking.masking import Masked
-from pocketbert.distill.text.masking.rows import (
+from pocketbert.distill.text.masking import (
+    LONGEST,
+    NGRAM_CHANCES,
+    SPAN_CHANCES,
     DynamicMasking,
+    Masked,
     NgramMasking,
     NoMasking,
     RowMasking,
@@ -21,8 +24,8 @@ from pocketbert.distill.text.masking.rows import (
     SpanMasking,
     WholeWordMasking,
     WordMasking,
+    draw_spans,
 )
-from pocketbert.distill.text.masking.spans import LONGEST, NGRAM_CHANCES, SPAN_CHANCES, draw_spans
 
 Ids = NDArray[np.int64]
 PAD, UNK, CLS, SEP, MASK = range(5)

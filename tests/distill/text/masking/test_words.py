@@ -12,9 +12,8 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import MaskingKind
-from pocketbert.distill.text.masking.kinds import masking_of
-from pocketbert.distill.text.masking.masking import Masking, MaskingScheme
-from pocketbert.distill.text.masking.words import continues_word, word_starts, wordless_ids
+from pocketbert.distill.text.masking import Masking, MaskingScheme, masking_of
+from pocketbert.distill.text.tokenizer import continues_word, word_starts, wordless_ids
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
 

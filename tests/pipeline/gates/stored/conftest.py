@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="needs pocketbert[onnx]")
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.pipeline.gates.stored.prepared import PreparedModels
+from pocketbert.pipeline.gates.stored import PreparedModels
 from pocketbert.quantize import Plan, quantize
 from support.folders import once
 from support.stored_models import CLASSIFY, write_model

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from pocketbert.core.types import Format, Layout, Status
-from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.gates.stored.compare import compare
-from pocketbert.pipeline.gates.stored.prepared import PreparedModels
+from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.gates.stored import PreparedModels, compare
 from pocketbert.pipeline.gates.verify import verify_artefacts
 from pocketbert.runtime.tflite import TflitePredictor
 from support.defects import defects_of, format_of

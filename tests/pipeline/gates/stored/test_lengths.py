@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from pocketbert.core.families import family_named
 from pocketbert.core.types import Format
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.gates.stored.compare import Reference, compare
-from pocketbert.pipeline.gates.stored.trace import Trace, _traced, example
+from pocketbert.pipeline.gates.stored import Reference, compare
+from pocketbert.pipeline.gates.torch_constants import Trace, _traced, example
 from support.stored_models import CLASSIFY
 from support.tiny import tiny_classifier
 

@@ -15,22 +15,19 @@ import numpy as np
 import pytest
 
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.families.ranges import ProductRanges, Range
+from pocketbert.core.families.weight_records import ProductRanges, Range
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Calibration, Format, Layout, Scheme
 from pocketbert.export import coreml
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.formats.stored.numbers import Numbers, StoredRange
-from pocketbert.pipeline.formats.stored.tracker import StoredRanges
-from pocketbert.pipeline.gates.stored.compare import compare
-from pocketbert.pipeline.gates.stored.prepared import PreparedModels
-from pocketbert.pipeline.gates.stored.ranges import range_problems
+from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.formats.constants import Numbers, StoredRange, StoredRanges
+from pocketbert.pipeline.gates.stored import PreparedModels, compare, range_problems
 from pocketbert.quantize import Plan, quantize, row_of
 from pocketbert.quantize.calibration import Ranges
-from pocketbert.quantize.measured import product_ranges
+from pocketbert.quantize.simulated import product_ranges
 from pocketbert.runtime.tflite import TflitePredictor
 from support.defects import format_of
 from support.stored_models import CLASSIFY

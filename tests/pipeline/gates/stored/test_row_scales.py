@@ -11,9 +11,8 @@ import onnx
 import pytest
 
 from pocketbert.core.types import Format, Layout, Scheme
-from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.gates.stored.compare import compare
-from pocketbert.pipeline.gates.stored.prepared import PreparedModels
+from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.gates.stored import PreparedModels, compare
 from pocketbert.quantize import Plan, quantize
 from support.stored_models import CLASSIFY
 

@@ -9,20 +9,17 @@ import pytest
 from numpy.typing import NDArray
 
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.families.roles import WeightRole
+from pocketbert.core.families.weight_records import WeightRole
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.formats.weight_schemes import weights_of
-from pocketbert.pipeline.gates.stored.compare import compare
-from pocketbert.pipeline.gates.stored.prepared import PreparedModels
-from pocketbert.pipeline.gates.stored.schemes import scheme_problems
-from pocketbert.pipeline.make.stored_weights import float_digests
+from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.formats.weight_roles import float_digests, weights_of
+from pocketbert.pipeline.gates.stored import PreparedModels, compare, scheme_problems
 from pocketbert.quantize import Plan, quantize, row_of, weight_types, weights
-from pocketbert.quantize.left import file_problems
+from pocketbert.quantize.files import file_problems
 from pocketbert.runtime.tflite import TflitePredictor
 from support.stored_models import CLASSIFY
 

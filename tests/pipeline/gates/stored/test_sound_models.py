@@ -19,10 +19,9 @@ from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export import coreml, onnx
 from pocketbert.export.adapters import half_range
 from pocketbert.export.prepare import carries_multiples, prepare
-from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.gates.stored.compare import Reference, compare
-from pocketbert.pipeline.gates.stored.prepared import PreparedModels
-from pocketbert.pipeline.gates.stored.trace import example, module_constants
+from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.gates.stored import PreparedModels, Reference, compare
+from pocketbert.pipeline.gates.torch_constants import example, module_constants
 from pocketbert.quantize import Plan, quantize
 from support.half_range import FAMILY, HEADS, ordinary, planted
 from support.stored_models import CLASSIFY, write_model

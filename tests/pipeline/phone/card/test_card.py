@@ -8,7 +8,7 @@ import pytest
 
 from pocketbert.core.artefacts import Artefacts
 from pocketbert.core.families import family_of
-from pocketbert.core.predict.confidence import Confidence
+from pocketbert.core.predict.scores import Confidence
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.phone.card import CardFacts, render_card

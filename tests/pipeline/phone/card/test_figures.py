@@ -13,14 +13,15 @@ from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.parity import Parity
 from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.phone.card import (
+    BEGIN,
+    END,
     CardFigures,
     LatencyRow,
+    latency_rows,
     measured_figures,
     render_figures,
     replace_figures,
 )
-from pocketbert.pipeline.phone.card.figures import BEGIN, END
-from pocketbert.pipeline.phone.card.measured import latency_rows
 from support.card_folders import folder
 
 ARTEFACTS = folder(TaskName.TEXT_CLASSIFICATION)

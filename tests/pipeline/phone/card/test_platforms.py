@@ -16,8 +16,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.snippets import javascript, kotlin
-from pocketbert.pipeline.phone.card import CardFacts, render_card
-from pocketbert.pipeline.phone.card.front_matter import licence_entries
+from pocketbert.pipeline.phone.card import CardFacts, licence_entries, render_card
 from support.card_folders import folder
 
 ROOT = Path(__file__).parents[4]

@@ -10,7 +10,7 @@ import tree_sitter_swift
 
 from pocketbert.core.artefacts import FileRecord, Kind
 from pocketbert.core.families import family_of
-from pocketbert.core.predict.confidence import Confidence
+from pocketbert.core.predict.scores import Confidence
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
 from pocketbert.pipeline.phone.card import CardFacts, render_card

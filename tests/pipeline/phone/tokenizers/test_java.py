@@ -15,8 +15,7 @@ import pytest
 from pocketbert.core.artefacts import Processing
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import ScoreFunction
-from pocketbert.pipeline.phone.tokenizers.reader import JAVA
-from pocketbert.pipeline.phone.tokenizers.sources import ANDROID, PackedSources, pack_sources
+from pocketbert.pipeline.phone.tokenizers.sources import ANDROID, JAVA, PackedSources, pack_sources
 
 ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").is_file())
 CORE = ROOT / "android_demo/core/src/main"

@@ -17,8 +17,7 @@ from android.tokenizer_kinds import BYTES, NORMALIZERS, SPLITTERS, byte_tokens, 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tree_sitter import Language, Node, Parser
 
-from pocketbert.pipeline.phone.tokenizers.reader import JAVA, SWIFT, SWIFT_PATTERNS
-from pocketbert.pipeline.phone.tokenizers.sources import ANDROID, IOS, PackedSources
+from pocketbert.pipeline.phone.tokenizers.sources import ANDROID, IOS, JAVA, SWIFT, SWIFT_PATTERNS, PackedSources
 from support.swift.translator import load
 
 Kind = Callable[[str], Path]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.families.config import MAX_LAYERS
-from pocketbert.core.families.family import Family, Objective, TokenizerKind
-from pocketbert.core.families.rows.common import IDS_MASK_TYPES, TINY
+from pocketbert.core.families.family import IDS_MASK_TYPES, TINY, Family, Objective, TokenizerKind
 
 ROWS = (
     Family(

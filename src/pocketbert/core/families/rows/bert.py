@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pocketbert.core.families.family import Family, Objective, TokenizerKind
-from pocketbert.core.families.rows.common import FEED_FORWARD, GAMMA_BETA, IDS_MASK_TYPES, TINY
+from pocketbert.core.families.family import (
+    FEED_FORWARD,
+    GAMMA_BETA,
+    IDS_MASK_TYPES,
+    TINY,
+    Family,
+    Objective,
+    TokenizerKind,
+)
 
 BERT = Family(
     name="bert",

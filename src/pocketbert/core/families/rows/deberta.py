@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import FEED_FORWARD, IDS_MASK_TYPES, TINY
+from pocketbert.core.families.family import FEED_FORWARD, IDS_MASK_TYPES, TINY, Family, TokenizerKind
 
 _LEGACY = (
     "its masked-LM head (lm_predictions.*) has other names than the one that config.json asks transformers for "

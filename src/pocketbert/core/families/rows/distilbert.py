@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.families.config import MAX_LAYERS, MAX_WIDTH
-from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import IDS_MASK, ONE_SEGMENT
+from pocketbert.core.families.family import IDS_MASK, ONE_SEGMENT, Family, TokenizerKind
 
 ROWS = (
     Family(

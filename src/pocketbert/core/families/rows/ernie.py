@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.families.config import MAX_WIDTH
-from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import FEED_FORWARD, GAMMA_BETA, IDS_MASK_TYPES, TINY
+from pocketbert.core.families.family import FEED_FORWARD, GAMMA_BETA, IDS_MASK_TYPES, TINY, Family, TokenizerKind
 
 ROWS = (
     Family(

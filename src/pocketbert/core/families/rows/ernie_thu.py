@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from pocketbert.core.families.family import Family, Objective, TokenizerKind
-from pocketbert.core.families.forms import ExportForm, GraphInput, Meaning
-from pocketbert.core.families.released import ReleasedConfig
-from pocketbert.core.families.rows.common import GAMMA_BETA, IDS_MASK_TYPES, TINY
+from pocketbert.core.families.family import (
+    GAMMA_BETA,
+    IDS_MASK_TYPES,
+    TINY,
+    ExportForm,
+    Family,
+    GraphInput,
+    Meaning,
+    Objective,
+    ReleasedConfig,
+    TokenizerKind,
+)
 
 ENTITIES = ExportForm(
     "entities",

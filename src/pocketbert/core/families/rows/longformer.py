@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import FEED_FORWARD, IDS_MASK, ONE_SEGMENT, TINY
+from pocketbert.core.families.family import FEED_FORWARD, IDS_MASK, ONE_SEGMENT, TINY, Family, TokenizerKind
 
 LONGEST = 1024
 """Up to here attention over all pairs of tokens is as fast as attention over blocks, and its memory is bounded."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pocketbert.core.families.family import Family, Objective, TokenizerKind
-from pocketbert.core.families.rows.common import FEED_FORWARD, IDS_MASK_TYPES, TINY
+from pocketbert.core.families.family import FEED_FORWARD, IDS_MASK_TYPES, TINY, Family, Objective, TokenizerKind
 from pocketbert.core.types import Signal
 
 BOTTLENECKS = {

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.families.config import MAX_LAYERS
-from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import IDS_MASK, ONE_SEGMENT, TINY
+from pocketbert.core.families.family import IDS_MASK, ONE_SEGMENT, TINY, Family, TokenizerKind
 
 ROWS = (
     Family(

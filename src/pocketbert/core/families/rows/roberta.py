@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import FEED_FORWARD, IDS_MASK, ONE_SEGMENT, TINY
+from pocketbert.core.families.family import FEED_FORWARD, IDS_MASK, ONE_SEGMENT, TINY, Family, TokenizerKind
 
 _TINY = {**TINY, "max_position_embeddings": 66, "pad_token_id": 1, "type_vocab_size": 1}
 ROWS = (

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pocketbert.core.families.config import MAX_LAYERS
-from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.forms import ExportForm, GraphInput, Meaning
-from pocketbert.core.families.rows.common import IDS_MASK, ONE_SEGMENT
+from pocketbert.core.families.family import (
+    IDS_MASK,
+    ONE_SEGMENT,
+    ExportForm,
+    Family,
+    GraphInput,
+    Meaning,
+    TokenizerKind,
+)
 
 LANGUAGE = ExportForm(
     "language",

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import LabelKind, TaskName
-from pocketbert.pipeline.formats.offer import has_sources
-from pocketbert.pipeline.formats.snippets.extra import can_be_precise, comment, is_float, width_of
 from pocketbert.pipeline.formats.snippets.parts import (
     NO_TELEMETRY,
     TEMPERED,
@@ -15,8 +13,12 @@ from pocketbert.pipeline.formats.snippets.parts import (
     applies_sigmoid,
     asks_questions,
     camel,
+    can_be_precise,
+    comment,
     default_prompt,
+    has_sources,
     inputs,
+    is_float,
     is_tempered,
     keeps_end,
     least_probability,
@@ -27,6 +29,7 @@ from pocketbert.pipeline.formats.snippets.parts import (
     takes_pairs,
     takes_prompts,
     width,
+    width_of,
 )
 
 ORT, LITERT = "com.microsoft.onnxruntime:onnxruntime-android:1.26.0", "com.google.ai.edge.litert:litert:1.4.0"

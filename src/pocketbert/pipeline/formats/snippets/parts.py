@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
-from pocketbert.core.artefacts.choice import best_of, wanted_scheme
+from pocketbert.core.artefacts.folder import best_of, wanted_scheme
+from pocketbert.core.families import GraphInput, Meaning, all_families
+from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.tasks import TASKS, LabelKind, Level, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Client, Format, Scheme
 
@@ -146,3 +150,143 @@ def quote_for_swift(text: str) -> str:
     """Return a text as a Swift string literal."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in escaped) + '"'
+
+
+# --- extra ---
+# What the code for a file depends on by its family: inputs beyond those of every text, and settings of the engine.
+
+
+_MEANT = {
+    Meaning.LANGUAGE: "the number of the text's language in config.json at each token",
+    Meaning.ENTITIES: f"the entity's number in {ENTITIES_FILE} at the first token of each mention, 0 elsewhere",
+    Meaning.VECTORS: "the entity's vector at the first token of each mention, zeros elsewhere",
+}
+COLUMNS = {
+    Meaning.LANGUAGE: '{"language": "the name of a language in config.json"}',
+    Meaning.ENTITIES: f'{{"entities": [{{"start": 0, "end": 4, "id": "an id in {ENTITIES_FILE}"}}]}}',
+    Meaning.VECTORS: '{"entities": [{"start": 0, "end": 4, "vector": [0.0] * WIDTH}]}',
+}
+"""Columns of an example, in Python."""
+
+
+def extra_inputs(artefacts: Artefacts) -> tuple[GraphInput, ...]:
+    """The inputs of the folder's form; none where its files take text only."""
+    forms = [f for row in all_families() if row.name == artefacts.family for f in row.forms]
+    return next((f.extra for f in forms if f.name == artefacts.form), ())
+
+
+def can_be_precise(artefacts: Artefacts) -> bool:
+    """Whether ONNX Runtime's setting against saturation may be in code: 1.31 opens no file with it in which layers share weights."""
+    return not any(row.shares_layers for row in all_families() if row.name == artefacts.family)
+
+
+def width_of(record: ModelRecord, name: str) -> int:
+    """Numbers that an input has at each token."""
+    shapes = [t.shape for t in record.signature.inputs if t.name == name] if record.signature else []
+    return next((n for s in shapes for n in s[2:] if isinstance(n, int)), 1)
+
+
+def is_float(artefacts: Artefacts, name: str) -> bool:
+    """Whether an input holds vectors."""
+    return any(i.name == name and i.is_float for i in extra_inputs(artefacts))
+
+
+def python_values(artefacts: Artefacts, record: ModelRecord) -> dict[str, str]:
+    """Sample values of the inputs for `e`, a tokenized text, in Python."""
+    return {
+        i.name: f"[[0.0] * {width_of(record, i.name)}] * len(e.ids)" if i.is_float else "[0] * len(e.ids)"
+        for i in extra_inputs(artefacts)
+    }
+
+
+def comment(artefacts: Artefacts, mark: str) -> str:
+    """A comment on what belongs there instead of the sample values, with two blanks before; empty where there are none."""
+    own = "; ".join(f"{i.name}: {_MEANT[i.meaning]}" for i in extra_inputs(artefacts))
+    return f"   {mark} {own}" if own else ""
+
+
+def example_columns(artefacts: Artefacts) -> str:
+    """Columns of the example text, in Python; empty where files take text only."""
+    own = extra_inputs(artefacts)
+    if not own:
+        return ""
+    return COLUMNS[own[0].meaning].replace("WIDTH", str(width_of(artefacts.default_model(), own[0].name)))
+
+
+def explained(artefacts: Artefacts) -> list[str]:
+    """One sentence on each input, for the card."""
+    return [
+        f"`{i.name}`, {'float32 [1, length, width]' if i.is_float else 'whole numbers [1, length]'}, from the data column "
+        f"`{i.column}`: {_MEANT[i.meaning]}. Padding: {i.padding}. `golden.jsonl` has the column of each golden text as "
+        f"`data`, `golden_tokens.jsonl` what is made of it as `inputs`."
+        for i in extra_inputs(artefacts)
+    ]
+
+
+# --- offer ---
+# A row of the card's first table: one file for one platform, with everything that an app developer asks about it.
+
+
+TOKENIZER = "tokenizer.json"
+SOURCES = {"Kotlin": "android", "Swift": "ios"}
+"""Folder with the sources of a tokenizer, by the language of the app."""
+
+
+class Platform(StrEnum):
+    """Where an app runs, in the order of the table."""
+
+    ANDROID_SIMPLE = "Android, simplest"
+    ANDROID_ONNX = "Android, ONNX Runtime"
+    ANDROID_LITERT = "Android, LiteRT"
+    IOS = "iOS"
+    IOS_ONNX = "iOS, ONNX Runtime"
+    WEB = "Web, Node.js"
+    PYTHON = "Python"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The file that a format has for a platform.
+
+    Attributes:
+        platform: Where it runs.
+        record: The file.
+        beside: Paths of the folder that the app carries in addition.
+        needs: Oldest system and libraries, in a few words.
+        tokenizer: Where token ids come from.
+        dependencies: Lines for Gradle, SwiftPM, npm or pip; empty where the system has all.
+        snippet: Complete code: a sentence that ends with a colon, then the code.
+        notes: Sentences on this file that its reader must know.
+    """
+
+    platform: Platform
+    record: ModelRecord
+    beside: tuple[str, ...]
+    needs: str
+    tokenizer: str
+    dependencies: tuple[str, ...]
+    snippet: str
+    notes: tuple[str, ...] = ()
+
+    def bytes(self, artefacts: Artefacts) -> int:
+        """Size of the file and of what the app carries with it, in bytes; the library that runs it is not counted."""
+        sizes = {r.path: r.bytes for r in artefacts.files}
+        return self.record.bytes + sum(sizes.get(path, 0) for path in self.beside)
+
+
+def pinned(artefacts: Artefacts, distribution: str) -> str:
+    """A requirement for pip, with the version that made and checked the folder's files where it is known."""
+    version = artefacts.versions.get(distribution)
+    return f"{distribution}=={version}" if version else distribution
+
+
+def has_sources(artefacts: Artefacts, language: str) -> bool:
+    """Whether the folder has the sources of a tokenizer in a language of `SOURCES`."""
+    return any(r.path.startswith(f"{SOURCES[language]}/") for r in artefacts.files)
+
+
+def tokenizer_of(artefacts: Artefacts, language: str) -> str:
+    """Where an app that gives token ids to a file gets them from, for the table."""
+    if has_sources(artefacts, language):
+        return f"sources in `{SOURCES[language]}/`, read `{TOKENIZER}`"
+    return "your own: it must give the ids of `golden_tokens.jsonl`"

@@ -7,25 +7,23 @@ import json
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.predict.tokenization import MASK_TOKENS
 from pocketbert.core.tasks import LabelKind, TaskName
-from pocketbert.pipeline.formats.snippets.extra import (
-    can_be_precise,
-    comment,
-    example_columns,
-    is_float,
-    python_values,
-)
 from pocketbert.pipeline.formats.snippets.parts import (
     TEMPERED,
     UNKNOWN,
     applies_sigmoid,
     asks_questions,
+    can_be_precise,
+    comment,
+    example_columns,
     given,
     inputs,
+    is_float,
     is_tempered,
     keeps_end,
     least_probability,
     lengths,
     per_token,
+    python_values,
     quoted,
     row_of,
     takes_prompts,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import LabelKind, TaskName
-from pocketbert.pipeline.formats.offer import has_sources
-from pocketbert.pipeline.formats.snippets.extra import comment, is_float, width_of
 from pocketbert.pipeline.formats.snippets.parts import (
     NO_TELEMETRY,
     TEMPERED,
     UNKNOWN,
     applies_sigmoid,
     asks_questions,
+    comment,
     default_prompt,
+    has_sources,
     inputs,
+    is_float,
     is_tempered,
     keeps_end,
     least_probability,
@@ -23,6 +24,7 @@ from pocketbert.pipeline.formats.snippets.parts import (
     row_of,
     takes_prompts,
     width,
+    width_of,
 )
 
 ORT_PACKAGE = "https://github.com/microsoft/onnxruntime-swift-package-manager"

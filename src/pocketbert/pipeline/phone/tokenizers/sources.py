@@ -2,18 +2,188 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
+from typing import Any
 
-from pocketbert.core.artefacts import Kind, Processing
+from pocketbert.core.artefacts import Artefacts, Kind, Processing
+from pocketbert.core.compare.golden import LibraryAnswers, LibraryRow
 from pocketbert.core.disk.files import read_json
+from pocketbert.core.host.system import home_folder
+from pocketbert.core.models.tokenizers import SEGMENTS
+from pocketbert.core.predict.sentence_settings import Prompts
 from pocketbert.core.predict.tokenizer_file import MAX_MIB
 from pocketbert.pipeline.formats.snippets.parts import quote_for_java, quote_for_swift
-from pocketbert.pipeline.phone.tokenizers.reader import JAVA, SWIFT, Reader
+from pocketbert.pipeline.make.library import TEXT_GATE
+from pocketbert.pipeline.results import Gate
+
+# --- reader ---
+# What a reader of tokenizer.json in another language reads, and why it refuses a tokenizer.
+
+
+Content = Mapping[str, Any]
+_STEPS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
+"""Key of the steps inside a Sequence of each part of tokenizer.json."""
+_TITLES = {"normalizer": "normalizer", "pre_tokenizer": "pre-tokenizer", "post_processor": "post-processor"}
+_SPECIAL_STEPS = ("BertProcessing", "RobertaProcessing", "TemplateProcessing")
+"""Post-processors that add special tokens; none may follow one."""
+_STRANGE_PATTERN = re.compile(r"\(\?(?![:=!>]|<[=!])|\\[1-9RXGkghHyY]")
+"""Named groups, options in brackets, references to groups, and classes that the readers do not know."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What sources in one language read; everything else is refused, by them and before they are packed.
+
+    Attributes:
+        title: The sources, as the subject of a sentence.
+        normalizers: Types of normalizers.
+        pre_tokenizers: Types of pre-tokenizers.
+        post_processors: Types of post-processors.
+        models: Types of models.
+        further: Finds what else is refused in a tokenizer.json.
+    """
+
+    title: str
+    normalizers: tuple[str, ...]
+    pre_tokenizers: tuple[str, ...]
+    post_processors: tuple[str, ...]
+    models: tuple[str, ...]
+    further: Callable[[Content], Iterator[str]]
+
+    def refusal(self, content: Content) -> str | None:
+        """Tell in a few words why the sources do not read a tokenizer.
+
+        Args:
+            content: Content of tokenizer.json.
+
+        Returns:
+            The first reason; None where they read it.
+        """
+        return next(self._problems(content), None)
+
+    def _problems(self, content: Content) -> Iterator[str]:
+        known = {
+            "normalizer": self.normalizers,
+            "pre_tokenizer": self.pre_tokenizers,
+            "post_processor": self.post_processors,
+        }
+        kind = model_type(content)
+        if kind not in self.models:
+            yield f"{self.title} do not read a model of type {kind}, only {', '.join(self.models)}"
+        for part, types in known.items():
+            for step in steps(content, part):
+                if step.get("type") not in types:
+                    yield f"{self.title} do not read the {_TITLES[part]} {step.get('type')}"
+        yield from (f"{self.title} do not read {what}" for what in _refused_by_all(content))
+        yield from (f"{self.title} do not read {what}" for what in self.further(content))
+
+
+def model_type(content: Content) -> str:
+    """Name the type of a tokenizer's model, which files of before 2021 leave out."""
+    model = content["model"]
+    if "type" in model:
+        return str(model["type"])
+    return "BPE" if "merges" in model else "Unigram" if isinstance(model["vocab"], list) else "WordPiece"
+
+
+def steps(content: Content, part: str) -> Iterator[Content]:
+    """List the steps of a part of tokenizer.json, those inside a Sequence one by one.
+
+    Args:
+        content: Content of tokenizer.json.
+        part: ``normalizer``, ``pre_tokenizer`` or ``post_processor``.
+    """
+    waiting = [content.get(part)]
+    while waiting:
+        step = waiting.pop(0)
+        if step is not None and step.get("type") == "Sequence":
+            waiting = [*step[_STEPS[part]], *waiting]
+        elif step is not None:
+            yield step
+
+
+def patterns(content: Content) -> Iterator[str]:
+    """List the regular expressions of a tokenizer."""
+    for part in ("normalizer", "pre_tokenizer"):
+        for step in steps(content, part):
+            pattern = step.get("pattern")
+            if isinstance(pattern, Mapping) and "Regex" in pattern:
+                yield str(pattern["Regex"])
+
+
+def _refused_by_all(content: Content) -> Iterator[str]:
+    """What no reader takes, whatever the types are."""
+    model, kind = content["model"], model_type(content)
+    if model.get("dropout"):
+        yield "a BPE model with 'dropout', which gives other tokens each time"
+    if model.get("byte_fallback") and (model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")):
+        yield "a BPE model with 'byte_fallback' and a prefix or suffix of pieces"
+    if kind == "Unigram" and model.get("unk_id") is None:
+        yield "a model of type Unigram without 'unk_id'"
+    framed = False
+    for step in steps(content, "post_processor"):
+        if framed:
+            yield f"the post-processor {step['type']} behind one that adds special tokens"
+        framed = framed or step["type"] in _SPECIAL_STEPS
+        if step.get("trim_offsets") and kind == "Unigram":
+            yield "a post-processor with 'trim_offsets' and a model of type Unigram"
+    for pattern in patterns(content):
+        if _STRANGE_PATTERN.search(pattern):
+            yield f"the regular expression {pattern[:60]!r}"
+
+
+def _nothing(content: Content) -> Iterator[str]:
+    return iter(())
+
+
+SWIFT_PATTERNS = (" {2,}", r"\s{2,}|[\n\r\t]")
+"""The regular expressions that the Swift sources read: those of SentencePiece's tokenizers."""
+
+
+def _not_in_swift(content: Content) -> Iterator[str]:
+    """What the Swift sources do not read though they know its type."""
+    yield from (f"the regular expression {p[:60]!r}" for p in patterns(content) if p not in SWIFT_PATTERNS)
+    for step in steps(content, "pre_tokenizer"):
+        if step["type"] == "Punctuation" and str(step.get("behavior")).startswith("MergedWith"):
+            yield f"the pre-tokenizer Punctuation with the behavior {step['behavior']}"
+
+
+_FRAMES = ("BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing")
+_NORMALIZERS = "BertNormalizer ByteLevel Lowercase NFC NFD NFKC NFKD Nmt Precompiled Prepend Replace Strip StripAccents"
+_JAVA_PRE_TOKENIZERS = (
+    "BertPreTokenizer ByteLevel CharDelimiterSplit Digits Metaspace Punctuation Split Whitespace WhitespaceSplit"
+)
+
+JAVA = Reader(
+    title="the Java sources",
+    normalizers=tuple(_NORMALIZERS.split()),
+    pre_tokenizers=tuple(_JAVA_PRE_TOKENIZERS.split()),
+    post_processors=_FRAMES,
+    models=("BPE", "Unigram", "WordLevel", "WordPiece"),
+    further=_nothing,
+)
+SWIFT = Reader(
+    title="the Swift sources",
+    normalizers=tuple(_NORMALIZERS.split()),
+    pre_tokenizers=tuple("BertPreTokenizer ByteLevel Digits Metaspace Punctuation Whitespace WhitespaceSplit".split()),
+    post_processors=_FRAMES,
+    models=("BPE", "Unigram", "WordPiece"),
+    further=_not_in_swift,
+)
+
 
 PACKAGE = "pocketbert.pipeline.phone.tokenizers"
 README = "README.md"
@@ -155,3 +325,107 @@ def _below(entry: Traversable, name: str) -> list[tuple[str, bytes]]:
     if entry.is_file():
         return [(name, entry.read_bytes())]
     return [found for inner in entry.iterdir() for found in _below(inner, f"{name}/{inner.name}")]
+
+
+# --- asking ---
+# The Java tokenizer that a folder carries, compiled and asked the texts of the library, where this machine has a JDK and Gson.
+
+
+SWITCH = "POCKETBERT_JAVA"
+"""Environment variable: ``no`` leaves the check out, which takes seconds for the compiler."""
+_GSON = ".m2/repository/com/google/code/gson/gson"
+_MAIN = "AskTokenizer"
+
+
+def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | None) -> list[Gate]:
+    """Compare the ids of a folder's Java tokenizer with those of the checkpoint's library.
+
+    The sources that are compiled and run are those of this installation, never the folder's: a folder with others is not checked.
+
+    Args:
+        folder: The artefact folder.
+        artefacts: Its list.
+        library: What the library gave.
+
+    Returns:
+        One gate; none where the folder has no Java sources, no library answered, or this machine has no JDK with Gson.
+    """
+    if library is None or library.missing or os.environ.get(SWITCH) == "no":
+        return []
+    copied = ANDROID.copied()
+    same = all(
+        (folder / name).is_file() and (folder / name).read_bytes() == content for name, content in copied.items()
+    )
+    if not same or (classes := _compiled()) is None:
+        return []
+    processing = artefacts.processing
+    prompts = processing.named_prompts
+    rows = [row for row in library.rows if row.prompt is None or row.prompt in prompts.named]
+    made = _ask(classes, folder / "tokenizer.json", processing.max_length, processing.truncation_side, rows, prompts)
+    if made is None:
+        return []
+    segments = any(
+        t.name == SEGMENTS for r in artefacts.models() if r.plain and r.signature for t in r.signature.inputs
+    )
+    wrong = [
+        row.called
+        for row, (ids, types) in zip(rows, made, strict=True)
+        if ids != row.ids or (segments and types != row.type_ids)
+    ]
+    detail = f"the Java sources give {len(rows)} texts the ids of {library.library}."
+    if wrong:
+        detail = f"the Java sources give {len(wrong)} of {len(rows)} texts other inputs than {library.library}, e.g. {wrong[0]}."
+    return [Gate(name=TEXT_GATE, file="android/", passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail)]
+
+
+@cache
+def _compiled() -> tempfile.TemporaryDirectory[str] | None:
+    """Compile the tokenizer once in a process; None without a JDK of version 17 or newer, or without Gson in Maven's folder."""
+    home = home_folder()
+    jars = sorted((home / _GSON).glob("*/gson-*.jar")) if home is not None else []
+    if shutil.which("javac") is None or shutil.which("java") is None or not jars:
+        return None
+    made = tempfile.TemporaryDirectory()
+    root = Path(made.name)
+    for name, content in ANDROID.copied().items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    shutil.copyfile(jars[-1], root / "gson.jar")
+    main = root / f"{_MAIN}.java"
+    main.write_bytes((files(__package__) / main.name).read_bytes())
+    sources = [str(p) for p in (root / "android/java").rglob("*.java")]
+    command = [
+        "javac",
+        "--release",
+        "17",
+        "-cp",
+        str(root / "gson.jar"),
+        "-d",
+        str(root / "classes"),
+        *sources,
+        str(main),
+    ]
+    done = subprocess.run(command, capture_output=True, check=False)
+    return made if done.returncode == 0 else None  # an older JDK
+
+
+def _ask(
+    classes: tempfile.TemporaryDirectory[str],
+    tokenizer: Path,
+    length: int,
+    side: str,
+    rows: Sequence[LibraryRow],
+    prompts: Prompts,
+) -> list[tuple[list[int], list[int]]] | None:
+    """Tokenize texts, each behind its prompt, in one Java process; None where Java does not start."""
+    root = Path(classes.name)
+    path = os.pathsep.join(map(str, (root / "classes", root / "gson.jar", root / "android/resources")))
+    texts = [prompts.put_before([row.text], row.prompt)[0] for row in rows]
+    parts = [(text,) if isinstance(text, str) else text for text in texts]
+    lines = [" ".join(base64.b64encode(part.encode()).decode() for part in given) for given in parts]
+    command = ["java", "-cp", path, _MAIN, str(tokenizer), str(length), side]
+    done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
+    if "AskTokenizer" not in done.stderr and done.returncode:
+        return None
+    found = [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
+    return [(ids, types) for ids, types in found] if len(found) == len(rows) else [([], [])] * len(rows)

@@ -1,1 +1,0 @@
-"""Figures that the Android demo app measured on a phone; they are imported."""

@@ -1,1 +1,0 @@
-"""The device `litert-npu`: TFLite files compiled ahead of time by LiteRT's plug-ins of the vendors."""

@@ -1,1 +1,0 @@
-"""What the measuring programs of LiteRT and ONNX Runtime print; and figures that are imported from such texts."""

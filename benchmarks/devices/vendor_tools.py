@@ -1,0 +1,159 @@
+"""The operators of a .tflite, and one of its signatures as a separate file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
+
+# --- processes ---
+# Programs that run in a separate process, since a vendor's code may crash or hang, with a time limit.
+
+
+LOG_FILE = "log"
+"""File in the folder of a job that holds what its program printed."""
+MOST_LOG = 64 << 20
+"""Most bytes of a log that are read."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended.
+
+    Attributes:
+        how: What went wrong; empty where it ended well.
+        log: What it printed.
+    """
+
+    how: str
+    log: str
+
+
+def run_separately(
+    command: Sequence[str], folder: Path, limit_s: float, environment: Mapping[str, str] | None = None
+) -> Ended:
+    """Run a program and wait for its end. It ends, with all processes that it started, at the limit and when this one is stopped.
+
+    Args:
+        command: The program and its arguments; no shell reads them.
+        folder: Its working directory, which gets the log.
+        limit_s: Most seconds that it may take.
+        environment: Variables that are set in addition to those of this process.
+
+    Returns:
+        How it ended. No error is raised for what the program does.
+    """
+    path = folder / LOG_FILE
+    with path.open("wb") as log:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+        try:
+            how = _words(process.wait(limit_s))
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            how = f"the process did not end within {limit_s:.0f} s"
+        except BaseException:  # this process is stopped, too
+            _kill(process)
+            raise
+    with path.open("rb") as log:
+        return Ended(how, log.read(MOST_LOG).decode(errors="replace"))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a program and what it started: all are in the group that it leads."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _words(status: int) -> str:
+    if status < 0:
+        return f"the process was ended by {signal.Signals(-status).name}"
+    return f"the process ended with status {status}" if status else ""
+
+
+_CUSTOM = 32
+"""``BuiltinOperator.CUSTOM`` of the TFLite schema: LiteRT writes each compiled piece as one such operator."""
+DISPATCH = "DISPATCH_OP"
+PRODUCTS = ("FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D")
+"""Operators that nearly all of an encoder's arithmetic is in."""
+
+
+def only_signature(file: bytes, key: str) -> tuple[bytes, int]:
+    """A file with one signature, since an NPU takes one length and the others would be compiled too.
+
+    Args:
+        file: The .tflite.
+        key: Name of the signature.
+
+    Returns:
+        The smaller file, and the index of the signature's graph in it. A file whose graphs refer to each other, or which has
+        one signature, comes back as it is.
+    """
+    model = load_model(file)
+    chosen = next(s for s in model.signatureDefs if _text(s.signatureKey) == key)
+    if len(model.subgraphs) == 1 or len(model.subgraphs) != len(model.signatureDefs):
+        return file, chosen.subgraphIndex
+    model.subgraphs, model.signatureDefs = [model.subgraphs[chosen.subgraphIndex]], [chosen]
+    chosen.subgraphIndex = 0
+    return dump_model(model), 0
+
+
+@dataclass(frozen=True)
+class GraphOperators:
+    """The operators of one graph.
+
+    Attributes:
+        counts: How many there are of each type, by their names in the TFLite schema.
+        compiled: How many compiled pieces there are among them.
+    """
+
+    counts: Counter[str]
+    compiled: int
+
+
+def operators_of(file: bytes, graph: int, compiled_code: str = DISPATCH) -> GraphOperators:
+    """Count the operators of a graph; compiled pieces are counted separately.
+
+    Args:
+        file: The .tflite.
+        graph: Index of the graph.
+        compiled_code: Name of the custom operator as which the compiler writes each piece.
+    """
+    schema = tflite_schema()
+    names = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
+    model: Any = schema.ModelT.InitFromObj(schema.Model.GetRootAs(file, 0))
+    counts, compiled = Counter[str](), 0
+    for operator in model.subgraphs[graph].operators or []:
+        code = model.operatorCodes[operator.opcodeIndex]
+        number = max(code.builtinCode, code.deprecatedBuiltinCode)
+        if number == _CUSTOM and _text(code.customCode) == compiled_code:
+            compiled += 1
+        else:
+            counts[names[number]] += 1
+    return GraphOperators(counts, compiled)
+
+
+def operator_name(number: int) -> str:
+    """Name of an operator type by its number in the TFLite schema."""
+    operators = vars(tflite_schema().BuiltinOperator).items()
+    return next((name for name, value in operators if value == number), f"operator {number}")
+
+
+def _text(value: bytes | str | None) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

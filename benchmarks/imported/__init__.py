@@ -1,0 +1,1 @@
+"""TODO: say what the package imported holds."""

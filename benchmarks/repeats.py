@@ -1,0 +1,280 @@
+"""Repeats of a benchmark in fresh processes, one after the other: on this machine, and by the worker of another one.
+
+Two processes with the same files differ by more than the rounds of one: where memory, code and threads lie is decided when a
+process begins. In an hour of runs on a quiet machine, ratios of two files varied by 2 to 7 % between processes on one thread
+and by up to 17 % on two, and intervals of the rounds of one process held later ratios in 67 % of cases instead of 90 %
+(docs/benchmarks.md, `benchmarks/peers/repeats.py`). So each repeat opens all files in a new process, and intervals come from
+the repeats.
+
+``python -m pocketbert.benchmarks.repeats`` reads a request from stdin and prints the timings of one repeat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from pocketbert.benchmarks.devices.protocol import Burst, Restarting, Sample
+from pocketbert.benchmarks.inputs import Feed
+from pocketbert.benchmarks.records import Length
+from pocketbert.benchmarks.timing import Block, Cell, Inputs, Tick
+from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
+
+HANGS_S = 1800.0
+"""A repeat that takes so much longer than planned hangs."""
+
+
+class Request(BaseModel):
+    """What one process does.
+
+    Attributes:
+        block: What is timed, in one repeat.
+        seconds: Time that it may take.
+        inputs: File with the inputs, written by `write_inputs`.
+    """
+
+    block: Block
+    seconds: float
+    inputs: Path
+
+
+class Series(BaseModel):
+    """What one process measured of one variant at one length and idle time.
+
+    Attributes:
+        variant: Its name.
+        length: Tokens, or ``"text"``.
+        gap_ms: Idle time before each inference.
+        engine: Engine name.
+        engine_version: Its version.
+        warmup_runs: Untimed inferences before.
+        warmup_stable: Whether they became stable.
+        wall_ms: Wall time of each inference.
+        cpu_ms: CPU time of each.
+    """
+
+    variant: str
+    length: Length
+    gap_ms: float
+    engine: str
+    engine_version: str
+    warmup_runs: int
+    warmup_stable: bool
+    wall_ms: list[float]
+    cpu_ms: list[float | None]
+
+    @classmethod
+    def of(cls, cell: Cell) -> Series:
+        """What a cell measured in its only repeat."""
+        return cls(
+            variant=cell.variant.name,
+            length=cell.length,
+            gap_ms=cell.gap_ms,
+            engine=cell.opened.engine,
+            engine_version=cell.opened.engine_version,
+            warmup_runs=cell.warmup_runs,
+            warmup_stable=cell.warmup_stable,
+            wall_ms=cell.wall_ms[0],
+            cpu_ms=[s.cpu_ms for s in cell.repeats[0]],
+        )
+
+
+class Answer(BaseModel):
+    """What one process measured."""
+
+    series: list[Series]
+
+
+@dataclass
+class ElsewhereFile:
+    """A file that was open in another process, which timed it."""
+
+    engine: str
+    engine_version: str
+
+    def prepare(self, feeds: Sequence[Feed]) -> Burst:
+        """Nothing can be run any more."""
+
+        def burst(numbers: Sequence[int]) -> list[Sample]:
+            raise RuntimeError("the process that had opened this file has ended")
+
+        return burst
+
+
+@dataclass
+class _Merged:
+    """The cells of all repeats so far, by variant, length and idle time."""
+
+    block: Block
+    inputs: Inputs
+    cells: dict[tuple[str, Length, float], Cell] = field(default_factory=dict)
+
+    def add(self, series: Series) -> None:
+        """Add what a further process measured."""
+        key = (series.variant, series.length, series.gap_ms)
+        if key not in self.cells:
+            variant = next(v for v in self.block.variants if v.name == series.variant)
+            opened, feeds = ElsewhereFile(series.engine, series.engine_version), self.inputs[key[:2]]
+            self.cells[key] = Cell(variant, opened, series.length, feeds, gap_ms=series.gap_ms, warmup_stable=True)
+        cell = self.cells[key]
+        cell.warmup_runs = max(cell.warmup_runs, series.warmup_runs)
+        cell.warmup_stable &= series.warmup_stable
+        cell.repeats.append([Sample(w, c) for w, c in zip(series.wall_ms, series.cpu_ms, strict=True)])
+
+
+Repeat = Callable[[Block, float], Sequence[Series]]
+"""Makes the only repeat of a block in a fresh process, given the seconds that it may take."""
+
+
+def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make: Repeat) -> list[Cell]:
+    """Make every repeat of a block in a separate process.
+
+    Args:
+        block: What is timed.
+        inputs: What the variants read.
+        deadline: When it should end, by the monotonic clock.
+        tick: Told after every step, in words.
+        make: Makes one repeat: that of `local_repeats` or of `remote_repeats`.
+
+    Returns:
+        The timings of every variant, length and idle time; entry i of `repeats` is that of process i.
+
+    Raises:
+        InputError: If an engine refuses a file.
+        MachineError: If a process crashes or hangs.
+    """
+    merged, runs, idle, sure = _Merged(block, inputs), block.runs, block.idle, block.sure
+    for repeat in range(block.repeats):
+        left = (deadline - time.monotonic()) / (block.repeats - repeat)
+        seed = (*block.seed[:2], block.seed[2] * 1000 + repeat)
+        series = make(replace(block, runs=runs, repeats=1, seed=seed, idle=idle, sure=sure), left)
+        for one in series:
+            merged.add(one)
+        made = [len(s.wall_ms) for s in series if not s.gap_ms]
+        if not block.least_s:
+            runs = min(runs, *made)
+        # what the first process had time for is made by all of them: figures of fewer repeats had no interval
+        idle = list(dict.fromkeys((s.length, s.gap_ms) for s in series if s.gap_ms))
+        sure = len(idle)
+        for one in {(s.length, s.gap_ms): s for s in series}.values():
+            tick(block.step(one.length, one.gap_ms, len(one.wall_ms)))
+    return list(merged.cells.values())
+
+
+@contextlib.contextmanager
+def local_repeats(inputs: Inputs) -> Iterator[Repeat]:
+    """Repeats on this machine: a Python process each, which reads the inputs from a temporary file."""
+    with tempfile.TemporaryDirectory(prefix="pocketbert-") as folder:
+        path = Path(folder) / "inputs.npz"
+        write_inputs(path, inputs)
+        yield lambda block, seconds: _apart(Request(block=block, seconds=seconds, inputs=path)).series
+
+
+def remote_repeats(connection: Restarting, inputs: Inputs) -> Repeat:
+    """Repeats on another machine, whose worker is started anew for each.
+
+    Args:
+        connection: The device.
+        inputs: What the variants read.
+    """
+
+    def make(block: Block, seconds: float) -> list[Series]:
+        deadline = time.monotonic() + seconds
+        connection.restart()
+        return [Series.of(c) for c in block.run(connection, inputs, deadline, lambda _: None)]
+
+    return make
+
+
+def _apart(request: Request) -> Answer:
+    # -P: a folder named like one of our imports in the user's working directory must not be picked up
+    command = [sys.executable, "-P", "-m", __name__]
+    try:
+        done = subprocess.run(
+            command,
+            input=request.model_dump_json(),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=max(request.seconds, 0.0) + HANGS_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MachineError("the process that times a repeat hangs.") from error
+    last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    if done.returncode == ExitCode.INPUT:
+        raise InputError(Problem("benchmark", last))
+    try:
+        return Answer.model_validate_json((done.stdout.splitlines() or [""])[-1])
+    except ValidationError as error:
+        raise MachineError(f"the process that times a repeat failed: {last}") from error
+
+
+def write_inputs(path: Path, inputs: Inputs) -> None:
+    """Write inputs as one array for each name, texts after one another, and the tokens of each text."""
+    arrays = {}
+    for number, (key, feeds) in enumerate(inputs.items()):
+        arrays[f"{number}/key"] = np.array(json.dumps(key))
+        arrays[f"{number}/tokens"] = np.array([next(iter(f.values())).shape[1] for f in feeds])
+        for name in feeds[0]:
+            arrays[f"{number}/input/{name}"] = np.concatenate([f[name] for f in feeds], axis=1)
+    with path.open("wb") as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
+
+
+def read_inputs(path: Path) -> dict[tuple[str, Length], list[Feed]]:
+    """Read what `write_inputs` wrote."""
+    out: dict[tuple[str, Length], list[Feed]] = {}
+    with np.load(path, allow_pickle=False) as stored:
+        for number in range(sum(name.endswith("/key") for name in stored.files)):
+            variant, length = json.loads(str(stored[f"{number}/key"]))
+            ends = np.cumsum(stored[f"{number}/tokens"])[:-1]
+            begin = f"{number}/input/"
+            split = {
+                name.removeprefix(begin): np.split(stored[name], ends, axis=1)
+                for name in stored.files
+                if name.startswith(begin)
+            }
+            count = len(ends) + 1
+            out[variant, length] = [
+                {name: np.ascontiguousarray(rows[i]) for name, rows in split.items()} for i in range(count)
+            ]
+    return out
+
+
+def measure(request: Request) -> Answer:
+    """Do what the process is for: one repeat, on this machine."""
+    from pocketbert.benchmarks.devices.local import connect_local
+
+    began = time.monotonic()
+    inputs, deadline = read_inputs(request.inputs), began + request.seconds
+    cells = request.block.run(connect_local(""), inputs, deadline, lambda _: None)
+    return Answer(series=[Series.of(c) for c in cells])
+
+
+def main() -> int:
+    """The process: a request on stdin, the answer on the last line of stdout.
+
+    Returns:
+        Exit status: 0, or that of the error, whose text is the last line on stderr.
+    """
+    try:
+        answer = measure(Request.model_validate_json(sys.stdin.read()))
+    except PocketBertError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    print(answer.model_dump_json())
+    return int(ExitCode.OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

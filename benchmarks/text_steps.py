@@ -1,0 +1,179 @@
+"""Timing what comes before and after an inference: from text to ids, and from the engine's outputs to the answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pocketbert.benchmarks.inputs import Feed, choose_texts
+from pocketbert.benchmarks.measurement import Variant
+from pocketbert.benchmarks.records import PostProcessingTime, TokenizerTime
+from pocketbert.benchmarks.statistics import Statistics
+from pocketbert.core.data.examples import unlabelled
+from pocketbert.core.disk.files import sha256_file
+from pocketbert.core.heads import Head, Prepared
+from pocketbert.core.predict.answers import Answer
+from pocketbert.core.predict.predictor import PROBABILITIES, Arrays, answer_of, feed, matrices
+from pocketbert.core.predict.scores import tempered
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.tasks import Task, TaskName
+from pocketbert.core.types import Provenance
+
+POST_TEXTS = 50
+"""Texts whose answers are timed: each costs an inference that is not timed."""
+POST_S = 5.0
+"""Seconds after which the rest of them is left out, but never the first ones."""
+POST_LEAST, POST_WARMUP = 10, 3
+"""Least texts, and texts whose answers are made before anything is timed."""
+
+
+@dataclass(frozen=True)
+class PostProcessing:
+    """How the outputs of a file become answers.
+
+    Attributes:
+        head: The task, as it turns outputs into answers.
+        temperature: What the file's logits are divided by.
+    """
+
+    head: Head
+    temperature: float = 1.0
+
+    def answers(
+        self, outputs: Sequence[Arrays], inputs: Sequence[Feed], prepared: Prepared, inside: bool
+    ) -> list[Answer]:
+        """Do what `pocketbert.load(folder).predict` does after the engine has run, but for marks of unknown answers.
+
+        Args:
+            outputs: Of each row that the model read, by name.
+            inputs: What it read, by name, [1, L] each.
+            prepared: The rows.
+            inside: Whether the file computes the score function itself.
+        """
+        task = self.head.task
+        names = (PROBABILITIES,) if inside else task.answer
+        mask_id = prepared.tokenizer.mask_id if prepared.tokenizer is not None else None
+        found = [
+            tempered(matrix, self.temperature, inside)
+            for out, given in zip(outputs, inputs, strict=True)
+            for matrix in matrices(out, given, names, task, mask_id)
+        ]
+        return self.head.answers(found, prepared, inside)
+
+
+def tokenizer_times(
+    variants: Sequence[Variant], tokenizers: Mapping[str, TextTokenizer], texts: Sequence[Text], repeats: int
+) -> list[TokenizerTime]:
+    """Time from text to ids in this process, once per tokenizer and longest length."""
+    users: dict[tuple[str, int], list[str]] = {}
+    for v in variants:
+        file = v.tokenizer / "tokenizer.json" if v.tokenizer.is_dir() else v.tokenizer
+        users.setdefault((sha256_file(file), v.max_length), []).append(v.name)
+    out = []
+    for (digest, _), names in users.items():
+        tokenizer = tokenizers[names[0]]
+        rows = tokenizer.encode(list(texts))  # warm-up as well: the tokenizer caches words
+        samples = []
+        for _ in range(repeats):
+            for text in texts:
+                begin = time.perf_counter_ns()
+                tokenizer.encode([text])
+                samples.append((time.perf_counter_ns() - begin) / 1e6)
+        out.append(
+            TokenizerTime(
+                variants=names,
+                sha256=digest,
+                texts=len(texts),
+                tokens_mean=float(np.mean([len(r) for r in rows])),
+                per_text=Statistics.of(samples),
+                wall_ms=samples,
+                provenance=Provenance.MEASURED,
+            )
+        )
+    return out
+
+
+def post_processing_times(
+    variants: Sequence[Variant],
+    tokenizers: Mapping[str, TextTokenizer],
+    texts: Sequence[Text],
+    known: Mapping[Path, PostProcessing],
+    notes: list[str],
+) -> list[PostProcessingTime]:
+    """Time from outputs to answers in this process, once per task and longest length.
+
+    Args:
+        variants: The files.
+        tokenizers: Their tokenizers by variant.
+        texts: Real texts.
+        known: How the outputs of a file become answers, by its path; files that are not named are left out.
+        notes: Gets a note on files whose outputs do not fit.
+    """
+    groups: dict[tuple[int, int], list[Variant]] = {}
+    for v in variants:
+        if v.path in known:
+            groups.setdefault((id(known[v.path].head), v.max_length), []).append(v)
+    out = list[PostProcessingTime]()
+    for group in groups.values():
+        how = known[group[0].path]
+        try:
+            out.append(_post_processing(group, how, tokenizers[group[0].name], texts))
+        except (ValueError, KeyError):  # a file of another task or with other labels, which `predict` refuses
+            names = ", ".join(v.name for v in group)
+            notes.append(f"No post-processing time of {names}: the outputs are not those of {how.head.task.name} here.")
+    return out
+
+
+def _post_processing(
+    group: Sequence[Variant], how: PostProcessing, tokenizer: TextTokenizer, texts: Sequence[Text]
+) -> PostProcessingTime:
+    """Run the first file of a group on each text, and time what is made of its outputs."""
+    predictor, task = group[0].file.open(1), how.head.task
+    inside = PROBABILITIES in answer_of(task, predictor)
+    chosen = choose_texts(_of_task(texts, task, tokenizer.mask_token), POST_TEXTS)
+    walls, tokens, began = list[float](), list[int](), time.monotonic()
+    for number, text in enumerate([*chosen[:POST_WARMUP], *chosen]):
+        if len(walls) >= POST_LEAST and time.monotonic() - began > POST_S:
+            break
+        rows = how.head.prepare([unlabelled(text)], tokenizer, "texts", labelled=False)
+        inputs = [feed(predictor, tokenizer, [row]) for row in rows.encoded]
+        outputs = [predictor.run(given) for given in inputs]
+        begin = time.perf_counter_ns()
+        how.answers(outputs, inputs, rows, inside)
+        took = (time.perf_counter_ns() - begin) / 1e6
+        if number >= min(POST_WARMUP, len(chosen)):
+            walls.append(took)
+            tokens.append(sum(len(row) for row in rows.encoded))
+    return PostProcessingTime(
+        variants=[v.name for v in group],
+        task=task.name,
+        outputs_of=group[0].name,
+        texts=len(walls),
+        tokens_mean=float(np.mean(tokens)),
+        per_text=Statistics.of(walls),
+        wall_ms=walls,
+        provenance=Provenance.MEASURED,
+    )
+
+
+def _of_task(texts: Sequence[Text], task: Task, mask: str | None) -> list[Text]:
+    """Texts in the form that a task takes.
+
+    Where it takes pairs only, a single text gets the next one as its second; where it takes single ones, the first of a pair is
+    left; and where it fills masked words in, the last word is masked if none is.
+    """
+    if task.pairs_only:
+        following = [*texts[1:], texts[0]]
+        return [
+            (t, n) if isinstance(t, str) and isinstance(n, str) else t for t, n in zip(texts, following, strict=True)
+        ]
+    if task.name is TaskName.FILL_MASK and mask is not None:
+        single = [t if isinstance(t, str) else t[0] for t in texts]
+        return [t if mask in t else " ".join([*t.split()[:-1], mask]) for t in single]
+    if task.single_only:
+        return [t if isinstance(t, str) else t[0] for t in texts]
+    return list(texts)

@@ -1,1 +1,0 @@
-"""Data augmentation by replacing words."""

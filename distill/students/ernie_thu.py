@@ -1,0 +1,464 @@
+"""ERNIE (Tsinghua): a text stream, BERT's, and a stream of entities that meet in the feed-forward parts.
+
+Zhang et al. 2019, "ERNIE: Enhanced Language Representation with Informative Entities", arXiv 1905.07129, section 3, and
+the equations that the authors' code computes. With w [B, S, H] of text, e [B, S, E] of entities and M [B, S, 1], which is 1
+where a mention begins:
+
+* sim: BERT's layer; e passes through.
+* mix: w' = LN(attention(w) + w), e' = e M.
+* norm: w' as above, e' = LN(attention(e) + e) M; keys are the places where M is 1.
+* both: z = gelu(W w' + b + V e' + c), w = LN(W2 z + b2 + w'), e = LN(V2 z + c2 + e').
+
+The place of [CLS], the first one, is open (M = 1) with a zero vector, in pre-training and in every fine-tuning script of
+the authors: without an entity the second stream lives on that place. Inputs must therefore not be padded on the left.
+
+Weights have the names of the released ``pytorch_model.bin``. The entity stream of the last layer has no reader; its weights
+are kept, so that a checkpoint is saved as it came, and not trained.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertTokenizer,
+)
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
+from transformers.models.bert.modeling_bert import (
+    BertAttention,
+    BertEmbeddings,
+    BertIntermediate,
+    BertOnlyMLMHead,
+    BertOutput,
+    BertPooler,
+    BertPreTrainedModel,
+    BertPreTrainingHeads,
+    BertSelfAttention,
+)
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from pocketbert.core.errors import InputError, Problem
+
+# --- config ---
+# Configuration of ERNIE (Tsinghua): BERT with a second, narrow stream of entities in its upper layers.
+
+
+class LayerKind(StrEnum):
+    """What a layer does with the entities, by the names of the released ``ernie_config.json``."""
+
+    SIM = "sim"
+    """Nothing: BERT's layer."""
+    MIX = "mix"
+    """Fuses entities into the feed-forward part."""
+    NORM = "norm"
+    """Lets entities attend to each other, then fuses them."""
+
+
+class ErnieThuConfig(BertConfig):  # type: ignore[misc]
+    """Sizes of an ERNIE of Tsinghua (Zhang et al. 2019, arXiv 1905.07129); the defaults are the released ERNIE-base.
+
+    Attributes:
+        layer_kinds: What each layer does with entities, see `LayerKind`; where the list is too short, the rest is ``sim``.
+            The released file calls it ``layer_types``, a name that transformers keeps for kinds of attention. By default
+            the released pattern (12 layers: 5 x sim, mix, 6 x norm) at the model's depth.
+        entity_size: Width of the entity stream.
+        entity_heads: Heads of the attention between entities.
+        entity_rows: Entities in the model's own table; 0 for a model without.
+
+    Raises:
+        InputError: If a layer has an unknown kind, there are more kinds than layers, or the width is no multiple of the heads.
+    """
+
+    model_type = "ernie_thu"
+
+    layer_kinds: list[str] | None = None
+    entity_size: int = 100
+    entity_heads: int = 4
+    entity_rows: int = 0
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Refuse what is no ERNIE."""
+        super().__post_init__(**kwargs)
+        kinds, problems = list(self.layer_kinds or ()), []
+        if unknown := sorted(set(kinds) - set(LayerKind)):
+            problems.append(
+                Problem("config.json layer_kinds", f"has {', '.join(unknown)}; allowed: {', '.join(LayerKind)}.")
+            )
+        if len(kinds) > self.num_hidden_layers:
+            problems.append(
+                Problem(
+                    "config.json layer_kinds", f"lists {len(kinds)} layers, the model has {self.num_hidden_layers}."
+                )
+            )
+        if self.entity_size % self.entity_heads:
+            problems.append(
+                Problem(
+                    "config.json entity_size", f"{self.entity_size} is no multiple of {self.entity_heads} entity heads."
+                )
+            )
+        if problems:
+            raise InputError(problems)
+
+    def kinds(self) -> list[LayerKind]:
+        """What each layer does with entities."""
+        depth = self.num_hidden_layers
+        if self.layer_kinds is not None:
+            listed = [LayerKind(k) for k in self.layer_kinds[:depth]]
+            return [*listed, *[LayerKind.SIM] * (depth - len(listed))]
+        norm = depth // 2
+        return [*[LayerKind.SIM] * (depth - norm - 1), LayerKind.MIX, *[LayerKind.NORM] * norm]
+
+
+MASKED = -1e4
+"""Added to scores of places without an entity, as in the authors' code."""
+
+
+LEAST = 2.0**-6
+"""Sum of the absolute values of a vector from which its place is open; vectors of the released table have length 1."""
+
+
+def open_places(vectors: Tensor) -> Tensor:
+    """The mask that follows from vectors, [B, S, E] to [B, S]: 1 where one is, 0 where all its numbers are 0."""
+    # arithmetic, for graphs; a power of two, so that fp16 gives 1 exactly
+    return vectors.abs().sum(-1).clamp(0.0, LEAST) * (1 / LEAST)
+
+
+class EntityAttention(nn.Module):
+    """Attention between entities. It does not use transformers' attention interface, which counts layers of text."""
+
+    def __init__(self, config: ErnieThuConfig) -> None:
+        super().__init__()
+        size = config.entity_size
+        self.heads = config.entity_heads
+        self.query, self.key, self.value = nn.Linear(size, size), nn.Linear(size, size), nn.Linear(size, size)
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+
+    def forward(self, entities: Tensor, mask: Tensor) -> Tensor:
+        """Attend.
+
+        Args:
+            entities: [B, S, E].
+            mask: 1 where an entity is, [B, S].
+
+        Returns:
+            [B, S, E].
+        """
+        batch, length, width = entities.shape
+        split = (batch, length, self.heads, width // self.heads)
+        query, key, value = (
+            dense(entities).view(split).transpose(1, 2) for dense in (self.query, self.key, self.value)
+        )
+        scores = query @ key.transpose(2, 3) * (width // self.heads) ** -0.5
+        weights = torch.softmax(scores + (1.0 - mask[:, None, None, :].to(scores.dtype)) * MASKED, -1)
+        context: Tensor = self.dropout(weights) @ value
+        return context.transpose(1, 2).reshape(batch, length, width)
+
+
+class EntityOutput(nn.Module):
+    """A linear layer back to the entity stream, a residual and a normalization."""
+
+    def __init__(self, config: ErnieThuConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.entity_size, config.entity_size)
+        self.LayerNorm = nn.LayerNorm(config.entity_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, context: Tensor, entities: Tensor) -> Tensor:
+        """Close the attention, [B, S, E] twice to [B, S, E]."""
+        return self.LayerNorm(self.dropout(self.dense(context)) + entities)  # type: ignore[no-any-return]
+
+
+class ErnieThuAttention(BertAttention):  # type: ignore[misc]
+    """Attention of the text, and of a `norm` layer that of the entities."""
+
+    def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
+        super().__init__(config)
+        if kind is LayerKind.NORM:
+            self.self_ent, self.output_ent = EntityAttention(config), EntityOutput(config)
+
+    def entities(self, entities: Tensor, mask: Tensor) -> Tensor:
+        """What the feed-forward part reads of the entities, [B, S, E] and [B, S] to [B, S, E]."""
+        if hasattr(self, "self_ent"):
+            entities = self.output_ent(self.self_ent(entities, mask), entities)
+        return entities * mask[:, :, None].to(entities.dtype)
+
+
+class ErnieThuIntermediate(BertIntermediate):  # type: ignore[misc]
+    """The shared hidden state of both streams."""
+
+    def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
+        super().__init__(config)
+        if kind is not LayerKind.SIM:
+            self.dense_ent = nn.Linear(config.entity_size, config.intermediate_size)
+
+    def fused(self, states: Tensor, entities: Tensor) -> Tensor:
+        """Both streams, [B, S, H] and [B, S, E] to [B, S, feed-forward width]."""
+        return self.intermediate_act_fn(self.dense(states) + self.dense_ent(entities))  # type: ignore[no-any-return]
+
+
+class ErnieThuOutput(BertOutput):  # type: ignore[misc]
+    """The way back into both streams."""
+
+    def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
+        super().__init__(config)
+        if kind is not LayerKind.SIM:
+            self.dense_ent = nn.Linear(config.intermediate_size, config.entity_size)
+            self.LayerNorm_ent = nn.LayerNorm(config.entity_size, eps=config.layer_norm_eps)
+
+    def entities(self, hidden: Tensor, entities: Tensor) -> Tensor:
+        """Close the entity stream, [B, S, feed-forward width] and [B, S, E] to [B, S, E]."""
+        return self.LayerNorm_ent(self.dropout(self.dense_ent(hidden)) + entities)  # type: ignore[no-any-return]
+
+
+class ErnieThuLayer(nn.Module):
+    """One layer of either kind."""
+
+    def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
+        super().__init__()
+        self.kind = kind
+        self.attention = ErnieThuAttention(config, kind)
+        self.intermediate, self.output = ErnieThuIntermediate(config, kind), ErnieThuOutput(config, kind)
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None, entities: Tensor, entity_mask: Tensor, **more: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Run the layer.
+
+        Args:
+            hidden_states: Text, [B, S, H].
+            attention_mask: As transformers' attention function takes it.
+            entities: [B, S, E].
+            entity_mask: 1 where a mention begins, [B, S].
+            **more: For the attention function.
+
+        Returns:
+            Text [B, S, H] and entities [B, S, E].
+        """
+        states, _ = self.attention(hidden_states, attention_mask, **more)
+        if self.kind is LayerKind.SIM:
+            return self.output(self.intermediate(states), states), entities
+        open_entities = self.attention.entities(entities, entity_mask)
+        hidden = self.intermediate.fused(states, open_entities)
+        return self.output(hidden, states), self.output.entities(hidden, open_entities)
+
+
+class ErnieThuEncoder(nn.Module):
+    """The layers."""
+
+    def __init__(self, config: ErnieThuConfig) -> None:
+        super().__init__()
+        layers = [ErnieThuLayer(config, kind) for kind in config.kinds()]
+        self.layer = nn.ModuleList(layers)
+        self.entity_size = config.entity_size
+        knowing = [layer for layer in layers if layer.kind is not LayerKind.SIM]
+        for unread in (knowing[-1].output.dense_ent, knowing[-1].output.LayerNorm_ent) if knowing else ():
+            unread.requires_grad_(False)  # no loss reaches what no layer reads, and DDP waits for every gradient
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        entity_vectors: Tensor | None = None,
+        entity_mask: Tensor | None = None,
+        **more: Any,
+    ) -> BaseModelOutput:
+        """Run all layers; see `ErnieThuModel.forward`."""
+        if entity_vectors is None or entity_mask is None:
+            entity_vectors = hidden_states.new_zeros(*hidden_states.shape[:2], self.entity_size)
+            entity_mask = hidden_states.new_zeros(hidden_states.shape[:2])
+        first = torch.ones_like(entity_mask[:, :1])
+        entity_mask = torch.cat([first, entity_mask[:, 1:]], 1)  # [CLS] is always open
+        for layer in self.layer:
+            hidden_states, entity_vectors = layer(hidden_states, attention_mask, entity_vectors, entity_mask, **more)
+        return BaseModelOutput(last_hidden_state=hidden_states)
+
+
+class ErnieThuPreTrainedModel(BertPreTrainedModel):  # type: ignore[misc]
+    """What all classes share."""
+
+    config_class = ErnieThuConfig
+    _can_record_outputs = {"hidden_states": ErnieThuLayer, "attentions": BertSelfAttention}  # noqa: RUF012 - as transformers has it
+
+    def __init__(self, config: ErnieThuConfig) -> None:
+        config.layer_kinds = [kind.value for kind in config.kinds()]  # a student that takes some layers reads the list
+        super().__init__(config)
+
+
+class ErnieThuModel(ErnieThuPreTrainedModel):
+    """The encoder: token ids, and entities where there are any, to hidden states of the text.
+
+    Args:
+        config: Sizes.
+        add_pooling_layer: Whether to have BERT's tanh pooler.
+    """
+
+    _no_split_modules = ["ErnieThuLayer"]  # noqa: RUF012 - as transformers has it
+
+    def __init__(self, config: ErnieThuConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        self.embeddings = BertEmbeddings(config)
+        self.encoder = ErnieThuEncoder(config)
+        self.pooler = BertPooler(config) if add_pooling_layer else None
+        rows = config.entity_rows
+        self.entity_table = nn.Embedding(rows + 1, config.entity_size, padding_idx=0) if rows else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the table of words."""
+        return self.embeddings.word_embeddings  # type: ignore[no-any-return]
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the table of words."""
+        self.embeddings.word_embeddings = value
+
+    @merge_with_config_defaults  # type: ignore[untyped-decorator]
+    @capture_outputs  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        entity_vectors: Tensor | None = None,
+        entity_mask: Tensor | None = None,
+        entity_ids: Tensor | None = None,
+        **more: Any,
+    ) -> BaseModelOutputWithPooling:
+        """Run the encoder.
+
+        Args:
+            input_ids: [B, S].
+            attention_mask: [B, S], 1 for real tokens, or additive [B, 1, 1, S].
+            token_type_ids: [B, S].
+            position_ids: Default 0 to S - 1; [B, S].
+            inputs_embeds: Word embeddings instead of ids, [B, S, H].
+            entity_vectors: Vectors of the entities at the first word piece of each mention, zeros elsewhere, [B, S, E].
+            entity_mask: 1 there, 0 elsewhere, [B, S]; the place of [CLS] is 1 in any case. By default 1 where the vector is
+                not zero, see `open_places`. Without vectors, no token is an entity.
+            entity_ids: Instead of vectors, for a model with a table: the entity's number from 1 at the first word piece of
+                each mention, 0 elsewhere, [B, S].
+            **more: For the attention function.
+
+        Returns:
+            States of the text [B, S, H], and the pooled one [B, H].
+        """
+        if entity_ids is not None:
+            assert self.entity_table is not None
+            entity_vectors, entity_mask = self.entity_table(entity_ids), entity_ids.to(self.dtype).clamp(0.0, 1.0)
+        elif entity_vectors is not None and entity_mask is None:
+            entity_mask = open_places(entity_vectors)
+        states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=attention_mask)
+        made = self.encoder(states, mask, entity_vectors=entity_vectors, entity_mask=entity_mask, **more)
+        last = made.last_hidden_state
+        return BaseModelOutputWithPooling(
+            last_hidden_state=last, pooler_output=self.pooler(last) if self.pooler is not None else None
+        )
+
+
+# --- heads ---
+# ERNIE (Tsinghua) with the heads of BERT; each class is BERT's of the same suffix around another encoder.
+
+
+class ErnieThuForMaskedLM(BertForMaskedLM, ErnieThuPreTrainedModel):  # type: ignore[misc]
+    """ERNIE with the masked-LM head."""
+
+    config_class = ErnieThuConfig
+
+    def __init__(self, config: ErnieThuConfig) -> None:
+        ErnieThuPreTrainedModel.__init__(self, config)
+        self.bert, self.cls = ErnieThuModel(config, add_pooling_layer=False), BertOnlyMLMHead(config)
+        self.post_init()
+
+
+class ErnieThuForPreTraining(BertForPreTraining, ErnieThuPreTrainedModel):  # type: ignore[misc]
+    """ERNIE with the text heads that it is pre-trained with: masked LM and next sentence."""
+
+    config_class = ErnieThuConfig
+
+    def __init__(self, config: ErnieThuConfig) -> None:
+        ErnieThuPreTrainedModel.__init__(self, config)
+        self.bert, self.cls = ErnieThuModel(config), BertPreTrainingHeads(config)
+        self.post_init()
+
+
+class ErnieThuForSequenceClassification(BertForSequenceClassification, ErnieThuPreTrainedModel):  # type: ignore[misc]
+    """ERNIE with a linear head on the pooled state; the entity-typing head of the authors is one without a bias."""
+
+    config_class = ErnieThuConfig
+
+    def __init__(self, config: ErnieThuConfig) -> None:
+        ErnieThuPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.bert, self.dropout = ErnieThuModel(config), _head_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+
+class ErnieThuForTokenClassification(BertForTokenClassification, ErnieThuPreTrainedModel):  # type: ignore[misc]
+    """ERNIE with a linear head on every token."""
+
+    config_class = ErnieThuConfig
+
+    def __init__(self, config: ErnieThuConfig) -> None:
+        ErnieThuPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.bert, self.dropout = ErnieThuModel(config, add_pooling_layer=False), _head_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+
+class ErnieThuForQuestionAnswering(BertForQuestionAnswering, ErnieThuPreTrainedModel):  # type: ignore[misc]
+    """ERNIE with a head that gives every token a score as the start and as the end of the answer."""
+
+    config_class = ErnieThuConfig
+
+    def __init__(self, config: ErnieThuConfig) -> None:
+        ErnieThuPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.bert = ErnieThuModel(config, add_pooling_layer=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+
+def register_ernie_thu() -> None:
+    """Let transformers' Auto classes open ERNIE folders, in this process; may be called again."""
+    AutoConfig.register(ErnieThuConfig.model_type, ErnieThuConfig, exist_ok=True)
+    AutoTokenizer.register(ErnieThuConfig, BertTokenizer, exist_ok=True)
+    for auto, model in (
+        (AutoModel, ErnieThuModel),
+        (AutoModelForMaskedLM, ErnieThuForMaskedLM),
+        (AutoModelForPreTraining, ErnieThuForPreTraining),
+        (AutoModelForSequenceClassification, ErnieThuForSequenceClassification),
+        (AutoModelForTokenClassification, ErnieThuForTokenClassification),
+        (AutoModelForQuestionAnswering, ErnieThuForQuestionAnswering),
+    ):
+        auto.register(ErnieThuConfig, model, exist_ok=True)
+
+
+def _head_dropout(config: ErnieThuConfig) -> nn.Dropout:
+    own = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if own is None else own)
+
+
+register_ernie_thu()

@@ -1,1 +1,0 @@
-"""ERNIE (Tsinghua): model, configuration, names of its checkpoints."""

@@ -1,0 +1,351 @@
+"""IB-BERT: blocks that widen inside, between widths that a small student shares (Sun et al. 2020, arXiv 2004.02984).
+
+A block takes [B, S, 512], widens it to 1024 for one attention of four heads and one feed-forward part, and comes back
+to 512 with a residual: a MobileBERT block turned inside out, so that teacher and student can be compared block by block
+without a projection. All of it is transformers' MobileBERT but two things: queries and keys read the block's input, not
+a bottleneck, which transformers' modules cannot do; and every norm has the configured epsilon.
+
+Weights have MobileBERT's names (``mobilebert.encoder.layer.0...``, ``cls...``): what the student takes over goes by name.
+
+Padding is hidden from attention. The embedding of a token sees the tokens on both sides, whatever these are, as in
+transformers' MobileBERT: the last real token of a row is embedded with a pad beside it where there is one. Once the
+pad's row of the table is not zero (it starts as zeros; the masked-LM loss moves it, as the output matrix is tied to the
+table), a row with a pad behind it and the same row without give different states. How many pads follow makes none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    MobileBertConfig,
+    MobileBertTokenizer,
+)
+from transformers.models.mobilebert.modeling_mobilebert import (
+    MobileBertEmbeddings,
+    MobileBertEncoder,
+    MobileBertForMaskedLM,
+    MobileBertForPreTraining,
+    MobileBertForQuestionAnswering,
+    MobileBertForSequenceClassification,
+    MobileBertForTokenClassification,
+    MobileBertLayer,
+    MobileBertModel,
+    MobileBertOnlyMLMHead,
+    MobileBertPooler,
+    MobileBertPreTrainedModel,
+    MobileBertPreTrainingHeads,
+    MobileBertSelfAttention,
+)
+
+from pocketbert.core.errors import InputError, Problem
+
+# --- config ---
+# Configuration of IB-BERT, the inverted-bottleneck BERT that MobileBERT learns from.
+
+
+_FIXED = {"use_bottleneck": True, "use_bottleneck_attention": False, "key_query_shared_bottleneck": False}
+"""What makes an IB-BERT one: blocks with a width of their own, whose queries, keys and values read the block's input."""
+
+
+class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
+    """Sizes of an IB-BERT; the defaults are IB-BERT-large (Sun et al. 2020, arXiv 2004.02984, table 1).
+
+    It is a configuration of MobileBERT with other values (config/uncased_L-24_H-1024_B-512_A-4.json of the original
+    code), save that transformers' MobileBERT cannot run them. GELU is the tanh form, as in the original code.
+
+    Attributes:
+        hidden_size: Width between blocks, which the student shares.
+        intra_bottleneck_size: Width within a block, all heads together.
+        intermediate_size: Width of the feed-forward part.
+        embedding_size: Width of the embedding table.
+
+    Raises:
+        InputError: If the values describe another architecture, or a width is not a multiple of the heads.
+    """
+
+    model_type = "ib_bert"
+
+    intermediate_size: int = 4096
+    hidden_act: str = "gelu_pytorch_tanh"
+    hidden_dropout_prob: float | int = 0.1
+    intra_bottleneck_size: int = 1024
+    key_query_shared_bottleneck: bool = False
+    num_feedforward_networks: int = 1
+    normalization_type: str = "layer_norm"
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Refuse what is no IB-BERT."""
+        super().__post_init__(**kwargs)
+        found = {name: getattr(self, name) for name in _FIXED}
+        problems = [
+            Problem(
+                f"config.json {name}",
+                f"{found[name]} is another architecture; an IB-BERT has {value}.",
+                "Use transformers' MobileBertConfig for it.",
+            )
+            for name, value in _FIXED.items()
+            if found[name] != value
+        ]
+        if self.intra_bottleneck_size % self.num_attention_heads:
+            problems.append(
+                Problem(
+                    "config.json intra_bottleneck_size",
+                    f"{self.intra_bottleneck_size} is not a multiple of {self.num_attention_heads} heads.",
+                )
+            )
+        if problems:
+            raise InputError(problems)
+
+
+class IbBertSelfAttention(MobileBertSelfAttention):  # type: ignore[misc]
+    """Attention whose queries, keys and values are made of the block's input, [B, S, inter-block width]."""
+
+    def __init__(self, config: IbBertConfig) -> None:
+        super().__init__(config)
+        # the value's weights already have these shapes
+        self.query = nn.Linear(config.hidden_size, self.all_head_size)
+        self.key = nn.Linear(config.hidden_size, self.all_head_size)
+
+
+class IbBertLayer(MobileBertLayer):  # type: ignore[misc]
+    """One block: [B, S, inter-block width] to the same."""
+
+    def __init__(self, config: IbBertConfig) -> None:
+        super().__init__(config)
+        self.attention.self = IbBertSelfAttention(config)
+        _set_epsilon(self.output.LayerNorm, config)
+
+
+class IbBertEncoder(MobileBertEncoder):  # type: ignore[misc]
+    """The blocks."""
+
+    def __init__(self, config: IbBertConfig) -> None:
+        nn.Module.__init__(self)
+        self.layer = nn.ModuleList(IbBertLayer(config) for _ in range(config.num_hidden_layers))
+
+
+class IbBertModel(MobileBertModel):  # type: ignore[misc]
+    """The encoder: token ids to hidden states, and a tanh pooler for the next-sentence head.
+
+    Args:
+        config: Sizes.
+        add_pooling_layer: Whether to have a pooler.
+    """
+
+    config_class = IbBertConfig
+
+    def __init__(self, config: IbBertConfig, add_pooling_layer: bool = True) -> None:
+        # The parent's own start would build a MobileBERT of these sizes first.
+        MobileBertPreTrainedModel.__init__(self, config)
+        self.gradient_checkpointing = False
+        self.embeddings = MobileBertEmbeddings(config)
+        _set_epsilon(self.embeddings.LayerNorm, config)
+        self.encoder = IbBertEncoder(config)
+        self.pooler = MobileBertPooler(config) if add_pooling_layer else None
+        self.post_init()
+
+
+class IbBertForMaskedLM(MobileBertForMaskedLM):  # type: ignore[misc]
+    """IB-BERT with the masked-LM head, as a teacher that only predicts tokens needs it."""
+
+    config_class = IbBertConfig
+
+    def __init__(self, config: IbBertConfig) -> None:
+        MobileBertPreTrainedModel.__init__(self, config)
+        self.mobilebert = IbBertModel(config, add_pooling_layer=False)
+        self.cls = MobileBertOnlyMLMHead(config)
+        self.post_init()
+
+
+class IbBertForPreTraining(MobileBertForPreTraining):  # type: ignore[misc]
+    """IB-BERT with both heads it is pre-trained with, masked LM and next sentence."""
+
+    config_class = IbBertConfig
+
+    def __init__(self, config: IbBertConfig) -> None:
+        MobileBertPreTrainedModel.__init__(self, config)
+        self.mobilebert = IbBertModel(config)
+        self.cls = MobileBertPreTrainingHeads(config)
+        self.post_init()
+
+
+class IbBertForSequenceClassification(MobileBertForSequenceClassification):  # type: ignore[misc]
+    """IB-BERT with a linear head on the pooled state: one answer to a text or a pair."""
+
+    config_class = IbBertConfig
+
+    def __init__(self, config: IbBertConfig) -> None:
+        MobileBertPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.mobilebert = IbBertModel(config)
+        self.dropout = _head_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+
+class IbBertForTokenClassification(MobileBertForTokenClassification):  # type: ignore[misc]
+    """IB-BERT with a linear head on every token."""
+
+    config_class = IbBertConfig
+
+    def __init__(self, config: IbBertConfig) -> None:
+        MobileBertPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.mobilebert = IbBertModel(config, add_pooling_layer=False)
+        self.dropout = _head_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+
+class IbBertForQuestionAnswering(MobileBertForQuestionAnswering):  # type: ignore[misc]
+    """IB-BERT with a head that says of every token how likely an answer starts or ends there."""
+
+    config_class = IbBertConfig
+
+    def __init__(self, config: IbBertConfig) -> None:
+        MobileBertPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.mobilebert = IbBertModel(config, add_pooling_layer=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+
+def register_ib_bert() -> None:
+    """Let transformers' Auto classes open IB-BERT folders, in this process; may be called again."""
+    AutoConfig.register(IbBertConfig.model_type, IbBertConfig, exist_ok=True)
+    AutoTokenizer.register(IbBertConfig, MobileBertTokenizer, exist_ok=True)
+    for auto, model in (
+        (AutoModel, IbBertModel),
+        (AutoModelForMaskedLM, IbBertForMaskedLM),
+        (AutoModelForPreTraining, IbBertForPreTraining),
+        (AutoModelForSequenceClassification, IbBertForSequenceClassification),
+        (AutoModelForTokenClassification, IbBertForTokenClassification),
+        (AutoModelForQuestionAnswering, IbBertForQuestionAnswering),
+    ):
+        auto.register(IbBertConfig, model, exist_ok=True)
+
+
+def _head_dropout(config: IbBertConfig) -> nn.Dropout:
+    own = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if own is None else own)
+
+
+def _set_epsilon(norm: nn.Module, config: IbBertConfig) -> None:
+    # transformers leaves these two at PyTorch's 1e-5, which NoNorm has no use for; the original has 1e-12 everywhere
+    if isinstance(norm, nn.LayerNorm):
+        norm.eps = config.layer_norm_eps
+
+
+register_ib_bert()
+
+
+# --- names ---
+# Names of the original MobileBERT and IB-BERT checkpoints (google-research/mobilebert, TensorFlow 1), and ours.
+#
+# The names and shapes are those that the variable scopes of the original modeling.py and run_pretraining.py make;
+# transformers' former converter, no longer part of 5.23, agrees. No IB-BERT checkpoint was ever published, so that for it
+# only the code speaks.
+
+
+_MODULES = (
+    (r"bert/embeddings/(word|position|token_type)_embeddings", r"mobilebert.embeddings.\1_embeddings.weight"),
+    (r"bert/embeddings/embedding_transformation", "mobilebert.embeddings.embedding_transformation"),
+    (r"bert/embeddings/(?:Fake)?LayerNorm", "mobilebert.embeddings.LayerNorm"),
+    (r"bert/pooler/dense", "mobilebert.pooler.dense"),
+    (r"cls/predictions/transform/(dense|LayerNorm)", r"cls.predictions.transform.\1"),
+    (r"cls/predictions/output_bias", "cls.predictions.bias"),
+    (r"cls/predictions/extra_output_weights", "cls.predictions.dense.weight"),
+    (r"cls/seq_relationship/output_weights", "cls.seq_relationship.weight"),
+    (r"cls/seq_relationship/output_bias", "cls.seq_relationship.bias"),
+)
+"""Original module, or variable without a module of its own, to ours."""
+_LAYER = re.compile(
+    r"bert/encoder/layer_(\d+)/"
+    r"(bottleneck/input/(?:dense|NORM)|bottleneck/attention/(?:dense|NORM)|attention/self/(?:query|key|value)|"
+    r"attention/output/(?:dense|NORM)|(?:ffn_layer_\d+/)?intermediate/dense|(?:ffn_layer_\d+/)?output/(?:dense|NORM)|"
+    r"output/bottleneck/(?:dense|NORM))".replace("NORM", "(?:Fake)?LayerNorm")
+)
+_LEAVES = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+_TRANSPOSED = ("/kernel", "/extra_output_weights")
+_OPTIMISER = re.compile(r"(.*/)?(adam_m|adam_v|global_step)")
+_TIED = {
+    "cls.predictions.decoder.weight": "mobilebert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+
+def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """An original checkpoint under the names of `IbBertForPreTraining` and transformers' ``MobileBertForPreTraining``.
+
+    Args:
+        state: Variables by TensorFlow name (``bert/encoder/layer_0/bottleneck/input/dense/kernel``). Those of the
+            optimiser may be among them.
+
+    Returns:
+        The weights by PyTorch name: matrices [out, in], the extra output matrix [width - embedding width, V], and with
+        a masked-LM head the output matrix and bias also under the names they are tied to. No copies.
+
+    Raises:
+        InputError: Naming every variable that a pre-training checkpoint does not have, such as a fine-tuned head's or
+            one of quantisation-aware training.
+    """
+    out, unknown = {}, []
+    for name, value in state.items():
+        if _OPTIMISER.fullmatch(name):
+            continue
+        if (ours := new_name(name)) is None:
+            unknown.append(name)
+        else:
+            out[ours] = value.T if name.endswith(_TRANSPOSED) else value
+    if unknown:
+        raise InputError(
+            [
+                Problem(
+                    name,
+                    "no variable of a MobileBERT or IB-BERT pre-training checkpoint.",
+                    "Leave it out, or use a checkpoint of pre-training.",
+                )
+                for name in unknown
+            ]
+        )
+    if "cls.predictions.bias" in out:
+        out |= {tied: out[name] for tied, name in _TIED.items() if name in out}
+    return out
+
+
+def new_name(name: str) -> str | None:
+    """Our name of an original variable; None if there is no such variable.
+
+    Args:
+        name: TensorFlow name, without ``:0``.
+    """
+    for old, new in _MODULES:
+        if match := re.fullmatch(old, name):
+            return match.expand(new) if _is_variable(new) else None
+    module, _, leaf = name.rpartition("/")
+    if leaf not in _LEAVES or (leaf in ("gamma", "beta")) != module.endswith("LayerNorm"):
+        return None
+    if match := _LAYER.fullmatch(module):
+        number, place = match.groups()
+        place = place.replace("ffn_layer_", "ffn/").replace("FakeLayerNorm", "LayerNorm").replace("/", ".")
+        return f"mobilebert.encoder.layer.{number}.{place}.{_LEAVES[leaf]}"
+    for old, new in _MODULES:
+        if not _is_variable(new) and (match := re.fullmatch(old, module)):
+            return f"{match.expand(new)}.{_LEAVES[leaf]}"
+    return None
+
+
+def _is_variable(new: str) -> bool:
+    return new.endswith((".weight", ".bias"))

@@ -1,1 +1,0 @@
-"""IB-BERT, the teacher of MobileBERT: model, configuration, names of its checkpoints."""

@@ -1,1 +1,0 @@
-"""A teacher's guesses over the vocabulary, sampled sparsely and kept on disk."""

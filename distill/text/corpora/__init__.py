@@ -1,1 +1,0 @@
-"""Corpora of token ids on disk: written once, read at any place, mixed."""

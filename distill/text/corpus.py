@@ -1,0 +1,400 @@
+"""Plain text as rows of token ids on disk: memory-mapped, read at any place, for general distillation.
+
+A corpus is a folder: ``corpus.json`` (`CorpusInfo`), ``counts.npy`` (how often each token occurs, [V] int64) and
+``rows-00000.arrow`` ... with one column ``input_ids``, in the format that `datasets` reads:
+``load_dataset("arrow", data_files="FOLDER/*.arrow")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+
+from pocketbert.core.disk.files import read_json, safe_join, sha256_file, sha256_json
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.host.progress import Meter
+from pocketbert.core.host.system import version_of
+from pocketbert.core.predict.tokenization import Encoded
+from pocketbert.core.recipe.data import CorpusSettings
+from pocketbert.core.seeds import generator
+
+INFO = "corpus.json"
+COUNTS = "counts.npy"
+COLUMN = "input_ids"
+
+Rows = Sequence[int] | NDArray[np.int64]
+
+
+class Dropped(BaseModel):
+    """What did not become rows, by reason, counted in texts; `short` and, unless packed, `unknown` in rows."""
+
+    empty: NonNegativeInt = 0
+    """Texts without tokens."""
+    not_unicode: NonNegativeInt = 0
+    """Texts with half of a surrogate pair, which no tokenizer takes."""
+    short: NonNegativeInt = 0
+    unknown: NonNegativeInt = 0
+
+
+class Shard(BaseModel):
+    """One file of rows."""
+
+    model_config = ConfigDict(frozen=True)
+
+    file: str
+    rows: PositiveInt
+    tokens: PositiveInt
+    bytes: PositiveInt
+    sha256: str
+
+
+class CorpusInfo(BaseModel):
+    """What a corpus is made of; ``corpus.json``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: Literal[1] = 1
+    settings: CorpusSettings
+    tokenizer_digest: str
+    """`pocketbert.distill.text.tokenizer.tokenizer_digest` of the tokenizer."""
+    vocabulary_size: PositiveInt
+    """V: the highest token id plus one."""
+    special_ids: list[NonNegativeInt]
+    """Ids that are never masked: what the tokenizer declares as special."""
+    texts: PositiveInt
+    """Texts that were read."""
+    rows: PositiveInt
+    tokens: PositiveInt
+    dropped: Dropped
+    shards: Annotated[list[Shard], Field(min_length=1)]
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything above, the shards' own hashes included: what a stage that reads the corpus depends on."""
+        return sha256_json(self.model_dump(mode="json"))
+
+
+class TokenRows(Protocol):
+    """Rows of token ids: a `Corpus`, or a mixture of several."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row, [N]."""
+        ...
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Occurrences of each token, [V]."""
+        ...
+
+    def ids(self, rows: Rows) -> list[NDArray[np.int64]]:
+        """Token ids of some rows."""
+        ...
+
+
+class Corpus:
+    """A corpus on disk; `open_corpus` makes it.
+
+    Attributes:
+        folder: Where it lies.
+        info: What it is made of.
+        counts: Occurrences of each token, [V] int64.
+        lengths: Tokens of each of the N rows, special ones included, [N] int64.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        info: CorpusInfo,
+        counts: NDArray[np.int64],
+        chunks: Sequence[tuple[NDArray[np.int32], NDArray[Any]]],
+    ) -> None:
+        self.folder, self.info, self.counts = folder, info, counts
+        self._chunks = chunks
+        sizes = [len(offsets) - 1 for offsets, _ in chunks]
+        self._starts = np.cumsum([0, *sizes])[:-1]
+        self.lengths = np.concatenate([np.diff(offsets) for offsets, _ in chunks]).astype(np.int64)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.lengths)
+
+    def ids(self, rows: Rows) -> list[NDArray[np.int64]]:
+        """Token ids of some rows, read from the memory map.
+
+        Args:
+            rows: Row numbers from 0, in any order, repeats allowed.
+
+        Returns:
+            One array per row number, [L] int64.
+
+        Raises:
+            IndexError: If there is no such row.
+        """
+        index = np.asarray(rows, np.int64).reshape(-1)
+        if index.size and not 0 <= index.min() <= index.max() < len(self):
+            raise IndexError(f"rows {index.min()} to {index.max()} asked for, there are {len(self)}")
+        out = []
+        for row, c in zip(index, np.searchsorted(self._starts, index, "right") - 1, strict=True):
+            offsets, values = self._chunks[c]
+            place = row - self._starts[c]
+            out.append(values[offsets[place] : offsets[place + 1]].astype(np.int64))
+        return out
+
+    def verify(self) -> None:
+        """Hash every file and compare with ``corpus.json``; finds changed ids, which opening does not.
+
+        Raises:
+            InputError: Naming every file that is not as it was written.
+        """
+        changed = []
+        with Meter(f"check {self.folder.name}", self.info.tokens) as meter:
+            for shard in self.info.shards:
+                path = self.folder / shard.file
+                if not path.is_file() or sha256_file(path) != shard.sha256:
+                    changed.append(_damage(path, "its sha256 is not the one it was written with"))
+                meter.advance(shard.tokens)
+        if changed:
+            raise InputError(changed)
+
+
+def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
+    """Open a corpus without reading its rows.
+
+    Sizes, row and token counts of every file are compared with ``corpus.json``; what takes time on a large corpus,
+    hashing the rows' own bytes, is `Corpus.verify`.
+
+    Args:
+        folder: What `write_corpus` wrote.
+        tokenizer_digest: Digest of the tokenizer that the model was made with, when the corpus is for a model.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        InputError: If this is no corpus, one that is damaged, or one of another tokenizer.
+        MissingBackendError: If pyarrow is not installed.
+    """
+    if not (folder / INFO).is_file():
+        raise InputError(Problem(str(folder), f"no corpus: there is no {INFO}."))
+    try:
+        info = CorpusInfo.model_validate(read_json(folder / INFO))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise _damaged(folder / INFO, f"{place}: {first['msg']}") from error
+    if tokenizer_digest is not None and tokenizer_digest != info.tokenizer_digest:
+        raise InputError(
+            Problem(
+                str(folder),
+                f"made with another tokenizer ({info.tokenizer_digest[:12]}) than the model's "
+                f"({tokenizer_digest[:12]}): its ids mean other tokens.",
+                "Write the corpus again with the model's tokenizer.",
+            )
+        )
+    if version_of("pyarrow") is None:
+        raise MissingBackendError("the library 'pyarrow'", "pip install 'pocketbert[train]'")
+    chunks = [chunk for shard in info.shards for chunk in _read_shard(folder, shard)]
+    corpus = Corpus(folder, info, _read_counts(folder, info), chunks)
+    if len(corpus) != info.rows or int(corpus.lengths.sum()) != info.tokens:
+        raise _damaged(folder, f"{len(corpus):,} rows, {INFO} says {info.rows:,}")
+    return corpus
+
+
+def _read_counts(folder: Path, info: CorpusInfo) -> NDArray[np.int64]:
+    path = folder / COUNTS
+    try:
+        counts: NDArray[Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(path, str(error).splitlines()[0]) from error
+    if counts.shape != (info.vocabulary_size,) or counts.dtype != np.int64 or counts.min() < 0:
+        raise _damaged(path, f"shape {counts.shape}, dtype {counts.dtype}; {info.vocabulary_size} counts expected")
+    if int(counts.sum()) != info.tokens:
+        raise _damaged(path, f"{int(counts.sum()):,} tokens, {INFO} says {info.tokens:,}")
+    return counts
+
+
+def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDArray[Any]]]:
+    import pyarrow
+
+    path = safe_join(folder, shard.file, str(folder / INFO))
+    if not path.is_file():
+        raise _damaged(path, "the file is missing")
+    if path.stat().st_size != shard.bytes:
+        raise _damaged(path, f"{path.stat().st_size:,} bytes, {INFO} says {shard.bytes:,}")
+    try:
+        with pyarrow.memory_map(str(path)) as source:
+            table = pyarrow.ipc.open_stream(source).read_all()
+        lists = table.column(COLUMN).chunks
+        chunks = [(c.offsets.to_numpy(), c.values.to_numpy()) for c in lists if c.null_count == 0]
+    except (pyarrow.ArrowException, OSError, ValueError, LookupError, AttributeError) as error:
+        raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
+    rows = tokens = 0
+    for offsets, values in chunks:
+        # offsets that go back or beyond the end would silently read other rows' tokens
+        if (
+            offsets[0] != 0
+            or offsets[-1] != len(values)
+            or np.any(np.diff(offsets) <= 0)
+            or values.dtype.kind not in "iu"
+        ):
+            raise _damaged(path, "its offsets or ids are not those of rows")
+        rows, tokens = rows + len(offsets) - 1, tokens + len(values)
+    if (rows, tokens) != (shard.rows, shard.tokens):
+        raise _damaged(path, f"{rows:,} rows of {tokens:,} tokens, {INFO} says {shard.rows:,} of {shard.tokens:,}")
+    return chunks
+
+
+def _damage(path: Path, reason: str) -> Problem:
+    return Problem(str(path), f"damaged corpus: {reason.rstrip('.')}.", "Write the corpus again.")
+
+
+def _damaged(path: Path, reason: str) -> InputError:
+    return InputError(_damage(path, reason))
+
+
+# --- encoded_rows ---
+# Tokenized rows in memory, where a corpus is expected.
+
+
+class EncodedRows:
+    """Rows of a data set as `pocketbert.distill.text.corpus.TokenRows`.
+
+    Args:
+        encoded: N rows.
+        vocabulary: Number of tokens V.
+    """
+
+    def __init__(self, encoded: Sequence[Encoded], vocabulary: int) -> None:
+        self._encoded = encoded
+        self.lengths: NDArray[np.int64] = np.array([len(e) for e in encoded], np.int64)
+        every = np.concatenate([e.ids for e in encoded]) if encoded else np.empty(0, np.int64)
+        self.counts: NDArray[np.int64] = np.bincount(every, minlength=vocabulary).astype(np.int64)
+
+    def ids(self, rows: Sequence[int] | NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Token ids of some rows."""
+        return [self._encoded[int(i)].ids for i in rows]
+
+
+# --- mixture ---
+# Several corpora as one: a given number of rows, a share from each source, chosen only by the seed.
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Rows sampled from corpora; see `mix`.
+
+    Attributes:
+        corpora: The sources.
+        sources: Which source each of the N rows is from, [N] int64.
+        places: Its row number there, [N] int64.
+        lengths: Tokens of each row, [N] int64.
+        counts: Occurrences of each token, [V] int64: the sources' own counts in proportion to the rows taken from
+            them, so exact only for whole sources.
+    """
+
+    corpora: Sequence[Corpus]
+    sources: NDArray[np.int64]
+    places: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.lengths)
+
+    def ids(self, rows: Rows) -> list[NDArray[np.int64]]:
+        """Token ids of some rows; see `Corpus.ids`."""
+        index = np.asarray(rows, np.int64).reshape(-1)
+        if index.size and not 0 <= index.min() <= index.max() < len(self):
+            raise IndexError(f"rows {index.min()} to {index.max()} asked for, there are {len(self)}")
+        return [self.corpora[self.sources[i]].ids(self.places[i : i + 1])[0] for i in index]
+
+
+def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int) -> Mixture:
+    """Sample rows from corpora, or from a single one.
+
+    From each source rows are taken without replacement until all were taken once, then again all in a new order.
+    Which rows these are depends on the seed, the shares and the sizes of the sources alone.
+
+    Args:
+        corpora: The sources, made with the same tokenizer.
+        shares: How much of the rows each source gives; positive, scaled to sum to 1. Rounded by largest remainder.
+        rows: N, at least 1.
+        seed: Decides which rows, and their order.
+
+    Returns:
+        N rows in random order.
+
+    Raises:
+        InputError: If there are not as many shares as corpora, a share is not positive or too small for one row, or
+            the tokenizers differ.
+    """
+    _check(corpora, shares, rows)
+    wanted = _apportion(shares, rows)
+    if not wanted.all():
+        i = int(np.argmin(wanted))
+        raise InputError(
+            Problem(
+                f"shares.{i}",
+                f"{shares[i]} of {sum(shares)} is less than one of {rows} rows.",
+                "Raise the share or the number of rows, or leave this source out.",
+            )
+        )
+    taken = [_sample(len(c), int(n), seed, i) for i, (c, n) in enumerate(zip(corpora, wanted, strict=True))]
+    order = generator(seed, "mix/order").permutation(rows)
+    expected = [c.counts * (n / len(c)) for c, n in zip(corpora, wanted, strict=True)]
+    return Mixture(
+        corpora=tuple(corpora),
+        sources=np.repeat(np.arange(len(corpora)), wanted)[order],
+        places=np.concatenate(taken)[order],
+        lengths=np.concatenate([c.lengths[t] for c, t in zip(corpora, taken, strict=True)])[order],
+        counts=np.rint(np.sum(expected, 0)).astype(np.int64),
+    )
+
+
+def _check(corpora: Sequence[Corpus], shares: Sequence[float], rows: int) -> None:
+    problems = []
+    if not corpora or len(corpora) != len(shares):
+        problems.append(Problem("shares", f"{len(shares)} shares for {len(corpora)} corpora; one each is needed."))
+    problems += [
+        Problem(f"shares.{i}", f"{share}; a share is a positive number.")
+        for i, share in enumerate(shares)
+        if not (isfinite(share) and share > 0)
+    ]
+    if rows < 1:
+        problems.append(Problem("rows", f"{rows}; at least 1 is needed."))
+    problems += [
+        Problem(
+            str(c.folder),
+            f"made with another tokenizer than {corpora[0].folder}; rows of both cannot be mixed.",
+            "Write both with the model's tokenizer.",
+        )
+        for c in corpora[1:]
+        if c.info.tokenizer_digest != corpora[0].info.tokenizer_digest
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _apportion(shares: Sequence[float], rows: int) -> NDArray[np.int64]:
+    """Whole numbers in proportion to `shares` that sum to `rows`: largest remainder, earlier sources first."""
+    exact = np.asarray(shares, np.float64) / sum(shares) * rows
+    whole = np.floor(exact).astype(np.int64)
+    first = np.argsort(whole - exact, kind="stable")
+    whole[first[: rows - int(whole.sum())]] += 1
+    return whole
+
+
+def _sample(available: int, wanted: int, seed: int, source: int) -> NDArray[np.int64]:
+    rounds = -(-wanted // available)
+    orders = [generator(seed, "mix/rows", source, r).permutation(available) for r in range(rounds)]
+    out: NDArray[np.int64] = np.concatenate(orders)[:wanted]
+    return out

@@ -1,1 +1,0 @@
-"""Which tokens of a batch are hidden."""

@@ -1,1 +1,0 @@
-"""Pruning the vocabulary of a student: which pieces stay, the tokenizer and the table without the others, and re-split rows."""

@@ -1,0 +1,439 @@
+"""Which words of a text may be replaced, and their positions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+
+from pocketbert.core.data.streams import CORPUS_ROWS, Limits, opened
+from pocketbert.core.data.tables import BadRows
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import TokenizerKind
+from pocketbert.distill.text.tokenizer import CorpusTokenizer
+
+# --- stop_words ---
+# English words that carry little meaning by themselves: replacing them breaks the grammar, not the topic.
+
+STOP_WORDS = frozenset(
+    """
+    a about above across after afterwards again against ai ain all almost alone along already also although always am
+    among an and another any anybody anyhow anyone anything anyway anywhere are aren around as at away
+    be became because become becomes been before beforehand behind being below beside besides between beyond both
+    but by
+    ca can cannot could couldn
+    d did didn do does doesn doing don done down during
+    each either else elsewhere enough even ever every everybody everyone everything everywhere except
+    few for from further
+    had hadn has hasn have haven having he hence her here hers herself him himself his how however
+    i if in indeed instead into is isn it its itself
+    just
+    least less ll
+    m ma many may maybe me might mightn mine more moreover most mostly much must mustn my myself
+    na namely needn neither never nevertheless no nobody none noone nor not nothing now nowhere nt
+    o of off often on once one only onto or other others otherwise ought our ours ourselves out over own
+    per perhaps please
+    quite
+    rather re really
+    s same sha shall shan she should shouldn since so some somebody somehow someone something sometime sometimes
+    somewhere still such
+    t ta than that the their theirs them themselves then thence there thereafter thereby therefore these they this
+    those though through throughout thru thus to together too toward towards
+    under unless until up upon us
+    ve very via
+    was wasn we well were weren what whatever when whence whenever where whereas whereby wherein wherever whether
+    which whichever while whither who whoever whole whom whose why will with within without wo won would wouldn
+    y yet you your yours yourself yourselves
+    """.split()
+)
+"""Function words and the halves that tokenizers make of contractions (``don`` and ``t``, or ``wo`` and ``n't``).
+
+Negations are among them: no copy loses a "not", and none gets one.
+"""
+
+
+_SPACE = {TokenizerKind.BYTE_BPE: "Ġ", TokenizerKind.SENTENCEPIECE: "▁"}
+"""What stands for the blank before a word in vocabularies that spell it."""
+_CONTINUES = "##"
+SHORTEST = 3
+"""Letters of the shortest word that is replaced or replaces another."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word that may be replaced.
+
+    Attributes:
+        start: Its first character in the text, in code points.
+        end: One behind its last one.
+        text: The word as the text spells it.
+        token: Place of its only token among the text's tokens; None where it has several, or an unknown one.
+    """
+
+    start: int
+    end: int
+    text: str
+    token: int | None
+
+
+@dataclass(frozen=True)
+class WordText:
+    """A text as augmentation sees it.
+
+    Attributes:
+        text: The text.
+        ids: All its tokens without special ones, [L] int64.
+        words: The words that may be replaced, in order.
+    """
+
+    text: str
+    ids: NDArray[np.int64]
+    words: tuple[Word, ...]
+
+
+def is_word(text: str) -> bool:
+    """Whether a text is one word of a script that has capitals: Latin, Greek, Cyrillic, Armenian.
+
+    Of scripts without capitals, tokenizers of the family split Chinese and Japanese into single characters and others
+    into fragments, and what replaces these is no language; such words stay as they are.
+    """
+    return text.isalpha() and all(c.lower() != c.upper() for c in text)
+
+
+def is_replaceable(word: str) -> bool:
+    """Whether a word may be replaced, and may replace others: `is_word`, three letters or more, no English stop word.
+
+    Shorter entries of a vocabulary are fragments and initials for the most part.
+    """
+    return len(word) >= SHORTEST and is_word(word) and word.lower() not in STOP_WORDS
+
+
+class WordReader:
+    """Texts into words by the tokenizer's own pre-tokenization.
+
+    Args:
+        path: ``tokenizer.json`` or the folder that holds it.
+        kind: How its vocabulary tells the beginning of a word from its continuation.
+    """
+
+    def __init__(self, path: Path, kind: TokenizerKind) -> None:
+        self.base, self.kind = CorpusTokenizer(path), kind
+        """Special tokens around a text, and the digest."""
+        file = path / "tokenizer.json" if path.is_dir() else path
+        self._tokenizer = Tokenizer.from_file(str(file))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    def read(self, texts: Sequence[str]) -> list[WordText]:
+        """Tokens and replaceable words (`is_replaceable`) of each text.
+
+        Raises:
+            InputError: If the tokenizer cannot encode a text.
+        """
+        try:
+            encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        except Exception as error:  # the library raises plain Exception
+            raise InputError(Problem("tokenizer.json", f"cannot encode: {error}.")) from error
+        return [
+            WordText(t, np.array(e.ids, np.int64), tuple(self._words(t, e)))
+            for t, e in zip(texts, encodings, strict=True)
+        ]
+
+    def _words(self, text: str, encoding: Encoding) -> list[Word]:
+        tokens: dict[int, list[int]] = {}
+        for place, number in enumerate(encoding.word_ids):
+            if number is not None:
+                tokens.setdefault(number, []).append(place)
+        out = []
+        for places in tokens.values():
+            start = min(encoding.offsets[p][0] for p in places)
+            end = max(encoding.offsets[p][1] for p in places)
+            span = text[start:end]  # some tokenizers count the blank before a word to it
+            start, word = end - len(span.lstrip()), span.strip()
+            if not is_replaceable(word):
+                continue
+            single = len(places) == 1 and encoding.ids[places[0]] != self.base.unknown_id
+            out.append(Word(start, start + len(word), word, places[0] if single else None))
+        return sorted(out, key=lambda w: w.start)
+
+    def pieces(self, words: Sequence[str]) -> list[list[int]]:
+        """Token ids of single words as they occur within a text; empty where one of them is unknown."""
+        blank = "" if self.kind is TokenizerKind.WORDPIECE else " "
+        encoded = self._tokenizer.encode_batch([blank + w for w in words], add_special_tokens=False)
+        return [[] if self.base.unknown_id in e.ids else list(e.ids) for e in encoded]
+
+    def text(self, pieces: Sequence[int]) -> str:
+        """The word that some tokens spell, without blanks around it."""
+        return str(self._tokenizer.decode(list(pieces))).strip()
+
+    def vocabulary(self) -> dict[int, str]:
+        """Vocabulary entries that are whole words and `is_replaceable`, by id, ascending.
+
+        What continues a word (``##ing``), special tokens, numbers and signs are none.
+        """
+        space, special = _SPACE.get(self.kind, ""), set(self.base.special_ids)
+        out = {}
+        for token, id in sorted(self._tokenizer.get_vocab().items(), key=lambda entry: entry[1]):
+            if id in special or not token.startswith(space) or token.startswith(_CONTINUES):
+                continue
+            # bytes of a byte-level vocabulary are spelt as other letters
+            word = str(self._tokenizer.decode([id])).strip() if space else token
+            if is_replaceable(word):
+                out[int(id)] = word
+        return out
+
+
+# --- vectors ---
+# Vectors of words: the teacher's own embeddings, or a file of word vectors.
+
+
+Vectors = NDArray[np.float32]
+
+MOST_ROWS = 100_000
+"""Rows of a file that are read, the most frequent words, as the released code of TinyBERT does."""
+_MOST_NUMBERS = 4096
+_LONGEST_LINE = 1 << 18
+_LIMITS = Limits(rows=CORPUS_ROWS)
+"""Of these lines far fewer are read."""
+
+
+class WordVectors(Protocol):
+    """Words that may replace others, and where words lie.
+
+    Attributes:
+        words: W words.
+        matrix: Their vectors of length 1, [W, H] float32.
+    """
+
+    words: Sequence[str]
+    matrix: Vectors
+
+    def of(self, words: Sequence[str]) -> Vectors:
+        """Vectors of length 1 of any n words, [n, H] float32; zeros where a word has none."""
+        ...
+
+
+class EmbeddingVectors:
+    """A teacher's input embeddings: of a word of one token its row, of several the mean of their rows.
+
+    Args:
+        table: The embedding table, [V, H] float32.
+        reader: The teacher's tokenizer.
+    """
+
+    def __init__(self, table: Vectors, reader: WordReader) -> None:
+        self._table, self._reader = table, reader
+        found = {id: word for id, word in reader.vocabulary().items() if id < len(table)}
+        self.words: Sequence[str] = list(found.values())
+        self.matrix = _unit(table[list(found)])
+
+    def of(self, words: Sequence[str]) -> Vectors:
+        """See `WordVectors.of`."""
+        out = np.zeros((len(words), self._table.shape[1]), np.float32)
+        for i, pieces in enumerate(self._reader.pieces(words)):
+            if pieces:
+                out[i] = self._table[pieces].mean(0)
+        return _unit(out)
+
+
+class FileVectors:
+    """Vectors of a file.
+
+    Args:
+        words: Its words.
+        matrix: Their vectors, [W, H] float32, none of them zero.
+    """
+
+    def __init__(self, words: Sequence[str], matrix: Vectors) -> None:
+        self.words, self.matrix = words, _unit(matrix)
+        self._place = {word: i for i, word in enumerate(words)}
+
+    def of(self, words: Sequence[str]) -> Vectors:
+        """See `WordVectors.of`; a word that the file lacks may be there in small letters."""
+        places = [self._place.get(w, self._place.get(w.lower(), -1)) for w in words]
+        out = self.matrix[places]
+        out[np.array(places, np.int64) < 0] = 0
+        return out
+
+
+def read_vectors(path: Path, where: str = "data.augment.vectors") -> FileVectors:
+    """Read a text file of word vectors, ``word v1 v2 ...`` a line: GloVe, word2vec and fastText.
+
+    The first `MOST_ROWS` lines count; of these, words that may replace none (`is_replaceable`) and rows of zeros are left out. A first
+    line of two whole numbers, as word2vec and fastText write it, is skipped.
+
+    Args:
+        path: The file, plain or ``.gz``.
+        where: Recipe key, for errors.
+
+    Raises:
+        InputError: Naming the lines that are no vectors, or saying that none is left.
+    """
+    bad = BadRows(str(path))
+    words: dict[str, None] = {}
+    rows: list[Vectors] = []
+    with opened(path, f"{where}: {path}", _LIMITS) as stream:
+        for word, vector in _rows(stream, bad):
+            if word not in words and is_replaceable(word) and vector.any():
+                words[word] = None
+                rows.append(vector)
+    problems = bad.close()
+    if not problems and not rows:
+        problems = [Problem(str(path), "holds no vector of a word.", "Give a text file of word vectors.")]
+    if problems:
+        raise InputError(problems)
+    return FileVectors(list(words), np.stack(rows))
+
+
+def _rows(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, Vectors]]:
+    size, first = 0, 1
+    for number in range(1, MOST_ROWS + 2):
+        line = stream.readline(_LONGEST_LINE)
+        if not line or number == MOST_ROWS + first:
+            return
+        if len(line) == _LONGEST_LINE:
+            bad.add(number, f"is longer than {_LONGEST_LINE:,} bytes; no vector is.")
+            return
+        try:
+            text = line.decode().rstrip()
+        except UnicodeDecodeError as error:
+            bad.add(number, f"is not UTF-8: {error}.", "Convert the file to UTF-8.")
+            continue
+        fields = text.split(" ")
+        if number == 1:
+            if len(fields) == 2 and all(f.isdecimal() for f in fields):
+                size, first = int(fields[1]), 2
+                continue
+            size = len(fields) - 1
+        if not 1 <= size <= _MOST_NUMBERS:
+            bad.add(number, f"has {size:,} numbers behind the word; allowed: 1 to {_MOST_NUMBERS:,}.")
+            return
+        if len(fields) <= size:
+            bad.add(number, f"has {max(0, len(fields) - 1)} numbers behind the word, the lines before it have {size}.")
+            continue
+        try:
+            # a few rows of GloVe have blanks within the word
+            vector = np.array(fields[-size:], np.float32)
+        except ValueError as error:
+            bad.add(number, f"is not a row of numbers: {error}.")
+            continue
+        if not np.isfinite(vector).all():
+            bad.add(number, "holds a number that is not finite.")
+            continue
+        yield " ".join(fields[:-size]), vector
+
+
+def _unit(matrix: Vectors) -> Vectors:
+    length = np.linalg.norm(matrix, axis=-1, keepdims=True)
+    out: Vectors = (matrix / np.maximum(length, 1e-12)).astype(np.float32)
+    return out
+
+
+# --- neighbours ---
+# The words nearest to a word, by the cosine of their vectors.
+
+
+SPARE = 4
+"""Candidates asked for beyond those wanted: the word itself is among them, perhaps in several spellings."""
+_AT_ONCE = 256
+
+
+class Neighbours:
+    """Finds neighbours, of each distinct word once.
+
+    Args:
+        vectors: Where words lie.
+        count: Neighbours per word, K of the paper.
+    """
+
+    def __init__(self, vectors: WordVectors, count: int) -> None:
+        self.vectors, self.count = vectors, count
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def find(self, words: Sequence[str]) -> list[tuple[str, ...]]:
+        """Neighbours of each word, at most `count`, in the order of the vocabulary; none of a word without a vector.
+
+        The word itself, in whatever case, is none. The order says nothing of nearness, so that rounding, which depends
+        on what is computed together, cannot change which number a neighbour has.
+        """
+        new = sorted(set(words) - self._known.keys())
+        for start in range(0, len(new), _AT_ONCE):
+            block = new[start : start + _AT_ONCE]
+            self._known.update(zip(block, self._search(block), strict=True))
+        return [self._known[w] for w in words]
+
+    def _search(self, words: list[str]) -> list[tuple[str, ...]]:
+        vectors, entries = self.vectors.of(words), self.vectors.words
+        cosines = vectors @ self.vectors.matrix.T
+        most = min(self.count + SPARE, len(entries))
+        if most == 0:
+            return [() for _ in words]
+        best = np.argpartition(-cosines, most - 1, axis=1)[:, :most]
+        out = []
+        for word, vector, row, places in zip(words, vectors, cosines, best, strict=True):
+            nearest = places[np.lexsort((places, -row[places]))] if vector.any() else ()
+            out.append(chosen(word, [int(i) for i in nearest], entries, self.count))
+        return out
+
+
+def chosen(word: str, best: Sequence[int], entries: Sequence[str], count: int) -> tuple[str, ...]:
+    """The first `count` entries that are not the word itself, in the order of the vocabulary.
+
+    Args:
+        word: The word to be replaced.
+        best: Places of entries, the best one first.
+        entries: The vocabulary.
+        count: Most entries.
+    """
+    others = [i for i in best if entries[i].lower() != word.lower()][:count]
+    return tuple(entries[i] for i in sorted(others))
+
+
+# --- similar ---
+# Similar words of as many tokens, by the cosine of word vectors.
+
+
+CANDIDATES = 15
+"""Nearest words to choose from, as in TinyBERT's augmentation; MacBERT's authors name no number."""
+
+
+class VectorWords:
+    """The nearest words of a word that the tokenizer cuts into as many tokens; satisfies `SimilarWords` of the masks.
+
+    Args:
+        vectors: Where words lie: a file of word vectors, or a teacher's embeddings.
+        reader: The teacher's tokenizer.
+        vocabulary: V; words with a token beyond it are left out.
+        count: Nearest words that are looked at.
+    """
+
+    def __init__(self, vectors: WordVectors, reader: WordReader, vocabulary: int, count: int = CANDIDATES) -> None:
+        self._neighbours, self._reader, self._vocabulary = Neighbours(vectors, count), reader, vocabulary
+        self._known: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
+
+    def of(self, word: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
+        """Words like one; see `pocketbert.distill.text.masking.SimilarWords`."""
+        if word not in self._known:
+            self._known[word] = self._search(word)
+        return self._known[word]
+
+    def key(self) -> list[Any]:
+        """Digest of the words and their vectors; see `pocketbert.distill.text.masking.SimilarWords`."""
+        vectors = self._neighbours.vectors
+        digest = hashlib.sha256("\n".join(vectors.words).encode())
+        digest.update(np.ascontiguousarray(vectors.matrix, "<f4").tobytes())
+        return [digest.hexdigest(), self._neighbours.count, self._vocabulary]
+
+    def _search(self, word: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        text = self._reader.text(word)
+        if not text:
+            return ()
+        (found,) = self._neighbours.find([text])
+        pieces = [tuple(p) for p in self._reader.pieces(found)] if found else []
+        return tuple(p for p in pieces if len(p) == len(word) and p != word and max(p) < self._vocabulary)

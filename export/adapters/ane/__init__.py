@@ -1,1 +1,0 @@
-"""The layout of activations for Apple's Neural Engine."""

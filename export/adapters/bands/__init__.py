@@ -1,1 +1,0 @@
-"""Longformer for export: attention in windows, over all pairs of tokens or over blocks of them."""

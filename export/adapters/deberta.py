@@ -1,0 +1,448 @@
+"""DeBERTa v1, v2 and v3: an own encoder of the loaded modules, whose relative positions need no gather of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import ADAPTERS
+from pocketbert.core.types import Format, Layout
+from pocketbert.export.adapters.ane import turn
+from pocketbert.export.adapters.lean import AllRows, Parts, PostNormLayer, Shape, full_name, spell
+from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, wrapped
+
+# --- attention ---
+# Attention with relative positions (He et al. 2021, DeBERTa) as products with tables and slices, without any gather of scores.
+#
+# What content adds for a distance depends on i - j only, so the relative table is looked up once for each distance, and not
+# for each pair: query i times the tables of all distances gives row i of a matrix [L, 2 L], in which the wanted entries lie on a
+# diagonal. A slice of the flattened matrix makes columns of diagonals.
+
+
+class Distances(nn.Module):
+    """Which row of the relative tables belongs to which distance i - j between a query i and a key j."""
+
+    def __init__(self, rows: Tensor, opaque: bool) -> None:
+        """Lay out the rows.
+
+        Args:
+            rows: Row of each distance from -R to R, [2 R + 1]; R is larger than the longest input: torch.export would else
+                make that length a case of its own.
+            opaque: Add a zero that is computed from the inputs. Converters for fixed lengths would else look the rows
+                up in advance, and store every table once for each length, in fp32.
+        """
+        super().__init__()
+        self.largest, self.opaque = len(rows) // 2, opaque
+        self.falling = nn.Buffer(rows.flip(0)[:-1].to(torch.int32).contiguous())
+        """Rows of the distances R to 1 - R."""
+        self.rising = nn.Buffer(rows[:-1].to(torch.int32).contiguous())
+        """Rows of the distances -R to R - 1."""
+
+    def forward(self, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Choose the rows for a length.
+
+        Args:
+            mask: Added to the scores, [B, 1, 1, L], nowhere above 0.
+
+        Returns:
+            Rows of the distances L to 1 - L, those of -L to L - 1, both [2 L], and those from the first token, [L].
+        """
+        length = mask.shape[-1]
+        zero = torch.relu(mask[0, 0, 0, :1]).to(torch.int32) if self.opaque else 0
+        start, end = self.largest - length, self.largest + length
+        falling = self.falling[start:end] + zero
+        return falling, self.rising[start:end] + zero, falling[length:]
+
+
+class DisentangledRows(nn.Module):
+    """Disentangled attention of every token: content to content, content to position, position to content.
+
+    Takes over the projections of `parts` and changes the query's in place.
+    """
+
+    def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
+        """Take over the projections.
+
+        Args:
+            parts: Of the layer.
+            keys: Positions as keys, projected, [rows, heads * depth]; None without content to position.
+            queries: Positions as queries, projected, [rows, heads * depth]; None without position to content.
+        """
+        super().__init__()
+        self.content = AllRows(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
+        self.keys, self.queries = _table(keys), _table(None if queries is None else queries * parts.scaling)
+
+    def forward(self, states: Tensor, mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """Attend.
+
+        Args:
+            states: [B, L, H].
+            mask: Added to the scores, [B, 1, 1, L].
+            rows: What `Distances` returns.
+
+        Returns:
+            Context, the heads next to each other, [B, L, heads * depth].
+        """
+        own = self.content
+        query, key, value = own.split(own.query(states)), own.split(own.key(states)), own.split(own.value(states))
+        scores = torch.matmul(query, key.transpose(2, 3))
+        if self.keys is not None:
+            scores = scores + shifted(torch.matmul(query, self._heads(self.keys(rows[0]))))
+        if self.queries is not None:
+            scores = scores + shifted(torch.matmul(key, self._heads(self.queries(rows[1])))).transpose(2, 3)
+        weights = torch.softmax(scores + mask, -1)
+        return torch.matmul(weights, value).transpose(1, 2).flatten(2)
+
+    def _heads(self, table: Tensor) -> Tensor:
+        """[n, heads * depth] to [1, heads, depth, n]."""
+        count, width = table.shape
+        heads = self.content.heads
+        return table.view(1, count, heads, width // heads).permute(0, 2, 3, 1)
+
+
+class DisentangledFirstRow(nn.Module):
+    """Disentangled attention of the first token: needs the keys of all tokens, but no values of the others.
+
+    (q + Q_j)·k_j + q·K_j for each key j, where K and Q are the tables of the distance -j.
+    """
+
+    def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
+        """Take over the projections, see `DisentangledRows`."""
+        super().__init__()
+        self.content = AllRows(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
+        self.keys, self.queries = _table(keys), _table(None if queries is None else queries * parts.scaling)
+        depth = parts.value.out_features // parts.heads
+        self.own = nn.Buffer(torch.eye(parts.heads, dtype=parts.value.weight.dtype).repeat_interleave(depth, 1))
+        """1 where a column belongs to the row's head, [heads, heads * depth]."""
+
+    def forward(self, states: Tensor, mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """Attend from the first token.
+
+        Args:
+            states: [B, L, H].
+            mask: Added to the scores, [B, 1, 1, L].
+            rows: What `Distances` returns.
+
+        Returns:
+            Context of the first token, [B, 1, heads * depth].
+        """
+        query, key = self.content.query(states[:, :1]), self.content.key(states)
+        products = key * query if self.queries is None else key * (query + self.queries(rows[2]))
+        if self.keys is not None:
+            products = products + query * self.keys(rows[2])
+        batch, length, width = products.shape
+        heads = self.content.heads
+        scores = products.view(batch, length, heads, width // heads).sum(-1).transpose(1, 2)
+        weights = torch.softmax(scores + mask[:, 0], -1)
+        context: Tensor = self.content.value(torch.matmul(weights, states))
+        return (context * self.own).sum(1, keepdim=True)
+
+
+def shifted(products: Tensor) -> Tensor:
+    """Turn columns of distances into columns of tokens.
+
+    Args:
+        products: [B, heads, L, 2 L]; column c of row i belongs to token i + c - L.
+
+    Returns:
+        [B, heads, L, L].
+    """
+    batch, heads, length, _ = products.shape
+    flat = products.reshape(batch, heads, -1)[..., length:]
+    # not -1: torch.export cannot prove for every range of lengths that the quotient is whole
+    return flat.reshape(batch, heads, length, 2 * length - 1)[..., :length]
+
+
+def _table(rows: Tensor | None) -> nn.Embedding | None:
+    if rows is None:
+        return None
+    made = nn.Embedding(rows.shape[0], rows.shape[1], device="meta")
+    made.weight = nn.Parameter(rows.detach().contiguous())
+    return made
+
+
+Tables = tuple[Tensor | None, Tensor | None]
+"""Positions as keys and as queries, projected as one layer does it, each [rows, heads * depth]; None where it does not."""
+
+
+def disentangled(model: Any, plan: ExportPlan) -> nn.Module:
+    """Rewrite a model for export.
+
+    Args:
+        model: A transformers model with a head in eval mode; it is changed in place.
+        plan: What the graph is for.
+
+    Returns:
+        A module with explicit inputs and tensor outputs, in eval mode.
+
+    Raises:
+        InputError: If the model computes what the rewrite does not.
+    """
+    if plan.layout is Layout.ANE:
+        turn(model, plan.family)  # refuses
+    base = getattr(model, "base_model", model)
+    taken_apart = _check(base)
+    with torch.no_grad():
+        relative = base.encoder.get_rel_embedding()
+        layers = [taken_apart(layer, relative) for layer in base.encoder.layer]
+        for parent in list(model.modules()):
+            for name, child in list(parent.named_children()):
+                if full_name(child) == _NORM:
+                    setattr(parent, name, _plain_norm(child))
+        only_first = type(model).__name__ == f"{plan.family.classes}ForSequenceClassification"
+        base.encoder = LeanEncoder(base, layers, only_first, plan.format)
+        if hasattr(model, "lm_predictions"):
+            model.lm_predictions.lm_head = TiedHead(model.lm_predictions.lm_head, base.embeddings.word_embeddings)
+    if plan.format is Format.TFLITE:
+        spell(model)
+    base.embeddings = MaskedEmbeddings(base.embeddings, masks=base.encoder.conv is not None)
+    return wrapped(model, plan)
+
+
+class MaskedEmbeddings(nn.Module):
+    """The stock embeddings; the convolution reads padding as zeros, attention never reads it."""
+
+    def __init__(self, embeddings: nn.Module, masks: bool) -> None:
+        super().__init__()
+        self.embeddings, self.masks = embeddings, masks
+        self.word_embeddings = embeddings.word_embeddings  # a head that guesses words takes it from here
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
+        """Embed tokens.
+
+        Args:
+            input_ids: [B, L].
+            token_type_ids: [B, L]; not read where the model has no segments.
+            mask: Added to attention scores, [B, 1, 1, L].
+
+        Returns:
+            [B, L, H].
+        """
+        states: Tensor = self.embeddings(input_ids=input_ids, token_type_ids=token_type_ids)
+        return states * (1.0 - mask[:, 0, 0, :, None] / MASKED) if self.masks else states
+
+
+class TiedHead(nn.Module):
+    """The head that guesses words, its product with the embedding table as a layer, which exporters know to be tied."""
+
+    def __init__(self, head: Any, words: nn.Embedding) -> None:
+        super().__init__()
+        self.dense, self.act, self.norm = head.dense, head.transform_act_fn, head.LayerNorm
+        self.decoder = nn.Linear(words.embedding_dim, words.num_embeddings, device="meta")
+        self.decoder.weight, self.decoder.bias = words.weight, head.bias
+
+    def forward(self, hidden_states: Tensor, _words: nn.Module) -> Tensor:
+        """Scores of every word, [B, L, H] to [B, L, V]."""
+        scores: Tensor = self.decoder(self.norm(self.act(self.dense(hidden_states))))
+        return scores
+
+
+class LeanEncoder(nn.Module):
+    """The encoder; its last layer computes the first token only where no head reads more."""
+
+    def __init__(self, base: Any, layers: list[tuple[Parts, Tables]], only_first: bool, format: Format) -> None:
+        super().__init__()
+        shape = Shape(flat_ffn=format is Format.ONNX)
+        last = len(layers) - 1
+        self.layer = nn.ModuleList(
+            DisentangledLayer(parts, tables, only_first and i == last, shape)
+            for i, (parts, tables) in enumerate(layers)
+        )
+        conv = getattr(base.encoder, "conv", None)
+        self.conv = None if conv is None else Neighbours(conv)
+        self.distances = Distances(_rows(base), opaque=format is not Format.ONNX)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
+        """Run all layers.
+
+        Args:
+            hidden_states: [B, L, H].
+            attention_mask: Added to attention scores, [B, 1, 1, L].
+
+        Returns:
+            The last states, [B, L, H] or [B, 1, H]; also as the only entry of `hidden_states`, where the stock model looks.
+        """
+        rows = self.distances(attention_mask)
+        states = hidden_states
+        for i, layer in enumerate(self.layer):
+            states = layer(states, attention_mask, rows)
+            if i == 0 and self.conv is not None:
+                states = self.conv(hidden_states, states)
+        return BaseModelOutput(last_hidden_state=states, hidden_states=(states,))
+
+
+class DisentangledLayer(PostNormLayer):
+    """A post-norm layer with disentangled attention."""
+
+    def __init__(self, parts: Parts, tables: Tables, first_row: bool, shape: Shape) -> None:
+        kind = DisentangledFirstRow if first_row else DisentangledRows
+        super().__init__(parts, first_row, shape, kind(parts, *tables))
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:  # type: ignore[override]
+        """Run the layer.
+
+        Args:
+            hidden_states: [B, L, H].
+            attention_mask: Added to attention scores, [B, 1, 1, L].
+            rows: What `Distances` returns.
+
+        Returns:
+            [B, L, H], or [B, 1, H] of a first-row layer.
+        """
+        context = self.attention(hidden_states, attention_mask, rows)
+        return self.after(context, hidden_states[:, :1] if self.first_row else hidden_states)
+
+
+class Neighbours(nn.Module):
+    """The convolution over the embeddings as one product, which quantizers know as a matrix; groups become zeros in it."""
+
+    def __init__(self, stock: Any) -> None:
+        super().__init__()
+        conv = stock.conv
+        outputs, inputs, size = conv.weight.shape
+        dense = torch.zeros(outputs, size, conv.in_channels)
+        for group in range(conv.groups):
+            own = slice(group * outputs // conv.groups, (group + 1) * outputs // conv.groups)
+            dense[own, :, group * inputs : (group + 1) * inputs] = conv.weight[own].transpose(1, 2)
+        self.size, self.norm, self.act = size, stock.LayerNorm, _activation(stock.conv_act)
+        self.dense = nn.Linear(size * conv.in_channels, outputs)
+        self.dense.weight, self.dense.bias = nn.Parameter(dense.flatten(1)), conv.bias
+
+    def forward(self, embedded: Tensor, states: Tensor) -> Tensor:
+        """Add what the neighbours of each token say.
+
+        Args:
+            embedded: What the first layer was given, padding as zeros, [B, L, H].
+            states: What it returned, [B, L, H].
+
+        Returns:
+            [B, L, H].
+        """
+        aside = (self.size - 1) // 2
+        length = embedded.shape[1]
+        wide = F.pad(embedded, (0, 0, aside, aside))
+        near = torch.cat([wide[:, i : i + length] for i in range(self.size)], -1)
+        added: Tensor = self.norm(states + self.act(self.dense(near)))
+        return added
+
+
+def _activation(name: str) -> nn.Module:
+    from transformers.activations import ACT2FN
+
+    return ACT2FN[name]  # type: ignore[no-any-return]
+
+
+def _rows(base: Any) -> Tensor:
+    """Row of the relative table for each distance from -R to R, as the stock encoder numbers them; R is above its length."""
+    encoder, largest = base.encoder, base.config.max_position_embeddings + 1
+    if not encoder.relative_attention:
+        return torch.zeros(2 * largest + 1, dtype=torch.int64)
+    one, many = torch.empty(1, 1, 1), torch.empty(1, largest + 1, 1)
+    below = encoder.get_rel_pos(many, query_states=one).reshape(-1)  # 0, -1, ...
+    above = encoder.get_rel_pos(one, query_states=many).reshape(-1)  # 0, 1, ...
+    span = encoder.rel_embeddings.num_embeddings // 2
+    rows: Tensor = torch.cat([below.flip(0), above[1:]]) + span
+    return rows.clamp(0, 2 * span - 1)
+
+
+def _plain_norm(norm: Any) -> nn.LayerNorm:
+    """The normalization that v1 spells out, as the module that every exporter knows."""
+    made = nn.LayerNorm(len(norm.weight), eps=norm.variance_epsilon)
+    made.weight, made.bias = norm.weight, norm.bias
+    return made
+
+
+def _first(layer: Any, relative: Tensor | None) -> tuple[Parts, Tables]:
+    """Modules and tables of a layer of v1: one projection, a head's queries, keys and values in turn."""
+    own = layer.attention.self
+    weights = own.in_proj.weight.view(own.num_attention_heads, 3, own.attention_head_size, -1)
+    query, key, value = (_linear(weights[:, i].flatten(0, 1), b) for i, b in enumerate((own.q_bias, None, own.v_bias)))
+    keys = own.pos_proj(relative) if _has(own, "c2p") else None
+    queries = own.pos_q_proj(relative) if _has(own, "p2c") else None
+    return _parts(layer, (query, key, value), 1 + len(own.pos_att_type)), (keys, queries)
+
+
+def _second(layer: Any, relative: Tensor | None) -> tuple[Parts, Tables]:
+    """Modules and tables of a layer of v2 and v3, whose positions may share the projections of the content."""
+    own = layer.attention.self
+    kinds = [kind for kind in ("c2p", "p2c") if kind in own.pos_att_type]
+    shared = own.share_att_key
+    keys = (own.key_proj if shared else own.pos_key_proj)(relative) if _has(own, "c2p") else None
+    queries = (own.query_proj if shared else own.pos_query_proj)(relative) if _has(own, "p2c") else None
+    return _parts(layer, (own.query_proj, own.key_proj, own.value_proj), 1 + len(kinds)), (keys, queries)
+
+
+def _has(attention: Any, kind: str) -> bool:
+    return bool(attention.relative_attention and kind in attention.pos_att_type)
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    made.weight = nn.Parameter(weight.contiguous())
+    if bias is not None:
+        made.bias = nn.Parameter(bias.detach().clone())
+    return made
+
+
+def _parts(layer: Any, projections: tuple[nn.Linear, nn.Linear, nn.Linear], terms: int) -> Parts:
+    own, out = layer.attention.self, layer.attention.output
+    query, key, value = projections
+    return Parts(
+        query=query,
+        key=key,
+        value=value,
+        heads=own.num_attention_heads,
+        scaling=(own.attention_head_size * terms) ** -0.5,
+        attention_out=out.dense,
+        attention_norm=out.LayerNorm,
+        up=layer.intermediate.dense,
+        act=layer.intermediate.intermediate_act_fn,
+        down=layer.output.dense,
+        output_norm=layer.output.LayerNorm,
+    )
+
+
+@dataclass(frozen=True)
+class _Version:
+    """How the layers of one version are taken apart."""
+
+    layer: str
+    attention: str
+    taken_apart: Callable[[Any, Tensor | None], tuple[Parts, Tables]]
+
+
+_FIRST = "transformers.models.deberta.modeling_deberta"
+_SECOND = "transformers.models.deberta_v2.modeling_deberta_v2"
+_NORM = f"{_FIRST}.DebertaLayerNorm"
+_VERSIONS = (
+    _Version(f"{_FIRST}.DebertaLayer", f"{_FIRST}.DisentangledSelfAttention", _first),
+    _Version(f"{_SECOND}.DebertaV2Layer", f"{_SECOND}.DisentangledSelfAttention", _second),
+)
+
+
+def _check(base: Any) -> Callable[[Any, Tensor | None], tuple[Parts, Tables]]:
+    """How the layers of a model are taken apart; refuses what would be computed otherwise."""
+    layers = getattr(getattr(base, "encoder", None), "layer", ())
+    kinds = {(full_name(m), full_name(m.attention.self)) for m in layers if hasattr(m, "attention")}
+    known = {(v.layer, v.attention): v.taken_apart for v in _VERSIONS}
+    where = f"model {type(base).__name__}"
+    if len(kinds) != 1 or not kinds <= set(known):
+        found = ", ".join(sorted(name for name, _ in kinds)) or "no layers"
+        raise InputError(Problem(where, f"its encoder has {found}; allowed: layers of {_FIRST} or {_SECOND}."))
+    if getattr(base.config, "talking_head", False):
+        what = "talking_head is set: heads that mix their scores are not rewritten for export; no published model has them."
+        raise InputError(Problem(where, what, "Train a model without talking_head."))
+    if getattr(base, "z_steps", 0) > 1:
+        what = f"z_steps is {base.z_steps}: the last layer would run several times, which no file does."
+        raise InputError(Problem(where, what, "Set z_steps to 0, as transformers does."))
+    return known[kinds.pop()]
+
+
+ADAPTERS.add("disentangled", disentangled)

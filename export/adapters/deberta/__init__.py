@@ -1,1 +1,0 @@
-"""DeBERTa v1, v2 and v3 for export."""

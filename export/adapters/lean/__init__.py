@@ -1,1 +1,0 @@
-"""Exact rewrites of the stock encoders into cheaper graphs."""

@@ -1,0 +1,378 @@
+"""Longformer: attention in sliding windows with global tokens, over all pairs of tokens and a mask, or over blocks of them.
+
+The encoder is put together anew from the modules of the loaded model. Nothing in the graph depends on data but numbers:
+transformers' own code branches on whether a batch has global tokens, and gathers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import ADAPTERS
+from pocketbert.core.types import Format, Layout
+from pocketbert.export.adapters.lean import AllRows, FirstRow, Parts, PostNormLayer, Shape, spell_norms
+from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, pooled
+
+# --- blocks ---
+# Rows of tokens as blocks: what a token sees within its window lies in its own block and in both neighbours.
+#
+# Nothing here depends on the length but sizes, so that a graph may leave it free.
+
+
+def between_zeros(states: Tensor, before: int, after: int) -> Tensor:
+    """States [B, L, W] with rows of zeros before and behind them, [B, before + L + after, W]."""
+    return functional.pad(states, (0, 0, before, after))
+
+
+def own_blocks(states: Tensor, size: int) -> Tensor:
+    """Cut rows into blocks.
+
+    Args:
+        states: [B, L, W].
+        size: Rows of a block.
+
+    Returns:
+        [B, N, size, W]; the last block ends with zeros.
+    """
+    return _cut(between_zeros(states, 0, size), 0, _count(states, size), size)
+
+
+def near_blocks(states: Tensor, size: int, front: bool) -> Tensor:
+    """For each block its rows and those of both neighbours, and behind them the first row of all.
+
+    Args:
+        states: [B, L, W].
+        size: Rows of a block.
+        front: Whether every block gets the first row of all.
+
+    Returns:
+        [B, N, 3 * size, W], or with the first row [B, N, 3 * size + 1, W]; zeros where there is no row.
+    """
+    count, padded = _count(states, size), between_zeros(states, size, 2 * size)
+    parts = [_cut(padded, i, count, size) for i in range(3)]
+    if front:
+        parts.append(states[:, None, :1].expand(-1, count, -1, -1))
+    return torch.cat(parts, 2)
+
+
+def rows_of(blocks: Tensor, length: int) -> Tensor:
+    """Blocks [B, N, size, W] as rows [B, L, W]."""
+    return blocks.flatten(1, 2)[:, :length]
+
+
+def _count(states: Tensor, size: int) -> int:
+    return (states.shape[1] + (size - 1)) // size  # one sum: `pocketbert.export.coreml` looks for it
+
+
+def _cut(padded: Tensor, first: int, count: int, size: int) -> Tensor:
+    part = padded[:, first * size : (first + count) * size]
+    return part.reshape(padded.shape[0], count, size, padded.shape[2])
+
+
+# --- masks ---
+# Who attends to whom: windows, padding and global tokens, as numbers that layers add to attention scores.
+
+
+@dataclass(frozen=True)
+class Masks:
+    """What layers add to attention scores, and which tokens are global.
+
+    Attributes:
+        near: By half the window: keys that a token may attend to, global ones among them. Over all pairs [B, 1, S, S] or
+            [B, 1, 1, S]; over blocks [B * N, 1, R, 3 * R], where R is half the window, and one key more for a global token.
+        real: Keys that a global token may attend to, [B, 1, 1, S].
+        globals: 1 at global tokens, [B, S, 1]; None where there are none, or the first only.
+        blocks: Whether attention is over blocks.
+        front: Whether every block sees the first token, which is global.
+    """
+
+    near: dict[int, Tensor]
+    real: Tensor
+    globals: Tensor | None
+    blocks: bool = False
+    front: bool = False
+
+
+def pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None, several: bool) -> Masks:
+    """Masks of attention over all pairs of tokens.
+
+    Args:
+        reaches: Half the window of each layer.
+        attention_mask: [B, S].
+        wide: 1 at global tokens, [B, S]; None where a task has none.
+        several: Whether more than the first token may be global.
+    """
+    real, places = _real(attention_mask)
+    additive = (1.0 - real[:, None, None, :]) * MASKED
+    near, length = {}, attention_mask.shape[1]
+    for reach in sorted(set(reaches)):
+        if isinstance(length, int) and length <= reach + 1:
+            near[reach] = additive
+            continue
+        allowed = _within(reach, places[:, :, None], places[:, None, :])
+        if wide is not None:
+            allowed = torch.clamp(allowed + wide[:, None, :], min=0.0, max=1.0)
+        near[reach] = ((allowed * real[:, None, :] - 1.0) * -MASKED)[:, None]
+    return Masks(near, additive, wide[:, :, None] if wide is not None and several else None)
+
+
+def block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None) -> Masks:
+    """Masks of attention over blocks of half a window: a global token is seen once, behind the blocks.
+
+    Args:
+        reaches: Half the window of each layer.
+        attention_mask: [B, S].
+        wide: 1 at the first token, the only global one, [B, S]; None where a task has none.
+    """
+    real, places = _real(attention_mask)
+    additive = (1.0 - real[:, None, None, :]) * MASKED
+    marks = torch.stack([places, real] if wide is None else [places, real, wide], -1)
+    near = {}
+    for reach in sorted(set(reaches)):
+        own, seen = own_blocks(marks[:, :, :1], reach), near_blocks(marks, reach, wide is not None)[:, :, None]
+        beside = seen[:, :, :, : 3 * reach]
+        allowed = _within(reach, own, beside[..., 0]) * beside[..., 1]
+        if wide is not None:
+            first = seen[:, :, :, 3 * reach :, 2].expand(-1, -1, reach, -1)
+            allowed = torch.cat([allowed * (1.0 - beside[..., 2]), first], -1)
+        near[reach] = ((allowed - 1.0) * -MASKED).flatten(0, 1)[:, None]
+    return Masks(near, additive, None, True, wide is not None)
+
+
+def _real(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """1 at real tokens, and their places, [B, S]."""
+    real = attention_mask.to(torch.float32)
+    # counted instead of numbered: a constant of all pairs would be stored in files of fixed lengths
+    return real, torch.cumsum(real, 1)
+
+
+def _within(reach: int, places: Tensor, others: Tensor) -> Tensor:
+    """1 for places that are at most `reach` apart, else 0; both ends: Core ML writes infinity for one that is missing."""
+    return torch.clamp(reach + 1.0 - torch.abs(places - others), min=0.0, max=1.0)
+
+
+# --- attention ---
+# Attention within a window, and of global tokens to all.
+
+
+class LocalAttention(nn.Module):
+    """Attention within the window, and of the global tokens to all."""
+
+    def __init__(self, parts: Parts, wide: Any, first: bool, shape: Shape) -> None:
+        """Take over the projections of a layer.
+
+        Args:
+            parts: The modules of the layer.
+            wide: The module with the projections of global attention; None where no token is global.
+            first: Whether the first token alone is global.
+            shape: How to write the layer.
+        """
+        super().__init__()
+        self.near = _Near(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
+        self.wide: nn.Module | None = None
+        self.first = first
+        if wide is not None:
+            projections = (wide.query_global, wide.key_global, wide.value_global, parts.heads, parts.scaling)
+            self.wide = FirstRow(*projections, opaque=shape.opaque) if first else AllRows(*projections)
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: tuple[Masks, int]) -> Tensor:
+        """Attend, [B, S, D] to [B, S, D].
+
+        Args:
+            queries: What queries are made from.
+            keys: What keys are made from.
+            values: What values are made from.
+            mask: All masks, and half the window of the layer.
+        """
+        masks, reach = mask
+        context = (
+            self.near.of_blocks(queries, masks, reach)
+            if masks.blocks
+            else self.near(queries, keys, values, masks.near[reach])
+        )
+        if self.wide is None:
+            return context
+        if self.first:
+            return torch.cat([self.wide(queries[:, :1], keys, values, masks.real), context[:, 1:]], 1)
+        assert masks.globals is not None
+        wide: Tensor = self.wide(queries, keys, values, masks.real)
+        return context + (wide - context) * masks.globals
+
+
+class FirstOnly(nn.Module):
+    """Attention of the first token, which is global, to all."""
+
+    def __init__(self, wide: Any, heads: int, scaling: float, shape: Shape) -> None:
+        super().__init__()
+        projections = (wide.query_global, wide.key_global, wide.value_global)
+        self.wide = FirstRow(*projections, heads, scaling, opaque=shape.opaque)
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: tuple[Masks, int]) -> Tensor:
+        """Attend, [B, 1, D] and [B, S, D] to [B, 1, D]; see `LocalAttention`."""
+        context: Tensor = self.wide(queries, keys, values, mask[0].real)
+        return context
+
+
+class _Near(AllRows):
+    """Local attention, over all pairs of tokens or over blocks of them."""
+
+    def of_blocks(self, states: Tensor, masks: Masks, reach: int) -> Tensor:
+        """Attend within blocks of half a window, [B, S, D] to [B, S, D]."""
+        query = self._heads(own_blocks(self.query(states), reach))
+        key, value = (self._heads(near_blocks(made(states), reach, masks.front)) for made in (self.key, self.value))
+        weights = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + masks.near[reach], -1)
+        context = torch.matmul(weights, value).transpose(1, 2).flatten(2)
+        return rows_of(context.reshape(states.shape[0], -1, reach, context.shape[2]), states.shape[1])
+
+    def _heads(self, blocks: Tensor) -> Tensor:
+        """Part the heads, [B, N, R, heads * depth] to [B * N, heads, R, depth]."""
+        return self.split(blocks.flatten(0, 1))
+
+
+_FIRST, _QUESTION = "ForSequenceClassification", "ForQuestionAnswering"
+"""Ends of the names of the classes that have global tokens: the first one, or all of the question."""
+DENSE = 1024
+"""With attention over blocks, graphs of known lengths up to here still are over all pairs of tokens: that is as fast."""
+
+
+def with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
+    """Wrap a model into a module whose memory grows with the length of a text, not with its square; see `with_dense_bands`.
+
+    Args:
+        model: A transformers model with a head in eval mode; taken apart.
+        plan: What the graph is for.
+
+    Raises:
+        InputError: As `with_dense_bands`, and for question-answering: every token of a question is global, so that each block
+            would have to see a part of the text that may be as long as the text.
+    """
+    if type(model).__name__.endswith(_QUESTION):
+        what = "'blocks' is not possible for question-answering: every token of a question is global, and each block would see them all."
+        raise InputError(Problem("export.attention", what, "Set export.attention: pairs."))
+    return with_dense_bands(model, plan, DENSE)
+
+
+def with_dense_bands(model: Any, plan: ExportPlan, dense: int | None = None) -> nn.Module:
+    """Wrap a model into a module with explicit named inputs and plain tensor outputs, ready for torch.export.
+
+    Args:
+        model: A transformers model with a head in eval mode; taken apart.
+        plan: What the graph is for.
+        dense: Longest known length whose attention is over all pairs of tokens; None for any length, known or free.
+
+    Raises:
+        InputError: If the plan's layout is not possible, or the model would look for a separator that it does not name.
+    """
+    if plan.layout is Layout.ANE:
+        what = f"'ane' has no rewrite for the encoder of '{model.config.model_type}'."
+        raise InputError(Problem("export.coreml.layout", what, "Set export.coreml.layout: plain."))
+    kind = type(model).__name__
+    if kind.endswith(_QUESTION) and not isinstance(model.config.sep_token_id, int):
+        what = "has no sep_token_id, by which the model finds the end of the question."
+        raise InputError(
+            Problem("config.json", what, "Add the id of the token that ends a text (2 in published models).")
+        )
+    made = _Banded(model, plan, dense)
+    if plan.format is Format.TFLITE:
+        spell_norms(made)
+    return made.eval()
+
+
+class _Banded(nn.Module):
+    def __init__(self, model: Any, plan: ExportPlan, dense: int | None) -> None:
+        super().__init__()
+        self.dense = dense
+        kind = type(model).__name__
+        self.first, self.question = kind.endswith(_FIRST), kind.endswith(_QUESTION)
+        self.outputs, self.pooling = plan.outputs, plan.pooling
+        encoder = getattr(model, model.base_model_prefix, model)
+        self.embeddings = _Embeddings(encoder.embeddings)
+        shape = Shape(flat_ffn=plan.format is Format.ONNX, opaque=plan.format is Format.TFLITE)
+        last = len(encoder.encoder.layer) - 1
+        self.layers = nn.ModuleList(
+            _layer(layer, self.first, self.question, i == last, shape) for i, layer in enumerate(encoder.encoder.layer)
+        )
+        self.reaches = [layer.attention.self.one_sided_attn_window_size for layer in encoder.encoder.layer]
+        self.separator = model.config.sep_token_id if self.question else 0
+        names = ("classifier", "qa_outputs", "lm_head")
+        self.head = next((getattr(model, n) for n in names if hasattr(model, n)), None)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        wide = self._global(input_ids, attention_mask)
+        masks = self._masks(attention_mask, wide)
+        states = self.embeddings(input_ids)
+        for layer, reach in zip(self.layers, self.reaches, strict=True):
+            states = layer(states, (masks, reach))
+        if self.head is None:
+            vector = [pooled(states, attention_mask, self.pooling)] if "sentence_embedding" in self.outputs else []
+            return (states, *vector)
+        answer = self.head(states)
+        return tuple(answer.unbind(-1)) if self.question else (answer,)
+
+    def _global(self, ids: Tensor, attention_mask: Tensor) -> Tensor | None:
+        """1 at global tokens, [B, S]; None where the task has none."""
+        real = attention_mask.to(torch.float32)
+        if self.question:
+            return real * torch.clamp(1.0 - torch.cumsum(_equal(ids, self.separator), 1), min=0.0, max=1.0)
+        return real * torch.clamp(2.0 - torch.cumsum(real, 1), min=0.0, max=1.0) if self.first else None
+
+    def _masks(self, attention_mask: Tensor, wide: Tensor | None) -> Masks:
+        length = attention_mask.shape[1]
+        if self.dense is None or (isinstance(length, int) and length <= self.dense):
+            return pair_masks(self.reaches, attention_mask, wide, self.question)
+        return block_masks(self.reaches, attention_mask, wide)
+
+
+class _Embeddings(nn.Module):
+    """Words and places, normalized; the one segment is added to the table of places."""
+
+    def __init__(self, stock: Any) -> None:
+        super().__init__()
+        self.words, self.places, self.norm = stock.word_embeddings, stock.position_embeddings, stock.LayerNorm
+        with torch.no_grad():
+            self.places.weight.add_(stock.token_type_embeddings.weight[0])
+        self.padding: int = stock.padding_idx
+
+    def forward(self, ids: Tensor) -> Tensor:
+        real = torch.clamp(torch.abs(ids - self.padding), min=0, max=1)
+        places = torch.cumsum(real, 1).to(ids.dtype) * real + self.padding
+        states: Tensor = self.norm(self.words(ids) + self.places(places))
+        return states
+
+
+def _layer(layer: Any, first: bool, question: bool, last: bool, shape: Shape) -> PostNormLayer:
+    own, out = layer.attention.self, layer.attention.output
+    parts = Parts(
+        query=own.query,
+        key=own.key,
+        value=own.value,
+        heads=own.num_heads,
+        scaling=own.head_dim**-0.5,
+        attention_out=out.dense,
+        attention_norm=out.LayerNorm,
+        up=layer.intermediate.dense,
+        act=layer.intermediate.intermediate_act_fn,
+        down=layer.output.dense,
+        output_norm=layer.output.LayerNorm,
+    )
+    if first and last:
+        attention: nn.Module = FirstOnly(own, parts.heads, parts.scaling, shape)
+    else:
+        attention = LocalAttention(parts, own if first or question else None, first, shape)
+    return PostNormLayer(parts, first and last, shape, attention)
+
+
+def _equal(ids: Tensor, id: int) -> Tensor:
+    """1 where ids are a certain one, else 0."""
+    return 1.0 - torch.clamp(torch.abs(ids - id), min=0, max=1).to(torch.float32)
+
+
+ADAPTERS.add("dense-bands", with_dense_bands)
+ADAPTERS.add("block-bands", with_block_bands)

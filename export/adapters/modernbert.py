@@ -1,0 +1,252 @@
+"""ModernBERT's layers with fewer operations and the same result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import ADAPTERS, LAYER_PARTS, LayerParts
+from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
+from pocketbert.core.types import Format, Layout
+from pocketbert.export.adapters.lean import Shape, encoder_layers, known_parts, slim
+from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, pooled
+
+# --- rotary ---
+# Rotary positions as a graph holds them: half of each table, since both halves are equal.
+
+
+class RotaryAngles(nn.Module):
+    """Cosines and sines of positions, computed in the graph: a length that no file has seen needs no table.
+
+    Args:
+        rotary: The stock module: a buffer ``KIND_inv_freq`` for each kind of layer.
+        kinds: Kinds of layers, such as ``full_attention``.
+    """
+
+    def __init__(self, rotary: Any, kinds: tuple[str, ...]) -> None:
+        super().__init__()
+        self.kinds = kinds
+        for kind in kinds:
+            self.register_buffer(kind, getattr(rotary, f"{kind}_inv_freq").detach().float(), persistent=False)
+
+    def forward(self, length: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """By kind, cosines and sines, each [1, 1, L, head size / 2].
+
+        Args:
+            length: Tokens L, which may be symbolic.
+        """
+        return {kind: self._rows(kind, torch.arange(length)) for kind in self.kinds}
+
+    def _rows(self, kind: str, places: Tensor) -> tuple[Tensor, Tensor]:
+        angles = (places[:, None].float() * self.get_buffer(kind))[None, None]
+        return angles.cos(), angles.sin()
+
+
+class RotaryTable(nn.Module):
+    """The same from tables: fp16, in which Core ML computes, has no angle of the 300th position to more than a tenth.
+
+    Args:
+        angles: What computes them.
+        rows: Positions that the model knows.
+    """
+
+    def __init__(self, angles: RotaryAngles, rows: int) -> None:
+        super().__init__()
+        self.kinds = angles.kinds
+        for kind, tables in angles(rows).items():
+            for name, table in zip(("cos", "sin"), tables, strict=True):
+                self.register_buffer(f"{kind}_{name}", table.detach().clone(), persistent=False)
+
+    def forward(self, length: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """See `RotaryAngles.forward`."""
+        return {
+            kind: (self.get_buffer(f"{kind}_cos")[:, :, :length], self.get_buffer(f"{kind}_sin")[:, :, :length])
+            for kind in self.kinds
+        }
+
+
+def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each pair of numbers by its position's angle, [B, H, L, d] to [B, H, L, d].
+
+    Source: Su et al. 2021 (RoFormer, arXiv 2104.09864), section 3.4.2; the pairs are number i and number i + d / 2.
+    """
+    first, second = states.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+# --- adapter ---
+# ModernBERT: a mask of padding for its global layers, one with a window for its local ones, rotary positions.
+
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+"""What config.json calls the two kinds of layers."""
+
+
+def with_two_masks(model: Any, plan: ExportPlan) -> nn.Module:
+    """Wrap a ModernBERT into a module with explicit named inputs and plain tensor outputs, ready for torch.export.
+
+    Args:
+        model: A transformers model with a head in eval mode; rewritten in place.
+        plan: What the graph is for.
+
+    Returns:
+        The module, in eval mode.
+
+    Raises:
+        InputError: If the plan's layout is not possible for the model, or its layers are not ModernBERT's.
+    """
+    if plan.layout is Layout.ANE:
+        what = f"'ane' has no rewrite for the encoder of '{model.config.model_type}' ({type(model).__name__})."
+        raise InputError(Problem("export.coreml.layout", what, "Set export.coreml.layout: plain."))
+    if encoder_layers(model.base_model, plan.family, known_parts(plan.family))[1] is None:
+        kinds = sorted({type(layer).__name__ for layer in model.base_model.layers})
+        what = f"{type(model).__name__} has layers of the classes {', '.join(kinds)}; allowed: ModernBertEncoderLayer."
+        raise InputError(Problem("model", what, "Register an adapter for these with register_adapter."))
+    model.set_attn_implementation("eager")
+    return _TwoMasks(slim(model, plan.family, plan.format), plan).eval()
+
+
+class _TwoMasks(nn.Module):
+    def __init__(self, model: Any, plan: ExportPlan) -> None:
+        super().__init__()
+        self.model, self.outputs, self.pooling = model, plan.outputs, plan.pooling
+        config = model.config
+        self.window = config.local_attention // 2
+        angles = RotaryAngles(model.base_model.rotary_emb, tuple(sorted(set(config.layer_types))))
+        table = plan.format is Format.COREML
+        self.rotary = RotaryTable(angles, config.max_position_embeddings) if table else angles
+        kind = getattr(config, "classifier_pooling", PoolingKind.CLS)
+        self.classified = Pooling(kind=PoolingKind(kind), normalize=False)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        states = self._encoded(input_ids, attention_mask)
+        if "sentence_embedding" in self.outputs:
+            return states, pooled(states, attention_mask, self.pooling)
+        if "last_hidden_state" in self.outputs:
+            return (states,)
+        if "start_logits" in self.outputs:
+            logits: Tensor = self.model.classifier(self.model.head(states))
+            return tuple(part.squeeze(-1) for part in torch.split(logits, 1, -1))
+        if type(self.model).__name__.endswith("ForSequenceClassification"):
+            states = pooled(states, attention_mask, self.classified)
+        decoder = getattr(self.model, "decoder", None)
+        return ((self.model.classifier if decoder is None else decoder)(self.model.head(states)),)
+
+    def _encoded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        base, masks = self.model.base_model, self._masks(attention_mask)
+        positions = self.rotary(input_ids.shape[1])
+        states: Tensor = base.embeddings(input_ids)
+        for layer in base.layers:
+            states = layer(states, masks[layer.attention_type], positions[layer.attention_type])
+        return base.final_norm(states)  # type: ignore[no-any-return]
+
+    def _masks(self, attention_mask: Tensor) -> dict[str, Tensor]:
+        """What is added to scores: [B, 1, 1, L] for padding, [B, 1, L, L] for padding and the window."""
+        real = attention_mask[:, None, None, :].to(torch.float32)
+        places = torch.arange(attention_mask.shape[1], dtype=torch.float32)
+        distance = (places[:, None] - places[None, :]).abs()
+        band = (self.window + 1 - distance).clamp(0, 1)[None, None]
+        return {GLOBAL: (1.0 - real) * MASKED, LOCAL: (1.0 - real * band) * MASKED}
+
+
+ADAPTERS.add("two-masks", with_two_masks)
+
+
+class GatedLayer(nn.Module):
+    """A ModernBertEncoderLayer for all rows, the scale of its scores folded into the query's rows of the fused weights."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        own = layer.attn
+        self.attention_type, self.depth = layer.attention_type, own.head_dim
+        self.attn_norm, self.qkv, self.attention_out = layer.attn_norm, own.Wqkv, own.Wo
+        self.mlp_norm, self.up, self.act, self.down = layer.mlp_norm, layer.mlp.Wi, layer.mlp.act, layer.mlp.Wo
+        width = self.qkv.in_features
+        with torch.no_grad():
+            for parameter in self.qkv.parameters():
+                parameter[:width].mul_(own.head_dim**-0.5)
+
+    def forward(self, states: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
+        """Run the layer.
+
+        Args:
+            states: [B, L, H].
+            mask: Added to the scores, [B, 1, 1 or L, L].
+            positions: Cosines and sines, each [1, 1, L, head size / 2].
+
+        Returns:
+            [B, L, H].
+        """
+        width = states.shape[-1]
+        paired, value = self.qkv(self.attn_norm(states)).split([2 * width, width], -1)
+        # queries and keys side by side: both are turned by the same angles
+        query, key = rotated(self._heads(paired), *positions).chunk(2, 1)
+        weights = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + mask, -1)
+        context = torch.matmul(weights, self._heads(value)).transpose(1, 2).flatten(2)
+        return self._closed(states + self.attention_out(context))
+
+    def _closed(self, states: Tensor) -> Tensor:
+        """Run the gated feed-forward part, [B, L, H] to [B, L, H]."""
+        inner, gate = self.up(self.mlp_norm(states)).chunk(2, -1)
+        return states + self.down(self.act(inner) * gate)  # type: ignore[no-any-return]
+
+    def _heads(self, states: Tensor) -> Tensor:
+        batch, length, width = states.shape
+        return states.view(batch, length, width // self.depth, self.depth).transpose(1, 2)
+
+
+class FirstRowGatedLayer(GatedLayer):
+    """The last layer, for the first row only: keys of all tokens, but one query, and values of their weighted means.
+
+    The mean of V x under weights that sum to 1 is V (mean of x). A key is turned by its own position, so it cannot be
+    left out in the same way; see `pocketbert.export.adapters.lean.FirstRow`.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        fused, width = self.qkv, self.qkv.in_features
+        del self.qkv
+        self.query, self.key, self.value = (_part(fused, i * width, width) for i in range(3))
+        own = torch.eye(width // self.depth, dtype=fused.weight.dtype).repeat_interleave(self.depth, 1)
+        self.own = nn.Buffer(own)
+        """1 where a column belongs to the row's head, [heads, heads * depth]."""
+
+    def forward(self, states: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
+        """Run the layer, [B, L, H] to [B, 1, H]; see `GatedLayer.forward`."""
+        normed = self.attn_norm(states)
+        query = self._heads(self.query(normed[:, :1]))  # the first position's angle is 0
+        key = rotated(self._heads(self.key(normed)), *positions)
+        weights = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + mask[:, :, :1], -1)
+        means = torch.matmul(weights.squeeze(2), normed)
+        context = (self.value(means) * self.own).sum(1, keepdim=True)
+        return self._closed(states[:, :1] + self.attention_out(context))
+
+
+def _part(fused: nn.Linear, start: int, rows: int) -> nn.Linear:
+    """Some rows of a linear layer."""
+    biased = fused.bias is not None
+    part = nn.Linear(fused.in_features, rows, bias=biased, device="meta")
+    part.weight = nn.Parameter(fused.weight.detach()[start : start + rows].clone())
+    if biased:
+        part.bias = nn.Parameter(fused.bias.detach()[start : start + rows].clone())
+    return part
+
+
+def lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
+    """Rewrite one ModernBertEncoderLayer, which is changed in place; its graph is the same in every format.
+
+    Args:
+        layer: The stock layer.
+        first_row: Whether only the first row of its output is read.
+        shape: Not used.
+    """
+    return FirstRowGatedLayer(layer) if first_row else GatedLayer(layer)
+
+
+LAYER_PARTS.add(
+    "modernbert",
+    LayerParts("transformers.models.modernbert.modeling_modernbert.ModernBertEncoderLayer", lean=lean_layer),
+)

@@ -1,1 +1,0 @@
-"""ModernBERT for export."""

@@ -1,0 +1,245 @@
+"""XLNet's encoder, put together from the parameters of the stock one.
+
+With q, k, v the content of a token, R(o) the projected sines and cosines of an offset o, and t its segment:
+
+    score_ij = ((q_i + r_w) k_j + (q_i + r_r) R(i - j) + [t_i != t_j] (q_i + r_s) (s_1 - s_0)) / sqrt(d)
+
+The stock model adds s_0 or s_1; s_0 is the same along a row, so softmax drops it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pocketbert.core.families import ADAPTERS
+from pocketbert.core.types import Format
+from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan
+from pocketbert.export.adapters.own_encoder import check_computed, with_own_encoder, zero_of
+
+
+class Row(Enum):
+    """The tokens of which the last layer computes states."""
+
+    ALL = "all"
+    FIRST = "first"
+    LAST = "last"
+
+    def of(self, states: Tensor) -> Tensor:
+        """The states that are computed, [B, L, H] to [B, L, H] or [B, 1, H]."""
+        if self is Row.ALL:
+            return states
+        return states[:, :1] if self is Row.FIRST else states[:, -1:]
+
+
+class RelativeEncoder(nn.Module):
+    """An encoder with relative positions for up to `longest` tokens.
+
+    Args:
+        model: An `XLNetModel` in eval mode; its parameters are taken over.
+        longest: Most tokens of an input.
+        row: The tokens whose last states are read.
+        flat: See `lean_layers.Shape.flat_ffn`.
+    """
+
+    def __init__(self, model: Any, longest: int, row: Row, flat: bool) -> None:
+        super().__init__()
+        self.word_embedding, self.longest = model.word_embedding, longest
+        offsets = torch.arange(longest, -longest, -1.0)
+        if model.clamp_len > 0:
+            offsets = offsets.clamp(-model.clamp_len, model.clamp_len)
+        self.offsets = nn.Embedding(2 * longest, model.d_model, _weight=sines(offsets, model.d_model), _freeze=True)
+        """Row c is the offset `longest` - c."""
+        self.places = nn.Buffer(torch.arange(2 * longest), persistent=False)
+        last = len(model.layer) - 1
+        self.layers = nn.ModuleList(
+            RelativeLayer(layer, row if i == last else Row.ALL, flat) for i, layer in enumerate(model.layer)
+        )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Run the encoder.
+
+        Args:
+            input_ids: [B, L].
+            attention_mask: [B, L], 1 for real tokens.
+            token_type_ids: [B, L]; only whether two are equal is of consequence.
+
+        Returns:
+            Last states, [B, L, H], or [B, 1, H] where one token is read.
+        """
+        length, zero = input_ids.shape[1], zero_of(attention_mask)
+        places = self.places[: 2 * length] + zero.to(torch.int64)
+        positions = self.offsets(places + (self.longest - length))
+        types = token_type_ids.to(torch.float32)
+        other_segment = torch.clamp(torch.abs(types[:, None, :, None] - types[:, None, None, :]), 0.0, 1.0)
+        here = places[:length].to(torch.float32)
+        elsewhere = torch.clamp(torch.abs(here[:, None] - here[None, :]), 0.0, 1.0)
+        # a padded key is seen by its own token only
+        mask = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * elsewhere * MASKED
+        states = self.word_embedding(input_ids)
+        for layer in self.layers:
+            states = layer(states, positions, other_segment, mask)
+        return states  # type: ignore[no-any-return]
+
+
+class RelativeLayer(nn.Module):
+    """One layer: relative attention, then the feed-forward part, each with a residual and a norm behind it."""
+
+    def __init__(self, layer: Any, row: Row, flat: bool) -> None:
+        super().__init__()
+        own, feed = layer.rel_attn, layer.ff
+        self.row, self.flat = row, flat
+        self.attention = RelativeAttention(own, row)
+        self.attention_out = _linear(own.o.detach().reshape(own.d_model, -1))
+        self.attention_norm = own.layer_norm
+        self.up, self.act, self.down = feed.layer_1, feed.activation_function, feed.layer_2
+        self.output_norm = feed.layer_norm
+
+    def forward(self, states: Tensor, positions: Tensor, other_segment: Tensor, mask: Tensor) -> Tensor:
+        """Run the layer.
+
+        Args:
+            states: [B, L, H].
+            positions: Sines and cosines of the offsets L to 1 - L, [2L, H].
+            other_segment: 1 where two tokens are of different segments, [B, 1, L, L].
+            mask: Added to the scores, [B, 1, L, L].
+
+        Returns:
+            [B, L, H], or [B, 1, H] where one token is read.
+        """
+        rows = self.row.of(states)
+        context = self.attention(rows, states, positions, other_segment, mask)
+        attended = self.attention_norm(self.attention_out(context) + rows)
+        inner = attended.flatten(0, 1) if self.flat else attended
+        change = self.down(self.act(self.up(inner)))
+        if self.flat:
+            change = change.view(attended.shape)
+        return self.output_norm(change + attended)  # type: ignore[no-any-return]
+
+
+class RelativeAttention(nn.Module):
+    """Attention whose scores are content, offset and segment; the scale is folded into the queries' weights.
+
+    Args:
+        own: An `XLNetRelativeAttention`; its raw parameters [H, heads, depth] become linear layers, so that weights are
+            compressed as those of any other.
+        row: The tokens that ask.
+    """
+
+    def __init__(self, own: Any, row: Row) -> None:
+        super().__init__()
+        self.row, self.heads, self.depth = row, own.n_head, own.d_head
+        query = _matrix(own.q) * own.scale
+        self.query = _linear(query, own.r_w_bias.detach().flatten() * own.scale)
+        self.key, self.value, self.position = (_linear(_matrix(p)) for p in (own.k, own.v, own.r))
+        self.to_offset = nn.Parameter((own.r_r_bias - own.r_w_bias).detach().flatten() * own.scale)
+        """What turns a query for content into one for offsets."""
+        apart = (own.seg_embed[1] - own.seg_embed[0]).detach()
+        own_segment = query.view(self.heads, self.depth, -1) * apart[:, :, None]
+        self.segment = _linear(own_segment.sum(1), (own.r_s_bias.detach() * apart).sum(1) * own.scale)
+        """What each head of a token adds to the scores of keys of another segment."""
+
+    def forward(self, rows: Tensor, states: Tensor, positions: Tensor, other_segment: Tensor, mask: Tensor) -> Tensor:
+        """Attend.
+
+        Args:
+            rows: What queries are made from, [B, Q, H]; Q is L or 1.
+            states: What keys and values are made from, [B, L, H].
+            positions: [2L, H].
+            other_segment: [B, 1, L, L].
+            mask: [B, 1, L, L].
+
+        Returns:
+            Context, the heads side by side, [B, Q, H].
+        """
+        length = states.shape[1]
+        queries = self.query(rows)
+        key, value = self._split(self.key(states)), self._split(self.value(states))
+        content = torch.matmul(self._split(queries), key.transpose(2, 3))
+        offsets = self.position(positions).view(2 * length, self.heads, self.depth).permute(1, 2, 0)
+        by_offset = torch.matmul(self._split(queries + self.to_offset), offsets)
+        segment = self.segment(rows).transpose(1, 2)[..., None]
+        scores = content + self._shifted(by_offset, length) + segment * self._asked(other_segment)
+        weights = torch.softmax(scores + self._asked(mask), -1)
+        return torch.matmul(weights, value).transpose(1, 2).flatten(2)
+
+    def _split(self, states: Tensor) -> Tensor:
+        batch, length, _ = states.shape
+        return states.view(batch, length, self.heads, self.depth).transpose(1, 2)
+
+    def _asked(self, pairs: Tensor) -> Tensor:
+        """The rows of the tokens that ask, of [B, 1, L, L]."""
+        if self.row is Row.ALL:
+            return pairs
+        return pairs[:, :, :1] if self.row is Row.FIRST else pairs[:, :, -1:]
+
+    def _shifted(self, scores: Tensor, length: int) -> Tensor:
+        """Scores of the offset of each pair, from those of all offsets, [B, heads, Q, 2L] to [B, heads, Q, L].
+
+        Column c is the offset L - c, so token i finds key j in column L - i + j. Laid in one row without its first L
+        numbers, a line of 2L - 1 numbers begins where the one above it has moved on by one.
+        """
+        if self.row is Row.FIRST:
+            return scores[..., length:]
+        if self.row is Row.LAST:
+            return scores[..., 1 : length + 1]
+        flat = scores.flatten(2)[..., length:]
+        return flat.view(*flat.shape[:2], length, 2 * length - 1)[..., :length]
+
+
+def sines(offsets: Tensor, width: int) -> Tensor:
+    """Sines, then cosines, of offsets times falling frequencies, [n] to [n, width]."""
+    frequencies = 1.0 / torch.pow(10000, torch.arange(0, width, 2.0) / width)
+    angles = offsets[:, None] * frequencies
+    return torch.cat([torch.sin(angles), torch.cos(angles)], -1)
+
+
+def _matrix(parameter: Tensor) -> Tensor:
+    """[H, heads, depth] as the weight of a linear layer, [heads * depth, H]."""
+    return parameter.detach().flatten(1).t().contiguous()
+
+
+def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    made.weight = nn.Parameter(weight)
+    if bias is not None:
+        made.bias = nn.Parameter(bias)
+    return made
+
+
+# --- adapter ---
+# XLNet's content stream, batch first, without gather in its relative positions. Memories and permutations are not computed.
+#
+# Source: Yang et al. 2019 (XLNet), equations of relative attention as in Dai et al. 2019 (Transformer-XL), section 3.3.
+
+
+_ROWS = {"last": Row.LAST, "cls_index": Row.LAST, "first": Row.FIRST}
+"""The token that a summary reads, by its type; of `cls_index` without an index, which no graph has, the last one."""
+
+
+def relative_encoder(model: Any, plan: ExportPlan) -> nn.Module:
+    """Wrap an XLNet model into a module with plain inputs and outputs, ready for torch.export.
+
+    Args:
+        model: A transformers model in eval mode. **It is changed in place.**
+        plan: What the graph is for.
+
+    Returns:
+        The module.
+
+    Raises:
+        InputError: If the model computes something else than bidirectional attention on one text or pair.
+    """
+    from transformers.models.xlnet.modeling_xlnet import XLNetModelOutput
+
+    check_computed(model, plan)
+    summary = getattr(model, "sequence_summary", None)
+    row = Row.ALL if summary is None else _ROWS.get(summary.summary_type, Row.ALL)
+    encoder = RelativeEncoder(model.base_model, plan.family.longest, row, flat=plan.format is Format.ONNX)
+    return with_own_encoder(model, plan, encoder, XLNetModelOutput)
+
+
+ADAPTERS.add("relative-encoder", relative_encoder)

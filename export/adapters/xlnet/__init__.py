@@ -1,1 +1,0 @@
-"""XLNet for export."""

@@ -1,0 +1,299 @@
+"""The types of MIL, the language of Core ML programs: what a program declares about each value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb
+
+
+MAX_RANK = 16
+"""Core ML itself stops at 5; the bound only keeps absurd files out."""
+
+
+class Dtype(StrEnum):
+    """Element types by their MIL names."""
+
+    BOOL = "bool"
+    STRING = "string"
+    FP16 = "fp16"
+    FP32 = "fp32"
+    FP64 = "fp64"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    UINT8 = "uint8"
+    UINT16 = "uint16"
+    UINT32 = "uint32"
+    UINT64 = "uint64"
+    INT4 = "int4"
+    UINT1 = "uint1"
+    UINT2 = "uint2"
+    UINT3 = "uint3"
+    UINT4 = "uint4"
+    UINT6 = "uint6"
+
+    @property
+    def bits(self) -> int:
+        """Size of one packed element; 8 for booleans, 0 for strings."""
+        return _BITS[self]
+
+    @property
+    def numpy(self) -> np.dtype[np.generic]:
+        """The dtype of the same name; elements below one byte take a whole one."""
+        return _NUMPY[self]
+
+    @property
+    def storage(self) -> np.dtype[np.generic]:
+        """What the evaluator computes with: fp16 numbers are held, exactly, in float32."""
+        return _FLOAT32 if self is Dtype.FP16 else _NUMPY[self]
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is fp16, fp32 or fp64."""
+        return self in (Dtype.FP16, Dtype.FP32, Dtype.FP64)
+
+
+_FLOAT32 = np.dtype(np.float32)
+_NUMPY: dict[Dtype, np.dtype[np.generic]] = {
+    Dtype.BOOL: np.dtype(np.bool_),
+    Dtype.STRING: np.dtype(object),
+    Dtype.FP16: np.dtype(np.float16),
+    Dtype.FP32: _FLOAT32,
+    Dtype.FP64: np.dtype(np.float64),
+    Dtype.INT8: np.dtype(np.int8),
+    Dtype.INT16: np.dtype(np.int16),
+    Dtype.INT32: np.dtype(np.int32),
+    Dtype.INT64: np.dtype(np.int64),
+    Dtype.UINT8: np.dtype(np.uint8),
+    Dtype.UINT16: np.dtype(np.uint16),
+    Dtype.UINT32: np.dtype(np.uint32),
+    Dtype.UINT64: np.dtype(np.uint64),
+    Dtype.INT4: np.dtype(np.int8),
+    Dtype.UINT1: np.dtype(np.uint8),
+    Dtype.UINT2: np.dtype(np.uint8),
+    Dtype.UINT3: np.dtype(np.uint8),
+    Dtype.UINT4: np.dtype(np.uint8),
+    Dtype.UINT6: np.dtype(np.uint8),
+}
+_BITS = {d: _NUMPY[d].itemsize * 8 for d in Dtype} | {
+    Dtype.STRING: 0,
+    Dtype.INT4: 4,
+    Dtype.UINT1: 1,
+    Dtype.UINT2: 2,
+    Dtype.UINT3: 3,
+    Dtype.UINT4: 4,
+    Dtype.UINT6: 6,
+}
+_CODES = {
+    1: Dtype.BOOL, 2: Dtype.STRING, 10: Dtype.FP16, 11: Dtype.FP32, 12: Dtype.FP64, 21: Dtype.INT8, 22: Dtype.INT16,
+    23: Dtype.INT32, 24: Dtype.INT64, 25: Dtype.INT4, 31: Dtype.UINT8, 32: Dtype.UINT16, 33: Dtype.UINT32,
+    34: Dtype.UINT64, 35: Dtype.UINT4, 36: Dtype.UINT2, 37: Dtype.UINT1, 38: Dtype.UINT6, 39: Dtype.UINT3,
+}  # fmt: skip
+"""MIL.proto's DataType; bfloat16 and the 8-bit floats are in no program that this project writes."""
+
+Shape = tuple[int | None, ...]
+"""Sizes by axis; None where the program leaves it open."""
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """The type of a tensor.
+
+    Attributes:
+        dtype: Of its elements.
+        shape: Sizes; None for an axis that depends on the input's length.
+    """
+
+    dtype: Dtype
+    shape: Shape
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """The shape where every axis is fixed, else None."""
+        fixed = tuple(n for n in self.shape if n is not None)
+        return fixed if len(fixed) == len(self.shape) else None
+
+    def admits(self, shape: tuple[int, ...]) -> bool:
+        """Whether a value of that shape has the declared rank and every fixed size."""
+        return len(shape) == len(self.shape) and all(
+            want is None or want == have for want, have in zip(self.shape, shape, strict=True)
+        )
+
+    def __str__(self) -> str:
+        """As in ``fp16[1, ?, 384]``."""
+        return f"{self.dtype}[{', '.join('?' if n is None else str(n) for n in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class ListType:
+    """A list, in practice the labels of a classifier."""
+
+    dtype: Dtype
+
+    def __str__(self) -> str:
+        """As in ``list<string>``."""
+        return f"list<{self.dtype}>"
+
+
+@dataclass(frozen=True)
+class DictionaryType:
+    """A dictionary, in practice label to probability."""
+
+    key: Dtype
+    value: Dtype
+
+    def __str__(self) -> str:
+        """As in ``dictionary<string, fp64>``."""
+        return f"dictionary<{self.key}, {self.value}>"
+
+
+ValueType = TensorType | ListType | DictionaryType
+
+
+def read_type(message: pb.ValueType) -> ValueType:
+    """The type in a message.
+
+    Raises:
+        ValueError: For types that no program of this project has: tuples, states, variadic ranks, exotic floats.
+    """
+    kind = message.WhichOneof("type")
+    if kind == "tensorType":
+        tensor = message.tensorType
+        if tensor.rank != len(tensor.dimensions) or tensor.rank > MAX_RANK:
+            raise ValueError(f"a tensor of rank {tensor.rank} with {len(tensor.dimensions)} dimensions")
+        return TensorType(_dtype(tensor.dataType), tuple(_size(d) for d in tensor.dimensions))
+    if kind == "listType":
+        return ListType(_scalar(message.listType.type))
+    if kind == "dictionaryType":
+        return DictionaryType(_scalar(message.dictionaryType.keyType), _scalar(message.dictionaryType.valueType))
+    raise ValueError(f"a value of {kind or 'no'} type")
+
+
+def _dtype(code: int) -> Dtype:
+    if code not in _CODES:
+        raise ValueError(f"element type {code}")
+    return _CODES[code]
+
+
+def _size(dimension: pb.Dimension) -> int | None:
+    kind = dimension.WhichOneof("dimension")
+    if kind == "constant":
+        return int(dimension.constant.size)
+    if kind != "unknown" or dimension.unknown.variadic:
+        raise ValueError("a dimension that is neither a number nor unknown")
+    return None
+
+
+def _scalar(message: pb.ValueType) -> Dtype:
+    inner = read_type(message)
+    if not isinstance(inner, TensorType) or inner.shape:
+        raise ValueError(f"a list or dictionary of {inner}")
+    return inner.dtype
+
+
+# --- limits ---
+# What a package may ask for at most. Checked before anything is allocated.
+
+
+MODEL_BYTES = 16 << 20
+"""Largest ``model.mlmodel``: programs of encoders take well under one MiB, and parsed messages ten times their bytes."""
+CONSTANT_BYTES = 4 << 30
+"""All constants of a program, expanded."""
+RESULT_ELEMENTS = 1 << 28
+"""One result: 1 GiB of float32, twice the largest vocabulary times 512 tokens."""
+RUN_BYTES = 8 << 30
+"""All results that are kept at one time; views are counted as if they were copies."""
+
+
+class Budget:
+    """Memory that the constants of one package may still take.
+
+    Args:
+        where: The package, for the error.
+        limit: Bytes.
+    """
+
+    def __init__(self, where: str, limit: int = CONSTANT_BYTES) -> None:
+        self._where, self._limit = where, limit
+        self._left = limit
+
+    def take(self, size: int) -> None:
+        """Account for `size` bytes that are about to be allocated.
+
+        Raises:
+            InputError: If the package's constants would take more than the limit.
+        """
+        self._left -= size
+        if self._left < 0:
+            raise InputError(
+                Problem(self._where, f"its constants take more than {self._limit >> 20} MiB expanded; refused.")
+            )
+
+
+def elements(shape: Sequence[int]) -> int:
+    """How many elements a result of that shape has.
+
+    Raises:
+        ValueError: For negative sizes, and for results above `RESULT_ELEMENTS`.
+    """
+    out = 1
+    for n in shape:
+        if n < 0:
+            raise ValueError(f"a result of shape {tuple(shape)}")
+        out *= n
+    if out > RESULT_ELEMENTS:
+        raise ValueError(f"a result of shape {tuple(shape)} is larger than {RESULT_ELEMENTS} elements")
+    return out
+
+
+# --- half ---
+# Rounding to fp16 without leaving float32: numpy's own conversion takes six times as long, and one more to go back.
+
+
+LARGEST = 65504.0
+"""Largest finite fp16 number."""
+SMALLEST = 2.0**-24
+"""Smallest fp16 number above 0."""
+
+_EXPONENT = np.uint32(0x7F800000)
+_NORMAL = np.uint32(0x38800000)  # the exponent of 2**-14, where fp16's steps stop getting finer
+_MAGIC = np.uint32((13 << 23) | (1 << 22))  # times 1.5 * 2**13
+
+
+def round_half(value: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The nearest fp16 numbers, halves to even, held in float32.
+
+    Adding and subtracting 1.5 * 2**13 times a number's power of two lets the float32 unit round to the 11 bits that
+    fp16 keeps; below 2**-14 the power stays that of the smallest normal number, as fp16's steps do.
+
+    Args:
+        value: float32, any shape.
+
+    Returns:
+        A new array of the same shape; beyond 65520 infinite. Equal to ``value.astype(float16).astype(float32)``, but
+        for the sign of zero.
+    """
+    if not value.ndim:  # numpy answers with scalars, which cannot be written to
+        return value.astype(np.float16).astype(np.float32)
+    flat = value.ravel(order="K")
+    # a sum of squares within fp16's range proves, in one pass of BLAS, that nothing overflows and nothing is NaN
+    if not (float(np.dot(flat, flat)) < LARGEST * LARGEST or bool((np.abs(flat) <= LARGEST).all())):
+        return value.astype(np.float16).astype(np.float32)
+    bits = value.view(np.uint32) & _EXPONENT
+    np.maximum(bits, _NORMAL, out=bits)
+    bits += _MAGIC
+    magic = bits.view(np.float32)
+    out: NDArray[np.float32] = value + magic
+    out -= magic
+    return out

@@ -1,1 +1,0 @@
-"""What several wings must read or change in Core ML and TFLite files."""

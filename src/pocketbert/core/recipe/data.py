@@ -1,0 +1,145 @@
+"""The data of a recipe: what to learn from, and what to judge by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, ConfigDict, Field, PositiveInt, field_validator, model_validator
+
+from pocketbert.core.data.cells import name_problems
+from pocketbert.core.data.source import DataSource, EvalSource, PlainNumbers
+from pocketbert.core.data.streams import CORPUS_ROWS
+from pocketbert.core.recipe.sections import Fraction, Section
+
+# --- augment ---
+# How training rows are multiplied by replacing words.
+
+
+class AugmentSection(Section):
+    """Copies of the training rows in which words are replaced by similar ones (TinyBERT's data augmentation)."""
+
+    copies: PositiveInt = Field(20, le=1000, description="Copies of each row, at most; the row itself is kept.")
+    probability: Fraction = Field(0.4, description="Chance of each word to be replaced.")
+    candidates: PositiveInt = Field(15, le=1000, description="Replacements to choose from, the nearest ones.")
+    masked_lm: bool | None = Field(
+        None,
+        description="Ask the teacher's masked-language-model head about words of a single piece; default where it has one.",
+    )
+    vectors: Path | None = Field(
+        None,
+        description="Word vectors for the other words, a text file with a word and its numbers on each line (GloVe, word2vec, fastText); "
+        "default the teacher's own embeddings.",
+    )
+
+
+# --- corpus ---
+# How text becomes the rows of a corpus.
+
+
+class CorpusSettings(PlainNumbers):
+    """How text becomes rows; the defaults are DistilBERT's (Sanh et al. 2019, arXiv 1910.01108, and its code)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    length: int = Field(512, ge=4, le=8192, description="Longest row in tokens, special tokens included.")
+    shortest: int = Field(12, ge=1, description="Rows of fewer tokens, special ones included, are dropped.")
+    unknown_share: float = Field(
+        0.5, gt=0, le=1, description="Rows of which this share or more is the unknown token are dropped."
+    )
+    packed: bool = Field(
+        False,
+        description="Whether rows are filled with one text after the other; else a row is one text or a piece of one.",
+    )
+
+    @model_validator(mode="after")
+    def _some_rows_fit(self) -> CorpusSettings:
+        if self.shortest > self.length:
+            raise ValueError(
+                f"'shortest' ({self.shortest}) is above 'length' ({self.length}): every row would be dropped"
+            )
+        return self
+
+
+LONGEST = 8192
+"""Most tokens of an input that a recipe may ask for."""
+
+
+class CorpusSource(DataSource):
+    """Plain text for general distillation: a file, a data set, or a corpus that `pocketbert data prepare` wrote.
+
+    Of the columns only `text` is read; `path` may name a prepared corpus, a folder.
+    """
+
+    share: float = Field(
+        1.0, gt=0, description="How much of the mixture comes from here, relative to the other sources."
+    )
+    max_rows: int = Field(
+        CORPUS_ROWS,
+        gt=0,
+        le=1 << 40,
+        description="Most rows of a file, which may have 512 bytes for each of them in all; more end the command with exit code 2.",
+    )
+
+
+class CorpusSection(CorpusSettings):
+    """Plain text for general distillation, tokenized once."""
+
+    sources: list[CorpusSource] = Field(min_length=1, description="Where the text comes from.")
+    rows: PositiveInt | None = Field(
+        None, description="Rows drawn for training, by the sources' shares; default as many as there are."
+    )
+
+
+def _told_apart(names: list[str]) -> list[str]:
+    if problems := name_problems(names):
+        raise ValueError("; ".join(problems))
+    return names
+
+
+class DataSection(Section):
+    """What to learn from and what to judge by; empty where a ready model is only exported."""
+
+    train: DataSource | None = Field(None, description="Training rows; not needed when nothing is trained.")
+    eval: EvalSource | None = Field(
+        None, description="Rows that decide the score; never trained on. Without them, golden rows decide."
+    )
+    corpus: CorpusSection | None = Field(None, description="Plain text for general stages.")
+    augment: AugmentSection | None = Field(
+        None, description="Multiply the training rows by replacing words, for stages with augmented: true."
+    )
+    holdout: int = Field(
+        0,
+        ge=0,
+        description="Training rows held out by hash: the quantized file is compared with fp32 on them, and each classifier's temperature is "
+        "fitted on them.",
+    )
+    selection: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the eval rows, by hash, that choose the files inside quantize.budget and are not scored; default 0.5 with a "
+        "budget, else none.",
+    )
+    labels: Annotated[list[str], AfterValidator(_told_apart)] | None = Field(
+        None, min_length=2, description="Label names, in order of their ids."
+    )
+    max_length: int | None = Field(
+        None,
+        ge=4,
+        le=LONGEST,
+        description="Longest input in tokens; default 128 with data, else the model's own.",
+    )
+
+    @field_validator("eval", mode="before")
+    @classmethod
+    def _as_eval(cls, source: object) -> object:
+        """A source of rows is one of rows to score as well."""
+        if isinstance(source, DataSource) and not isinstance(source, EvalSource):
+            return source.model_dump(exclude_unset=True)
+        return source
+
+    @property
+    def eval_source(self) -> DataSource | None:
+        """Where the rows that decide the score are read from: the training rows' source for a fraction of these."""
+        return self.train if self.eval is not None and self.eval.fraction is not None else self.eval

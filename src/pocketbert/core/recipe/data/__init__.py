@@ -1,1 +1,0 @@
-"""The data section of a recipe: sources of rows, plain text, and augmentation."""

@@ -1,0 +1,292 @@
+"""The methods that an entry of `distill` may name: an open registry, and what each section answers about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, Union, get_args
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import CoreSchema
+
+from pocketbert.core.data.source import PlainNumbers
+from pocketbert.core.errors import nearest
+from pocketbert.core.families import all_families
+from pocketbert.core.plugins import announce, load_plugins
+from pocketbert.core.types import Format, MaskingKind, Runtime, Schedule, Scheme, SecondSegment
+
+# --- section ---
+# What all parts of a recipe have in common.
+
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
+class Section(PlainNumbers):
+    """Base of all parts: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _has_other_teachers(name: str) -> str:
+    possible = [f.name for f in all_families() if f.students_of]
+    if name not in possible:
+        raise ValueError(f"no teacher of another family can have students of '{name}'; {nearest(name, possible)}")
+    return name
+
+
+StudentFamily = Annotated[str, AfterValidator(_has_other_teachers)]
+"""Name of a family whose students can have teachers of another one."""
+
+
+# --- updates ---
+# How a model is changed by training: steps and rates, whatever is learnt.
+
+
+def _without_default(schema: dict[str, Any]) -> None:
+    del schema["default"]
+
+
+class Updates(Section):
+    """How a model is changed, whatever it learns."""
+
+    steps: int = Field(0, gt=0, description="Optimiser steps; or give epochs.", json_schema_extra=_without_default)
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        le=10_000,
+        description="Passes over the training rows, instead of steps; a part of a pass counts too.",
+    )
+    batch: PositiveInt = Field(64, description="Rows per step.")
+    micro_batch: PositiveInt | None = Field(
+        None, description="Rows per forward pass in each process; gradients are summed. Default all at once."
+    )
+    lr: Rate = Field(1e-4, description="Peak learning rate.")
+    weight_decay: float = Field(0.01, ge=0, le=1, description="The optimiser's weight decay, not on biases and norms.")
+    beta2: Rate = Field(0.999, description="The optimiser's decay of squared gradients.")
+    eps: float = Field(1e-8, gt=0, description="The optimiser's epsilon.")
+    clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
+    dropout: float | None = Field(None, ge=0, lt=1, description="Dropout of the trained model; default its own.")
+    freeze_embeddings: bool = Field(False, description="Keep the embedding tables as they are.")
+    checkpoint: PositiveInt = Field(200, description="Steps between two checkpoints.")
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if bool(self.steps) == (self.epochs is not None):
+            raise ValueError("give exactly one of 'steps' and 'epochs', e.g. steps: 1000, or epochs: 3")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Only the one of steps and epochs that was given."""
+        unset = "steps" if self.epochs is not None else "epochs"
+        return {key: value for key, value in handler(self).items() if key != unset}
+
+    def for_rows(self, rows: int) -> Self:
+        """The same with `epochs` as steps; itself where it has steps.
+
+        Args:
+            rows: Training rows.
+        """
+        if self.epochs is None:
+            return self
+        return self.model_copy(update={"steps": ceil(self.epochs * rows / self.batch), "epochs": None})
+
+    def passes(self, rows: int) -> str:
+        """Say how long the training is, such as ``180 steps of 32 rows: 0.64 passes over 9,003 rows``.
+
+        Args:
+            rows: Training rows.
+        """
+        passes = self.steps * self.batch / max(rows, 1)
+        shown = f"{passes:,.0f}" if passes >= 100 else f"{passes:.3g}"
+        return f"{self.steps:,} steps of {self.batch:,} rows: {shown} passes over {rows:,} rows"
+
+
+class Optimisation(Updates):
+    """Steps and rates that finetune and most distil stages share: AdamW, with one learning rate for all weights."""
+
+    warmup: Fraction = Field(0.06, description="Share of the steps with rising learning rate.")
+    schedule: Schedule = Field(
+        Schedule.LINEAR, description="After the warm-up: linear, falling to 0 at the last step, or constant."
+    )
+
+
+WrittenFile = tuple[Format, Scheme, Runtime | None]
+"""What a quantized file is: its format, its scheme, and the one runtime that it is made for."""
+
+
+@dataclass(frozen=True)
+class StagePlace:
+    """Where a stage is in a recipe.
+
+    Attributes:
+        number: Its place in `distill`, from 0.
+        stages: All entries of `distill`.
+        depth: Layers of the student, where the recipe names them.
+        files: The quantized files that are written; None where they are not chosen yet.
+    """
+
+    number: int
+    stages: Sequence[Stage]
+    depth: int | None
+    files: frozenset[WrittenFile] | None = None
+
+    @property
+    def where(self) -> str:
+        """The recipe key."""
+        return f"distill.{self.number}"
+
+
+class Stage(Updates):
+    """Base of all sections that an entry of `distill` may be; a subclass has a field `method` with its name as Literal.
+
+    Attributes:
+        general: Whether it learns from a pre-trained teacher on plain text; else it learns on the task's own text.
+        teaches_words: Whether it teaches the head of fill-mask, which guesses hidden words.
+    """
+
+    general: ClassVar[bool] = False
+    teaches_words: ClassVar[bool] = False
+
+    if TYPE_CHECKING:
+        method: str
+
+    @classmethod
+    def method_name(cls) -> str:
+        """The name that recipes use."""
+        return str(get_args(cls.model_fields["method"].annotation)[0])
+
+    @property
+    def on_augmented(self) -> bool:
+        """Whether it learns on the augmented rows."""
+        return bool(getattr(self, "augmented", False))
+
+    @property
+    def by_text(self) -> bool:
+        """Whether it compares teacher and student by their answers to whole texts only, and not by single tokens."""
+        return False
+
+    @property
+    def exported_format(self) -> Format | None:
+        """The format whose files it trains for, so that the settings of their export decide its result; None for any."""
+        return None
+
+    def problems(self, place: StagePlace) -> list[str]:
+        """Tell what does not go together with the rest of a recipe.
+
+        Args:
+            place: Where the stage is.
+
+        Returns:
+            One sentence each; where one key is to blame, it begins with it and a colon.
+        """
+        return []
+
+
+S = TypeVar("S", bound=type[Stage])
+
+_SECTIONS: dict[str, type[Stage]] = {}
+_LISTENERS: list[Callable[[], object]] = []
+
+
+def register_stage(section: S) -> S:
+    """Make a method's section known to recipes; usable as a decorator.
+
+    Args:
+        section: The section, whose field `method` holds the name.
+
+    Raises:
+        ValueError: If another section has the name.
+    """
+    name = section.method_name()
+    if _SECTIONS.get(name, section) is not section:
+        raise ValueError(f"method '{name}' is registered already, as {_SECTIONS[name].__qualname__}")
+    if name not in _SECTIONS:
+        if not section.__module__.startswith("pocketbert."):  # the package's own, imported because a plug-in needs it
+            announce("method", name)
+        _SECTIONS[name] = section
+        for listener in _LISTENERS:
+            listener()
+    return section
+
+
+def on_registration(listener: Callable[[], object]) -> None:
+    """Call a function after every further registration: a model with a field of stages must be built again.
+
+    Args:
+        listener: What to call.
+    """
+    _LISTENERS.append(listener)
+
+
+def stage_sections() -> dict[str, type[Stage]]:
+    """Sections by the name of their method, in the order of registration."""
+    load_plugins()
+    return dict(_SECTIONS)
+
+
+def method_names(wanted: Callable[[type[Stage]], bool] = lambda _: True) -> list[str]:
+    """Names of methods, in the order of registration.
+
+    Args:
+        wanted: Which sections; all by default.
+    """
+    load_plugins()
+    return [name for name, section in _SECTIONS.items() if wanted(section)]
+
+
+class _Registered:
+    """Validates an entry of `distill` as the section that its `method` names."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        sections: Any = Union[tuple(_SECTIONS.values())]  # noqa: UP007  # what is registered, not what is written
+        return handler.generate_schema(Annotated[sections, Field(discriminator="method")])
+
+
+AnyStage = Annotated[Stage, _Registered()]
+"""An entry of `distill`, of any registered method."""
+
+
+# --- general_text ---
+# How a general stage reads plain text: what the sections of all such methods share.
+
+
+class GeneralText(Stage):
+    """How a general stage reads its plain text."""
+
+    general: ClassVar[bool] = True
+
+    masking: MaskingKind = Field(MaskingKind.NONE, description="How tokens to hide are chosen.")
+    mask_share: Rate = Field(0.15, description="Share of the tokens to hide.")
+    smoothing: float = Field(
+        0.7,
+        ge=0,
+        description="With masking: frequency, rare tokens are hidden more often: weight count^-smoothing; 0 hides all alike.",
+    )
+    vectors: Path | None = Field(
+        None,
+        description="With masking: similar, a text file of word vectors (GloVe, word2vec, fastText) by which words are similar; default "
+        "the teacher's own embeddings.",
+    )
+    pairs: bool = Field(
+        False,
+        description="Cut rows into two segments, of which every other second one is from elsewhere, as for next-sentence prediction.",
+    )
+    second: SecondSegment = Field(
+        SecondSegment.ELSEWHERE,
+        description="With pairs, what every other second segment is: a piece of another row (elsewhere, next-sentence prediction), or the "
+        "text before the first one (swapped, sentence-order prediction).",
+    )

@@ -1,1 +1,0 @@
-"""The intents of the corpus, by subject."""

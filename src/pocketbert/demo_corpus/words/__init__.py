@@ -1,1 +1,0 @@
-"""The words that fill the slots, by subject."""

@@ -1,0 +1,521 @@
+"""What the pipeline knows of a file format, in one place: one class per format, registered under its name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from pocketbert.core.artefacts import Artefacts, Kind, MadeFor, Minimum, ModelRecord, OldestEngine
+from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.formats import FORMATS, Bounds, Form, FormatInfo
+from pocketbert.core.host.system import version_of
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.tasks import Task
+from pocketbert.core.types import Client, Format, Layout, Runtime, Scheme
+from pocketbert.pipeline.formats.constants import Constant
+from pocketbert.pipeline.formats.snippets.parts import Offer
+from pocketbert.pipeline.results import Gate, Subject
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+# --- model_files ---
+# A model file of a run: where it is in the run folder, where it goes in the artefact folder, what it was made from.
+
+
+@dataclass(frozen=True)
+class ModelFile(MadeFor):
+    """One model file.
+
+    Attributes:
+        source: Path in the run folder; its first part is the output of the step that writes it.
+        path: Path in the artefact folder.
+        format: What opens it.
+        scheme: How its numbers are stored.
+        client: The client it is made for, if it is for one only.
+        runtime: The runtime it is made for, if it is for one.
+    """
+
+    source: str
+    path: str
+    format: Format
+    scheme: Scheme
+    client: Client | None = None
+    runtime: Runtime | None = None
+
+    @property
+    def step(self) -> str:
+        """The step that writes it."""
+        return self.source.split("/")[0]
+
+    @property
+    def exported(self) -> bool:
+        """Whether an exporter writes it; the others are made from such a file."""
+        return self.step == self.format.value
+
+    @property
+    def title(self) -> str:
+        """What tables call it, e.g. ``ONNX int8``."""
+        extra = self.client or self.runtime
+        return f"{FORMATS[self.format].title} {self.scheme}{f' for {extra}' if extra else ''}"
+
+
+def quantized_step(format: Format, scheme: Scheme) -> str:
+    """Name of the step, and of its folder, that makes a format's files of one scheme."""
+    return f"{format}-{scheme}"
+
+
+def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
+    """What is made from the exported files of one format: scheme by scheme, files for one runtime last."""
+    format = bases[0].format
+    stem, out = FORMATS[format].stem, []
+    for scheme, runtimes in quantized_forms(recipe, format).items():
+        step = quantized_step(format, scheme)
+        for runtime in sorted(runtimes, key=lambda r: r is not None):
+            if runtime is None:
+                out += [_file(step, format, b.client.value if b.client else stem, scheme, b.client) for b in bases]
+            else:
+                out.append(_file(step, format, stem, scheme, None, runtime))
+    return out
+
+
+def quantized_forms(recipe: Recipe, format: Format) -> dict[Scheme, list[Runtime | None]]:
+    """Schemes of a format's smaller files in the recipe's order, each with its runtimes; None is any runtime."""
+    info, out = FORMATS[format], dict[Scheme, list[Runtime | None]]()
+    for file in (f for f in recipe.quantize.wanted if f.concerns(format)):
+        scheme = info.smaller(file.scheme) if file.runtime is None and info.takes(file.scheme) else None
+        if file.runtime is not None and (file.scheme, file.runtime) in info.forms:
+            scheme = file.scheme
+        if scheme is not None and file.runtime not in out.setdefault(scheme, []):
+            out[scheme].append(file.runtime)
+    return out
+
+
+def base_of(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
+    """The exported file that a file was made from."""
+    return next(f for f in files if f.format is file.format and f.client is file.client and f.exported)
+
+
+def default_file(files: Sequence[ModelFile]) -> ModelFile:
+    """What `pocketbert.load` opens: of the first format's plain files the first smaller one, else the exported one."""
+    plain = [f for f in files if f.plain and f.format is files[0].format]
+    return next((f for f in plain if not f.exported), plain[0])
+
+
+def exported_file(format: Format, scheme: Scheme, client: Client | None = None) -> ModelFile:
+    """The file of a format that an exporter writes, for any client or for one."""
+    return _file(format.value, format, client.value if client else FORMATS[format].stem, scheme, client)
+
+
+def smaller_file(format: Format, scheme: Scheme) -> ModelFile:
+    """The file of a format and scheme for any client and runtime, that a quantizer writes."""
+    return _file(quantized_step(format, scheme), format, FORMATS[format].stem, scheme)
+
+
+def _file(
+    step: str, format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Runtime | None = None
+) -> ModelFile:
+    unnamed = scheme is FORMATS[format].base
+    name = stem + ("" if unnamed else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
+    return ModelFile(f"{step}/{name}", f"{format}/{name}", format, scheme, client, runtime)
+
+
+# --- run_model ---
+# The model of a run that becomes files, opened once for all steps that work on it.
+
+
+LICENCE_FILE = "LICENCE.txt"
+"""Where the folder of a run's teacher names the licence of its weights."""
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """A trained model in a run folder, and what the run makes from it.
+
+    Attributes:
+        recipe: What to do.
+        run: The run folder.
+        folder: The model, opened.
+        length: Longest input in tokens.
+        files: The files that are made of it.
+    """
+
+    recipe: Recipe
+    run: Path
+    folder: ModelFolder
+    length: int
+    files: Sequence[ModelFile] = ()
+
+    @property
+    def weights(self) -> Path:
+        """Folder of the model."""
+        return self.folder.path
+
+    @property
+    def task(self) -> Task:
+        """What the model does, with the score function that its files name."""
+        return self.folder.task_row(self.recipe.task)
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """The model's tokenizer; it cuts at `length`."""
+        return TextTokenizer(self.weights, self.length)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Label names of tasks that have labels; other models' config.json may still name those of a classifier."""
+        return tuple(self.folder.labels or ()) if self.task.names_labels else ()
+
+    def source(self, file: ModelFile) -> Path:
+        """Find one of its files in the run folder."""
+        return self.run / file.source
+
+
+def open_weights(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
+    """Open a model of a run, with the licence of its teacher, before it is known which files are made of it."""
+    folder, note = open_model_folder(str(weights)), run / "teacher" / LICENCE_FILE
+    licence = note.read_text(encoding="utf-8").strip() if note.is_file() else folder.licence
+    return RunModel(recipe, run, replace(folder, licence=licence), length)
+
+
+class Formed(Protocol):
+    """Anything that tells a model file's format, scheme and runtime: a planned file, an opened one, a listed one."""
+
+    @property
+    def format(self) -> Format:
+        """What opens it."""
+        ...
+
+    @property
+    def scheme(self) -> Scheme:
+        """How its numbers are stored."""
+        ...
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """The one runtime that it is made for."""
+        ...
+
+
+@dataclass(frozen=True)
+class Extras:
+    """The files that a format adds to an artefact folder.
+
+    Attributes:
+        kinds: Kind of every further file, by its path.
+        aliases: Model file that a further name belongs to, by that name.
+    """
+
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+class FormatPlace(ABC):
+    """One format: what it reads of a recipe, how it writes files, their bounds, and what is reported of them.
+
+    Attributes:
+        format: Its name.
+        timing: Command that measures the latency of its files, for a card without latencies.
+    """
+
+    format: ClassVar[Format]
+    timing: ClassVar[str] = "`pocketbert benchmark -m .` measures it on your machine"
+
+    @property
+    def info(self) -> FormatInfo:
+        """Return the format's row in the table of formats."""
+        return FORMATS[self.format]
+
+    # what it reads of a recipe
+
+    def exported_scheme(self, recipe: Recipe) -> Scheme:
+        """Tell how the exported files store their numbers."""
+        return Scheme.FP32
+
+    def layout(self, recipe: Recipe) -> Layout:
+        """Tell how activations lie in memory."""
+        return Layout.PLAIN
+
+    def settings(self, recipe: Recipe) -> dict[str, object]:
+        """Collect the settings that decide the exported files, in addition to those that every format reads, nested as in a recipe."""
+        return {}
+
+    def clients(self, recipe: Recipe, weights: Path) -> list[Client]:
+        """List the clients that get a separate exported file."""
+        return []
+
+    def absent(self, recipe: Recipe, weights: Path) -> dict[str, str]:
+        """List files that a reader of the folder may look for, and why they are not there."""
+        return {}
+
+    def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
+        """List the lengths in tokens that a file takes: those of the recipe, and the longest input allowed."""
+        if file.runtime is not None and file.runtime.accelerator:
+            return [length]
+        return sorted({*shorter(recipe, length), length})
+
+    # how a file is written
+
+    @abstractmethod
+    def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
+        """Export the prepared module to a file."""
+
+    def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:  # noqa: B027 (nothing to do by default)
+        """Complete a file that was made from an exported one, where a quantizer drops a part of it."""
+
+    # gates
+
+    def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
+        """Check what only files of this format have."""
+        return []
+
+    def constants(self, path: Path) -> list[list[Constant]] | None:
+        """List the constants of each graph in a file, in the order in which it uses them; None where nothing reads them."""
+        return None
+
+    def layout_of(self, path: Path) -> Layout:
+        """Tell how activations lie in memory in a written file."""
+        return Layout.PLAIN
+
+    # card and report
+
+    def notes(self, recipe: Recipe) -> list[str]:
+        """List what a reader of card and report must know of this format."""
+        return []
+
+    def file_notes(self, model: RunModel) -> dict[str, str]:
+        """Collect what the card tells of finished files: a sentence by the file's path in the artefact folder."""
+        return {}
+
+    def minimum(self, file: ModelFile, path: Path) -> Minimum | None:
+        """Tell what a written file needs; None where files of the format do not say it and nothing is known of engines."""
+        return None
+
+    def offers(self, artefacts: Artefacts) -> list[Offer]:
+        """List the files that a reader of the card's first table may take, at most one for each platform."""
+        return []
+
+    @abstractmethod
+    def processing(self, artefacts: Artefacts) -> list[str]:
+        """Describe inputs and outputs of the folder's files, one line each; nothing where it has no file of the format."""
+
+    @abstractmethod
+    def snippets(self, artefacts: Artefacts) -> list[str]:
+        """Write code for further clients, in addition to that of `offers`: a sentence that ends with a colon, then the code."""
+
+    # pack
+
+    def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
+        """Add what clients of this format look for to an artefact folder that has the model files.
+
+        Args:
+            files: The format's files.
+            folder: The exported model.
+            destination: The artefact folder.
+        """
+        return Extras()
+
+
+def shorter(recipe: Recipe, length: int) -> list[int]:
+    """List the lengths of a recipe, cut to the longest input allowed."""
+    return sorted({min(n, length) for n in recipe.export.lengths})
+
+
+_PLACES: dict[Format, FormatPlace] = {}
+
+
+def register_format_place(place: FormatPlace) -> None:
+    """Add a format to the pipeline; its row is registered with `pocketbert.core.formats.register_format` before.
+
+    Raises:
+        ValueError: If the format has no row, or has a place already.
+    """
+    if place.format not in FORMATS:
+        raise ValueError(f"format '{place.format}' has no row: call register_format first")
+    if place.format in _PLACES:
+        raise ValueError(f"format '{place.format}' has a place already")
+    _PLACES[place.format] = place
+
+
+def form_title(form: Form) -> str:
+    """Name a scheme and a runtime, e.g. ``int8 for openvino``."""
+    scheme, runtime = form
+    return f"{scheme} for {runtime}" if runtime else str(scheme)
+
+
+def places() -> list[FormatPlace]:
+    """List all formats, in the order of their registration."""
+    return list(_PLACES.values())
+
+
+def place_of(format: Format) -> FormatPlace:
+    """Find the place of a format.
+
+    Raises:
+        InputError: If nothing registered one.
+    """
+    if format not in _PLACES:
+        raise InputError(
+            Problem(
+                "export.formats",
+                f"'{format}' can be opened, but not written: no installed package registered how.",
+                f"Choose among {', '.join(_PLACES)}.",
+            )
+        )
+    return _PLACES[format]
+
+
+def bounds_of(file: Formed) -> Bounds:
+    """Find what a file must keep.
+
+    Raises:
+        InputError: If its format has no bounds for its scheme and runtime.
+    """
+    info, form = place_of(file.format).info, (file.scheme, file.runtime)
+    if form not in info.bounds:
+        raise InputError(
+            Problem(
+                "quantize",
+                f"{info.title} has no bounds for {form_title(form)}, so nothing could tell whether the file is right.",
+                f"Choose among {', '.join(map(form_title, info.bounds))}.",
+            )
+        )
+    return info.bounds[form]
+
+
+# --- recipe_files ---
+# Which model files a recipe makes, format by format.
+
+
+def model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
+    """List the files that a recipe makes, each exported file before what is made from it.
+
+    Args:
+        recipe: What to do.
+        weights: Folder of the exported model, whose tokenizer decides whether a client can run it.
+    """
+    out = []
+    for format in recipe.export.formats:
+        place = place_of(format)
+        scheme = place.exported_scheme(recipe)
+        bases = [exported_file(format, scheme, client) for client in (None, *place.clients(recipe, weights))]
+        out += [*bases, *smaller(recipe, bases)]
+    return out
+
+
+def open_run_model(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
+    """Open the model that a run exports.
+
+    Args:
+        recipe: What to do.
+        run: The run folder.
+        weights: Folder of the model in it.
+        length: Longest input in tokens.
+    """
+    return replace(open_weights(recipe, run, weights, length), files=model_files(recipe, weights))
+
+
+def absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:
+    """List files that a reader of the folder may look for, and why they are not there."""
+    return {k: v for format in recipe.export.formats for k, v in place_of(format).absent(recipe, weights).items()}
+
+
+def check_bounds(recipe: Recipe) -> None:
+    """Refuse a recipe before its first step if nothing could tell whether one of its files is right.
+
+    Raises:
+        InputError: Naming every format, scheme and runtime without bounds.
+    """
+    problems = []
+    for format in recipe.export.formats:
+        try:
+            base = exported_file(format, place_of(format).exported_scheme(recipe))
+            files = [base, *smaller(recipe, [base])]
+        except InputError as error:
+            problems += error.problems
+            continue
+        for file in files:
+            try:
+                bounds_of(file)
+            except InputError as error:
+                problems += error.problems
+    if problems:
+        raise InputError(problems)
+
+
+# --- oldest ---
+# Which version of an engine computes files of a scheme right at least, measured with the packages of PyPI on x86-64.
+#
+# `scripts/runtimes/oldest_engines.py` measures it; docs/quantization.md has the table. Files for one runtime or client were not tried.
+
+
+_NAMES = {"onnxruntime": "ONNX Runtime", "ai-edge-litert": "LiteRT"}
+_ONNX = {
+    **dict.fromkeys((Scheme.FP32, Scheme.INT8, Scheme.A8W8, Scheme.SMALL), "1.18.0"),
+    **dict.fromkeys((Scheme.W4, Scheme.INT8_B32), "1.23.0"),
+}
+_TFLITE = {
+    **dict.fromkeys((Scheme.FP32, Scheme.W8), "1.0.1"),
+    **dict.fromkeys((Scheme.INT8, Scheme.A8W8), "1.1.2"),
+    Scheme.SMALL: "1.4.0",
+    Scheme.W4: "2.1.0",
+}
+_OLDEST: Mapping[Format, tuple[str, Mapping[Scheme, str]]] = {
+    Format.ONNX: ("onnxruntime", _ONNX),
+    Format.TFLITE: ("ai-edge-litert", _TFLITE),
+}
+_SILENT = {(Format.TFLITE, s) for s in (Scheme.INT8, Scheme.A8W8, Scheme.SMALL, Scheme.W4)}
+"""Files that an older version answers wrongly without an error; others are refused."""
+
+
+def oldest_engine(format: Format, scheme: Scheme) -> OldestEngine | None:
+    """Find the oldest engine that computes files of a scheme right; None where none was measured."""
+    engine, versions = _OLDEST.get(format, ("", {}))
+    if scheme not in versions:
+        return None
+    return OldestEngine(engine=engine, version=versions[scheme], older_answer_wrongly=(format, scheme) in _SILENT)
+
+
+def engine_needs(record: ModelRecord) -> str:
+    """Name the engine that a file needs, e.g. ``ONNX Runtime 1.23.0 or newer``; empty where none was measured."""
+    engine = record.minimum.engine if record.minimum is not None else None
+    return "" if engine is None else f"{_NAMES.get(engine.engine, engine.engine)} {engine.version} or newer"
+
+
+def engine_lines(records: Sequence[ModelRecord]) -> list[str]:
+    """Write which engine files need, a line for all that need the same."""
+    files: dict[str, list[str]] = {}
+    for record in records:
+        minimum = record.minimum
+        if minimum is None or minimum.engine is None:
+            continue
+        alone = f" No other engine has their operators ({', '.join(minimum.operators)})." if minimum.operators else ""
+        wrong = (
+            " Older versions were seen to answer wrongly without an error."
+            if minimum.engine.older_answer_wrongly
+            else ""
+        )
+        files.setdefault(f"{engine_needs(record)}.{wrong}{alone}", []).append(f"`{record.path}`")
+    return [f"{', '.join(names)}: {needs}" for needs, names in files.items()]
+
+
+# --- about ---
+# What files tell about themselves.
+
+
+def description_of(recipe: Recipe, folder: ModelFolder, task: Task) -> str:
+    """Describe a model in one sentence: the recipe's, or its family and task."""
+    return recipe.description or f"{folder.family.title} for {task.name}"
+
+
+def maker() -> str:
+    """Name this package and its version."""
+    return f"PocketBERT {version_of('pocketbert') or ''}".strip()

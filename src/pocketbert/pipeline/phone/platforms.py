@@ -1,0 +1,460 @@
+"""Writing what was chosen for a platform: a folder that verifies without the one it was made from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pocketbert.core.artefacts import FILE_NAME as WRITING_FILE_NAME
+from pocketbert.core.artefacts import (
+    Artefacts,
+    FileRecord,
+    Kind,
+    ModelRecord,
+    changed_files,
+    read_artefacts,
+    write_artefacts,
+)
+from pocketbert.core.artefacts.folder import best_of, wanted_scheme
+from pocketbert.core.compare.golden import GOLDEN_FILE as GOLDEN_FILE
+from pocketbert.core.compare.golden import (
+    LEAST_ROWS,
+    TOKENS_FILE_NAME,
+    read_golden,
+    read_simulated,
+    write_golden,
+    write_simulated,
+)
+from pocketbert.core.compare.golden import SIMULATED_FILE as SIMULATED_FILE
+from pocketbert.core.disk.files import copy_path
+from pocketbert.core.disk.ownership import temporary_folder
+from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.host.system import version_of
+from pocketbert.core.models.tokenizers import OTHER_FILES
+from pocketbert.core.predict.inputs import ENTITIES_FILE
+from pocketbert.core.predict.sentence_settings import MODULES_FILE, POOLING_FILE
+from pocketbert.core.types import Format, Runtime, Scheme, Status
+from pocketbert.pipeline.formats.onnx import ALIAS
+from pocketbert.pipeline.formats.snippets.parts import CHECKED
+from pocketbert.pipeline.gates.confidence import FILE_NAME as SELFTEST_FILE
+from pocketbert.pipeline.gates.confidence import write_selftest
+
+# --- platform ---
+# What an app of one platform carries of an artefact folder: one class for each platform, registered under its name.
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is packed.
+
+    Attributes:
+        models: Model files, those of the folder's default format first.
+        others: The other files.
+        absent: Files that an app could use and that are not packed, and why.
+    """
+
+    models: list[ModelRecord]
+    others: list[FileRecord] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def files(self) -> list[FileRecord]:
+        """All of them."""
+        return [*self.models, *self.others]
+
+
+class AppPlatform(ABC):
+    """A platform: which files of an artefact folder its apps need.
+
+    Attributes:
+        name: What ``pocketbert pack --for`` takes.
+        title: Its name in messages, with the article: ``an iOS app``.
+        lacks: What is wrong with a folder that has no model file for it, and how to export one.
+        needed: Files that must be there besides the model files.
+        useful: Files that are packed where the folder has them.
+        folders: Folders whose files are packed where the artefact folder has them.
+        takes_forms: Whether it can run files with more inputs than the text gives.
+        has_selftest: Whether ``selftest.json`` is written.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    lacks: ClassVar[tuple[str, str]]
+    needed: ClassVar[tuple[str, ...]] = (CONFIG_FILE, "tokenizer.json", GOLDEN_FILE, TOKENS_FILE_NAME)
+    useful: ClassVar[tuple[str, ...]] = (*OTHER_FILES, SIMULATED_FILE)
+    folders: ClassVar[tuple[str, ...]] = ()
+    takes_forms: ClassVar[bool] = False
+    has_selftest: ClassVar[bool] = True
+
+    @abstractmethod
+    def models(self, artefacts: Artefacts) -> Choice:
+        """Choose the model files, none where the folder has none for the platform, and tell which are absent."""
+
+    def path(self, artefacts: Artefacts, record: ModelRecord) -> str:
+        """Name a model file in the packed folder."""
+        return record.path
+
+    def add(self, models: list[Path], destination: Path) -> dict[str, Kind]:
+        """Write files that the artefact folder does not have, and tell their kinds by name."""
+        return {}
+
+    def choose(self, folder: Path, artefacts: Artefacts) -> Choice:
+        """Choose the files of an artefact folder that an app needs.
+
+        Raises:
+            InputError: If there is no such model file, a file is missing or changed, the golden rows are too few, or the files
+                take more inputs than the app makes.
+        """
+        if artefacts.form is not None and not self.takes_forms:
+            what = f"its files have the form '{artefacts.form}', with inputs that {self.title} does not make."
+            raise InputError(Problem(str(folder), what, "Export the model again with --form text."))
+        passed = [r for r in artefacts.files if not (isinstance(r, ModelRecord) and r.status is Status.FAILED)]
+        choice = self.models(artefacts.model_copy(update={"files": passed}))
+        if not choice.models:
+            raise InputError(Problem(str(folder), *self.lacks))
+        by_path = {r.path: r for r in artefacts.files}
+        below = [r for r in artefacts.files if r.path.partition("/")[0] in self.folders]
+        named = [by_path[name] for name in (*self.needed, *self.useful) if name in by_path]
+        choice = Choice(choice.models, [*named, *below], choice.absent)
+        problems = [
+            Problem(str(folder / name), what, "Copy the folder again.")
+            for name, what in self._damage(folder, artefacts, choice)
+        ]
+        if problems:
+            raise InputError(problems)
+        read_golden(folder / GOLDEN_FILE, LEAST_ROWS)
+        return choice
+
+    def _damage(self, folder: Path, artefacts: Artefacts, choice: Choice) -> Iterator[tuple[str, str]]:
+        listed = {r.path for r in choice.others}
+        yield from ((name, "is missing; an app needs it.") for name in self.needed if name not in listed)
+        yield from ((r.path, "listed, but not there.") for r in choice.files if not (folder / r.path).exists())
+        changed = changed_files(folder, artefacts.model_copy(update={"files": choice.files}))
+        yield from ((name, "changed since it was packed: its sha256 is not the listed one.") for name in changed)
+
+
+# --- operators ---
+# ``required_operators.config``: what a build of ONNX Runtime must contain to run some files, and no more.
+
+
+FILE_NAME = "required_operators.config"
+_LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED")
+"""An operator can disappear, and a fused one appear, at each of these; above, operators depend on the processor."""
+_HEADER = (
+    "# Operators that ONNX Runtime {version} needs for {files}, before and after its graph optimizations.\n"
+    "# A smaller library: build.py --include_ops_by_config required_operators.config (see ONNX Runtime's documentation).\n"
+)
+
+
+def missing_reader() -> str | None:
+    """Why the operators cannot be listed here; None where they can."""
+    return None if version_of("onnx") else "onnx is not installed here; pip install 'pocketbert[onnx]', then pack again"
+
+
+def write_required_operators(files: Sequence[Path], destination: Path) -> None:
+    """Write the operators of ONNX files in the format of ONNX Runtime's reduced build.
+
+    Source: onnxruntime.ai, "Reduced operator config file": lines ``domain;opset;operator,operator``. ONNX Runtime fuses
+    operators when it opens an ``.onnx`` file, so that the operators after each level of optimization are listed too.
+
+    Args:
+        files: The ONNX files.
+        destination: Where to write.
+
+    Raises:
+        InputError: If ONNX Runtime refuses a file.
+    """
+    operators: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+    with temporary_folder(destination.parent) as folder:
+        for file in files:
+            for graph in _optimized(file, folder):
+                for domain, opset, name in _operators(graph):
+                    operators[domain, opset].add(name)
+    lines = [f"{domain};{opset};{','.join(sorted(names))}\n" for (domain, opset), names in sorted(operators.items())]
+    header = _HEADER.format(version=version_of("onnxruntime"), files=", ".join(file.name for file in files))
+    destination.write_text(header + "".join(lines), encoding="utf-8")
+
+
+def _optimized(file: Path, folder: Path) -> Iterator[Any]:
+    """The graph as it is stored, and as ONNX Runtime rewrites it at each level."""
+    import onnx
+    import onnxruntime
+
+    yield onnx.load(str(file), load_external_data=False)
+    for level in _LEVELS:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # errors come as exceptions
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        options.optimized_model_filepath = str(folder / "optimized.onnx")
+        try:
+            onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the library's own exception classes are private
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise InputError(Problem(str(file), f"ONNX Runtime refuses the file: {first}")) from error
+        yield onnx.load(str(folder / "optimized.onnx"), load_external_data=False)
+
+
+def _operators(model: Any) -> Iterator[tuple[str, int, str]]:
+    """Domain, operator set and name of every operator, those inside other operators and functions included."""
+    sets = {entry.domain or "ai.onnx": int(entry.version) for entry in model.opset_import}
+    functions = {(f.domain or "ai.onnx", f.name) for f in model.functions}
+    for node in _nodes([*model.graph.node, *(n for f in model.functions for n in f.node)]):
+        domain = node.domain or "ai.onnx"
+        if (domain, node.op_type) not in functions:
+            yield domain, sets.get(domain, 1), node.op_type
+
+
+def _nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                waiting += graph.node
+
+
+# --- android ---
+# Android: the ONNX and the TFLite file, in the assets of an app.
+
+
+_FORMATS = (Format.ONNX, Format.TFLITE)
+
+
+class Android(AppPlatform):
+    """What `android_demo` opens.
+
+    Of ONNX and of TFLite that is the file of the default file's scheme. TFLite up to 2.16 computes the default int8 file
+    wrongly, so the file that is made for it goes along.
+    """
+
+    name = "android"
+    title = "the Android app"
+    lacks = (
+        "has neither an ONNX nor a TFLite file that passed its gates; Android apps run these.",
+        "Export again with --format onnx,tflite.",
+    )
+    useful = ()
+    has_selftest = False
+
+    def models(self, artefacts: Artefacts) -> Choice:
+        """Choose a file of each format that an Android engine opens."""
+        wanted = wanted_scheme(artefacts.default_model()) if artefacts.models() else Scheme.FP32
+        absent, models = dict[str, str](), list[ModelRecord]()
+        for format in _FORMATS:
+            of_format = [r for r in artefacts.models() if r.format is format]
+            plain = [r for r in of_format if r.plain]
+            if not plain:
+                absent[f"{format}/"] = f"the folder has no {FORMATS[format].title} file"
+                continue
+            models.append(best_of(plain, wanted))
+            if format is Format.TFLITE and models[-1].scheme is Scheme.INT8:
+                old = [r for r in of_format if r.client is None and r.runtime is Runtime.TFLITE_2_16]
+                models += old
+                if not old:
+                    absent[f"tflite/model_int8_{Runtime.TFLITE_2_16}.tflite"] = (
+                        "TFLite up to 2.16 has no int8 file here; 'pocketbert quantize -m FOLDER -o NEW --runtime "
+                        f"{Runtime.TFLITE_2_16}' adds it. LiteRT needs none"
+                    )
+        why = missing_reader() if any(r.format is Format.ONNX for r in models) else None
+        return Choice(models, absent={**absent, **({FILE_NAME: why} if why else {})})
+
+    def add(self, models: list[Path], destination: Path) -> dict[str, Kind]:
+        """Write ONNX Runtime's list of operators, where the `onnx` package is installed."""
+        onnx = [path for path in models if path.suffix == FORMATS[Format.ONNX].suffix]
+        if not onnx or missing_reader():
+            return {}
+        write_required_operators(onnx, destination / FILE_NAME)
+        return {FILE_NAME: Kind.CONFIG}
+
+
+# --- ios ---
+# iOS: the Core ML package of the folder's scheme, with the tokenizer.
+
+
+class Ios(AppPlatform):
+    """One Core ML package, the tokenizer's files and its sources in Swift where the folder has them."""
+
+    name = "ios"
+    title = "an iOS app"
+    lacks = (
+        "has no Core ML package that passed its gates; iOS apps run these.",
+        "Export again with --format coreml.",
+    )
+    folders = ("ios",)
+    takes_forms = True
+
+    def models(self, artefacts: Artefacts) -> Choice:
+        """Choose the package of the default file's scheme."""
+        packages = [r for r in artefacts.models() if r.format is Format.COREML and r.plain]
+        return Choice([best_of(packages, wanted_scheme(artefacts.default_model()))] if packages else [])
+
+
+# --- server ---
+# A server: the default file, with what `pocketbert.load` reads.
+
+
+class Server(AppPlatform):
+    """One file for `pocketbert.load`, `pocketbert predict` or ONNX Runtime."""
+
+    name = "server"
+    title = "a server"
+    lacks = (
+        "has neither an ONNX nor a TFLite file that passed its gates; servers run these.",
+        "Export again with --format onnx.",
+    )
+    useful = (*AppPlatform.useful, MODULES_FILE, POOLING_FILE, ENTITIES_FILE)
+    takes_forms = True
+
+    def models(self, artefacts: Artefacts) -> Choice:
+        """Choose the default file; where that is a Core ML package, the ONNX or TFLite file of its scheme."""
+        if not artefacts.models():
+            return Choice([])
+        default = artefacts.default_model()
+        if default.format is not Format.COREML:
+            return Choice([default])
+        files = [r for format in _FORMATS for r in artefacts.models() if r.format is format and r.plain]
+        return Choice([best_of(files, wanted_scheme(default))] if files else [])
+
+
+# --- web ---
+# The web: one ONNX file under the name that transformers.js asks for.
+
+
+class Web(AppPlatform):
+    """What transformers.js downloads: in a browser it takes the int8 file under its default name, `onnx/model_quantized.onnx`."""
+
+    name = "web"
+    title = "transformers.js"
+    lacks = (
+        "has no ONNX file in fp32 or int8 that passed its gates; transformers.js runs these.",
+        "Export again with --format onnx.",
+    )
+    useful = (*AppPlatform.useful, MODULES_FILE, POOLING_FILE)
+
+    def models(self, artefacts: Artefacts) -> Choice:
+        """Choose the int8 file, else the exported one: a browser asks for no file of another scheme by itself."""
+        files = [r for r in artefacts.models() if r.format is Format.ONNX and r.plain and r.scheme in CHECKED]
+        return Choice([best_of(files, Scheme.INT8)] if files else [])
+
+    def path(self, artefacts: Artefacts, record: ModelRecord) -> str:
+        """Name the int8 file as browsers ask for it."""
+        return ALIAS if record.scheme is Scheme.INT8 else record.path
+
+
+# --- table ---
+# All platforms by name.
+
+
+PLATFORMS: dict[str, AppPlatform] = {p.name: p for p in (Android(), Ios(), Web(), Server())}
+
+
+def platform_named(name: str) -> AppPlatform:
+    """Find a platform.
+
+    Raises:
+        InputError: If there is none of this name.
+    """
+    if name not in PLATFORMS:
+        raise InputError(Problem("--for", f"'{name}' is not a platform; {nearest(name, [*PLATFORMS])}."))
+    return PLATFORMS[name]
+
+
+_REWRITTEN = (GOLDEN_FILE, SIMULATED_FILE)
+"""Files that name model files: only what is packed is left in them."""
+
+
+def earlier_pack(platform: AppPlatform, output: Path) -> Artefacts | None:
+    """What an earlier command packed into a folder; None where it holds no list.
+
+    Raises:
+        InputError: If the folder's list is not one of files packed for this platform.
+    """
+    path = output / WRITING_FILE_NAME
+    if not path.exists() and not path.is_symlink():
+        return None
+    try:
+        found = read_artefacts(output)
+    except InputError:
+        found = None
+    if found is None or found.packed_for != platform.name:
+        what = f"holds a {WRITING_FILE_NAME} that 'pocketbert pack --for {platform.name}' did not write; nothing was written."
+        raise InputError(Problem(str(output), what, "Choose a new folder with -o/--output."))
+    return found
+
+
+def is_packed(platform: AppPlatform, output: Path, earlier: Artefacts, artefacts: Artefacts, choice: Choice) -> bool:
+    """Whether an earlier command packed the same files, and all are still as they were."""
+    same = earlier.made_from == artefacts.made_from and earlier.absent == choice.absent
+    packed = [(r.path, r.sha256) for r in earlier.models()]
+    if not same or sorted(packed) != sorted((platform.path(artefacts, r), r.sha256) for r in choice.models):
+        return False
+    return all((output / r.path).exists() for r in earlier.files) and not changed_files(output, earlier)
+
+
+def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice: Choice, destination: Path) -> None:
+    """Write the chosen files, golden rows of these only, what the platform adds, and ``artifacts.json``.
+
+    Args:
+        platform: Whose app carries the files.
+        folder: The artefact folder.
+        artefacts: Its list.
+        choice: What is packed.
+        destination: Empty folder to write into.
+    """
+    names = {r.path: platform.path(artefacts, r) for r in choice.models}
+    for record in choice.files:
+        if record.path not in _REWRITTEN:
+            _copy(folder / record.path, destination / names.get(record.path, record.path))
+    _write_golden(folder, names, destination)
+    kinds = {GOLDEN_FILE: Kind.GOLDEN}
+    if any(r.path == SIMULATED_FILE for r in choice.others):
+        _write_simulated(folder, names, destination)
+        kinds[SIMULATED_FILE] = Kind.FIGURES
+    models = _models(choice, names)
+    if platform.has_selftest:
+        write_selftest(destination, artefacts.model_copy(update={"files": models}))
+        kinds[SELFTEST_FILE] = Kind.GOLDEN
+    kinds |= platform.add([destination / r.path for r in models], destination)
+    others = [r for r in choice.others if r.path not in _REWRITTEN]
+    written = [FileRecord.of(destination, name, kind) for name, kind in kinds.items()]
+    files = sorted([*models, *others, *written], key=lambda r: r.path)
+    update = {"files": files, "absent": choice.absent, "packed_for": platform.name}
+    write_artefacts(destination, artefacts.model_copy(update=update))
+
+
+def _copy(source: Path, destination: Path) -> None:
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    copy_path(source, destination)
+
+
+def _models(choice: Choice, names: dict[str, str]) -> list[ModelRecord]:
+    """The records of the model files, with their names in the packed folder; one of them is the default."""
+    default = next((r for r in choice.models if r.default), choice.models[0])
+    return [r.model_copy(update={"path": names[r.path], "default": r is default}) for r in choice.models]
+
+
+def _write_golden(folder: Path, names: dict[str, str], destination: Path) -> None:
+    rows = [
+        row.model_copy(
+            update={
+                "outputs": {names[p]: v for p, v in row.outputs.items() if p in names},
+                "tolerance": {names[p]: v for p, v in row.tolerance.items() if p in names},
+            }
+        )
+        for row in read_golden(folder / GOLDEN_FILE)
+    ]
+    write_golden(destination / GOLDEN_FILE, rows)
+
+
+def _write_simulated(folder: Path, names: dict[str, str], destination: Path) -> None:
+    found = read_simulated(folder)
+    errors = {names[p]: e for p, e in found.errors.items() if p in names}
+    ranges = {names[p]: r for p, r in found.ranges.items() if p in names}
+    write_simulated(destination, found.model_copy(update={"errors": errors, "ranges": ranges}))

@@ -1,1 +1,0 @@
-"""What apps of each platform carry of an artefact folder."""
