@@ -12,7 +12,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from pocketbert.core.disk.files import keys_without_encoding, read_regular
+from pocketbert.core.disk.files import find_non_unicode, read_regular
 from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.plugins import load_plugins
 from pocketbert.core.recipe.recipe import ContradictionError, Recipe
@@ -291,7 +291,7 @@ def _has_keys(value: Any) -> bool:
 
 def _validate(tree: _Tree, title: str) -> tuple[Recipe | None, list[Problem]]:
     load_plugins()  # a recipe may use the names that they register
-    strange = [_not_unicode(keys, tree, title) for keys in keys_without_encoding(tree.value)]
+    strange = [_not_unicode(keys, tree, title) for keys in find_non_unicode(tree.value)]
     if strange:  # pydantic does not name the key
         return None, strange
     try:
