@@ -194,7 +194,7 @@ def distill(
     print_json({"student": str(folder)}) if json else print(f"student: {folder}")
 
 
-# --- demo ------------------------------------------------------------
+# --- demo ---
 # demo: runs the whole chain on the built-in corpus.
 
 

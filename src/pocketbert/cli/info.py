@@ -83,7 +83,7 @@ def doctor(json: options.Json = False) -> None:
         print(f"note: {note}")
 
 
-# --- devices ------------------------------------------------------------
+# --- devices ---
 # devices: what benchmarks can measure on, and what is there now.
 
 
@@ -106,8 +106,8 @@ def devices(
 ) -> None:
     """List the devices for benchmarks, and which are there now. (recipe: benchmark.devices)
 
-    The table tells what each device gives, what is there at this moment (phones by serial number), and what is
-    missing on this machine to use it. Below it are the values that parts of a name may have.
+    The table tells what each device gives, what is there at this moment (phones by serial number), and what is missing on this
+    machine to use it. Below it are the values that parts of a name may have.
     """
     if probe is not None:
         _show_probe(probe, json)

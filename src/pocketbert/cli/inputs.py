@@ -94,7 +94,7 @@ for command in (check, prepare, augment, demo):
     add(app, command, group="data")
 
 
-# --- recipes ------------------------------------------------------------
+# --- recipes ---
 # recipes ls, show, cp, validate, schema.
 
 

@@ -343,8 +343,8 @@ def report(
 ) -> None:
     """Write the HTML report of a folder, or of two results.
 
-    It is one self-contained page. With --baseline it shows what became faster or slower between two stored
-    benchmarks of one machine, with intervals.
+    It is one self-contained page. With --baseline it shows what became faster or slower between two stored benchmarks of one
+    machine, with intervals.
     """
     from pocketbert import api
 
@@ -352,7 +352,7 @@ def report(
     print_json({"report": str(written)}) if json else print(f"report: {written}")
 
 
-# --- sensitivity ------------------------------------------------------------
+# --- sensitivity ---
 # sensitivity: which roles of a model a scheme costs most.
 
 
@@ -393,8 +393,7 @@ def sensitivity(
 ) -> None:
     """Measure how far each role takes a file from the exported one.
 
-    For each format and scheme, files in which one role is compressed are written, compared and deleted. Their errors
-    add in
+    For each format and scheme, files in which one role is compressed are written, compared and deleted. Their errors add in
     quadrature: the sum is compared with the file in which all roles are compressed.
     """
     from pocketbert import api

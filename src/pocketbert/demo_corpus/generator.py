@@ -31,7 +31,7 @@ from pocketbert.demo_corpus import words as world
 from pocketbert.demo_corpus.grammar import Intent, Stream, Vocabulary, Word, expand
 from pocketbert.demo_corpus.speech import spoken
 
-# --- rows ------------------------------------------------------------
+# --- rows ---
 # The records a corpus is made of.
 
 
@@ -72,7 +72,7 @@ class Corpus:
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
 
-# --- storage ------------------------------------------------------------
+# --- storage ---
 # Writing the corpus to disk.
 
 
@@ -103,7 +103,7 @@ def write(corpus: Corpus, folder: Path) -> dict[str, Path]:
     return paths
 
 
-# --- table ------------------------------------------------------------
+# --- table ---
 # All intents, sorted by name.
 
 
@@ -127,7 +127,7 @@ INTENTS: tuple[Intent, ...] = tuple(
 """Every intent of the corpus."""
 
 
-# --- vocabularies ------------------------------------------------------------
+# --- vocabularies ---
 # All slot vocabularies by name.
 
 
