@@ -1,4 +1,4 @@
-"""The table of devices (`DEVICES`): the name of each, the figures it gives, how it is reached; and parsers of device names.
+"""The table of devices (`DEVICES`): name, figures and access of each; and the parsers of device names.
 
 Only facts are here, so that a recipe can be checked without any code that measures. The code of a device is in
 `pocketbert.benchmarks.devices`, whose `register_device` adds the facts of a new device to this table.

@@ -23,7 +23,8 @@ class ExitCode(IntEnum):
     INPUT = 2
     """Bad usage, recipe or input; all problems were listed."""
     GATE = 3
-    """A gate failed, and the files stay where they are, marked failed; or training met a NaN or an infinity, and its checkpoints stay."""
+    """A gate failed, and the files stay, marked failed; or training met a NaN or an infinity, and its checkpoints
+    stay."""
     MISSING = 4
     """An optional part or the demo teacher is not installed."""
     INTERRUPTED = 130
