@@ -153,12 +153,11 @@ _BUILT_IN = (
         name=Format.ONNX,
         title="ONNX",
         suffix=".onnx",
-        # Dynamic int8: ONNX Runtime takes one range for the whole tensor, padding included, so padding moves the answers by
-        # up to their spread (a file that ignores the mask moves by 1 to 4).
-        # Static int8: measured ranges do not know of padding; a sum in another order may round to the next of 255 steps,
-        # no more (below 0.02 on random and trained models). OpenVINO and ONNX Runtime round differently, and so does
-        # OpenVINO on CPUs with bf16 and without.
-        # Unrelated answers have an RMS error of 1.4; sound int8 files were measured at 0.02 to 0.25.
+        # Dynamic int8: ONNX Runtime takes one range for the whole tensor, padding included, so padding moves the
+        # answers by up to their spread (a file that ignores the mask moves by 1 to 4). Static int8: measured ranges do
+        # not know of padding; a sum in another order may round to the next of 255 steps, no more (below 0.02 on random
+        # and trained models). OpenVINO and ONNX Runtime round differently, and so does OpenVINO on CPUs with bf16 and
+        # without. Unrelated answers have an RMS error of 1.4; sound int8 files were measured at 0.02 to 0.25.
         bounds={
             (Scheme.FP32, None): _FP32_BOUNDS,
             (Scheme.INT8, None): Bounds(reference=0.5, padding=1.0, golden=0.25),
@@ -167,8 +166,9 @@ _BUILT_IN = (
             (Scheme.INT8_B32, None): Bounds(reference=0.5, padding=0.02, golden=0.1),
             (Scheme.W4, None): Bounds(reference=0.5, padding=0.02, golden=0.1),
             (Scheme.A8W8, Runtime.OPENVINO): Bounds(reference=0.5, padding=0.1, golden=0.25),
-            # The whole graph in integers with set ranges: padding moves nothing but sums' order; an NPU rounds differently.
-            # What 16 bits round away is not simulated: a sound file of a random model was 3.3 times as far off.
+            # The whole graph in integers with set ranges: padding moves nothing but sums' order; an NPU rounds
+            # differently. What 16 bits round away is not simulated: a sound file of a random model was 3.3 times as far
+            # off.
             (Scheme.A8W8, Runtime.QNN): Bounds(reference=0.5, padding=0.1, golden=0.25, least=0.1),
             (Scheme.A16W8, Runtime.QNN): Bounds(reference=0.5, padding=0.02, golden=0.1, least=0.1),
         },
@@ -183,11 +183,11 @@ _BUILT_IN = (
         name=Format.TFLITE,
         title="TFLite",
         suffix=".tflite",
-        # Dynamic int8: XNNPACK takes one range for each token, so padding hardly moves the answers, and its kernels agree
-        # (8e-3 between x86 and arm64); the wrong answers of an old TFLite to the default form were mostly 0.3 and more away.
-        # fp16 and w8 store less and compute in fp32. Files for TFLite 2.16: old kernels are exact to 0.02 on trained models
-        # (SST-2, 872 rows), but an activation that one kernel rounds up and the other one down moves the logits: 0.14 was
-        # seen on a random model of 4 layers.
+        # Dynamic int8: XNNPACK takes one range for each token, so padding hardly moves the answers, and its kernels
+        # agree (8e-3 between x86 and arm64); the wrong answers of an old TFLite to the default form were mostly 0.3 and
+        # more away. fp16 and w8 store less and compute in fp32. Files for TFLite 2.16: old kernels are exact to 0.02 on
+        # trained models (SST-2, 872 rows), but an activation that one kernel rounds up and the other one down moves the
+        # logits: 0.14 was seen on a random model of 4 layers.
         bounds={
             (Scheme.FP32, None): _FP32_BOUNDS,
             (Scheme.FP16, None): Bounds(reference=0.02),
@@ -199,9 +199,9 @@ _BUILT_IN = (
             (Scheme.INT8, Runtime.TFLITE_2_16): Bounds(reference=0.5, padding=0.02, golden=0.25),
             # checked on a CPU, which computes it in fp32; a GPU does in fp16, as Core ML
             (Scheme.FP16, Runtime.GPU): Bounds(reference=0.02, golden=0.1),
-            # the whole graph in integers; other integer engines may round each of some hundred results otherwise. What 16 bits
-            # round away is not simulated: trained students are off by 0.004 to 0.026 and 0.03 to 0.07, up to 2.5 times the
-            # simulation, random models by up to 0.07
+            # the whole graph in integers; other integer engines may round each of some hundred results otherwise. What
+            # 16 bits round away is not simulated: trained students are off by 0.004 to 0.026 and 0.03 to 0.07, up to
+            # 2.5 times the simulation, random models by up to 0.07
             (Scheme.A16W8, Runtime.NPU): Bounds(reference=0.5, padding=0.1, golden=0.1, least=0.1),
             (Scheme.A8W8, Runtime.NPU): Bounds(reference=0.5, padding=0.1, golden=0.25, least=0.1),
         },
@@ -216,9 +216,9 @@ _BUILT_IN = (
         name=Format.COREML,
         title="Core ML",
         suffix=".mlpackage",
-        # fp16 is emulated off macOS; a device adds up in another order, some in fp16, hence the tolerance of golden rows.
-        # A file that stores and computes in fp16 has 2**13 times less precision than fp32, of which rounding errors that
-        # cancel take most back: 300 times the bound of fp32 is left.
+        # fp16 is emulated off macOS; a device adds up in another order, some in fp16, hence the tolerance of golden
+        # rows. A file that stores and computes in fp16 has 2**13 times less precision than fp32, of which rounding
+        # errors that cancel take most back: 300 times the bound of fp32 is left.
         bounds={
             (Scheme.FP32, None): _FP32_BOUNDS,
             (Scheme.FP16, None): Bounds(reference=0.02, padding=0.05, golden=0.1, loss=300, drop=0.003),

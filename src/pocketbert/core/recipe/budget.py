@@ -29,8 +29,8 @@ class BudgetSection(Section):
 
     max_drop: float | None = Field(
         None,
-        description="Largest loss of the deciding metric against the exported file of the same format, as a fraction: 0.01 is one "
-        "point.",
+        description="Largest loss of the deciding metric against the exported file of the same format, as a fraction: "
+        "0.01 is one point.",
     )
     max_size_mb: float | None = Field(None, description="Largest file in MB (1,000,000 bytes).")
     max_p90_ms: float | None = Field(

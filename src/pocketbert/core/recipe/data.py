@@ -24,12 +24,13 @@ class AugmentSection(Section):
     candidates: PositiveInt = Field(15, le=1000, description="Replacements to choose from, the nearest ones.")
     masked_lm: bool | None = Field(
         None,
-        description="Ask the teacher's masked-language-model head about words of a single piece; default where it has one.",
+        description="Ask the teacher's masked-language-model head about words of a single piece; default where it has "
+        "one.",
     )
     vectors: Path | None = Field(
         None,
-        description="Word vectors for the other words, a text file with a word and its numbers on each line (GloVe, word2vec, fastText); "
-        "default the teacher's own embeddings.",
+        description="Word vectors for the other words, a text file with a word and its numbers on each line (GloVe, "
+        "word2vec, fastText); default the teacher's own embeddings.",
     )
 
 
@@ -71,7 +72,8 @@ class CorpusSource(DataSource):
         CORPUS_ROWS,
         gt=0,
         le=1 << 40,
-        description="Most rows of a file, which may have 512 bytes for each of them in all; more end the command with exit code 2.",
+        description="Most rows of a file, which may have 512 bytes for each of them in all; more end the command with "
+        "exit code 2.",
     )
 
 
@@ -105,15 +107,15 @@ class DataSection(Section):
     holdout: int = Field(
         0,
         ge=0,
-        description="Training rows held out by hash: the quantized file is compared with fp32 on them, and each classifier's temperature is "
-        "fitted on them.",
+        description="Training rows held out by hash: the quantized file is compared with fp32 on them, and each "
+        "classifier's temperature is fitted on them.",
     )
     selection: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="Share of the eval rows, by hash, that choose the files inside quantize.budget and are not scored; default 0.5 with a "
-        "budget, else none.",
+        description="Share of the eval rows, by hash, that choose the files inside quantize.budget and are not scored; "
+        "default 0.5 with a budget, else none.",
     )
     labels: Annotated[list[str], AfterValidator(_check_label_names)] | None = Field(
         None, min_length=2, description="Label names, in order of their ids."

@@ -96,31 +96,33 @@ class QuantizeSection(Section):
     files: list[_Entry] | None = Field(
         None,
         min_length=1,
-        description="Smaller files, each a scheme or {scheme, runtime, format}; the first scheme is the default file's. For runtimes: "
-        "{scheme: int8, runtime: tflite216} for TFLite up to 2.16; {scheme: a8w8, runtime: openvino} for OpenVINO on a "
-        "computer, calibrated on training texts; {scheme: fp16, runtime: gpu} for the GPU of a phone; "
-        "{scheme: a16w8, runtime: npu} for a neural processor and {scheme: a16w8, runtime: qnn} for that of a Snapdragon, "
-        "calibrated too.",
+        description="Smaller files, each a scheme or {scheme, runtime, format}; the first scheme is the default "
+        "file's. For runtimes: {scheme: int8, runtime: tflite216} for TFLite up to 2.16; {scheme: a8w8, runtime: "
+        "openvino} for OpenVINO on a computer, calibrated on training texts; {scheme: fp16, runtime: gpu} for the GPU "
+        "of a phone; {scheme: a16w8, runtime: npu} for a neural processor and {scheme: a16w8, runtime: qnn} for that "
+        "of a Snapdragon, calibrated too.",
     )
     roles: dict[Role, _Choice] = Field(
         {},
-        description="Scheme of each role, null to leave it as it was exported: {ffn_down: null, embedding: w4}. Roles that are not listed "
-        "have the scheme of the file, but for ffn_down in a8w8 of TFLite (int8) and Core ML (w8).",
+        description="Scheme of each role, null to leave it as it was exported: {ffn_down: null, embedding: w4}. Roles "
+        "that are not listed have the scheme of the file, but for ffn_down in a8w8 of TFLite (int8) and Core ML (w8).",
     )
     names: dict[str, _Choice] = Field(
         {},
-        description="The same by path of a module, with * and ?; a name counts before a role, a later name before an earlier "
+        description="The same by path of a module, with * and ?; a name counts before a role, a later name before an "
+        "earlier "
         'one: {"encoder.layer.2.*": null}.',
     )
     calibration: Calibration = Field(
         Calibration.MINMAX,
-        description="How a8w8 and a16w8 choose the range of an activation from its numbers on the training texts: minmax, from the smallest to "
-        "the largest; mse, with the least mean squared error of rounding; percentile, without the furthest 0.01 %.",
+        description="How a8w8 and a16w8 choose the range of an activation from its numbers on the training texts: "
+        "minmax, from the smallest to the largest; mse, with the least mean squared error of rounding; percentile, "
+        "without the furthest 0.01 %.",
     )
     budget: RecipeBudget | None = Field(
         None,
-        description="Limits inside which `run` chooses the best file of each format: data.train ranks candidates, a share of "
-        "data.eval decides. files then lists the schemes to consider; default all.",
+        description="Limits inside which `run` chooses the best file of each format: data.train ranks candidates, a "
+        "share of data.eval decides. files then lists the schemes to consider; default all.",
     )
 
     @property

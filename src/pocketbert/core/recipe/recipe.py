@@ -48,8 +48,8 @@ class CoremlSection(Section):
     ios: Literal[16, 17, 18] = Field(18, description="Oldest iOS that opens the package (macOS 13, 14, 15).")
     shapes: Shapes | None = Field(
         None,
-        description="enumerated (the listed lengths; iOS 18), ranged (any length; iOS 17 and later) or fixed (the longest "
-        "listed length); default enumerated for iOS 18, else fixed.",
+        description="enumerated (the listed lengths; iOS 18), ranged (any length; iOS 17 and later) or fixed (the "
+        "longest listed length); default enumerated for iOS 18, else fixed.",
     )
     precision: Scheme = Field(
         Scheme.FP16,
@@ -97,20 +97,21 @@ class ExportSection(Section):
     form: str | None = Field(
         None,
         min_length=1,
-        description="Inputs of the files beyond the text, such as language; `pocketbert families` lists the forms of each system. "
-        "Default text: none. Of ready models, without data.",
+        description="Inputs of the files beyond the text, such as language; `pocketbert families` lists the forms of "
+        "each system. Default text: none. Of ready models, without data.",
     )
     entities: Path | None = Field(
         None,
-        description="With a form that holds a table of entities: file of the entities to keep, one id or name in each line.",
+        description="With a form that holds a table of entities: file of the entities to keep, one id or name in each "
+        "line.",
     )
     clients: list[Client] = Field(
         [Client.MEDIAPIPE], description="Clients that get a separate file where they can run the model."
     )
     attention: Attention | None = Field(
         None,
-        description="blocks: attention over blocks of tokens, for texts of more than 1,024 (Longformer); pairs: over all pairs of "
-        "tokens; default pairs, or what the model was exported with.",
+        description="blocks: attention over blocks of tokens, for texts of more than 1,024 (Longformer); pairs: over "
+        "all pairs of tokens; default pairs, or what the model was exported with.",
     )
     opset: int = Field(20, ge=18, le=20, description="ONNX operator set; phone builds in use read up to 20.")
     coreml: CoremlSection = Field(
@@ -127,8 +128,9 @@ class BenchmarkSection(Section):
 
     preset: Preset = Field(
         Preset.STANDARD,
-        description=f"How thoroughly: quick ({PRESETS[Preset.QUICK].budget_s:g} s, real text), standard, or mlperf (at least "
-        f"{MLPERF_RUNS:,} inferences and {MLPERF_S:g} s of each file, real text); sets runs, repeats and gaps_ms where they are not given.",
+        description=f"How thoroughly: quick ({PRESETS[Preset.QUICK].budget_s:g} s, real text), standard, or mlperf (at "
+        f"least {MLPERF_RUNS:,} inferences and {MLPERF_S:g} s of each file, real text); sets runs, repeats and gaps_ms "
+        "where they are not given.",
     )
     devices: list[Annotated[str, AfterValidator(check_device)]] = Field(
         [LOCAL],
@@ -140,8 +142,8 @@ class BenchmarkSection(Section):
     repeats: int = Field(_STANDARD.repeats, ge=2, description="Repeats, for the interval.")
     gaps_ms: list[Annotated[float, Field(gt=0, le=MOST_GAP_MS)]] = Field(
         list(_STANDARD.gaps_ms),
-        description="Idle times in ms; single inferences after them are timed too, on real text and, where the budget allows, at every "
-        "length.",
+        description="Idle times in ms; single inferences after them are timed too, on real text and, where the budget "
+        "allows, at every length.",
     )
     sustained_min: float = Field(
         0.0,
@@ -180,8 +182,8 @@ class TeacherSection(Section):
     family: str | None = Field(
         None,
         min_length=1,
-        description="Row of the table of families, where several share a graph, such as macbert for a model that loads as bert; "
-        "by default the names of the weights suggest one. It sets title, signals and objectives.",
+        description="Row of the table of families, where several share a graph, such as macbert for a model that loads "
+        "as bert; by default the names of the weights suggest one. It sets title, signals and objectives.",
     )
     licence: str | None = Field(
         None, min_length=1, description="Licence of its weights, such as apache-2.0; default what its folder says."
@@ -226,7 +228,8 @@ class Recipe(Section):
         problems = []
         if self.student is not None and not self.distill:
             problems.append(
-                "student: a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]"
+                "student: a student without a distill stage would never learn: add one, e.g. [{method: task, steps: "
+                "1000}]"
             )
         key = "quantize.scheme" if self.quantize.files is None else "quantize.files"
         wanted = self.quantize.wanted if self.quantize.budget is None else self.quantize.files or ()
@@ -280,8 +283,8 @@ class Recipe(Section):
         if form in (None, TEXT_ONLY) or (self.student is None and not any(sources)):
             return []
         return [
-            f"export.form: '{form}' is for a ready model, without student and data: training knows text only; train first, "
-            "then export the trained folder in the form"
+            f"export.form: '{form}' is for a ready model, without student and data: training knows text only; train "
+            "first, then export the trained folder in the form"
         ]
 
     def _general_problems(self, general: list[bool]) -> list[str]:
@@ -289,8 +292,8 @@ class Recipe(Section):
         problems, methods = [], ", ".join(method_names(lambda s: s.general))
         if any(general) and self.student is not None and self.student.init == "pruned":
             problems.append(
-                f"student.init: pruned chooses neurons on training rows of the task, which general stages ({methods}) come before: "
-                "make the general student with one recipe, and prune it with a second one (student.model)"
+                f"student.init: pruned chooses neurons on training rows of the task, which general stages ({methods}) "
+                "come before: make the general student with one recipe, and prune it with a second one (student.model)"
             )
         if any(general) and self.data.corpus is None:
             problems.append(
@@ -303,7 +306,8 @@ class Recipe(Section):
         if self.task is TaskName.FILL_MASK and any(general) and not any(s.teaches_words for s in self.distill):
             *others, last = sorted(method_names(lambda s: s.teaches_words))
             problems.append(
-                f"distill: no stage teaches the head that guesses hidden words: add one of method {', '.join(others)} or {last}"
+                f"distill: no stage teaches the head that guesses hidden words: add one of method {', '.join(others)} "
+                f"or {last}"
             )
         augmented = [i for i, s in enumerate(self.distill) if s.on_augmented]
         if augmented and self.data.augment is None:
@@ -312,7 +316,8 @@ class Recipe(Section):
             problems.append("data.augment: no stage learns on the augmented rows: set augmented: true in one")
         if general and all(general) and self.task is not TaskName.FILL_MASK:
             problems.append(
-                f"distill: general stages give no head for {self.task}: add {{method: task, steps: 1000}}, or set task: fill-mask"
+                f"distill: general stages give no head for {self.task}: add {{method: task, steps: 1000}}, or set "
+                "task: fill-mask"
             )
         return problems
 
@@ -335,7 +340,8 @@ class Recipe(Section):
             problems.append(f"data.labels: {self.task} has no labels")
         if self.task is TaskName.FEATURE_EXTRACTION and self.teacher.finetune:
             problems.append(
-                "teacher.finetune: feature-extraction learns a teacher's vectors, there is nothing to fine-tune a teacher on"
+                "teacher.finetune: feature-extraction learns a teacher's vectors, there is nothing to fine-tune a "
+                "teacher on"
             )
         # compared by value, since a resolved recipe names every key
         changed = {k for k, f in AnswerSettings.model_fields.items() if getattr(self.answer, k) != f.default}

@@ -260,19 +260,21 @@ class GeneralText(Stage):
     smoothing: float = Field(
         0.7,
         ge=0,
-        description="With masking: frequency, rare tokens are hidden more often: weight count^-smoothing; 0 hides all alike.",
+        description="With masking: frequency, rare tokens are hidden more often: weight count^-smoothing; 0 hides all "
+        "alike.",
     )
     vectors: Path | None = Field(
         None,
-        description="With masking: similar, a text file of word vectors (GloVe, word2vec, fastText) by which words are similar; default "
-        "the teacher's own embeddings.",
+        description="With masking: similar, a text file of word vectors (GloVe, word2vec, fastText) by which words are "
+        "similar; default the teacher's own embeddings.",
     )
     pairs: bool = Field(
         False,
-        description="Cut rows into two segments, of which every other second one is from elsewhere, as for next-sentence prediction.",
+        description="Cut rows into two segments, of which every other second one is from elsewhere, as for "
+        "next-sentence prediction.",
     )
     second: SecondSegment = Field(
         SecondSegment.ELSEWHERE,
-        description="With pairs, what every other second segment is: a piece of another row (elsewhere, next-sentence prediction), or the "
-        "text before the first one (swapped, sentence-order prediction).",
+        description="With pairs, what every other second segment is: a piece of another row (elsewhere, next-sentence "
+        "prediction), or the text before the first one (swapped, sentence-order prediction).",
     )

@@ -62,8 +62,8 @@ class TaskStage(Stage, Optimisation):
     )
     cache_teacher: Literal["fp32", "fp16"] | None = Field(
         None,
-        description="Ask the teacher once per row and keep its answers on disk, in fp32 or, rounded by up to 5e-4 of each "
-        "number, in fp16: pays where rows are seen several times. Default: ask it at every step.",
+        description="Ask the teacher once per row and keep its answers on disk, in fp32 or, rounded by up to 5e-4 of "
+        "each number, in fp16: pays where rows are seen several times. Default: ask it at every step.",
     )
     augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
 
@@ -92,8 +92,8 @@ class SparseCache(Section):
     samples: int = Field(
         32,
         ge=0,
-        description="Tokens drawn from the others, so that every mean over the vocabulary is right in expectation; with 0 "
-        "the others count as impossible.",
+        description="Tokens drawn from the others, so that every mean over the vocabulary is right in expectation; "
+        "with 0 the others count as impossible.",
     )
 
 
@@ -119,8 +119,8 @@ class DistilBertStage(GeneralText, Optimisation):
     freeze_positions: bool = Field(False, description="Keep the position table as it is, as the original run did.")
     cache: SparseCache | None = Field(
         None,
-        description="Ask the teacher about all steps beforehand and keep its guesses at hidden tokens on disk; needs masked_only: "
-        "true and weights.cosine: 0. Default: ask at every step.",
+        description="Ask the teacher about all steps beforehand and keep its guesses at hidden tokens on disk; needs "
+        "masked_only: true and weights.cosine: 0. Default: ask at every step.",
     )
 
     def problems(self, place: StagePlace) -> list[str]:
@@ -157,7 +157,8 @@ class LayerStage(Stage, Optimisation):
     weights: LayerWeights = Field(default_factory=lambda: LayerWeights(), description="Terms of the loss.")
     projection: Projection = Field(
         Projection.SHARED,
-        description="From the student's width to the teacher's: one for all layers (shared) or one for each (per_layer).",
+        description="From the student's width to the teacher's: one for all layers (shared) or one for each "
+        "(per_layer).",
     )
     layers: list[PositiveInt] | None = Field(
         None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
@@ -187,7 +188,8 @@ class TinyBertGeneralStage(GeneralText, LayerStage):
     warmup: Fraction = Field(0.1, description="Share of the steps with rising learning rate.")
     pairs: bool = Field(
         True,
-        description="Cut rows into two segments, of which every other second one is from elsewhere, as for next-sentence prediction.",
+        description="Cut rows into two segments, of which every other second one is from elsewhere, as for "
+        "next-sentence prediction.",
     )
 
 
@@ -245,9 +247,9 @@ class MiniLmStage(GeneralText, Optimisation):
     weights: RelationWeights = Field(default_factory=lambda: RelationWeights(), description="Terms of the loss.")
     relation_heads: PositiveInt | None = Field(
         None,
-        description="Heads that queries, keys and values are cut into for the comparison; both widths are multiples of it. Default: "
-        "the original's 48, or the largest number that divides both widths and is not above it; with weights.attention the heads "
-        "that the models have.",
+        description="Heads that queries, keys and values are cut into for the comparison; both widths are multiples of "
+        "it. Default: the original's 48, or the largest number that divides both widths and is not above it; with "
+        "weights.attention the heads that the models have.",
     )
     teacher_layer: PositiveInt | None = Field(
         None, description="Teacher layer (from 1) to learn from; default its last, of 24 layers the 21st."
@@ -286,7 +288,8 @@ class MobileBertStage(GeneralText, Updates):
     strategy: Transfer = Field(Transfer.PROGRESSIVE, description="In which order layers and guesses are learnt.")
     transfer_steps: PositiveInt | None = Field(
         None,
-        description="Steps for the layers, the others being for the guesses; default as published: 10,000 a layer to 500,000.",
+        description="Steps for the layers, the others being for the guesses; default as published: 10,000 a layer to "
+        "500,000.",
     )
     batch: PositiveInt = Field(2048, description="Rows per step.")
     lr: Rate = Field(1.5e-3, description="Peak learning rate.")
@@ -303,7 +306,8 @@ class MobileBertStage(GeneralText, Updates):
     masking: MaskingKind = Field(MaskingKind.DYNAMIC, description="How tokens to hide are chosen.")
     pairs: bool = Field(
         True,
-        description="Cut rows into two segments, of which every other second one is from elsewhere, as for next-sentence prediction.",
+        description="Cut rows into two segments, of which every other second one is from elsewhere, as for "
+        "next-sentence prediction.",
     )
 
     @model_validator(mode="after")
@@ -387,7 +391,8 @@ class ReplacedTokensStage(GeneralText, Optimisation):
         """Refuse other stages that train the masked-LM head, which this student does not have."""
         others = [n for n, s in enumerate(place.stages) if s.general and getattr(s, "teaches_words", False)]
         return [
-            f"{place.where}: the student judges tokens and guesses none, distill.{n} trains guesses: leave one of both out"
+            f"{place.where}: the student judges tokens and guesses none, distill.{n} trains guesses: leave one of both "
+            "out"
             for n in others
         ]
 
@@ -403,13 +408,13 @@ class QatStage(Stage, Optimisation):
     )
     format: Format = Field(
         Format.ONNX,
-        description="Format whose rounding is simulated, and whose figure decides whether the trained student is kept. Files of "
-        "other formats store the same ranges where they have them.",
+        description="Format whose rounding is simulated, and whose figure decides whether the trained student is kept. "
+        "Files of other formats store the same ranges where they have them.",
     )
     runtime: Runtime | None = Field(
         None,
-        description="Runtime whose file is trained for, with scheme a8w8: openvino or qnn (format onnx), npu (format tflite). Only that "
-        "file stores the learned ranges then. Default: the files for any runtime.",
+        description="Runtime whose file is trained for, with scheme a8w8: openvino or qnn (format onnx), npu (format "
+        "tflite). Only that file stores the learned ranges then. Default: the files for any runtime.",
     )
     batch: PositiveInt = Field(32, description="Rows per step.")
     lr: Rate = Field(2e-5, description="Peak learning rate of the weights; 1e-4 moves a trained student too far.")
@@ -417,8 +422,9 @@ class QatStage(Stage, Optimisation):
     warmup: Fraction = Field(0.0, description="Share of the steps with rising learning rate.")
     activation: Literal["relu6"] | None = Field(
         None,
-        description="relu6 takes the place of the student's relu, so that the numbers of its feed-forward parts lie between 0 and 6 "
-        "and their ranges need not be learned (MobileBERT's published recipe). Default: the activation stays.",
+        description="relu6 takes the place of the student's relu, so that the numbers of its feed-forward parts lie "
+        "between 0 and 6 and their ranges need not be learned (MobileBERT's published recipe). Default: the activation "
+        "stays.",
     )
     freeze_embeddings: Literal[True] = Field(True, description="Embedding tables stay as they are.")
 
@@ -437,7 +443,8 @@ class QatStage(Stage, Optimisation):
         where, scheme, runtime, problems = place.where, self.scheme, self.runtime, []
         if place.number != len(place.stages) - 1:
             problems.append(
-                f"{where}: qat trains the finished student, a stage after it would undo that: make it the last of distill"
+                f"{where}: qat trains the finished student, a stage after it would undo that: make it the last of "
+                "distill"
             )
         if runtime is not None and scheme is Scheme.W4:
             fix = f"leave it out, or set scheme: {Scheme.A8W8}"

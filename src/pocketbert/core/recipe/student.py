@@ -27,12 +27,13 @@ class VocabularySection(Section):
     top: int = Field(
         0,
         ge=0,
-        description="Also keep the first pieces of the vocabulary, this many; published vocabularies begin with frequent ones.",
+        description="Also keep the first pieces of the vocabulary, this many; published vocabularies begin with "
+        "frequent ones.",
     )
     resplit: Fraction = Field(
         0.0,
-        description="Share of the training rows that each step splits into smaller pieces than the teacher reads, so that the "
-        "student learns to read words that fall apart; for stages that learn logits only.",
+        description="Share of the training rows that each step splits into smaller pieces than the teacher reads, so "
+        "that the student learns to read words that fall apart; for stages that learn logits only.",
     )
     max_unseen: Fraction = Field(0.03, description="Largest share of the pieces of held-out rows that are not kept.")
     max_changed: Fraction = Field(0.4, description="Largest share of held-out rows that are split into other pieces.")
@@ -58,18 +59,19 @@ def list_vocabulary_problems(
     problems = []
     if not has_rows:
         problems.append(
-            "student.vocabulary: pieces are chosen on training rows and judged on evaluation rows: add data.train and data.eval"
+            "student.vocabulary: pieces are chosen on training rows and judged on evaluation rows: add data.train and "
+            "data.eval"
         )
     if task is TaskName.FILL_MASK:
         problems.append(
-            "student.vocabulary: fill-mask guesses pieces of the vocabulary: with fewer pieces it would be another task, with scores "
-            "that cannot be compared with the teacher's; leave vocabulary out"
+            "student.vocabulary: fill-mask guesses pieces of the vocabulary: with fewer pieces it would be another "
+            "task, with scores that cannot be compared with the teacher's; leave vocabulary out"
         )
     for number, stage in enumerate(stages):
         if stage.on_augmented:
             problems.append(
-                f"distill.{number}.augmented: copies of rows have words that no training row has, and whose pieces do not stay in "
-                "student.vocabulary: set augmented: false"
+                f"distill.{number}.augmented: copies of rows have words that no training row has, and whose pieces do "
+                "not stay in student.vocabulary: set augmented: false"
             )
     return problems + _token_problems(section, task, stages)
 
@@ -91,8 +93,9 @@ def _token_problems(section: VocabularySection, task: TaskName, stages: Sequence
     for number, stage in enumerate(stages):
         if not stage.general and not stage.by_text:
             problems.append(
-                f"distill.{number}: method {stage.method} compares single tokens, and {why}: learn the logits only (for method task: "
-                f"signals: {{logits: 1, hidden: 0, attention: 0}}), or set {reset} in student.vocabulary"
+                f"distill.{number}: method {stage.method} compares single tokens, and {why}: learn the logits only "
+                f"(for method task: signals: {{logits: 1, hidden: 0, attention: 0}}), or set {reset} in "
+                "student.vocabulary"
             )
     return problems
 
@@ -104,18 +107,19 @@ class StudentSection(Section):
     model: str | None = Field(
         None,
         min_length=1,
-        description="Folder or Hub name of a student to go on with, e.g. one that learnt general text; it has its own sizes.",
+        description="Folder or Hub name of a student to go on with, e.g. one that learnt general text; it has its own "
+        "sizes.",
     )
     revision: str | None = Field(None, description="Hub revision of model.")
     size: MobileBertSize | None = Field(
         None,
-        description="A MobileBERT with as many layers as the teacher, and the heads and the width between blocks of one with bottlenecks: "
-        "mobilebert, tiny or mini.",
+        description="A MobileBERT with as many layers as the teacher, and the heads and the width between blocks of "
+        "one with bottlenecks: mobilebert, tiny or mini.",
     )
     init: Literal["teacher-layers", "pruned", "random"] = Field(
         "teacher-layers",
-        description="Where its weights start: in teacher layers; in layers of the teacher, or of model, that keep only their most "
-        "important feed-forward neurons (intermediate of them); or at random.",
+        description="Where its weights start: in teacher layers; in layers of the teacher, or of model, that keep only "
+        "their most important feed-forward neurons (intermediate of them); or at random.",
     )
     teacher_layers: list[PositiveInt] | None = Field(
         None, description="Teacher layers (from 1) to start from; default round(m*N/M)."
@@ -125,12 +129,13 @@ class StudentSection(Section):
     intermediate: PositiveInt | None = Field(None, description="Feed-forward width; needs init: random or pruned.")
     family: StudentFamily | None = Field(
         None,
-        description="Family of the student where it is not the teacher's, such as distilbert, which has no segment ids and no "
-        "pooler; the table of families says which teachers it can have.",
+        description="Family of the student where it is not the teacher's, such as distilbert, which has no segment ids "
+        "and no pooler; the table of families says which teachers it can have.",
     )
     fold_segments: bool = Field(
         False,
-        description="With family: add the vector of segment 0 to the position table, so that embeddings equal the teacher's.",
+        description="With family: add the vector of segment 0 to the position table, so that embeddings equal the "
+        "teacher's.",
     )
     vocabulary: VocabularySection | None = Field(
         None, description="Keep only some pieces of the vocabulary; {} for those of the training rows. Default all."
@@ -177,8 +182,8 @@ class StudentSection(Section):
             problems.append("hidden: pruning keeps the width of the layers; leave it out, or set init: random")
         if self.heads is not None:
             problems.append(
-                "heads: attention heads cannot be pruned, because transformers computes the size of a head as the width divided "
-                "by the number of heads: fewer heads would be larger ones; leave it out"
+                "heads: attention heads cannot be pruned, because transformers computes the size of a head as the "
+                "width divided by the number of heads: fewer heads would be larger ones; leave it out"
             )
         if self.size is not None:
             problems.append(f"size: a student of size {self.size} is built, not pruned; leave size or init out")
@@ -221,8 +226,8 @@ class RecipeBudget(BudgetSection):
 
     students: list[SmallerStudent] = Field(
         default_factory=list,
-        description="Smaller students to consider as well: each is pruned from the recipe's own student, learns the teacher's logits "
-        "for student_steps, and one student is chosen for the whole folder.",
+        description="Smaller students to consider as well: each is pruned from the recipe's own student, learns the "
+        "teacher's logits for student_steps, and one student is chosen for the whole folder.",
     )
     student_steps: PositiveInt = Field(150, description="Steps that each smaller student learns.")
 
@@ -256,8 +261,8 @@ def list_smaller_student_problems(
     problems = []
     if own.vocabulary is not None:
         problems.append(
-            f"{key}: the recipe's own student has a pruned vocabulary, which cannot be pruned again: leave student.vocabulary out, and "
-            "list {vocabulary: {}} in students"
+            f"{key}: the recipe's own student has a pruned vocabulary, which cannot be pruned again: leave "
+            f"student.vocabulary out, and list {{vocabulary: {{}}}} in students"
         )
     for number, student in enumerate(students):
         if student.vocabulary is not None:
@@ -279,6 +284,6 @@ def width_problem(wanted: int, width: int) -> str:
     if wanted < width:
         return ""
     return (
-        f"{wanted} neurons are to stay, and each layer of the recipe's own student has {width}: choose a number below {width}, for "
-        f"example {width // 2}"
+        f"{wanted} neurons are to stay, and each layer of the recipe's own student has {width}: choose a number below "
+        f"{width}, for example {width // 2}"
     )

@@ -22,8 +22,8 @@ ROWS = (
         objectives=(Objective.MASKED_LM, Objective.SENTENCE_ORDER),
         layer_parts="albert",
         limits=(
-            "with inner_group_num above 1, which no published checkpoint has, it is exported but is neither teacher nor student: "
-            "each step then runs several layers, and num_hidden_layers does not count them",
+            "with inner_group_num above 1, which no published checkpoint has, it is exported but is neither teacher "
+            "nor student: each step then runs several layers, and num_hidden_layers does not count them",
         ),
         tiny={**TINY, "embedding_size": 16},
     ),

@@ -40,7 +40,8 @@ ROWS = (
         loads_as="bert",
         objectives=_MASKED,
         limits=(
-            "trained on single segments, without the next-sentence task: the second segment of a pair is learnt in fine-tuning",
+            "trained on single segments, without the next-sentence task: the second segment of a pair is learnt in "
+            "fine-tuning",
             "its published archives have no masked-LM head that transformers reads, so they teach no guesses of words",
         ),
     ),
@@ -53,7 +54,8 @@ ROWS = (
         objectives=(),
         limits=(
             "its general checkpoints have no trained masked-LM head, so they teach no guesses of words",
-            "the maps to the width of the model that taught it (fit_dense) are dropped: they are no part of the encoder",
+            "the maps to the width of the model that taught it (fit_dense) are dropped: they are no part of the "
+            "encoder",
         ),
     ),
     replace(BERT, name="bert-wwm", title="BERT-wwm", loads_as="bert", objectives=_MASKED),

@@ -9,8 +9,8 @@ _LEGACY = (
     "(cls.predictions.*, legacy: true), which would start random: its guesses would be noise"
 )
 _DISCRIMINATOR = (
-    "it was trained to find replaced tokens (mask_predictions.*): its masked-LM head, if it has one, was not trained with "
-    "these weights, and its guesses are noise"
+    "it was trained to find replaced tokens (mask_predictions.*): its masked-LM head, if it has one, was not trained "
+    "with these weights, and its guesses are noise"
 )
 _TABLES = {"max_relative_positions": 1 << 15, "pooler_hidden_size": 1 << 14, "embedding_size": 1 << 14}
 _SMALLEST = {"type_vocab_size": 0, "max_relative_positions": -1}
@@ -22,8 +22,8 @@ _LIMITS = (
     "talking_head is refused",
 )
 _FP32 = (
-    "training is in fp32 also where the hardware computes in bf16: attention of transformers fills masked places with the "
-    "smallest fp32 number, which bf16 cannot hold"
+    "training is in fp32 also where the hardware computes in bf16: attention of transformers fills masked places with "
+    "the smallest fp32 number, which bf16 cannot hold"
 )
 _SETTINGS = {
     # transformers' own classes build normalizer and template anew, and differently, whatever tokenizer.json says

@@ -17,8 +17,8 @@ from pocketbert.core.families.family import (
 
 ENTITIES = ExportForm(
     "entities",
-    "The number of an entity at the first token of each mention is an input, from the data column entities; the files hold the "
-    "vectors of the entities that --entities names.",
+    "The number of an entity at the first token of each mention is an input, from the data column entities; the files "
+    "hold the vectors of the entities that --entities names.",
     (
         GraphInput(
             "entity_ids",
@@ -70,10 +70,11 @@ ROWS = (
         smallest={"entity_rows": 0},
         forms=(ENTITIES, ENTITY_VECTORS),
         limits=(
-            "files of the form text, and training, link no entities: the place of [CLS] is open with a zero vector, as in the authors' "
-            "training; the model is shipped without a linker, and finding entities in a text is out of scope",
-            "of the form entity-vectors a place is open where the absolute values of its vector add up to 2**-6 or more; the "
-            "vectors of the released table have length 1",
+            "files of the form text, and training, link no entities: the place of [CLS] is open with a zero vector, as "
+            "in the authors' training; the model is shipped without a linker, and finding entities in a text is out of "
+            "scope",
+            "of the form entity-vectors a place is open where the absolute values of its vector add up to 2**-6 or "
+            "more; the vectors of the released table have length 1",
             "student.init: pruned is refused: the feed-forward neurons serve the text and the entities",
             "the entity stream is no signal: students learn from the text stream",
             "no rewrite for Apple's Neural Engine (export.coreml.layout: ane)",

@@ -23,9 +23,11 @@ ROWS = (
         most_tokens=LONGEST,
         limits=(
             ONE_SEGMENT,
-            f"inputs of at most {LONGEST:,} tokens: files compute attention over all pairs of tokens and mask what lies outside "
-            "the window; export.attention: blocks (--attention blocks) writes graphs over blocks of tokens, for longer texts",
-            "question-answering has no attention over blocks: every token of a question is global, and each block would see them all",
+            f"inputs of at most {LONGEST:,} tokens: files compute attention over all pairs of tokens and mask what "
+            "lies outside the window; export.attention: blocks (--attention blocks) writes graphs over blocks of "
+            "tokens, for longer texts",
+            "question-answering has no attention over blocks: every token of a question is global, and each block "
+            "would see them all",
             "global attention is what transformers gives a task: the first token of a classifier, the question of "
             "question-answering, none otherwise; a mask of one's choice is no input",
             "inputs are padded on the right: the first token of a classifier has global attention",

@@ -51,14 +51,14 @@ ROWS = (
         },
         limits=(
             ONE_SEGMENT,
-            "files of the form text, and training, take config.json's lang_id as the language of all tokens, where the model "
-            "has several; transformers adds no language where langs is missing",
+            "files of the form text, and training, take config.json's lang_id as the language of all tokens, where the "
+            "model has several; transformers adds no language where langs is missing",
             "token types are not passed: XLM would add the embedding of the word with the number of the type",
-            "words are split by Moses' rules for English, whatever the language, as XLMTokenizer does without lang; Chinese, "
-            "Japanese and Thai words need other programs",
-            "tokenizer.json differs from XLMTokenizer where an accent is a separate character, at a capital sigma that ends "
-            "a word, at digits around a no-break space, at several commas or periods behind a quotation mark, and at letters "
-            "that are newer than sacremoses",
+            "words are split by Moses' rules for English, whatever the language, as XLMTokenizer does without lang; "
+            "Chinese, Japanese and Thai words need other programs",
+            "tokenizer.json differs from XLMTokenizer where an accent is a separate character, at a capital sigma that "
+            "ends a word, at digits around a no-break space, at several commas or periods behind a quotation mark, and "
+            "at letters that are newer than sacremoses",
             "question answering takes XLMForQuestionAnsweringSimple; the beam search of XLMForQuestionAnswering is not "
             "computed",
             "its feed-forward part is always four times as wide as the model: student.intermediate has no effect there "
