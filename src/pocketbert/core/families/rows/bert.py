@@ -14,7 +14,7 @@ from pocketbert.core.families.family import (
     TokenizerKind,
 )
 
-BERT = Family(
+_BERT = Family(
     name="bert",
     title="BERT",
     model_types=("bert",),
@@ -32,9 +32,9 @@ BERT = Family(
 )
 _MASKED = (Objective.MASKED_LM,)
 ROWS = (
-    BERT,
+    _BERT,
     replace(
-        BERT,
+        _BERT,
         name="spanbert",
         title="SpanBERT",
         loads_as="bert",
@@ -46,7 +46,7 @@ ROWS = (
         ),
     ),
     replace(
-        BERT,
+        _BERT,
         name="tinybert",
         title="TinyBERT",
         loads_as="bert",
@@ -58,9 +58,9 @@ ROWS = (
             "encoder",
         ),
     ),
-    replace(BERT, name="bert-wwm", title="BERT-wwm", loads_as="bert", objectives=_MASKED),
+    replace(_BERT, name="bert-wwm", title="BERT-wwm", loads_as="bert", objectives=_MASKED),
     replace(
-        BERT,
+        _BERT,
         name="macbert",
         title="MacBERT",
         loads_as="bert",
@@ -70,13 +70,13 @@ ROWS = (
         ),
     ),
     replace(
-        BERT,
+        _BERT,
         name="structbert",
         title="StructBERT",
         loads_as="bert",
         # gamma or beta without the prefix of a class with a head: BERT's own old checkpoints have the prefix
         signs=r"(embeddings|encoder\.layer\.\d+\..*)\.LayerNorm\.(gamma|beta)$",
-        # its task of pairs tells the next segment, the one before and one from elsewhere apart: order is a part of it
+        # its pair task has three classes: next segment, previous segment, segment from elsewhere; order is a part of it
         objectives=(Objective.MASKED_LM, Objective.SENTENCE_ORDER),
     ),
 )

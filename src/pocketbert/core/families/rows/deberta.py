@@ -1,4 +1,4 @@
-"""DeBERTa: v1; and v2 with v3, which is a v2 with other settings."""
+"""DeBERTa v1, and v2 with v3, which is a v2 with other settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FP32 = (
     "the smallest fp32 number, which bf16 cannot hold"
 )
 _SETTINGS = {
-    # transformers' own classes build normalizer and template anew, and differently, whatever tokenizer.json says
+    # transformers' own classes build normalizer and template anew, and differently, whatever tokenizer.json has
     "tokenizer_class": "PreTrainedTokenizerFast",
     **{f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "unk", "mask")},
 }

@@ -15,7 +15,7 @@ from pocketbert.core.families.family import (
     TokenizerKind,
 )
 
-ENTITIES = ExportForm(
+_ENTITIES = ExportForm(
     "entities",
     "The number of an entity at the first token of each mention is an input, from the data column entities; the files "
     "hold the vectors of the entities that --entities names.",
@@ -32,7 +32,7 @@ ENTITIES = ExportForm(
     table=True,
     files=("entity2vec.vec", "entity2id.txt", "entity_map.txt"),
 )
-ENTITY_VECTORS = ExportForm(
+_ENTITY_VECTORS = ExportForm(
     "entity-vectors",
     "The vector of an entity at the first token of each mention is an input, from the data column entities.",
     (
@@ -68,7 +68,7 @@ ROWS = (
         objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
         largest={"entity_size": 1 << 14, "entity_heads": 512, "entity_rows": 1 << 20},
         smallest={"entity_rows": 0},
-        forms=(ENTITIES, ENTITY_VECTORS),
+        forms=(_ENTITIES, _ENTITY_VECTORS),
         limits=(
             "files of the form text, and training, link no entities: the place of [CLS] is open with a zero vector, as "
             "in the authors' training; the model is shipped without a linker, and finding entities in a text is out of "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pocketbert.core.families.family import FEED_FORWARD, IDS_MASK, ONE_SEGMENT, TINY, Family, TokenizerKind
 
-LONGEST = 1024
-"""Up to here attention over all pairs of tokens is as fast as attention over blocks, and its memory is bounded."""
+_MAX_TOKENS = 1024
+"""Up to this length attention over all pairs of tokens is as fast as over blocks, and its memory is bounded."""
 ROWS = (
     Family(
         name="longformer",
@@ -20,10 +20,10 @@ ROWS = (
         largest={"attention_window": 1 << 12},
         by_layer=("attention_window",),
         position_offset=2,
-        most_tokens=LONGEST,
+        most_tokens=_MAX_TOKENS,
         limits=(
             ONE_SEGMENT,
-            f"inputs of at most {LONGEST:,} tokens: files compute attention over all pairs of tokens and mask what "
+            f"inputs of at most {_MAX_TOKENS:,} tokens: files compute attention over all pairs of tokens and mask what "
             "lies outside the window; export.attention: blocks (--attention blocks) writes graphs over blocks of "
             "tokens, for longer texts",
             "question-answering has no attention over blocks: every token of a question is global, and each block "

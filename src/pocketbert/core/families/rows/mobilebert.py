@@ -5,7 +5,7 @@ from __future__ import annotations
 from pocketbert.core.families.family import FEED_FORWARD, IDS_MASK_TYPES, TINY, Family, Objective, TokenizerKind
 from pocketbert.core.types import Signal
 
-BOTTLENECKS = {
+_LARGEST = {
     "embedding_size": 1 << 14,
     "intra_bottleneck_size": 1 << 14,
     "true_hidden_size": 1 << 14,
@@ -27,7 +27,7 @@ ROWS = (
         objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
         layer_parts="mobilebert",
         checkpoints="mobilebert",
-        largest=BOTTLENECKS,
+        largest=_LARGEST,
         tiny={
             **TINY,
             "intermediate_size": 32,
@@ -48,7 +48,7 @@ ROWS = (
         objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
         limits=("a teacher only: transformers has no class for it, and no exporter writes it",),
         checkpoints="ib-bert",
-        largest=BOTTLENECKS,
+        largest=_LARGEST,
         instead_of_export="Distil a MobileBERT student from it, and export that.",
         tiny={**TINY, "embedding_size": 16, "intra_bottleneck_size": 48},
     ),

@@ -13,7 +13,7 @@ from pocketbert.core.families.family import (
     TokenizerKind,
 )
 
-LANGUAGE = ExportForm(
+_LANGUAGE = ExportForm(
     "language",
     "The language of the text is an input, from the data column language.",
     (
@@ -67,7 +67,7 @@ ROWS = (
         capture="self-attention",
         adapter="language-encoder",
         checkpoints="xlm",
-        forms=(LANGUAGE,),
+        forms=(_LANGUAGE,),
         tiny={"emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64, "pad_token_id": 2},
     ),
 )
