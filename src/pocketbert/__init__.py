@@ -98,10 +98,7 @@ __all__ = [
 
 _PLACES = {
     "api": ("PlannedStep",),
-    "benchmarks.measurement": (
-        "BenchmarkOptions",
-        "BenchmarkResult",
-    ),
+    "benchmarks.measurement": ("BenchmarkOptions", "BenchmarkResult"),
     "core.data_report": ("DataReport",),
     "core.errors": (
         "ExitCode",
@@ -112,12 +109,7 @@ _PLACES = {
         "PocketBertError",
         "Problem",
     ),
-    "core.families": (
-        "Family",
-        "all_families",
-        "family_of",
-        "register_family",
-    ),
+    "core.families": ("Family", "all_families", "family_of", "register_family"),
     "core.predict.answers": (
         "Answer",
         "Embedding",
@@ -130,38 +122,25 @@ _PLACES = {
         "Spans",
         "Value",
     ),
-    "core.predict.inputs": (
-        "Text",
-        "with_columns",
-    ),
+    "core.predict.inputs": ("Text", "with_columns"),
     "core.recipe.budget": ("BudgetSection",),
     "core.recipe.recipe": ("Recipe",),
     "pipeline.doctor": ("Diagnosis",),
     "pipeline.learn.augmenting": ("AugmentCounts",),
-    "pipeline.options": (
-        "AnswerOptions",
-        "BudgetOptions",
-        "CalibrationOptions",
-        "ExportOptions",
-    ),
-    "pipeline.results": (
-        "Gate",
-        "Verification",
-    ),
+    "pipeline.options": ("AnswerOptions", "BudgetOptions", "CalibrationOptions", "ExportOptions"),
+    "pipeline.results": ("Gate", "Verification"),
     "pipeline.run_folder.folder": ("RunResult",),
-    "runtime.model": (
-        "Model",
-        "load",
-    ),
+    "runtime.model": ("Model", "load"),
 }
 """Names by the module that defines them."""
 
 
-def _checkpoints_of_distill() -> None:
-    from pocketbert.distill.students import checkpoints  # noqa: F401 - core reads them, and may not import the wing
+def _register_checkpoint_code() -> None:
+    """Import the module that registers code for checkpoints: core uses the code, and may not import the wing."""
+    from pocketbert.distill.students import checkpoints  # noqa: F401
 
 
-add_wing("checkpoints", _checkpoints_of_distill)
+add_wing("checkpoints", _register_checkpoint_code)
 switch_off_telemetry()  # before any submodule can import a library that reads the variables when it is imported
 
 _import = importer(__name__, _PLACES, modules=("api", "distill", "plugins", "runtime"))

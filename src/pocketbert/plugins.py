@@ -106,18 +106,9 @@ __all__ = [
 ]
 
 _PLACES = {
-    "benchmarks.devices.protocol": (
-        "Connection",
-        "Device",
-        "OpenedFile",
-        "Sample",
-        "Watch",
-    ),
+    "benchmarks.devices.protocol": ("Connection", "Device", "OpenedFile", "Sample", "Watch"),
     "benchmarks.devices.table": ("register_device",),
-    "core.devices": (
-        "DeviceInfo",
-        "Figure",
-    ),
+    "core.devices": ("DeviceInfo", "Figure"),
     "core.families": (
         "CheckpointCode",
         "Family",
@@ -130,60 +121,16 @@ _PLACES = {
         "register_family",
         "register_layer_parts",
     ),
-    "core.formats": (
-        "Bounds",
-        "FormatInfo",
-        "register_format",
-    ),
-    "core.recipe.sections": (
-        "GeneralText",
-        "Optimisation",
-        "Stage",
-        "StagePlace",
-    ),
-    "core.types": (
-        "Format",
-        "Provenance",
-        "Runtime",
-        "Scheme",
-    ),
-    "distill.capture.recorder": (
-        "AttentionRecorder",
-        "QueryKeyValue",
-        "active_recorder",
-    ),
-    "distill.methods.method": (
-        "CarriedPart",
-        "Heads",
-        "Method",
-        "Needs",
-        "StageJob",
-        "StageResult",
-        "register_method",
-    ),
-    "distill.students.build": (
-        "ClassChange",
-        "register_class_change",
-    ),
-    "export.adapters.mask_4d": (
-        "ExportPlan",
-        "with_additive_mask",
-    ),
+    "core.formats": ("Bounds", "FormatInfo", "register_format"),
+    "core.recipe.sections": ("GeneralText", "Optimisation", "Stage", "StagePlace"),
+    "core.types": ("Format", "Provenance", "Runtime", "Scheme"),
+    "distill.capture.recorder": ("AttentionRecorder", "QueryKeyValue", "active_recorder"),
+    "distill.methods.method": ("CarriedPart", "Heads", "Method", "Needs", "StageJob", "StageResult", "register_method"),
+    "distill.students.build": ("ClassChange", "register_class_change"),
+    "export.adapters.mask_4d": ("ExportPlan", "with_additive_mask"),
     "export.adapters.post_norm": ("bert_layer",),
-    "pipeline.formats.base": (
-        "Extras",
-        "FormatPlace",
-        "ModelFile",
-        "RunModel",
-        "register_format_place",
-    ),
-    "quantize.table": (
-        "Plan",
-        "Reader",
-        "SchemeRow",
-        "register_reader",
-        "register_scheme",
-    ),
+    "pipeline.formats.base": ("Extras", "FormatPlace", "ModelFile", "RunModel", "register_format_place"),
+    "quantize.table": ("Plan", "Reader", "SchemeRow", "register_reader", "register_scheme"),
     "quantize.weights": ("ExpectedWeights",),
     "runtime.engines": ("register_engine",),
 }

@@ -1,1 +1,1 @@
-"""The vocabulary of all wings. It imports with only the core dependencies, without torch."""
+"""Types, tables and helpers that all wings use. It imports with only the core dependencies, without torch."""

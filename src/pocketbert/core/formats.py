@@ -1,4 +1,4 @@
-"""The table of file formats (`FORMATS`): schemes and runtimes of each, accuracy bounds of its files, required libraries.
+"""The table of file formats (`FORMATS`): schemes, runtimes, accuracy bounds and required libraries of each.
 
 `register_format` adds a format. `Bounds` are what the gates hold a file against.
 """

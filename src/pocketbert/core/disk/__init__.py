@@ -1,1 +1,1 @@
-"""Files and folders: written whole or not at all, hashed, and removed only by who made them."""
+"""Files and folders: atomic writes, hashes, temporary folders, and removal of what this process created only."""

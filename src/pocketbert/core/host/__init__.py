@@ -1,1 +1,1 @@
-"""The machine and the process: hardware, installed libraries, progress, launched processes."""
+"""The machine and the process: hardware, installed libraries, terminal, progress, launched processes."""

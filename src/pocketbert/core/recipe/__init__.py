@@ -1,1 +1,1 @@
-"""What a recipe says, as typed data, and reading it from YAML."""
+"""A recipe as typed data, and reading it from YAML."""
