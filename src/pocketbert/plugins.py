@@ -1,4 +1,4 @@
-"""Names for packages that add families, methods, formats, schemes or devices; docs/extending.md shows how they are used.
+"""Names for packages that add families, methods, formats, schemes or devices; see docs/extending.md.
 
 Names are imported when they are first used, because some of them need torch.
 """

@@ -104,10 +104,7 @@ def add_classifier(spec: Any, labels: Sequence[str]) -> None:
 
 
 def remove_classifier(spec: Any) -> list[str]:
-    """Undo `add_classifier`.
-
-    Args:
-        spec: A Core ML specification; changed in place.
+    """Remove the operator of `add_classifier` from a specification, in place.
 
     Returns:
         Label names; empty if there was no classifier and nothing was changed.

@@ -314,10 +314,6 @@ def check_device(text: str) -> str:
 def devices_named(texts: list[str], where: str) -> list[DeviceName]:
     """Parse the measuring devices that a command was given, each once.
 
-    Args:
-        texts: The names.
-        where: What the error names.
-
     Raises:
         InputError: Listing every name that is wrong.
     """

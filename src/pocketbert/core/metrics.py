@@ -204,11 +204,6 @@ def chance_ceiling(gold: _IntArray, labels: int, sigmas: float = 3.0) -> float:
 
     A model whose accuracy does not exceed it has learnt nothing that can be seen on these rows.
 
-    Args:
-        gold: Label ids, shape [N].
-        labels: Number of labels.
-        sigmas: Width of the allowance in standard errors of the majority share.
-
     Returns:
         Majority share plus `sigmas` standard errors, at most 1.
     """

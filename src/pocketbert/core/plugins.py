@@ -206,10 +206,6 @@ class Registry(Generic[_T]):
     def find(self, key: str, where: str) -> _T:
         """Return the value of a key.
 
-        Args:
-            key: From a row of the family table.
-            where: What the error names.
-
         Raises:
             InputError: If nothing is registered under it.
         """
@@ -256,12 +252,7 @@ def importer(facade: str, names: Mapping[str, Sequence[str]], modules: Sequence[
 
 
 def listing(facade: str, names: Sequence[str]) -> Callable[[], list[str]]:
-    """Make the `__dir__` of a facade, so that completion offers its public names only.
-
-    Args:
-        facade: Name of its package.
-        names: Its public names.
-    """
+    """Make the `__dir__` of a facade, so that completion offers its public names only."""
 
     def list_names() -> list[str]:
         own = (n for n in vars(sys.modules[facade]) if n.startswith("__"))

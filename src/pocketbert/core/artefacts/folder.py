@@ -138,10 +138,6 @@ def _path_problems(files: Sequence[FileRecord]) -> list[str]:
 def checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
     """Read config.json of an artefact folder and compare it with the folder's list, except for the labels.
 
-    Args:
-        folder: The folder.
-        artefacts: Its list.
-
     Returns:
         The content; None if the folder has no such file.
 
@@ -175,11 +171,6 @@ def checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
 def check_label_names(folder: Path, artefacts: Artefacts, config: dict[str, Any] | None) -> None:
     """Refuse labels of artifacts.json that are not those of config.json.
 
-    Args:
-        folder: The folder.
-        artefacts: Its list.
-        config: The content of config.json, from `checked_config`.
-
     Raises:
         InputError: Naming the first difference.
     """
@@ -199,10 +190,6 @@ def check_label_names(folder: Path, artefacts: Artefacts, config: dict[str, Any]
 
 def unopened(folder: Path, relative: str) -> str | None:
     """Return why a listed path must not be opened: opening a FIFO would block, a link could lead out of the folder.
-
-    Args:
-        folder: The artefact folder.
-        relative: Path of an existing file or package in it.
 
     Returns:
         A few words, or None for a regular file and for a folder of regular files; links to regular files inside are

@@ -227,12 +227,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
-    """Write a file so that readers see the old bytes or the new ones, never half.
-
-    Args:
-        path: Where to write; its folder must exist.
-        data: The whole content; text is encoded in UTF-8.
-    """
+    """Write a file in an existing folder so that readers see the old bytes or the new ones; text is UTF-8."""
     with writing(path) as stream:
         stream.write(data.encode() if isinstance(data, str) else data)
 

@@ -66,13 +66,7 @@ def is_marked(folder: Path, kind: str) -> bool:
 
 
 def write_marker(folder: Path, kind: str, **more: object) -> None:
-    """Mark a folder that this process created.
-
-    Args:
-        folder: The folder.
-        kind: What it is, in words.
-        more: Further entries of the marker.
-    """
+    """Mark a folder that this process created as one of a kind, in words, with further entries."""
     text = json.dumps({"made by": "PocketBERT", "kind": kind, **more}) + "\n"
     (folder / MARKER).write_text(text, encoding="utf-8")
 
@@ -243,11 +237,7 @@ def list_entries(folder: Path) -> list[str]:
 
 
 def refuse_strangers(path: Path, recognise: FindForeign) -> None:
-    """Refuse to touch a path that holds anything that PocketBERT did not write.
-
-    Args:
-        path: A folder or file that may exist.
-        recognise: Lists what the folder holds that PocketBERT did not write.
+    """Refuse to touch a path if, by `recognise`, it holds anything that PocketBERT did not write.
 
     Raises:
         InputError: Naming up to three such files; nothing was removed.
@@ -440,10 +430,6 @@ def install(source: Path, destination: Path, aside: Path, recognise: FindForeign
 
 def move_aside(path: Path, recognise: FindForeign) -> Path | None:
     """Rename a file or folder that PocketBERT did not write to ``NAME.aside-<number>``, so that its name can be used.
-
-    Args:
-        path: What may exist.
-        recognise: Lists what the folder holds that PocketBERT did not write.
 
     Returns:
         The new path, or None if nothing had to be moved.

@@ -86,10 +86,6 @@ _ANY_FAMILY = ConfigBounds()
 def read_config(path: Path, bounds: ConfigBounds = _ANY_FAMILY) -> dict[str, Any]:
     """Read a config.json and check it.
 
-    Args:
-        path: The file.
-        bounds: Limits of the family.
-
     Raises:
         InputError: Listing every invalid entry.
     """
@@ -114,12 +110,7 @@ def activation_of(config: Mapping[str, Any]) -> str | None:
 
 
 def not_clippable(activation: str | None, where: str) -> Problem:
-    """Describe why relu6 cannot replace an activation.
-
-    Args:
-        activation: Its name; None if config.json names none.
-        where: Recipe key that asks for relu6.
-    """
+    """Describe why relu6, which the recipe key `where` asks for, cannot replace an activation (None: unnamed)."""
     found = f"is {activation}" if activation else "is not named by its config.json"
     what = f"{CLIPPED} takes the place of relu, which it equals up to 6; the student's activation {found}."
     fix = "Leave activation out: ranges of other activations are learned."

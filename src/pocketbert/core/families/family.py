@@ -342,9 +342,6 @@ class Family:
         """Return the row for a model: with the form and the attention that its config.json names.
 
         If the family may have no segments, the row of a model without them has no token types among its inputs.
-
-        Args:
-            config: The model's checked config.json.
         """
         if config.get(ATTENTION_KEY) == Attention.BLOCKS and self.block_adapter not in (None, self.adapter):
             return self.over_blocks().as_configured(config)

@@ -127,22 +127,12 @@ def register_capture(key: str, install: _Capture) -> None:
 
 
 def register_layer_parts(key: str, parts: LayerParts) -> None:
-    """Register the functions that take the encoder layers of a family apart, for cheaper graphs.
-
-    Args:
-        key: What rows name as `Family.layer_parts`.
-        parts: The functions.
-    """
+    """Register the functions that take encoder layers apart, under the key that rows name as `Family.layer_parts`."""
     LAYER_PARTS.register(key, parts)
 
 
 def register_checkpoints(key: str, code: CheckpointCode) -> None:
-    """Register the code that reads the checkpoints of a family.
-
-    Args:
-        key: What rows name as `Family.checkpoints`.
-        code: The functions.
-    """
+    """Register the code that reads a family's checkpoints, under the key that rows name as `Family.checkpoints`."""
     CHECKPOINTS.register(key, code)
 
 
@@ -206,11 +196,6 @@ def family_named(name: str, where: str = "family") -> Family:
 def choose_row(family: Family, name: str, where: str) -> Family:
     """Find the row of a chosen name, and check that it has the graph of a model.
 
-    Args:
-        family: The row of the model's `model_type`.
-        name: The chosen name.
-        where: What the error names.
-
     Raises:
         InputError: If no row has the name, or it has another graph.
     """
@@ -224,10 +209,6 @@ def choose_row(family: Family, name: str, where: str) -> Family:
 
 def suggest_row(family: Family, weights: Iterable[str]) -> tuple[Family, str]:
     """Guess from the names of a checkpoint's weights which of the rows that share a graph it belongs to.
-
-    Args:
-        family: The row of the model's `model_type`.
-        weights: Names of the checkpoint's weights.
 
     Returns:
         The row, and the weight that suggests it; `family` and an empty string if none does.
@@ -243,11 +224,6 @@ def suggest_row(family: Family, weights: Iterable[str]) -> tuple[Family, str]:
 
 def check_taught(family: Family, config: Mapping[str, object], where: str = "config.json") -> None:
     """Refuse a model that can be neither teacher nor student, although it can be exported.
-
-    Args:
-        family: Its row.
-        config: Entries of its config.json.
-        where: What the error names.
 
     Raises:
         InputError: If an entry has another value than `Family.taught_with`, with the limit of the row that names it.

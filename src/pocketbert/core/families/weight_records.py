@@ -72,8 +72,7 @@ def role_of(name: str) -> Role:
 def digest_of(numbers: NDArray[Any]) -> str | None:
     """Return the digest of a matrix as fp32 numbers, the same for its transpose; None if it is no matrix.
 
-    Args:
-        numbers: The matrix, with or without axes of length 1.
+    Axes of length 1 are ignored.
     """
     matrix = np.squeeze(np.asarray(numbers, np.float32))
     if matrix.ndim != 2:

@@ -141,10 +141,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def assist(train: Callable[[Order], Any]) -> NoReturn:
-    """Follow the orders of process 0: train the steps that it names, and exit with its exit code.
-
-    Args:
-        train: Takes this process's part in a step.
+    """Follow the orders of process 0: call `train` for each step that it names, and exit with its exit code.
 
     Raises:
         SystemExit: With the exit code of process 0.
@@ -312,10 +309,7 @@ _postponing: list[PostponedStop] = []
 
 
 def postpone(error: BaseException) -> bool:
-    """Leave a request to stop to the running work, if it stops at the end of a step.
-
-    Args:
-        error: What the work raises there.
+    """Leave a request to stop to the running work, which raises `error` at the end of a step, if it stops there.
 
     Returns:
         Whether it will; else the caller raises the error at once.

@@ -55,11 +55,7 @@ def _console() -> Console:
 
 @contextlib.contextmanager
 def waiting(label: str) -> Iterator[None]:
-    """Print regularly how long the block has been running, such as a converter that takes minutes.
-
-    Args:
-        label: What is being done.
-    """
+    """Print regularly how long the block has been running, such as a converter that takes minutes."""
     block_ended, start = threading.Event(), time.monotonic()
     interval = _WAITING_INTERVAL_S if sys.stderr.isatty() else _PLAIN_WAITING_INTERVAL_S
 
@@ -118,12 +114,7 @@ class Meter:
             say(f"  {self.label}: {self.done - self.first:,} done in {took:.1f} s  {self.note}".rstrip())
 
     def advance(self, units: int = 1, note: str = "") -> None:
-        """Count units as done.
-
-        Args:
-            units: How many.
-            note: A short text beside the bar, e.g. the loss.
-        """
+        """Count units as done, with a short note beside the bar, e.g. the loss."""
         self.done += units
         self.note = note or self.note
         now = time.monotonic()

@@ -119,9 +119,6 @@ def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> 
     Called when `pocketbert` is imported. A variable that the user has set keeps its value, so
     ``ORT_DISABLE_TELEMETRY=0`` asks for ONNX Runtime's telemetry. An empty one counts as not set: the libraries
     would read it as consent.
-
-    Args:
-        environment: Where to set the variables.
     """
     for name, value in SWITCHES.items():
         if not environment.get(name):

@@ -35,10 +35,6 @@ def home_folder() -> Path | None:
 def expanded(name: str, where: str) -> Path:
     """Return a path with ``~`` replaced by the home folder.
 
-    Args:
-        name: What the user wrote.
-        where: What the error names.
-
     Raises:
         InputError: If there is no such home folder.
     """

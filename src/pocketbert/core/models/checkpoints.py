@@ -140,15 +140,7 @@ def make_known(family: Family) -> None:
 
 
 def complete(model: Any, family: Family) -> Any:
-    """Change a loaded or built model so that it takes the inputs of its family's row, if its class takes others.
-
-    Args:
-        model: A transformers model; it is changed.
-        family: Its row of the family table.
-
-    Returns:
-        The model.
-    """
+    """Change a loaded or built model in place so that it takes the inputs of its family's row, and return it."""
     code = checkpoint_code(family)
     if code.complete is not None:
         code.complete(model)

@@ -153,9 +153,6 @@ class ModelFolder:
         A head with one output gives the number itself if its problem_type is "regression", else its sigmoid, as in
         transformers' pipeline and in CrossEncoder.predict of sentence-transformers, unless an activation is named.
 
-        Args:
-            name: Hub name of the task.
-
         Raises:
             InputError: If the named activation is not supported.
         """
@@ -379,12 +376,7 @@ def _download(name: str, revision: str | None, where: str) -> Path:
 
 
 def _read_model_card(folder: Path, base_model: str = "") -> ModelCard:
-    """Read the front matter of a model's README.md; missing and invalid entries stay empty.
-
-    Args:
-        folder: The model's folder.
-        base_model: Name of the model on the Hub.
-    """
+    """Read the front matter of a model's README.md; missing and invalid entries stay empty."""
     path = folder / "README.md"
     if not path.is_file() or path.stat().st_size > _MAX_CARD_BYTES:
         return ModelCard(base_model=base_model)

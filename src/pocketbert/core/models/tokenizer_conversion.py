@@ -171,11 +171,6 @@ def _list_differences(backend: Tokenizer, processor: Any, texts: Iterable[str]) 
     count as
     equal: the model prefers none of them.
 
-    Args:
-        backend: The converted tokenizer.
-        processor: The model, opened by the sentencepiece library.
-        texts: Texts to compare on.
-
     Returns:
         One line per text, with the first tokens that differ.
     """

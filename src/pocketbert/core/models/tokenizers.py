@@ -77,11 +77,6 @@ _written_folders: dict[str, Path] = {}
 def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> None:
     """Refuse a tokenizer whose tokens the model cannot take; do nothing if the folder has no tokenizer.json.
 
-    Args:
-        folder: A Hugging Face model folder.
-        config: Its checked configuration.
-        family: Its row of the family table.
-
     Raises:
         InputError: Naming everything that is wrong.
     """
@@ -158,9 +153,6 @@ def listed_tokens(folder: Path) -> dict[str, dict[str, Any]]:
     """Read the tokens that a folder lists as added, as transformers does.
 
     They are in tokenizer_config.json or, in older folders, in added_tokens.json.
-
-    Args:
-        folder: A model folder; the files may be missing.
 
     Returns:
         Entries as in tokenizer.json, by the token's text.

@@ -107,10 +107,6 @@ LIMITS = tuple(BudgetSection.model_fields)
 def parse_budget(texts: Sequence[str], option: str) -> BudgetSection:
     """Parse ``NAME=NUMBER`` texts.
 
-    Args:
-        texts: One for each limit.
-        option: Name of the option, for errors.
-
     Raises:
         InputError: Listing every problem.
     """

@@ -120,10 +120,6 @@ def recipe_from(text: str, path: Path, overrides: Sequence[str] = ()) -> Recipe:
 def recipe_of(content: dict[str, Any], title: str) -> Recipe:
     """Build a recipe from values that no file holds, e.g. options of a command.
 
-    Args:
-        content: Keys and values, nested as in the file.
-        title: Where they come from, for errors.
-
     Raises:
         InputError: Listing every problem.
     """
@@ -135,10 +131,6 @@ def recipe_of(content: dict[str, Any], title: str) -> Recipe:
 
 def option_values(texts: Sequence[str], option: str) -> dict[str, Any]:
     """Parse the ``key=value`` texts of a command's option as overrides of a recipe are parsed.
-
-    Args:
-        texts: What the user gave.
-        option: Name of the option, for errors.
 
     Raises:
         InputError: Listing every problem.

@@ -185,9 +185,6 @@ class Stage(Updates):
     def problems(self, place: StagePlace) -> list[str]:
         """List contradictions to the rest of a recipe.
 
-        Args:
-            place: Place of the stage.
-
         Returns:
             One sentence each; if one key is to blame, the sentence begins with it and a colon.
         """

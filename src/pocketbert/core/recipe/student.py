@@ -48,14 +48,7 @@ class VocabularySection(Section):
 def list_vocabulary_problems(
     section: VocabularySection, task: TaskName, stages: Sequence[Stage], has_rows: bool
 ) -> list[str]:
-    """List what in a recipe does not go together with a pruned vocabulary, one sentence each.
-
-    Args:
-        section: The section.
-        task: Task of the recipe.
-        stages: Entries of `distill`.
-        has_rows: Whether the recipe has training rows and evaluation rows.
-    """
+    """List what in a recipe does not go together with a pruned vocabulary, one sentence each."""
     problems = []
     if not has_rows:
         problems.append(
@@ -246,13 +239,7 @@ class RecipeBudget(BudgetSection):
 def list_smaller_student_problems(
     students: Sequence[SmallerStudent], task: TaskName, own: StudentSection | None
 ) -> list[str]:
-    """List what does not go together with smaller students, each with the fix and without a full stop.
-
-    Args:
-        students: The students of the budget.
-        task: Task of the recipe.
-        own: The recipe's own student, if it has one.
-    """
+    """List what does not go together with smaller students, each with the fix and without a full stop."""
     key = "quantize.budget.students"
     if not students:
         return []
