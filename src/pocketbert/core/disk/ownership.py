@@ -236,15 +236,15 @@ def list_entries(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
-def refuse_strangers(path: Path, recognise: FindForeign) -> None:
-    """Refuse to touch a path if, by `recognise`, it holds anything that PocketBERT did not write.
+def refuse_strangers(path: Path, find_foreign: FindForeign) -> None:
+    """Refuse to touch a path if, by `find_foreign`, it holds anything that PocketBERT did not write.
 
     Raises:
         InputError: Naming up to three such files; nothing was removed.
     """
     if _is_own_path(path) or not os.path.lexists(path):
         return
-    foreign = recognise(path) if path.is_dir() else [path.name]
+    foreign = find_foreign(path) if path.is_dir() else [path.name]
     if foreign:
         shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
         problem = f"holds what PocketBERT did not write ({shown}); nothing was removed."
@@ -317,22 +317,22 @@ def remove_temporary_files(folder: Path) -> None:
 # --- removing and renaming ------------------------------------------------------------
 
 
-def remove(path: Path, recognise: FindForeign | None = None) -> None:
+def remove(path: Path, find_foreign: FindForeign | None = None) -> None:
     """Remove a file or folder if it exists. The only place of the library that does.
 
     Args:
         path: What to remove; of a link, only the link.
-        recognise: For a folder of an earlier process: lists what it holds that PocketBERT did not write.
+        find_foreign: For a folder of an earlier process: lists what it holds that PocketBERT did not write.
 
     Raises:
         InputError: If this process neither created the path nor holds the folder that it lies in, and it is not
             recognised.
     """
-    refuse_strangers(path, recognise or list_entries)
+    refuse_strangers(path, find_foreign or list_entries)
     if path.is_symlink() or (os.path.lexists(path) and not path.is_dir()):
         path.unlink()
     elif path.is_dir():
-        if not _is_own_path(path) and recognise is None:
+        if not _is_own_path(path) and find_foreign is None:
             path.rmdir()  # the folder was empty; one that has been filled meanwhile is kept
         else:
             _remove_all_but_marker(path)
@@ -403,20 +403,20 @@ def replace_file(source: Path, destination: Path) -> None:
         source.unlink()
 
 
-def install(source: Path, destination: Path, aside: Path, recognise: FindForeign = list_entries) -> None:
+def install(source: Path, destination: Path, aside: Path, find_foreign: FindForeign = list_entries) -> None:
     """Rename a folder that this process made to its final name; an older one is moved aside first, and kept there.
 
     Args:
         source: The new folder.
         destination: Its final name.
         aside: Where an older folder goes; a free name in a folder that this process holds.
-        recognise: Lists what the older folder holds that PocketBERT did not write.
+        find_foreign: Lists what the older folder holds that PocketBERT did not write.
 
     Raises:
         InputError: If the older folder holds anything that PocketBERT did not write.
     """
     refuse_strangers(source, list_entries)
-    refuse_strangers(destination, recognise)
+    refuse_strangers(destination, find_foreign)
     remove(aside)
     if os.path.lexists(destination):
         destination.rename(aside)
@@ -428,13 +428,13 @@ def install(source: Path, destination: Path, aside: Path, recognise: FindForeign
         raise
 
 
-def move_aside(path: Path, recognise: FindForeign) -> Path | None:
+def move_aside(path: Path, find_foreign: FindForeign) -> Path | None:
     """Rename a file or folder that PocketBERT did not write to ``NAME.aside-<number>``, so that its name can be used.
 
     Returns:
         The new path, or None if nothing had to be moved.
     """
-    if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink() and not recognise(path)):
+    if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink() and not find_foreign(path)):
         return None
     number = 1
     while os.path.lexists(aside := path.with_name(f"{path.name}.aside-{number}")):

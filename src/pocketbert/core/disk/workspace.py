@@ -93,14 +93,14 @@ class Workspace:
         self._restore_older_output()
         remove(self.path)
 
-    def install(self, made: Path, recognise: FindForeign = list_entries, last: str = "") -> None:
+    def install(self, made: Path, find_foreign: FindForeign = list_entries, last: str = "") -> None:
         """Rename a finished folder to the output's name, replacing an older output that is recognised.
 
         An output that cannot be renamed is filled file by file instead.
 
         Args:
             made: A folder in the workspace, pushed to disk.
-            recognise: Lists what an older output holds that PocketBERT did not write.
+            find_foreign: Lists what an older output holds that PocketBERT did not write.
             last: Name of the file by which such an output is recognised.
 
         Raises:
@@ -108,7 +108,7 @@ class Workspace:
         """
         if self.path.parent != self.output:
             try:
-                install(made, self.output, self.path / _OLD_FOLDER, recognise)
+                install(made, self.output, self.path / _OLD_FOLDER, find_foreign)
             except OSError as error:
                 if error.errno not in RENAME_ERRORS:
                     raise
@@ -116,7 +116,7 @@ class Workspace:
                 sync(self.output.parent)
                 remove(self.path / _OLD_FOLDER)
                 return
-        refuse_strangers(self.output, beside_workspaces(recognise))
+        refuse_strangers(self.output, beside_workspaces(find_foreign))
         ignored = _ignored_names(self.output)
         self._move_files(made, [n for n in _files_below(self.output) if Path(n).parts[0] not in ignored], last)
 
@@ -163,14 +163,14 @@ class Workspace:
 
 
 @contextlib.contextmanager
-def building(output: Path, recognise: FindForeign = list_entries, last: str = "") -> Iterator[Path]:
+def building(output: Path, find_foreign: FindForeign = list_entries, last: str = "") -> Iterator[Path]:
     """Build a folder in a workspace and rename it to its final name when the block ends without an error.
 
     An existing output is replaced only at that moment, and only if all of it is recognised.
 
     Args:
         output: The folder to create.
-        recognise: Lists what an existing output holds that PocketBERT did not write; see
+        find_foreign: Lists what an existing output holds that PocketBERT did not write; see
             `pocketbert.core.disk.ownership.Contents`.
         last: Name of the file by which such an output is recognised; see `Workspace.install`.
 
@@ -181,13 +181,13 @@ def building(output: Path, recognise: FindForeign = list_entries, last: str = ""
         InputError: If an existing output holds anything that is not recognised; it stays as it is.
     """
     finish_interrupted(output)
-    refuse_strangers(output, beside_workspaces(recognise))
+    refuse_strangers(output, beside_workspaces(find_foreign))
     with workspace(output) as own:
         new = own.path / _NEW_FOLDER
         new.mkdir()
         yield new
         sync_tree(new)
-        own.install(new, recognise, last)
+        own.install(new, find_foreign, last)
 
 
 @contextlib.contextmanager
@@ -281,14 +281,14 @@ def occupants(output: Path) -> list[str]:
     return sorted(p.name for p in output.iterdir() if p.name not in ignored)
 
 
-def beside_workspaces(recognise: FindForeign) -> FindForeign:
-    """Wrap `recognise` so that it ignores workspaces in an output and the ``lost+found`` of a file system."""
+def beside_workspaces(find_foreign: FindForeign) -> FindForeign:
+    """Wrap `find_foreign` so that it ignores workspaces in an output and the ``lost+found`` of a file system."""
 
-    def find_foreign(folder: Path) -> list[str]:
+    def find_outside_workspaces(folder: Path) -> list[str]:
         ignored = _ignored_names(folder)
-        return [name for name in recognise(folder) if Path(name).parts[0] not in ignored]
+        return [name for name in find_foreign(folder) if Path(name).parts[0] not in ignored]
 
-    return find_foreign
+    return find_outside_workspaces
 
 
 def _ignored_names(output: Path) -> set[str]:

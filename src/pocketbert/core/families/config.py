@@ -183,7 +183,7 @@ def _size_problems(key: str, value: Any, largest: int, bounds: ConfigBounds) -> 
 
 
 def _fraction_problems(key: str, value: Any) -> Iterator[str]:
-    """Report a dropout, epsilon or initializer range out of bounds; the suffix of its name tells which it is."""
+    """Report a dropout, epsilon or initializer range out of bounds, which the suffix of its name identifies."""
     if value is None:
         return
     if key.endswith(("dropout", "dropout_prob")):

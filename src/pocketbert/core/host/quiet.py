@@ -135,7 +135,7 @@ def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> 
 
 @contextlib.contextmanager
 def without_openvino_telemetry() -> Iterator[None]:
-    """Block the telemetry package while openvino is imported inside, which then uses a stub of its own.
+    """Block the import of openvino's telemetry package inside; openvino then uses a stub of its own.
 
     Otherwise ``import openvino`` writes two files into the folder ``intel`` of the user's home folder and reports to
     Google Analytics, without asking. If the program has imported openvino before, that has happened already.

@@ -318,7 +318,7 @@ def save_model(
 
 
 def _clean_config(config: dict[str, Any], family: Family, form: str) -> dict[str, Any]:
-    """Return a saved config.json with PocketBERT's own entries, without paths and without most empty entries."""
+    """Set PocketBERT's own entries in a saved config.json; remove local paths, and null values but pad_token_id."""
     for key in (FAMILY_KEY, ATTENTION_KEY, FORM_KEY, "_name_or_path"):  # the last is a path of this machine
         config.pop(key, None)
     of_family = config.get("model_type") in family.model_types

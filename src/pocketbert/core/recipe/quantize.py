@@ -229,7 +229,7 @@ class QuantizeSection(Section):
         return {k: v for k, v in entries.items() if k not in left_out}
 
 
-def calibration_problems(section: QuantizeSection) -> list[str]:
+def list_calibration_problems(section: QuantizeSection) -> list[str]:
     """Report a method of calibration that no file uses, with the fix and without a full stop.
 
     Without any smaller file it is no problem: a search for files adds them later.
@@ -242,7 +242,7 @@ def calibration_problems(section: QuantizeSection) -> list[str]:
     return [f"quantize.calibration: {', '.join(schemes)} measures no ranges: {fix}"]
 
 
-def choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool) -> list[str]:
+def list_choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool) -> list[str]:
     """List what is wrong with a choice of smaller files, each with the fix and without a full stop.
 
     A file for any runtime belongs to the formats that have its scheme, and each format must have one such file; a file

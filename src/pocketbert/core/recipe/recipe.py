@@ -18,7 +18,7 @@ from pocketbert.core.heads.head import AnswerSettings
 from pocketbert.core.recipe import stages as _stages  # noqa: F401 - it registers the methods of the package
 from pocketbert.core.recipe.data import DataSection
 from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
-from pocketbert.core.recipe.quantize import QuantizeSection, calibration_problems, choice_problems
+from pocketbert.core.recipe.quantize import QuantizeSection, list_calibration_problems, list_choice_problems
 from pocketbert.core.recipe.sections import (
     AnyStage,
     Fraction,
@@ -233,9 +233,9 @@ class Recipe(Section):
             )
         key = "quantize.scheme" if self.quantize.files is None else "quantize.files"
         wanted = self.quantize.wanted if self.quantize.budget is None else self.quantize.files or ()
-        choice = choice_problems(wanted, self.export.formats, self.data.train is not None)
+        choice = list_choice_problems(wanted, self.export.formats, self.data.train is not None)
         problems += [*(f"{key}: {problem}" for problem in choice), *self._budget_problems()]
-        problems += calibration_problems(self.quantize)
+        problems += list_calibration_problems(self.quantize)
         if len(set(self.export.formats)) < len(self.export.formats):
             problems.append("export.formats: lists a format twice")
         if self.distill and self.student is None:
