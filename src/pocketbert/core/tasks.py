@@ -152,6 +152,10 @@ TASKS: dict[TaskName, Task] = {
 def task_of(name: str, where: str = "task") -> Task:
     """Look up a task by name.
 
+    Args:
+        name: Hub task name.
+        where: What the error names.
+
     Raises:
         InputError: If the name is unknown.
     """

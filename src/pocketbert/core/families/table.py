@@ -127,12 +127,22 @@ def register_capture(key: str, install: _Capture) -> None:
 
 
 def register_layer_parts(key: str, parts: LayerParts) -> None:
-    """Register the functions that take encoder layers apart, under the key that rows name as `Family.layer_parts`."""
+    """Register the functions that take the encoder layers of a family apart, for cheaper graphs.
+
+    Args:
+        key: What rows name as `Family.layer_parts`.
+        parts: The functions.
+    """
     LAYER_PARTS.register(key, parts)
 
 
 def register_checkpoints(key: str, code: CheckpointCode) -> None:
-    """Register the code that reads a family's checkpoints, under the key that rows name as `Family.checkpoints`."""
+    """Register the code that reads the checkpoints of a family.
+
+    Args:
+        key: What rows name as `Family.checkpoints`.
+        code: The functions.
+    """
     CHECKPOINTS.register(key, code)
 
 
