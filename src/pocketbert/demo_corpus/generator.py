@@ -11,23 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from pocketbert.demo_corpus import intents_day as clock
-from pocketbert.demo_corpus import intents_day as plan
-from pocketbert.demo_corpus import intents_day as shopping
-from pocketbert.demo_corpus import intents_day as talk
-from pocketbert.demo_corpus import intents_home as climate
-from pocketbert.demo_corpus import intents_home as light
-from pocketbert.demo_corpus import intents_home as player
-from pocketbert.demo_corpus import intents_home as volume
-from pocketbert.demo_corpus import intents_world as facts
-from pocketbert.demo_corpus import intents_world as other
-from pocketbert.demo_corpus import intents_world as phone
-from pocketbert.demo_corpus import words as home
-from pocketbert.demo_corpus import words as lists
-from pocketbert.demo_corpus import words as media
-from pocketbert.demo_corpus import words as times
-from pocketbert.demo_corpus import words as vocabularies_talk
-from pocketbert.demo_corpus import words as world
+from pocketbert.demo_corpus import intents_day, intents_home, intents_world, words
 from pocketbert.demo_corpus.grammar import Intent, Stream, Vocabulary, Word, expand
 from pocketbert.demo_corpus.speech import spoken
 
@@ -107,22 +91,23 @@ def write(corpus: Corpus, folder: Path) -> dict[str, Path]:
 # All intents, sorted by name.
 
 
-_MODULES = (
-    climate,
-    clock,
-    facts,
-    light,
-    other,
-    phone,
-    plan,
-    player,
-    shopping,
-    talk,
-    volume,
-)
-
 INTENTS: tuple[Intent, ...] = tuple(
-    sorted((entry for module in _MODULES for entry in module.INTENTS), key=lambda entry: entry.name)
+    sorted(
+        (
+            *intents_day.INTENTS,
+            *intents_day.PLAN_INTENTS,
+            *intents_day.SHOPPING_INTENTS,
+            *intents_day.TALK_INTENTS,
+            *intents_home.INTENTS,
+            *intents_home.LIGHT_INTENTS,
+            *intents_home.VOLUME_INTENTS,
+            *intents_home.PLAYER_INTENTS,
+            *intents_world.INTENTS,
+            *intents_world.PHONE_INTENTS,
+            *intents_world.OTHER_INTENTS,
+        ),
+        key=lambda entry: entry.name,
+    )
 )
 """Every intent of the corpus."""
 
@@ -131,10 +116,18 @@ INTENTS: tuple[Intent, ...] = tuple(
 # All slot vocabularies by name.
 
 
-_VOCABULARIES_MODULES = (home, lists, media, vocabularies_talk, times, world)
-
 VOCABULARIES: Mapping[str, Vocabulary] = MappingProxyType(
-    {entry.name: entry for module in _VOCABULARIES_MODULES for entry in module.VOCABULARIES}
+    {
+        entry.name: entry
+        for entry in (
+            *words.VOCABULARIES,
+            *words.LISTS_VOCABULARIES,
+            *words.MEDIA_VOCABULARIES,
+            *words.TALK_VOCABULARIES,
+            *words.TIMES_VOCABULARIES,
+            *words.WORLD_VOCABULARIES,
+        )
+    }
 )
 """Every vocabulary that a template may name."""
 
