@@ -11,8 +11,6 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.devices import probe as build
-from pocketbert.benchmarks.devices import probe as places
 from pocketbert.benchmarks.devices.machine_facts import Probe, read_facts
 from pocketbert.benchmarks.devices.table import probe
 from pocketbert.cli.main import app
@@ -22,6 +20,8 @@ from pocketbert.core.types import Provenance
 from support import adb_device, arm, ssh_server
 from support.ports import free_port
 
+# `from pocketbert.benchmarks.devices import probe` is the function of that name
+build = importlib.import_module("pocketbert.benchmarks.devices.probe")
 COMPILER = platform.system() == "Linux" and next(build.compilers(build.ARCHITECTURES.get(platform.machine(), "")), None)
 built_here = pytest.mark.skipif(not COMPILER, reason="no C compiler for this machine")
 emulated = pytest.mark.skipif(bool(arm.missing()), reason=arm.missing())
@@ -57,7 +57,7 @@ PROGRAM = {"arch": "aarch64", "compiler": "gcc 12", "sha256": "0" * 64}
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Slices of 1 ms."""
-    monkeypatch.setattr(places, "SLICE_MS", 1)
+    monkeypatch.setattr(build, "SLICE_MS", 1)
 
 
 def pocketbert(*arguments):
@@ -95,11 +95,13 @@ def test_this_machine(monkeypatch):
     ],
 )
 def test_a_program_that_computes_wrongly_gives_no_rates(monkeypatch, tmp_path, name, right, wrong, said):
+    sources = tmp_path / "sources" / "probe"
+    sources.mkdir(parents=True)
     for entry in resources.files("pocketbert.benchmarks.devices").joinpath("sources", "probe").iterdir():
         if entry.name.endswith((".c", ".h")):
             text = entry.read_text()
             assert entry.name != name or right in text
-            (tmp_path / entry.name).write_text(text.replace(right, wrong, 1) if entry.name == name else text)
+            (sources / entry.name).write_text(text.replace(right, wrong, 1) if entry.name == name else text)
     monkeypatch.setattr(build, "resources", SimpleNamespace(files=lambda _: tmp_path))
     with pytest.raises(MachineError, match=f"local: the probe ended with exit status 3: the {said}.* is wrong"):
         probe("local")
@@ -123,7 +125,7 @@ def test_an_emulated_processor_is_described_and_not_timed(monkeypatch, tmp_path)
     assert "none: those of an emulator" in dict(new.rows)["rates"]
     program = build.build_probe("aarch64", tmp_path, "test").path
     for processor in ("cortex-a53", "cortex-a76", "max,sme=off"):  # the int8 kernels asimd, asimddp and i8mm
-        places.run_probe(["qemu-aarch64", "-cpu", processor, str(program), "all", "1"], "test")  # checks its products
+        build.run_probe(["qemu-aarch64", "-cpu", processor, str(program), "all", "1"], "test")  # checks its products
 
 
 @built_here
@@ -181,13 +183,13 @@ def test_zig_builds_it_where_there_is_no_other_compiler(monkeypatch, tmp_path, a
     assert int.from_bytes(header[18:20], "little") == {"aarch64": 183, "x86_64": 62}[arch]  # e_machine
     assert built.program.sha256 == hashlib.sha256(built.path.read_bytes()).hexdigest()
     if arch == build.ARCHITECTURES.get(platform.machine()):
-        facts = read_facts(places.run_probe([str(built.path), "all", "1"], "test"), "test")  # checks its products
+        facts = read_facts(build.run_probe([str(built.path), "all", "1"], "test"), "test")  # checks its products
         assert facts.rates is not None
         assert extensions(facts.arch, facts.features) == machine().isa
     elif arch == "aarch64" and not arm.missing():
         arm.use(monkeypatch, tmp_path)
         for processor in ("cortex-a53", "cortex-a76", "max,sme=off"):
-            told = places.run_probe(["qemu-aarch64", "-cpu", processor, str(built.path), "all", "1"], "test")
+            told = build.run_probe(["qemu-aarch64", "-cpu", processor, str(built.path), "all", "1"], "test")
             assert read_facts(told, "test").arch == "aarch64"
 
 
