@@ -16,9 +16,9 @@ from pocketbert.benchmarks.devices.adb import (
     attached,
     connect_adb,
 )
+from pocketbert.benchmarks.devices.hardware_probe import probe_adb, probe_local, probe_qemu, probe_ssh
 from pocketbert.benchmarks.devices.local import connect_local, local_now, local_refusal
 from pocketbert.benchmarks.devices.machine_facts import Probe
-from pocketbert.benchmarks.devices.probe import probe_adb, probe_local, probe_qemu, probe_ssh
 from pocketbert.benchmarks.devices.protocol import Allowed, Compiler, Connection, Device, Reachable, Service
 from pocketbert.benchmarks.devices.qai_hub import connect_qai_hub, qai_hub_missing, qai_hub_refusal
 from pocketbert.benchmarks.devices.remote import engine_refusal, remote_refusal

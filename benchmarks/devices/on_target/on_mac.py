@@ -207,13 +207,13 @@ class GoldenRows:
         self.mask_ids = {token["id"] for token in added if token["content"] in ("[MASK]", "<mask>")}
         single = [r["ids"] for r in tokens_by_text.values() if isinstance(r["text"], str) and len(r["ids"]) > 2]
         self._inner_ids = [i for ids in single for i in ids[1:-1]] or list(range(1, 91))
-        self._first_id, self._last_id = (single[0][0], single[0][-1]) if single else (1, 1)
+        self._ends: tuple[int, int] = (single[0][0], single[0][-1]) if single else (1, 1)
         self.inputs = "tokens of the golden rows" if single else "ids 1 to 90: no golden_tokens.jsonl here"
 
     def ids_of_length(self, length: int) -> list[int]:
         """Return exactly `length` ids: the golden texts joined, between the special tokens of the first one."""
         inner = (self._inner_ids * (length // len(self._inner_ids) + 1))[: max(0, length - 2)]
-        return [self._first_id, *inner, self._last_id][:length]
+        return [self._ends[0], *inner, self._ends[1]][:length]
 
 
 class Package:
@@ -495,9 +495,8 @@ class Iphone:
             path = Path(folder) / "devices.json"
             _command_output("xcrun", "devicectl", "list", "devices", "--json-output", str(path))
             with contextlib.suppress(OSError, ValueError, LookupError, TypeError, StopIteration):
-                known = (
-                    d["hardwareProperties"] for d in json.loads(path.read_text(encoding="utf-8"))["result"]["devices"]
-                )
+                devices = json.loads(path.read_text(encoding="utf-8"))["result"]["devices"]
+                known = (d["hardwareProperties"] for d in devices)
                 hardware = next(h for h in known if h.get("udid") == self.device.udid)
         return {
             "model": str(hardware.get("productType", "")), "chip": str(hardware.get("marketingName", "")) or "an iPhone",

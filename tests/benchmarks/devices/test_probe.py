@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from pocketbert.benchmarks.devices import hardware_probe as build
 from pocketbert.benchmarks.devices.machine_facts import Probe, read_facts
 from pocketbert.benchmarks.devices.table import probe
 from pocketbert.cli.main import app
@@ -20,8 +21,6 @@ from pocketbert.core.types import Provenance
 from support import adb_device, arm, ssh_server
 from support.ports import free_port
 
-# `from pocketbert.benchmarks.devices import probe` is the function of that name
-build = importlib.import_module("pocketbert.benchmarks.devices.probe")
 COMPILER = platform.system() == "Linux" and next(build.compilers(build.ARCHITECTURES.get(platform.machine(), "")), None)
 built_here = pytest.mark.skipif(not COMPILER, reason="no C compiler for this machine")
 emulated = pytest.mark.skipif(bool(arm.missing()), reason=arm.missing())
@@ -123,7 +122,7 @@ def test_an_emulated_processor_is_described_and_not_timed(monkeypatch, tmp_path)
     )
     assert old.facts.rates is new.facts.rates is None
     assert "none: those of an emulator" in dict(new.rows)["rates"]
-    program = build.build_probe("aarch64", tmp_path, "test").path
+    program = build.build_probe("aarch64", tmp_path, "test")[0]
     for processor in ("cortex-a53", "cortex-a76", "max,sme=off"):  # the int8 kernels asimd, asimddp and i8mm
         build.run_probe(["qemu-aarch64", "-cpu", processor, str(program), "all", "1"], "test")  # checks its products
 
@@ -175,21 +174,21 @@ def test_zig_builds_it_where_there_is_no_other_compiler(monkeypatch, tmp_path, a
         patch.setattr(build.shutil, "which", lambda name: None)
         patch.setenv(build.CROSS, str(tmp_path / "none"))
         (only,) = build.compilers(arch)
-        assert "ziglang" in only.command
-        built = build.build_probe(arch, folder, "test")
-    assert "clang" in built.program.compiler
-    header = built.path.read_bytes()[:64]
+        assert "ziglang" in only[0]
+        path, built = build.build_probe(arch, folder, "test")
+    assert "clang" in built.compiler
+    header = path.read_bytes()[:64]
     assert header[:4] == b"\x7fELF"
     assert int.from_bytes(header[18:20], "little") == {"aarch64": 183, "x86_64": 62}[arch]  # e_machine
-    assert built.program.sha256 == hashlib.sha256(built.path.read_bytes()).hexdigest()
+    assert built.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     if arch == build.ARCHITECTURES.get(platform.machine()):
-        facts = read_facts(build.run_probe([str(built.path), "all", "1"], "test"), "test")  # checks its products
+        facts = read_facts(build.run_probe([str(path), "all", "1"], "test"), "test")  # checks its products
         assert facts.rates is not None
         assert extensions(facts.arch, facts.features) == machine().isa
     elif arch == "aarch64" and not arm.missing():
         arm.use(monkeypatch, tmp_path)
         for processor in ("cortex-a53", "cortex-a76", "max,sme=off"):
-            told = build.run_probe(["qemu-aarch64", "-cpu", processor, str(built.path), "all", "1"], "test")
+            told = build.run_probe(["qemu-aarch64", "-cpu", processor, str(path), "all", "1"], "test")
             assert read_facts(told, "test").arch == "aarch64"
 
 
@@ -242,7 +241,7 @@ def test_what_no_probe_prints(printed, why):
 
 def test_devices_that_cannot_be_probed():
     with pytest.raises(InputError, match="its processor is 'armv7l'; the probe is written for aarch64 and x86_64"):
-        build.architecture("armv7l\n", "adb:X")
+        build.check_architecture("armv7l\n", "adb:X")
     for name, why in (
         ("qnn-host:SM8650", "the probe does not run there; it runs on local"),
         ("loca", "unknown device"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pocketbert.benchmarks.devices.on_target import agent
-from pocketbert.benchmarks.devices.remote import RemoteWatch, State
+from pocketbert.benchmarks.devices.remote import AgentState, RemoteWatch
 from pocketbert.benchmarks.load import Unread
 
 
@@ -42,14 +42,14 @@ def write(system: Path, name: str, value: object) -> None:
     (system / name).write_text(f"{value}\n")
 
 
-def state() -> State:
+def state() -> AgentState:
     """What an agent of this process answers, as it arrives."""
 
     class Silent(agent.Agent):
         def __init__(self) -> None:
             self._workers = {}
 
-    return State.model_validate(json.loads(json.dumps(Silent().do_state())))
+    return AgentState.model_validate(json.loads(json.dumps(Silent().do_state())))
 
 
 def test_energy_of_the_packages_is_that_between_two_states(system: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pocketbert.benchmarks.devices import adb as look
-from pocketbert.benchmarks.devices.adb import adb_missing, attached, read_attached
+from pocketbert.benchmarks.devices.adb import _read_attached, adb_missing, attached
 from pocketbert.benchmarks.devices.litert_npu import litert_chip
 from pocketbert.benchmarks.devices.protocol import Reachable
 from pocketbert.benchmarks.devices.qai_hub import qai_hub_missing
@@ -48,7 +48,7 @@ def client(monkeypatch, tmp_path):
 def test_phones_are_listed_by_serial_number_with_what_keeps_them_from_use(client, tmp_path):
     (tmp_path / "listed").write_text(LISTED)
     client(f'[ "$*" = "devices -l" ] && cat {tmp_path}/listed')
-    assert attached() == read_attached(LISTED)
+    assert attached() == _read_attached(LISTED)
     good, *others = attached()
     assert good == Reachable("adb:2A051FDH2004XY", "Pixel 8")
     assert good.words == "adb:2A051FDH2004XY (Pixel 8)"
@@ -75,7 +75,7 @@ def test_phones_are_listed_by_serial_number_with_what_keeps_them_from_use(client
     ],
 )
 def test_a_client_without_phones_that_fails_or_hangs(client, monkeypatch, script, told):
-    monkeypatch.setattr(look, "LOOK_S", 0.2 if "sleep" in script else 30)
+    monkeypatch.setattr(look, "_LIST_S", 0.2 if "sleep" in script else 30)
     client(script)
     assert attached() == told
 
