@@ -1,12 +1,15 @@
-"""The code of every device, by name; the facts are in `pocketbert.core.devices`."""
+"""The table of devices: the code of every device, by name; its facts are in `pocketbert.core.devices`.
+
+`register_device` adds a row. `device` looks a row up, `connect`, `compiler_of`, `service_of` and `probe` use what it offers,
+`statuses` lists what can be used now, and `refusals` explains why no device runs a kind of file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pocketbert.benchmarks.devices import litert_npu as litert
-from pocketbert.benchmarks.devices import qemu, qnn, vela
+from pocketbert.benchmarks.devices import litert_npu, qemu, qnn, vela
 from pocketbert.benchmarks.devices.adb import (
     CORES,
     adb_idle_refusal,
@@ -83,11 +86,11 @@ _devices: dict[str, Device] = {
     ),
     LITERT_NPU: Device(
         DEVICES[LITERT_NPU],
-        compiler=litert.connect_litert,
-        missing=litert.litert_missing,
-        refusal=litert.litert_refusal,
-        look=litert.litert_now,
-        allowed=litert.ALLOWED,
+        compiler=litert_npu.connect_litert,
+        missing=litert_npu.litert_missing,
+        refusal=litert_npu.litert_refusal,
+        look=litert_npu.litert_now,
+        allowed=litert_npu.ALLOWED,
     ),
     VELA: Device(
         DEVICES[VELA],
@@ -129,7 +132,7 @@ def unregister_device(name: str) -> None:
 
 
 def device(name: str) -> Device:
-    """The measuring device of a name, which may have an argument.
+    """Return the row of a device's name, which may have an argument.
 
     Raises:
         ValueError: If it is unknown or cannot be measured on.
@@ -138,7 +141,7 @@ def device(name: str) -> Device:
 
 
 def connect(name: str) -> Connection:
-    """Reach a device.
+    """Connect to a device.
 
     Args:
         name: Its name with its argument, as in a recipe.
@@ -147,15 +150,15 @@ def connect(name: str) -> Connection:
         ValueError: If the name is wrong.
         InputError: If it cannot be reached.
     """
-    reach = device(name).connect
-    assert reach is not None  # `register_device` asks for it, and the protocol for no other
-    return reach(parse_measuring_device(name).argument)
+    connect_device = device(name).connect
+    assert connect_device is not None  # the latency protocol calls it for no other device
+    return connect_device(parse_measuring_device(name).argument)
 
 
 def compiler_of(name: str) -> Compiler:
     """Prepare the compiler of a device that files are compiled for; errors as of `connect`."""
     prepare = device(name).compiler
-    assert prepare is not None  # as above
+    assert prepare is not None
     return prepare(parse_measuring_device(name).argument)
 
 
@@ -179,18 +182,18 @@ def probe(name: str) -> Probe:
 def service_of(name: str) -> Service:
     """Prepare a service that measures by itself; errors as of `connect`."""
     prepare = device(name).service
-    assert prepare is not None  # as above
+    assert prepare is not None
     return prepare(parse_measuring_device(name).argument)
 
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """What this machine knows of a device at this moment.
+    """The state of a device at this moment, as far as this machine can find it out.
 
     Attributes:
         info: Its facts.
-        reachable: What was found now; None where only a try would tell, and where figures are imported.
-        missing: What keeps this machine from using it; empty where nothing is known to.
+        reachable: What can be used now; None if only a try would show it, or if figures are imported.
+        missing: What this machine lacks to use it; empty if nothing is known to be missing.
         allowed: The parts of its argument with a fixed list of values.
     """
 
@@ -201,7 +204,7 @@ class DeviceStatus:
 
 
 def statuses() -> list[DeviceStatus]:
-    """Ask every device what is there now and what is missing; takes seconds at most and uses no network."""
+    """List for every device what can be used now and what is missing; takes seconds at most and uses no network."""
     load_plugins()
     return [
         DeviceStatus(one.info, one.look() if one.look is not None else None, one.missing(), one.allowed)
@@ -210,6 +213,6 @@ def statuses() -> list[DeviceStatus]:
 
 
 def refusals(names: Sequence[str], format: Format, runtime: Runtime | None) -> list[str]:
-    """Why none of some devices runs a kind of file; empty where one of them does."""
+    """Return why none of some devices runs a kind of file; empty if one of them does."""
     reasons = [device(name).refusal(format, runtime) for name in names]
     return [] if "" in reasons else list(dict.fromkeys(reasons))

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from pocketbert.benchmarks.devices import qai_hub as service
 from pocketbert.benchmarks.devices.qai_hub import connect_qai_hub, qai_hub_missing, qai_hub_refusal
-from pocketbert.benchmarks.devices.qai_hub_worker import without_secrets
 from pocketbert.benchmarks.devices.vendor_tools import run_separately
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
@@ -196,4 +195,3 @@ def test_files_that_it_does_not_run():
     assert qai_hub_refusal(Format.COREML, None) == "Core ML does not run on phones with Android"
     assert qai_hub_refusal(Format.ONNX, Runtime.OPENVINO) == "the service does not run openvino"
     assert qai_hub_refusal(Format.TFLITE, None) == ""
-    assert without_secrets(f"token={TOKEN}!") == "token=…!"

@@ -68,7 +68,7 @@ def test_counters_that_cannot_be_read_are_no_figure_and_no_error(system: Path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", refused)
-        told = agent._packages()
+        told = agent._energy_counters()
     assert told == {"unread": "root-only"}
     for change, why in (("none", Unread.CONTENT), (None, Unread.ABSENT)):
         if change is None:

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from pocketbert.benchmarks.devices import adb as look
 from pocketbert.benchmarks.devices.adb import _read_attached, adb_missing, attached
-from pocketbert.benchmarks.devices.litert_npu import litert_chip
+from pocketbert.benchmarks.devices.litert_npu import find_litert_chip
 from pocketbert.benchmarks.devices.protocol import Reachable
 from pocketbert.benchmarks.devices.qai_hub import qai_hub_missing
 from pocketbert.benchmarks.devices.qemu import processor
-from pocketbert.benchmarks.devices.qnn import chip_of
+from pocketbert.benchmarks.devices.qnn import find_qnn_chip
 from pocketbert.benchmarks.devices.table import statuses
 from pocketbert.benchmarks.devices.vela import SYSTEMS, vela_target
 from pocketbert.cli.main import app
@@ -119,7 +119,7 @@ def test_a_service_without_a_token(monkeypatch, tmp_path):
 
 def test_allowed_values_are_what_the_devices_take():
     allowed = {one.info.name: {part.part: part.values for part in one.allowed} for one in statuses()}
-    for name, look_up in ((QEMU, processor), (QNN, chip_of), (LITERT_NPU, litert_chip), (VELA, vela_target)):
+    for name, look_up in ((QEMU, processor), (QNN, find_qnn_chip), (LITERT_NPU, find_litert_chip), (VELA, vela_target)):
         ((_, values), *_) = allowed[name].items()
         assert len(values) > 3
         for value in values:

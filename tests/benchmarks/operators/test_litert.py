@@ -10,7 +10,7 @@ import pytest
 from pocketbert.benchmarks import operators as litert
 from pocketbert.benchmarks.cold_start import cold_start
 from pocketbert.benchmarks.devices.on_target import litert_profiler as program
-from pocketbert.benchmarks.devices.on_target.litert_profiler import Event, RefusalError, add_up
+from pocketbert.benchmarks.devices.on_target.litert_profiler import RefusalError, _Event, add_up
 from pocketbert.benchmarks.operators import LitertRequest, LitertTimes, litert_times, profile
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile
@@ -31,7 +31,7 @@ def path(exported_tflite):
 
 
 def event(tag, kind, us):
-    return Event(tag=tag.encode(), kind=kind, elapsed_us=us)
+    return _Event(tag=tag.encode(), kind=kind, elapsed_us=us)
 
 
 def run(*operators, whole=100, extra=()):
@@ -130,4 +130,4 @@ def test_neither_times_nor_a_placement_is_no_profile():
 def test_a_package_without_the_library_is_told(monkeypatch):
     monkeypatch.setattr(program.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(RefusalError, match="not installed"):
-        program.library()
+        program._find_library()

@@ -198,7 +198,7 @@ def test_a_runner_that_refuses_the_file(phone, reach, tmp_path, exported_tflite)
     connection.adb.shell("sh", "-c", "for f in *.tflite; do : > $f; done")
     try:
         with pytest.raises(MachineError, match="ERROR: Failed to load model"):
-            opened._one(opened._keys[16], 0)
+            opened.prepare([{"input_ids": np.zeros((1, 16), np.int64)}])([0])
     finally:
         connection.close()
     assert phone.left() == []

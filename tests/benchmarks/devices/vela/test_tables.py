@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketbert.benchmarks.devices import vela as summary
-from pocketbert.benchmarks.devices.vela import last_error, read_estimate, vela_reasons
+from pocketbert.benchmarks.devices.vela import _last_error, read_estimate, vela_reasons
 from pocketbert.core.types import Provenance
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -92,7 +92,7 @@ def test_missing_doubled_large_and_unreadable_tables_are_told(tables, monkeypatc
     with pytest.raises(ValueError, match=r"is wrong: .*decode"):
         read_estimate(tables, OPERATORS, 0)
     (tables / SUMMARY).write_text(content)
-    monkeypatch.setattr(summary, "MOST_BYTES", 5000)
+    monkeypatch.setattr(summary, "_MAX_TABLE_BYTES", 5000)
     with pytest.raises(ValueError, match="has 23,783 bytes, more than 5,000"):
         read_estimate(tables, OPERATORS, 0)
     (tables / LAYERS).unlink()
@@ -107,6 +107,6 @@ def test_the_reasons_of_the_log():
         "BATCH_MATMUL": "Matmul with unsupported IFM type: IF Matmul or (FC with dynamic weights): IFM precision must be Int8",
     }
     assert vela_reasons("") == {}
-    assert last_error("x\nError: no such file\nbye") == "Error: no such file"
-    assert last_error("Traceback:\nethosu.vela.errors.CliOptionError: Incorrect argument\n").endswith("argument")
-    assert last_error("") == "no output"
+    assert _last_error("x\nError: no such file\nbye") == "Error: no such file"
+    assert _last_error("Traceback:\nethosu.vela.errors.CliOptionError: Incorrect argument\n").endswith("argument")
+    assert _last_error("") == "no output"

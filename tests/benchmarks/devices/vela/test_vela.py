@@ -145,7 +145,7 @@ def scripted(monkeypatch, tmp_path, script):
         + script
     )
     program.chmod(0o755)
-    monkeypatch.setattr(compiler, "PROGRAM", (str(program),))
+    monkeypatch.setattr(compiler, "_PROGRAM", (str(program),))
     monkeypatch.setattr(compiler, "vela_missing", str)
 
 
@@ -160,7 +160,7 @@ def scripted(monkeypatch, tmp_path, script):
     ],
 )
 def test_what_is_not_compiled_fails(monkeypatch, tmp_path, float_variant, script, why):
-    monkeypatch.setattr(compiler, "COMPILE_S", 0.4 if "sleep" in script else 60.0)
+    monkeypatch.setattr(compiler, "_COMPILE_S", 0.4 if "sleep" in script else 60.0)
     scripted(monkeypatch, tmp_path, script)
     (one,) = compiled([float_variant], U55).compilations
     assert one.failed
@@ -170,13 +170,16 @@ def test_what_is_not_compiled_fails(monkeypatch, tmp_path, float_variant, script
 
 @with_vela
 def test_tables_that_cannot_be_read_fail(monkeypatch, npu_variant):
-    monkeypatch.setattr("pocketbert.benchmarks.devices.vela.MOST_BYTES", 10)
+    monkeypatch.setattr("pocketbert.benchmarks.devices.vela._MAX_TABLE_BYTES", 10)
     (one,) = compiled([npu_variant], U55).compilations
     assert "what vela expects cannot be read: its table given_summary_" in one.wrong
 
 
 def test_configurations(monkeypatch):
-    assert vela_target("ethos-u65-512").words == "Arm Ethos-U65-512 with Ethos_U65_High_End, Dedicated_Sram_384KB"
+    assert (
+        compiler.VelaCompiler(vela_target("ethos-u65-512")).target
+        == "Arm Ethos-U65-512 with Ethos_U65_High_End, Dedicated_Sram_384KB"
+    )
     chosen = parse_device("vela:ethos-u85-256@Ethos_U85_SYS_Flash_High+Sram_Only")
     assert vela_target(chosen.argument).memory == "Sram_Only"
     assert BenchmarkSection(devices=[str(chosen)]).devices == [str(chosen)]
@@ -257,11 +260,11 @@ def test_systems_and_memory_modes_go_together_as_vela_says(npu, npu_file, tmp_pa
     shutil.copy(npu_file, tmp_path / "given.tflite")
     fitting = [name for name in SYSTEMS if name.startswith(f"Ethos_{npu.split('-')[1].upper()}_")]
     for system, memory in itertools.product(fitting, MEMORY_MODES):
-        ended = compiler.VelaCompiler(configurations.VelaTarget(npu, system, memory))._run(tmp_path)
+        ended = compiler.VelaCompiler(configurations.VelaTarget(npu, system, memory))._run_vela(tmp_path)
         if configurations.DEDICATED in memory and not SYSTEMS[system]:
-            assert ended.how
+            assert ended.problem
             with pytest.raises(ValueError, match=memory):
                 vela_target(f"{npu}@{system}+{memory}")
         else:
-            assert not ended.how, ended.log
+            assert not ended.problem, ended.log
             assert vela_target(f"{npu}@{system}+{memory}").memory == memory
