@@ -1,7 +1,7 @@
 """The device ``adb:[SERIAL][@CORES]``: an Android phone, measured with the runners that the user supplies.
 
 `attached` lists the phones that are connected now, and `adb_missing` what this machine lacks to measure on one. `connect_adb`
-opens an `AdbConnection`; its files are timed by LiteRT's ``benchmark_model`` (TFLite) and ONNX Runtime's
+opens a connection; its files are timed by LiteRT's ``benchmark_model`` (TFLite) and ONNX Runtime's
 ``onnxruntime_perf_test`` (ONNX), which run on the phone.
 """
 
@@ -31,7 +31,7 @@ from pocketbert.benchmarks.devices.adb_phone import (
     select_cores,
     state_problem,
 )
-from pocketbert.benchmarks.devices.protocol import Allowed, Burst, Reachable, Sample
+from pocketbert.benchmarks.devices.protocol import Allowed, Burst, Device, Reachable, Sample
 from pocketbert.benchmarks.devices.runners import (
     LITERT,
     ONNX,
@@ -58,13 +58,13 @@ from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile, filled
 from pocketbert.runtime.tflite import TflitePredictor
 
-CORES = (Allowed("CORES", ("little", "big", "prime")),)
+_CORES = (Allowed("CORES", ("little", "big", "prime")),)
 _LIST_S = 8.0
 """Most seconds that the client may take to list phones; it starts its server first, which takes about three."""
 _LISTED_PHONE = re.compile(r"(?P<serial>\S+)\s+(?P<state>no permissions|[a-z]+)\b(?P<more>.*)")
 
 
-def attached() -> list[Reachable]:
+def _attached() -> list[Reachable]:
     """List the phones of ``adb devices -l``, with what keeps one from being used. Nothing is changed on them."""
     client = shutil.which("adb")
     if client is None:
@@ -99,7 +99,7 @@ def _read_attached(text: str) -> list[Reachable]:
     return phones
 
 
-def adb_missing() -> str:
+def _adb_missing() -> str:
     """Return what this machine lacks to measure on a phone, the client or the runners; empty if nothing."""
     missing = [] if shutil.which("adb") else ["adb is not installed (sudo apt-get install adb)"]
     folder, names = os.environ.get(RUNNERS_FOLDER, ""), list(RUNNERS.values())
@@ -113,7 +113,7 @@ def adb_missing() -> str:
     return "; ".join(missing)
 
 
-def adb_refusal(format: Format, runtime: Runtime | None) -> str:
+def _adb_refusal(format: Format, runtime: Runtime | None) -> str:
     """Return why files of a format, made for a runtime, are not run; empty if they are."""
     if format not in RUNNERS:
         return "the runners take ONNX and TFLite files only"
@@ -124,14 +124,14 @@ def adb_refusal(format: Format, runtime: Runtime | None) -> str:
     return ""
 
 
-def adb_idle_refusal(format: Format) -> str:
+def _adb_idle_refusal(format: Format) -> str:
     """Return why files of a format are not timed after idle times; empty if they are."""
     if format is Format.ONNX:
         return f"{ONNX} cannot wait between inferences, and a new process is no idle one"
     return ""
 
 
-def adb_sustained_refusal(format: Format) -> str:
+def _adb_sustained_refusal(format: Format) -> str:
     """Return why files of a format are not run for minutes; empty if they are."""
     if format is Format.TFLITE:
         return (
@@ -141,7 +141,7 @@ def adb_sustained_refusal(format: Format) -> str:
     return ""
 
 
-def connect_adb(argument: str) -> AdbConnection:
+def _connect_adb(argument: str) -> _AdbConnection:
     """Connect to an Android device.
 
     Args:
@@ -157,13 +157,13 @@ def connect_adb(argument: str) -> AdbConnection:
         raise InputError(Problem(f"adb:{argument}", f"is no {DEVICES[ADB].argument}.", "For example adb:SERIAL@big"))
     adb = Adb(parts["serial"] or "")
     try:
-        return AdbConnection(adb, parts["cores"] or "")
+        return _AdbConnection(adb, parts["cores"] or "")
     except BaseException:
         adb.close()
         raise
 
 
-class AdbConnection:
+class _AdbConnection:
     """An Android device.
 
     Args:
@@ -389,3 +389,16 @@ class _OnnxFile:
             return [Sample(round(time, 4)) for time in read_perf_test(results)]
         except ValueError as error:
             raise InputError(Problem(self._runners.where, f"{error}.")) from error
+
+
+DEVICE = Device(
+    DEVICES[ADB],
+    _connect_adb,
+    _adb_refusal,
+    idle_refusal=_adb_idle_refusal,
+    sustained_refusal=_adb_sustained_refusal,
+    missing=_adb_missing,
+    look=_attached,
+    allowed=_CORES,
+)
+"""The row of the table of devices; the probe is added there."""

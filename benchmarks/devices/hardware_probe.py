@@ -62,7 +62,7 @@ def probe_ssh(argument: str) -> Probe:
     """Probe a Linux machine through the OpenSSH client; it needs a shell only.
 
     Args:
-        argument: ``[USER@]HOST[:PORT]``; see `pocketbert.benchmarks.devices.ssh.connect_ssh`.
+        argument: ``[USER@]HOST[:PORT]``; see `pocketbert.benchmarks.devices.ssh._connect_ssh`.
 
     Raises:
         InputError: If the machine cannot be reached, or the program is not written for its processor.

@@ -19,7 +19,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Reachable
+from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Device, Reachable
 from pocketbert.benchmarks.devices.vendor_tools import (
     GraphOperators,
     ProcessEnd,
@@ -28,7 +28,7 @@ from pocketbert.benchmarks.devices.vendor_tools import (
     operators_of,
     run_separately,
 )
-from pocketbert.core.devices import LITERT_NPU
+from pocketbert.core.devices import DEVICES, LITERT_NPU
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import version_of
@@ -133,9 +133,6 @@ _VENDORS = (
 """Vendors with libraries in a package index. Those of Google Tensor, Samsung and Intel come by other ways, untried."""
 
 
-ALLOWED = (Allowed("SOC", tuple(chip for vendor in _VENDORS for chip in vendor.chips)),)
-
-
 def find_litert_chip(name: str) -> tuple[str, _Vendor]:
     """Look a chip up; return its name in upper case and its vendor.
 
@@ -190,7 +187,7 @@ def _unsupported_system() -> str:
     return f"the compilers need Linux on x86-64, and this machine is {platform.system()} on {platform.machine()}"
 
 
-def litert_missing() -> str:
+def _litert_missing() -> str:
     """Return what this machine lacks to compile for any vendor; empty if nothing."""
     if problem := _unsupported_system():
         return problem
@@ -202,7 +199,7 @@ def litert_missing() -> str:
     return "the vendors' libraries are not there (" + ", or ".join(v.sources[0].command for v in missing) + ")"
 
 
-def litert_now() -> list[Reachable]:
+def _litert_now() -> list[Reachable]:
     """List the chips of each vendor with what is missing of the vendor's libraries; none if LiteRT is not installed."""
     if _unsupported_system() or _find_litert() is None:
         return []
@@ -214,14 +211,14 @@ def litert_now() -> list[Reachable]:
     return reachable
 
 
-def litert_refusal(format: Format, runtime: Runtime | None) -> str:
+def _litert_refusal(format: Format, runtime: Runtime | None) -> str:
     """Return why files of a format, made for a runtime, are not compiled; empty if they are."""
     if format is not Format.TFLITE:
         return f"{FORMATS[format].title} does not go through LiteRT"
     return ""
 
 
-def connect_litert(argument: str) -> LitertCompiler:
+def _connect_litert(argument: str) -> _LitertCompiler:
     """Prepare the compiler of a chip.
 
     Args:
@@ -248,10 +245,10 @@ def connect_litert(argument: str) -> LitertCompiler:
         more = "".join(f" (or: {other.command})" for other in others)
         unreachable = "pip reports success even where the vendor's site cannot be reached"
         raise MissingBackendError(what, f"{first.command}{more}; {unreachable}")
-    return LitertCompiler(chip, vendor, libraries, package)
+    return _LitertCompiler(chip, vendor, libraries, package)
 
 
-class LitertCompiler:
+class _LitertCompiler:
     """LiteRT's ahead-of-time compiler for one chip.
 
     Args:
@@ -332,7 +329,7 @@ def _count_compiled(before: GraphOperators, after: GraphOperators, log: str, siz
     """Make the result from the operators before and after. A file in which nothing was compiled is no compiled file."""
     if not after.compiled:
         return Compiled(failed=f"the plug-in took none of {before.counts.total()} operators: {_last_error(log)}")
-    reasons = {operator_name(number): reason for number, reason in litert_reasons(log).items()}
+    reasons = {operator_name(number): reason for number, reason in _litert_reasons(log).items()}
     return Compiled(
         op_types=dict(Counter(before.counts) - Counter(after.counts)),
         partitions=after.compiled,
@@ -342,7 +339,7 @@ def _count_compiled(before: GraphOperators, after: GraphOperators, log: str, siz
     )
 
 
-def litert_reasons(log: str) -> dict[int, str]:
+def _litert_reasons(log: str) -> dict[int, str]:
     """Read from the tool's log why operators were refused, by their number in the TFLite schema; the last reason of each."""
     reasons, searched = dict[int, str](), 0
     for refused in _REFUSED_OPERATOR.finditer(log):
@@ -365,3 +362,14 @@ def _last_error(log: str) -> str:
     ]
     concrete = [line for line in errors if not re.search(r"ERROR: \[[\w/.:]+\]?$", line)]
     return (concrete or errors or lines or ["no output"])[0][:300]
+
+
+DEVICE = Device(
+    DEVICES[LITERT_NPU],
+    compiler=_connect_litert,
+    missing=_litert_missing,
+    refusal=_litert_refusal,
+    look=_litert_now,
+    allowed=(Allowed("SOC", tuple(chip for vendor in _VENDORS for chip in vendor.chips)),),
+)
+"""The row of the table of devices."""

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 
 from pocketbert.benchmarks.cold_start import ColdRun, cold_start
-from pocketbert.benchmarks.devices.protocol import Burst, Reachable, Sample
+from pocketbert.benchmarks.devices.protocol import Burst, Device, Reachable, Sample
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Heat, LoadWatch, local_heat
-from pocketbert.core.devices import LOCAL
+from pocketbert.core.devices import DEVICES, LOCAL
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine, machine
 from pocketbert.core.host.system import installed, version_of
@@ -49,7 +49,7 @@ class _LocalFile:
         return burst
 
 
-class LocalConnection:
+class _LocalConnection:
     """This machine; there is nothing to connect to."""
 
     method = (
@@ -89,17 +89,17 @@ class LocalConnection:
         """Do nothing: no connection is held."""
 
 
-def connect_local(argument: str) -> LocalConnection:
+def connect_local(argument: str) -> _LocalConnection:
     """Return the connection to this machine; `local` takes no argument."""
-    return LocalConnection()
+    return _LocalConnection()
 
 
-def local_now() -> list[Reachable]:
+def _local_now() -> list[Reachable]:
     """Return this machine, which can always be used."""
     return [Reachable(LOCAL, machine().summary)]
 
 
-def local_refusal(format: Format, runtime: Runtime | None) -> str:
+def _local_refusal(format: Format, runtime: Runtime | None) -> str:
     """Return why files of a format, made for a runtime, are not timed on this machine; empty if they are.
 
     Core ML off macOS is run by an evaluator, whose time is no latency.
@@ -112,3 +112,7 @@ def local_refusal(format: Format, runtime: Runtime | None) -> str:
     if engine is not None and version_of(engine) is None:
         return f"{engine} is not installed (pip install 'pocketbert[{engine}]')"
     return ""
+
+
+DEVICE = Device(DEVICES[LOCAL], connect_local, _local_refusal, look=_local_now)
+"""The row of the table of devices; the probe is added there."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pocketbert.benchmarks.devices.protocol import Device
 from pocketbert.benchmarks.devices.qai_hub_worker import JOB_FILE, RESPONSE_FILE, TOKEN_VARIABLE, HubJob, HubResponse
 from pocketbert.benchmarks.devices.vendor_tools import only_signature, run_separately
 from pocketbert.benchmarks.inputs import fixed_shapes
@@ -24,7 +25,7 @@ from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Measurement, Variant
 from pocketbert.benchmarks.records import Placement, Profile, Protocol
 from pocketbert.benchmarks.statistics import Statistics
-from pocketbert.core.devices import QAI_HUB
+from pocketbert.core.devices import DEVICES, QAI_HUB
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, one_line
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine
@@ -46,7 +47,7 @@ _METHOD = (
 )
 
 
-def qai_hub_missing() -> str:
+def _qai_hub_missing() -> str:
     """Return what this machine lacks to use the service: the client, or a token (the client's file is not read)."""
     missing = [] if importlib.util.find_spec("qai_hub") else [f"{_PACKAGE} is not installed ({_INSTALL})"]
     file = os.environ.get(_SETTINGS_VARIABLE) or _SETTINGS_FILE
@@ -60,7 +61,7 @@ def qai_hub_missing() -> str:
     return "; ".join(missing)
 
 
-def qai_hub_refusal(format: Format, runtime: Runtime | None) -> str:
+def _qai_hub_refusal(format: Format, runtime: Runtime | None) -> str:
     """Return why files of a format, made for a runtime, are not profiled; empty if they are."""
     if format not in (Format.ONNX, Format.TFLITE):
         return f"{FORMATS[format].title} does not run on phones with Android"
@@ -69,7 +70,7 @@ def qai_hub_refusal(format: Format, runtime: Runtime | None) -> str:
     return ""
 
 
-def connect_qai_hub(argument: str) -> HubPhone:
+def _connect_qai_hub(argument: str) -> _HubPhone:
     """Prepare a phone of the service.
 
     Args:
@@ -80,10 +81,10 @@ def connect_qai_hub(argument: str) -> HubPhone:
     """
     if importlib.util.find_spec("qai_hub") is None:
         raise MissingBackendError(f"{QAI_HUB}:{argument}: {_PACKAGE}", f"{_INSTALL} (and set {TOKEN_VARIABLE})")
-    return HubPhone(argument)
+    return _HubPhone(argument)
 
 
-class HubPhone:
+class _HubPhone:
     """A phone of the service.
 
     Args:
@@ -223,3 +224,7 @@ def _note(response: HubResponse) -> str:
     parts += ["the service told its estimate only"] if response.estimated else []
     parts += [response.url] if response.url else []
     return ", ".join(parts) or "nothing more was told"
+
+
+DEVICE = Device(DEVICES[QAI_HUB], service=_connect_qai_hub, missing=_qai_hub_missing, refusal=_qai_hub_refusal)
+"""The row of the table of devices."""

@@ -38,7 +38,7 @@ class HubJob(BaseModel):
     specs: dict[str, tuple[tuple[int, ...], str]] = {}
 
 
-class HubNode(BaseModel):
+class _HubNode(BaseModel):
     """An operator of the profile: its type, and the unit that computed it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -64,7 +64,7 @@ class HubResponse(BaseModel):
     inference_us: list[_Microseconds] = Field([], max_length=100_000)
     estimated: bool = False
     load_us: _Microseconds | None = None
-    nodes: list[HubNode] = Field([], max_length=1_000_000)
+    nodes: list[_HubNode] = Field([], max_length=1_000_000)
     url: str = Field("", max_length=400)
     failed: str = ""
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pocketbert.benchmarks.devices.machine_facts import core_names
-from pocketbert.benchmarks.devices.protocol import Allowed, Reachable
-from pocketbert.benchmarks.devices.remote import RemoteConnection, RemoteFile
+from pocketbert.benchmarks.devices.protocol import Allowed, Device, Reachable
+from pocketbert.benchmarks.devices.remote import RemoteConnection, RemoteFile, engine_refusal
 from pocketbert.benchmarks.devices.remote_agent import BOOTSTRAP, AgentChannel
-from pocketbert.core.devices import QEMU
+from pocketbert.core.devices import DEVICES, QEMU
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.host.hardware import Machine, extensions
 from pocketbert.runtime.engines import EngineFile
@@ -68,7 +68,6 @@ PROCESSORS = {
     )
 }
 DEFAULT = "cortex-a76"
-ALLOWED = (Allowed("CPU", tuple(PROCESSORS)),)
 
 
 def processor(name: str) -> Processor:
@@ -84,7 +83,7 @@ def processor(name: str) -> Processor:
     return found
 
 
-def qemu_missing() -> str:
+def _qemu_missing() -> str:
     """Return what this machine lacks to emulate; empty if nothing."""
     missing = [f"{_EMULATOR} (sudo apt-get install qemu-user)"] if shutil.which(_EMULATOR) is None else []
     if not (shutil.which("cc") or shutil.which("gcc")):
@@ -94,14 +93,14 @@ def qemu_missing() -> str:
     return ", ".join(missing)
 
 
-def qemu_now() -> list[Reachable]:
+def _qemu_now() -> list[Reachable]:
     """Return the emulator, without starting it, if everything that it needs is there."""
-    if qemu_missing():
+    if _qemu_missing():
         return []
     return [Reachable(QEMU, f"{shutil.which(_EMULATOR)} with the Arm system in {os.environ[_ROOT]}")]
 
 
-def connect_qemu(argument: str) -> QemuConnection:
+def _connect_qemu(argument: str) -> _QemuConnection:
     """Prepare an emulated processor.
 
     Args:
@@ -138,7 +137,7 @@ def connect_qemu(argument: str) -> QemuConnection:
 
         channel = AgentChannel([sys.executable, "-c", BOOTSTRAP], where, start_error)
         cleanup.callback(channel.close)
-        connection = QemuConnection(channel, emulated, guest)
+        connection = _QemuConnection(channel, emulated, guest)
         connection.cleanup = cleanup.pop_all()
         return connection
 
@@ -153,7 +152,7 @@ def _build_plugin(compiler: str, plugin: Path, where: str) -> None:
         raise MachineError(f"{where}: {compiler} cannot build the plugin of QEMU: {done.stderr.strip()[-300:]}")
 
 
-class QemuConnection(RemoteConnection):
+class _QemuConnection(RemoteConnection):
     """An emulated Arm processor.
 
     Args:
@@ -367,3 +366,14 @@ def _unpacked_python() -> Path | None:
     """Return Python of the unpacked Arm system; None if there is none."""
     root = Path(os.environ.get(_ROOT) or "/nonexistent").absolute()
     return next(iter(sorted(root.glob("usr/bin/python3.[0-9]*"))), None)
+
+
+DEVICE = Device(
+    DEVICES[QEMU],
+    _connect_qemu,
+    engine_refusal,  # nothing is timed there
+    missing=_qemu_missing,
+    look=_qemu_now,
+    allowed=(Allowed("CPU", tuple(PROCESSORS)),),
+)
+"""The row of the table of devices; the probe is added there."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Reachable
+from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Device, Reachable
 from pocketbert.benchmarks.devices.qnn_worker import (
     FEEDS_FILE,
     JOB_FILE,
@@ -32,7 +32,7 @@ from pocketbert.benchmarks.devices.qnn_worker import (
 )
 from pocketbert.benchmarks.devices.vendor_tools import run_separately
 from pocketbert.benchmarks.records import LeftNodes
-from pocketbert.core.devices import QNN
+from pocketbert.core.devices import DEVICES, QNN
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import version_of
@@ -52,7 +52,7 @@ UNKNOWN_REASON = "the log gives no reason"
 
 
 @dataclass(frozen=True)
-class Chip:
+class _Chip:
     """A Snapdragon with a Hexagon Tensor Processor.
 
     Attributes:
@@ -71,19 +71,18 @@ class Chip:
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("SM8450", "Snapdragon 8 Gen 1", 36, 69),
-        Chip("SM8475", "Snapdragon 8+ Gen 1", 42, 69),
-        Chip("SM8550", "Snapdragon 8 Gen 2", 43, 73),
-        Chip("SM8650", "Snapdragon 8 Gen 3", 57, 75),
-        Chip("SM8750", "Snapdragon 8 Elite", 69, 79),
-        Chip("SM8850", "Snapdragon 8 Elite Gen 5", 87, 81),
+        _Chip("SM8450", "Snapdragon 8 Gen 1", 36, 69),
+        _Chip("SM8475", "Snapdragon 8+ Gen 1", 42, 69),
+        _Chip("SM8550", "Snapdragon 8 Gen 2", 43, 73),
+        _Chip("SM8650", "Snapdragon 8 Gen 3", 57, 75),
+        _Chip("SM8750", "Snapdragon 8 Elite", 69, 79),
+        _Chip("SM8850", "Snapdragon 8 Elite Gen 5", 87, 81),
     )
 }
 """Chips for which a BERT was compiled here in fp16. Older ones (SM8350, Hexagon v68) compute no floats."""
-ALLOWED = (Allowed("SOC", tuple(CHIPS)),)
 
 
-def find_qnn_chip(name: str) -> Chip:
+def find_qnn_chip(name: str) -> _Chip:
     """Look a chip up.
 
     Raises:
@@ -94,7 +93,7 @@ def find_qnn_chip(name: str) -> Chip:
     return CHIPS[name.upper()]
 
 
-def qnn_missing() -> str:
+def _qnn_missing() -> str:
     """Return what this machine lacks to compile and emulate; empty if nothing."""
     if problem := _unsupported_system():
         return problem
@@ -108,19 +107,19 @@ def _unsupported_system() -> str:
     return f"the emulator needs Linux on x86-64, and this machine is {platform.system()} on {platform.machine()}"
 
 
-def qnn_now() -> list[Reachable]:
+def _qnn_now() -> list[Reachable]:
     """Return the compiler and emulator if they are installed."""
-    return [] if qnn_missing() else [Reachable(f"{QNN}:SOC", f"{_PACKAGE} {version_of(_PACKAGE)}")]
+    return [] if _qnn_missing() else [Reachable(f"{QNN}:SOC", f"{_PACKAGE} {version_of(_PACKAGE)}")]
 
 
-def qnn_refusal(format: Format, runtime: Runtime | None) -> str:
+def _qnn_refusal(format: Format, runtime: Runtime | None) -> str:
     """Return why files of a format, made for a runtime, are not compiled for the NPU; empty if they are."""
     if format is not Format.ONNX:
         return f"{FORMATS[format].title} does not go through ONNX Runtime's QNN provider"
     return f"it is made for {runtime.value}" if runtime not in (None, Runtime.QNN) else ""
 
 
-def connect_qnn(argument: str) -> QnnCompiler:
+def _connect_qnn(argument: str) -> _QnnCompiler:
     """Prepare the compiler of a chip.
 
     Args:
@@ -139,10 +138,10 @@ def connect_qnn(argument: str) -> QnnCompiler:
         raise InputError(Problem(where, f"{problem}.", "Use an x86-64 machine with Linux."))
     if version_of(_PACKAGE) is None:
         raise MissingBackendError(f"{where}: {_PACKAGE}", _INSTALL)
-    return QnnCompiler(chip)
+    return _QnnCompiler(chip)
 
 
-class QnnCompiler:
+class _QnnCompiler:
     """The compiler and the emulator of one chip."""
 
     method = (
@@ -150,7 +149,7 @@ class QnnCompiler:
         "the vendor's emulator and are compared with this machine's CPU on the same inputs. Nothing tells how long the NPU takes."
     )
 
-    def __init__(self, chip: Chip) -> None:
+    def __init__(self, chip: _Chip) -> None:
         self.target = f"{chip.title} ({chip.name}), Hexagon v{chip.architecture}"
         self.engine, self.engine_version = _PACKAGE, version_of(_PACKAGE) or ""
         self._chip = chip
@@ -256,3 +255,14 @@ def rejection_reasons(log: str) -> dict[str, str]:
         reasons[rejected["name"]] = reason
         searched = rejected.end()
     return reasons
+
+
+DEVICE = Device(
+    DEVICES[QNN],
+    compiler=_connect_qnn,
+    missing=_qnn_missing,
+    refusal=_qnn_refusal,
+    look=_qnn_now,
+    allowed=(Allowed("SOC", tuple(CHIPS)),),
+)
+"""The row of the table of devices."""

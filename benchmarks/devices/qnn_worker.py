@@ -48,7 +48,7 @@ class Job(BaseModel):
     budget_s: float
 
 
-class NodeGroup(BaseModel):
+class _NodeGroup(BaseModel):
     """Nodes of the graph that one execution provider runs together.
 
     Attributes:
@@ -74,7 +74,7 @@ class Outcome(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    groups: list[NodeGroup] = []
+    groups: list[_NodeGroup] = []
     compile_s: float = 0.0
     bytes: int = 0
     failed: str = ""
@@ -96,7 +96,7 @@ def main(folder: Path) -> None:
         return
     outcome = Outcome(
         groups=[
-            NodeGroup(provider=g.ep_name, nodes=[(n.name, n.op_type) for n in g.get_nodes()])
+            _NodeGroup(provider=g.ep_name, nodes=[(n.name, n.op_type) for n in g.get_nodes()])
             for g in session.get_provider_graph_assignment_info()
         ],
         compile_s=round(seconds, 3),

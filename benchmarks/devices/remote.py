@@ -91,7 +91,7 @@ class _Answer(BaseModel):
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
-class AgentState(_Answer):
+class _AgentState(_Answer):
     """The state of the target at one moment.
 
     Attributes:
@@ -202,7 +202,7 @@ class _Answers(_Answer):
     answers: list[dict[str, _Tensor]]
 
 
-class RemoteWatch:
+class _RemoteWatch:
     """Notes the load of the target when it is made, and compares when it is stopped.
 
     Args:
@@ -210,7 +210,7 @@ class RemoteWatch:
         real: Whether its counters are those of the device; an emulator's are of the machine that it runs on.
     """
 
-    def __init__(self, read: Callable[[], AgentState], real: bool = True) -> None:
+    def __init__(self, read: Callable[[], _AgentState], real: bool = True) -> None:
         self._read, self._real, self._before = read, real, read()
 
     def stop(self) -> Load:
@@ -357,17 +357,17 @@ class RemoteConnection:
 
         return [{name: array(tensor) for name, tensor in tensors.items()} for tensors in outputs]
 
-    def state(self) -> AgentState:
+    def state(self) -> _AgentState:
         """Return what the target does at the moment."""
-        return self._check(AgentState, self._channel.ask("state"))
+        return self._check(_AgentState, self._channel.ask("state"))
 
     def heat(self) -> Heat:
         """Return how hot the target is now."""
         return self.state().heat
 
-    def watch(self) -> RemoteWatch:
+    def watch(self) -> _RemoteWatch:
         """Begin to note the load of the target."""
-        return RemoteWatch(self.state, self.real)
+        return _RemoteWatch(self.state, self.real)
 
     def restart(self) -> None:
         """End the worker that has files open; the next file is opened by a new one."""

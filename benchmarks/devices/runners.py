@@ -59,7 +59,7 @@ class LitertTimes:
 
 
 @dataclass(frozen=True)
-class PerfTestFigures:
+class _PerfTestFigures:
     """The figures that ``onnxruntime_perf_test`` prints; None if this version, or its command line, prints none.
 
     Attributes:
@@ -270,7 +270,7 @@ _MEAN = re.compile(rf"^\s*Average (?:inference )?time cost(?: total)?:{_FIGURE} 
 _PEAK = re.compile(rf"^\s*Peak working set size:{_FIGURE} bytes", re.MULTILINE)
 
 
-def read_printed(text: str) -> PerfTestFigures:
+def read_printed(text: str) -> _PerfTestFigures:
     """Read what ``onnxruntime_perf_test`` prints.
 
     Raises:
@@ -285,7 +285,7 @@ def read_printed(text: str) -> PerfTestFigures:
     if seconds["last"] is None and (seconds["min"] is not None or (session is not None and peak is None)):
         raise ValueError(f"the output of {ONNX} is cut short: {_last_line(text)}")
     ms = {name: None if s is None else s * 1000 for name, s in seconds.items()}
-    return PerfTestFigures(
+    return _PerfTestFigures(
         count=int(count),
         mean_ms=mean,
         session_s=session,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import shutil
 
-from pocketbert.benchmarks.devices.remote import RemoteConnection
+from pocketbert.benchmarks.devices.protocol import Device
+from pocketbert.benchmarks.devices.remote import RemoteConnection, remote_refusal
 from pocketbert.benchmarks.devices.remote_agent import BOOTSTRAP, AgentChannel
 from pocketbert.core.devices import DEVICES, SSH
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, PocketBertError, Problem
@@ -53,12 +54,12 @@ _FIXES = (
 )
 
 
-def ssh_missing() -> str:
+def _ssh_missing() -> str:
     """Return what this machine lacks to reach others; empty if nothing."""
     return "" if shutil.which("ssh") else "ssh is not installed (sudo apt-get install openssh-client)"
 
 
-def connect_ssh(argument: str) -> RemoteConnection:
+def _connect_ssh(argument: str) -> RemoteConnection:
     """Connect to a machine; see `pocketbert.benchmarks.devices.protocol.Connection`.
 
     Args:
@@ -136,3 +137,7 @@ def _login(argument: str) -> str:
     login, colon, port = argument.rpartition(":")
     host = f"-p {port} {login}" if colon and port.isdecimal() else argument
     return host.replace("[", "").replace("]", "")
+
+
+DEVICE = Device(DEVICES[SSH], _connect_ssh, remote_refusal, missing=_ssh_missing)
+"""The row of the table of devices; the probe is added there."""

@@ -7,37 +7,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pocketbert.benchmarks.devices import litert_npu, qemu, qnn, vela
-from pocketbert.benchmarks.devices.adb import (
-    CORES,
-    adb_idle_refusal,
-    adb_missing,
-    adb_refusal,
-    adb_sustained_refusal,
-    attached,
-    connect_adb,
-)
+from pocketbert.benchmarks.devices import adb, litert_npu, local, qai_hub, qemu, qnn, ssh, vela
 from pocketbert.benchmarks.devices.hardware_probe import probe_adb, probe_local, probe_qemu, probe_ssh
-from pocketbert.benchmarks.devices.local import connect_local, local_now, local_refusal
 from pocketbert.benchmarks.devices.machine_facts import Probe
 from pocketbert.benchmarks.devices.protocol import Allowed, Compiler, Connection, Device, Reachable, Service
-from pocketbert.benchmarks.devices.qai_hub import connect_qai_hub, qai_hub_missing, qai_hub_refusal
-from pocketbert.benchmarks.devices.remote import engine_refusal, remote_refusal
-from pocketbert.benchmarks.devices.ssh import connect_ssh, ssh_missing
 from pocketbert.core.devices import (
-    ADB,
     ANDROID,
     COREML,
     DEVICES,
-    LITERT_NPU,
-    LOCAL,
-    QAI_HUB,
-    QEMU,
-    QNN,
-    SSH,
-    VELA,
     DeviceInfo,
     add_device,
     parse_measuring_device,
@@ -47,63 +26,19 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.plugins import load_plugins
 from pocketbert.core.types import Format, Runtime
 
-_devices: dict[str, Device] = {
-    LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal, probe=probe_local, look=local_now),
-    SSH: Device(
-        DEVICES[SSH],
-        connect_ssh,
-        remote_refusal,
-        missing=ssh_missing,
-        probe=probe_ssh,
-    ),
-    ADB: Device(
-        DEVICES[ADB],
-        connect_adb,
-        adb_refusal,
-        idle_refusal=adb_idle_refusal,
-        sustained_refusal=adb_sustained_refusal,
-        missing=adb_missing,
-        probe=probe_adb,
-        look=attached,
-        allowed=CORES,
-    ),
-    QEMU: Device(
-        DEVICES[QEMU],
-        qemu.connect_qemu,
-        engine_refusal,  # nothing is timed there
-        missing=qemu.qemu_missing,
-        probe=probe_qemu,
-        look=qemu.qemu_now,
-        allowed=qemu.ALLOWED,
-    ),
-    QNN: Device(
-        DEVICES[QNN],
-        compiler=qnn.connect_qnn,
-        missing=qnn.qnn_missing,
-        refusal=qnn.qnn_refusal,
-        look=qnn.qnn_now,
-        allowed=qnn.ALLOWED,
-    ),
-    LITERT_NPU: Device(
-        DEVICES[LITERT_NPU],
-        compiler=litert_npu.connect_litert,
-        missing=litert_npu.litert_missing,
-        refusal=litert_npu.litert_refusal,
-        look=litert_npu.litert_now,
-        allowed=litert_npu.ALLOWED,
-    ),
-    VELA: Device(
-        DEVICES[VELA],
-        compiler=vela.connect_vela,
-        missing=vela.vela_missing,
-        refusal=vela.vela_refusal,
-        look=vela.vela_now,
-        allowed=vela.ALLOWED,
-    ),
-    QAI_HUB: Device(DEVICES[QAI_HUB], service=connect_qai_hub, missing=qai_hub_missing, refusal=qai_hub_refusal),
-    COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.imported.mac
-    ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.imported.android_app
-}
+_ROWS = (
+    replace(local.DEVICE, probe=probe_local),
+    replace(ssh.DEVICE, probe=probe_ssh),
+    replace(adb.DEVICE, probe=probe_adb),
+    replace(qemu.DEVICE, probe=probe_qemu),
+    qnn.DEVICE,
+    litert_npu.DEVICE,
+    vela.DEVICE,
+    qai_hub.DEVICE,
+    Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.imported.mac
+    Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.imported.android_app
+)
+_devices: dict[str, Device] = {row.info.name: row for row in _ROWS}
 
 
 def register_device(device: Device) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Reachable
+from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Device, Reachable
 from pocketbert.benchmarks.devices.vendor_tools import (
     PRODUCTS,
     GraphOperators,
@@ -81,11 +81,10 @@ MEMORY_MODES = (
     f"{DEDICATED}_512KB",
 )
 """Memory modes of the same file."""
-ALLOWED = (Allowed("CONFIG", tuple(NPUS)), Allowed("SYSTEM", tuple(SYSTEMS)), Allowed("MEMORY", MEMORY_MODES))
 
 
 @dataclass(frozen=True)
-class VelaTarget:
+class _VelaTarget:
     """The configuration that is compiled for.
 
     Attributes:
@@ -99,7 +98,7 @@ class VelaTarget:
     memory: str
 
 
-def vela_target(argument: str) -> VelaTarget:
+def vela_target(argument: str) -> _VelaTarget:
     """Read what follows ``vela:``, such as ``ethos-u55-128`` or ``ethos-u85-256@Ethos_U85_SYS_Flash_High+Sram_Only``.
 
     Raises:
@@ -111,7 +110,7 @@ def vela_target(argument: str) -> VelaTarget:
     if npu not in NPUS:
         raise ValueError(f"unknown configuration '{npu}'; {nearest(npu, list(NPUS))}")
     if system is None:
-        return VelaTarget(npu, *NPUS[npu])
+        return _VelaTarget(npu, *NPUS[npu])
     fitting = [name for name in SYSTEMS if name.startswith(f"Ethos_{npu.split('-')[1].upper()}_")]
     if system not in fitting:
         raise ValueError(f"'{system}' is no system of {npu}; {nearest(system, fitting)}")
@@ -122,21 +121,21 @@ def vela_target(argument: str) -> VelaTarget:
             f"'{memory}' keeps activations outside of the SRAM, and {system} has nothing to write to there; "
             "allowed: Sram_Only, Shared_Sram"
         )
-    return VelaTarget(npu, system, memory)
+    return _VelaTarget(npu, system, memory)
 
 
-def vela_missing() -> str:
+def _vela_missing() -> str:
     """Return what this machine lacks to compile; empty if nothing."""
     installed = importlib.util.find_spec("ethosu") is not None and version_of(_PACKAGE) is not None
     return "" if installed else f"{_PACKAGE} is not installed ({_INSTALL})"
 
 
-def vela_now() -> list[Reachable]:
+def _vela_now() -> list[Reachable]:
     """Return the compiler if it is installed."""
-    return [] if vela_missing() else [Reachable(f"{VELA}:CONFIG", f"{_PACKAGE} {version_of(_PACKAGE)}")]
+    return [] if _vela_missing() else [Reachable(f"{VELA}:CONFIG", f"{_PACKAGE} {version_of(_PACKAGE)}")]
 
 
-def vela_refusal(format: Format, runtime: Runtime | None) -> str:
+def _vela_refusal(format: Format, runtime: Runtime | None) -> str:
     """Return why files of a format, made for a runtime, are not compiled; empty if they are."""
     if format is not Format.TFLITE:
         return f"{FORMATS[format].title} does not go through vela"
@@ -148,7 +147,7 @@ def vela_refusal(format: Format, runtime: Runtime | None) -> str:
     return ""
 
 
-def connect_vela(argument: str) -> VelaCompiler:
+def _connect_vela(argument: str) -> _VelaCompiler:
     """Prepare the compiler of a configuration.
 
     Args:
@@ -163,12 +162,12 @@ def connect_vela(argument: str) -> VelaCompiler:
         target = vela_target(argument)
     except ValueError as error:
         raise InputError(Problem(where, f"{error}.")) from error
-    if vela_missing():
+    if _vela_missing():
         raise MissingBackendError(f"{where}: {_PACKAGE}", _INSTALL)
-    return VelaCompiler(target)
+    return _VelaCompiler(target)
 
 
-class VelaCompiler:
+class _VelaCompiler:
     """Arm's compiler for one configuration."""
 
     engine = _PACKAGE
@@ -177,7 +176,7 @@ class VelaCompiler:
         "vela's model of the NPU expects of the operators on it; nothing was run, and operators on the CPU are not in them."
     )
 
-    def __init__(self, target: VelaTarget) -> None:
+    def __init__(self, target: _VelaTarget) -> None:
         self.target = f"Arm {target.npu.replace('ethos-u', 'Ethos-U')} with {target.system}, {target.memory}"
         self.engine_version = version_of(_PACKAGE) or ""
         self._target = target
@@ -226,13 +225,13 @@ def _count_compiled(before: GraphOperators, after: GraphOperators, output: Path,
     A file without a matrix product on the NPU is no compiled file, whatever vela expects of it.
     """
     on_npu = Counter(before.counts) - Counter(after.counts)
-    left = after.left_nodes(vela_reasons(log), "the log of the compiler gives no reason")
+    left = after.left_nodes(_vela_reasons(log), "the log of the compiler gives no reason")
     products_left = [nodes for nodes in left if nodes.op_type in PRODUCTS]
     if not any(on_npu[op_type] for op_type in PRODUCTS):
         reasons = "; ".join(nodes.words for nodes in products_left) or "the file has none"
         return Compiled(failed=f"no matrix product goes on the NPU: {reasons}")
     try:
-        estimate = read_estimate(output.parent, before.counts, sum(nodes.nodes for nodes in products_left))
+        estimate = _read_estimate(output.parent, before.counts, sum(nodes.nodes for nodes in products_left))
     except ValueError as error:
         return Compiled(failed=f"what vela expects cannot be read: {error}")
     return Compiled(
@@ -254,7 +253,7 @@ _TYPE_LIST = "Feature-map dataTypes must be one of"
 """A list that follows a refused type and differs by NPU."""
 
 
-def vela_reasons(log: str) -> dict[str, str]:
+def _vela_reasons(log: str) -> dict[str, str]:
     """Read from vela's log why operators were refused, by their type; several reasons of one type are joined."""
     reasons: dict[str, dict[str, None]] = {}
     for refused in _REFUSED_OPERATOR.finditer(log):
@@ -276,7 +275,7 @@ _MAX_TABLE_BYTES = 32 << 20
 _KIB = 1024
 
 
-def read_estimate(folder: Path, operators: Iterable[str], products_left: int) -> Estimate:
+def _read_estimate(folder: Path, operators: Iterable[str], products_left: int) -> Estimate:
     """Read the tables that vela wrote into a folder: the estimate of the network, and the cycles of each operator.
 
     Args:
@@ -362,3 +361,14 @@ def _number(row: Mapping[str, str | None], name: str) -> float:
     if not 0 <= value < math.inf:
         raise ValueError(f"its table has {text!r} as {name}")
     return value
+
+
+DEVICE = Device(
+    DEVICES[VELA],
+    compiler=_connect_vela,
+    missing=_vela_missing,
+    refusal=_vela_refusal,
+    look=_vela_now,
+    allowed=(Allowed("CONFIG", tuple(NPUS)), Allowed("SYSTEM", tuple(SYSTEMS)), Allowed("MEMORY", MEMORY_MODES)),
+)
+"""The row of the table of devices."""

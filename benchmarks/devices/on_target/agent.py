@@ -37,11 +37,11 @@ POWERCAP, CPUFREQ, THERMAL = (
 """Folders in which Linux shows counters of energy, clock rates and temperatures."""
 
 
-class GoneError(Exception):
+class _GoneError(Exception):
     """The other end of the connection has closed it."""
 
 
-class RefusalError(Exception):
+class _RefusalError(Exception):
     """A request cannot be carried out; `kind` is what the answer gives as its error."""
 
     def __init__(self, kind: str, text: str) -> None:
@@ -58,7 +58,7 @@ def main() -> int:
     replies.write(GREETING.encode() + b"\n")
     replies.flush()
     try:
-        agent = Agent(sys.stdin.buffer, replies)
+        agent = _Agent(sys.stdin.buffer, replies)
     except OSError as error:
         answer = {
             "error": "denied" if error.errno in (errno.ENOENT, errno.ENOTDIR) else _error_kind(error),
@@ -69,14 +69,14 @@ def main() -> int:
         return 1
     try:
         agent.serve()
-    except (GoneError, BrokenPipeError):
+    except (_GoneError, BrokenPipeError):
         return 1
     finally:
         agent.end()
     return 0
 
 
-class Agent:
+class _Agent:
     """One connection. A method ``do_X`` carries out the request X and returns its answer."""
 
     def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
@@ -98,7 +98,7 @@ class Agent:
                 return
             try:
                 answer = getattr(self, "do_" + verb)(**request)
-            except RefusalError as error:
+            except _RefusalError as error:
                 answer = {"error": error.kind, "text": str(error)}
             except (OSError, zipfile.BadZipFile) as error:
                 answer = {"error": _error_kind(error), "text": f"{self.folder}: {error}"}
@@ -147,7 +147,7 @@ class Agent:
         """Read some of the bytes that follow a request, at most `size`."""
         chunk = self._requests.read(min(size, CHUNK))
         if not chunk:
-            raise GoneError
+            raise _GoneError
         return chunk
 
     def do_unpack(self, name: str) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class Agent:
         child.wait()
         del self._workers["pip"]
         if child.returncode:
-            raise RefusalError("pip", output[-MAX_MESSAGES:])
+            raise _RefusalError("pip", output[-MAX_MESSAGES:])
         return {}
 
     def do_ask(self, worker: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class Agent:
         status = child.wait()
         last_message = _text(self._log(worker))[-MAX_MESSAGES:].strip().splitlines()[-1:]
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        raise RefusalError("crash", " ".join([f"the worker ended with {how}.", *last_message]))
+        raise _RefusalError("crash", " ".join([f"the worker ended with {how}.", *last_message]))
 
     def do_stop(self, worker: str) -> dict[str, Any]:
         """End a worker."""
@@ -273,7 +273,7 @@ class Agent:
         while not (one_line and output.endswith(b"\n")):
             ready, _, _ = select.select([stdout, connection], [], [])
             if connection in ready:
-                raise GoneError
+                raise _GoneError
             chunk = os.read(stdout, CHUNK)
             if not chunk:
                 break

@@ -41,7 +41,7 @@ _TYPES: dict[int, Any] = {
 }
 
 
-class RefusalError(Exception):
+class _RefusalError(Exception):
     """LiteRT cannot profile the file."""
 
 
@@ -51,7 +51,7 @@ def main() -> None:
     os.dup2(2, 1)  # what LiteRT prints must not get between
     try:
         answer = _profile(**json.load(sys.stdin))
-    except (RefusalError, OSError, AttributeError) as error:  # AttributeError: a library without a function
+    except (_RefusalError, OSError, AttributeError) as error:  # AttributeError: a library without a function
         answer = {"error": str(error)}
     replies.write(json.dumps(answer))
     replies.close()
@@ -67,7 +67,7 @@ def _profile(path: str, threads: int, warmup: int, runs: int, inputs: dict[str, 
     for _ in range(runs):
         plain.append(model.run())
         profiled.append(model.profiled_run())
-    return {"runs": runs, "plain_us": sum(plain) / len(plain), **add_up(profiled), "answers": model.answers()}
+    return {"runs": runs, "plain_us": sum(plain) / len(plain), **_add_up(profiled), "answers": model.answers()}
 
 
 class _TensorType(ctypes.Structure):
@@ -94,7 +94,7 @@ class _TensorType(ctypes.Structure):
     def element_type(self) -> Any:
         """The C type of an element."""
         if self.element not in _TYPES:
-            raise RefusalError(f"a tensor has the element type {self.element}")
+            raise _RefusalError(f"a tensor has the element type {self.element}")
         return _TYPES[self.element]
 
 
@@ -148,7 +148,7 @@ class _Model:
         for name, (buffer, tensor) in self._inputs.items():
             values = rows.get(name, [0] * tensor.count)
             if len(values) != tensor.count:
-                raise RefusalError(f"{name} takes {tensor.count} numbers, not {len(values)}")
+                raise _RefusalError(f"{name} takes {tensor.count} numbers, not {len(values)}")
             self._memory(buffer, tensor)[:] = [tensor.element_type(v).value for v in values]
 
     def answers(self) -> dict[str, list[float]]:
@@ -172,7 +172,7 @@ class _Model:
         count = ctypes.c_int()
         self._call("LiteRtGetNumProfilerEvents", self._profiler, ctypes.byref(count))
         if not 0 < count.value < MAX_EVENTS:
-            raise RefusalError(f"the profiler tells {count.value} events; it keeps {MAX_EVENTS} at most")
+            raise _RefusalError(f"the profiler tells {count.value} events; it keeps {MAX_EVENTS} at most")
         events = (_Event * count.value)()
         self._call("LiteRtGetProfilerEvents", self._profiler, count, events)
         return list(events)
@@ -186,7 +186,7 @@ class _Model:
             tensors = self._tensors(signature, "Input").values()
             if tensors and all(tensor.shape[1:2] == (length,) for tensor in tensors):
                 return ctypes.c_size_t(number), signature
-        raise RefusalError(f"the file has no signature of {length} tokens")
+        raise _RefusalError(f"the file has no signature of {length} tokens")
 
     def _tensors(self, signature: ctypes.c_void_p, side: str) -> dict[str, _TensorType]:
         """Return the types of a signature's tensors by name; `side` is ``Input`` or ``Output``."""
@@ -227,10 +227,10 @@ class _Model:
         """Call a function of the library; RefusalError if it fails."""
         status = getattr(self._library, function)(*arguments)
         if status:
-            raise RefusalError(f"{function} ends with status {status}")
+            raise _RefusalError(f"{function} ends with status {status}")
 
 
-def add_up(runs: list[list[_Event]]) -> dict[str, Any]:
+def _add_up(runs: list[list[_Event]]) -> dict[str, Any]:
     """Add the events of some runs up by operator.
 
     Returns:
@@ -244,11 +244,11 @@ def add_up(runs: list[list[_Event]]) -> dict[str, Any]:
     invoked = 0
     for events in runs:
         if any(event.kind not in _KINDS for event in events):
-            raise RefusalError("the profiler tells events of an unknown kind")
+            raise _RefusalError("the profiler tells events of an unknown kind")
         whole = [event.elapsed_us for event in events if event.kind == _GENERAL and event.tag == b"Invoke"]
         own = [event for event in events if event.kind == _BUILT_IN or event.kind in _DELEGATED]
         if len(whole) != 1 or not own or sum(event.elapsed_us for event in own) > 1.02 * whole[0] + 50:
-            raise RefusalError("the times of the operators do not fit into that of the inference")
+            raise _RefusalError("the times of the operators do not fit into that of the inference")
         invoked += whole[0]
         for event in own:
             owner = "built-in" if event.kind == _BUILT_IN else "XNNPACK"
@@ -273,7 +273,7 @@ def _find_library() -> Path:
         path = Path(folder) / LIBRARIES.get(sys.platform, LIBRARIES["linux"])
         if path.is_file():
             return path
-    raise RefusalError("ai-edge-litert with its library is not installed")
+    raise _RefusalError("ai-edge-litert with its library is not installed")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ ISA = {
 LOG = logging.getLogger("benchmark_on_mac")
 
 
-class RefusalError(Exception):
+class _RefusalError(Exception):
     """Something that the user can correct: the message in one line, then the exit code if it is not 2."""
 
 
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse_options(arguments)
     try:
         if platform.system() != "Darwin":
-            raise RefusalError(f"Core ML runs on Apple systems, not on {platform.system()}: copy the folder to a Mac.")
+            raise _RefusalError(f"Core ML runs on Apple systems, not on {platform.system()}: copy the folder to a Mac.")
         if options.cold_start:
             job = json.loads(Path(options.cold_start).read_text(encoding="utf-8"))
             try:
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(json.dumps({"failed": _one_line(error)}))
             return 0
         return _measure_folder(options)
-    except RefusalError as error:
+    except _RefusalError as error:
         print(f"Error: {error.args[0]}", file=sys.stderr)
         return 2 if len(error.args) == 1 else int(error.args[1])
     except (OSError, ValueError, KeyError) as error:  # e.g. a full disk, or a golden row of another form
@@ -117,16 +117,16 @@ def _measure_folder(options: argparse.Namespace) -> int:
     paths = [Path(p).resolve() for p in options.packages or sorted(script_folder.glob("*.mlpackage"))]
     missing = [str(p) for p in paths if not (p.is_dir() and p.suffix == ".mlpackage")]
     if missing or not paths:
-        raise RefusalError(f"no .mlpackage {'at ' + ', '.join(missing) if missing else f'in {script_folder}'}.")
+        raise _RefusalError(f"no .mlpackage {'at ' + ', '.join(missing) if missing else f'in {script_folder}'}.")
     on = "mac" if options.iphone is None else "iphone"
     output = Path(options.output) if options.output else folder.parent / f"{folder.name}-{on}.json"
     if not output.resolve().parent.is_dir():
-        raise RefusalError(f"-o: no folder {output.resolve().parent}.")
-    golden, load_before = GoldenRows(folder), round(os.getloadavg()[0], 2)
+        raise _RefusalError(f"-o: no folder {output.resolve().parent}.")
+    golden, load_before = _GoldenRows(folder), round(os.getloadavg()[0], 2)
     logging.basicConfig(format="%(message)s", level=logging.WARNING if options.quiet else logging.INFO)
-    iphone = None if options.iphone is None else Iphone(options.iphone, options.signing)
+    iphone = None if options.iphone is None else _Iphone(options.iphone, options.signing)
     with tempfile.TemporaryDirectory() as work:
-        packages = [Package((tools, numpy), p, folder, golden, Path(work)) for p in paths]
+        packages = [_Package((tools, numpy), p, folder, golden, Path(work)) for p in paths]
         cells = [cell for package in packages for cell in package.open_on_units(options.units, iphone)]
         _time_cells(cells, options.runs, options.repeats)
         content = {
@@ -146,7 +146,7 @@ def _measure_folder(options: argparse.Namespace) -> int:
     return _print_results(packages, output)
 
 
-def _print_results(packages: list[Package], output: Path) -> int:
+def _print_results(packages: list[_Package], output: Path) -> int:
     """Print the table of times and the verdict on each unit's answers; return the exit code."""
     rows, wrong, verdicts = [], False, []
     for package in packages:
@@ -175,7 +175,7 @@ def _print_results(packages: list[Package], output: Path) -> int:
     return 3 if wrong else 0 if rows else 1
 
 
-class GoldenRows:
+class _GoldenRows:
     """Token ids to measure with, and the answers that the packages should give, from an artefact folder.
 
     `rows` pairs each row of golden_tokens.jsonl with the one of golden.jsonl that has the same text. `extra_inputs`
@@ -216,20 +216,20 @@ class GoldenRows:
         return [self._ends[0], *inner, self._ends[1]][:length]
 
 
-class Package:
+class _Package:
     """One .mlpackage, compiled for this Mac. `content` is its part of the JSON file.
 
     `range` is the smallest and largest length of a package that takes a range; `lengths` are the ones to measure.
     `widths` has the last size of inputs that are vectors per token; `dtypes` has the NumPy type of each input.
     """
 
-    def __init__(self, libraries: tuple[Any, Any], path: Path, folder: Path, golden: GoldenRows, work: Path) -> None:
+    def __init__(self, libraries: tuple[Any, Any], path: Path, folder: Path, golden: _GoldenRows, work: Path) -> None:
         (self.tools, self.numpy), self.golden, self._work, self._path = libraries, golden, work, path
         self.name = path.relative_to(folder).as_posix() if folder in path.parents else path.name
         digest = _sha256_folder(path)
         if self.name in golden.listed and golden.listed[self.name] != digest:
             # Finder leaves .DS_Store in folders that somebody looked into
-            raise RefusalError(f"{self.name} is not what artifacts.json lists: remove .DS_Store, or copy anew.")
+            raise _RefusalError(f"{self.name} is not what artifacts.json lists: remove .DS_Store, or copy anew.")
         self._read_description(self.tools.models.utils.load_spec(str(path)).description)
         self.failed = ""
         self.content: dict[str, Any] = {
@@ -240,18 +240,17 @@ class Package:
         self.compiled = str(work / f"{len(list(work.iterdir()))}.mlmodelc")
         try:
             self.tools.models.utils.compile_model(str(path), self.compiled)
+            self.content["compile_ms"] = compile_ms = _to_ms(time.perf_counter_ns() - begin)
+            LOG.info(f"{self.name}: compiled in {compile_ms:.0f} ms, lengths {self.lengths}")
         except Exception as error:  # a package for a newer system than this one, for example
             self.failed = _one_line(error)
-            return
-        self.content["compile_ms"] = compile_ms = _to_ms(time.perf_counter_ns() - begin)
-        LOG.info(f"{self.name}: compiled in {compile_ms:.0f} ms, lengths {self.lengths}")
 
     def _read_description(self, description: Any) -> None:
         """Set input types, outputs and lengths from the package's protobuf description."""
         arrays = {f.name: f.type.multiArrayType for f in description.input}
         known = (*INPUTS, *self.golden.extra_inputs)
         if set(arrays) - set(known) or INPUTS[0] not in arrays:
-            raise RefusalError(f"{self.name}: inputs {', '.join(arrays)}; known: {', '.join(known)}.")
+            raise _RefusalError(f"{self.name}: inputs {', '.join(arrays)}; known: {', '.join(known)}.")
         self.dtypes = {n: "int32" if a.dataType == INT32 else "float32" for n, a in arrays.items()}
         self.widths = {n: int(a.shape[2]) for n, a in arrays.items() if len(a.shape) > 2}
         names = [f.name for f in description.output]
@@ -269,7 +268,7 @@ class Package:
             self.lengths = [x for x in (32, 64, 128) if low <= x <= self.range[1]] or [self.default_length]
         self.longest = self.range[1] if self.range else self.lengths[-1]
 
-    def open_on_units(self, units: list[str], iphone: Iphone | None = None) -> list[Cell]:
+    def open_on_units(self, units: list[str], iphone: _Iphone | None = None) -> list[_Cell]:
         """Open the package on units of this Mac or an iPhone; return the cells, record why a unit refuses it."""
         cells = []
         for unit in units:
@@ -288,7 +287,7 @@ class Package:
             LOG.info(f"{self.name} {unit}: load {entry['load_ms']} ms, first run {entry['first_ms']} ms")
         return cells
 
-    def _open_here(self, entry: dict[str, Any]) -> list[Cell]:
+    def _open_here(self, entry: dict[str, Any]) -> list[_Cell]:
         """Open the package on a unit of this Mac; add cold start, answers and compute plan to `entry`."""
         first, again = (self._run_cold_start(entry["unit"]) for _ in range(2))
         compute_unit = getattr(self.tools.ComputeUnit, UNITS[entry["unit"]])
@@ -297,7 +296,7 @@ class Package:
         # Core ML's own clock around the inference; coremltools 9 has it, on a private object
         clock = getattr(getattr(model, "_proxy", None), "get_last_predict_duration_in_nano_seconds", None)
         name = f"{self.name} {entry['unit']}"
-        cells = [Cell(name, n, model.predict, self._feed(n), clock) for n in self.lengths]
+        cells = [_Cell(name, n, model.predict, self._feed(n), clock) for n in self.lengths]
         for cell in cells:
             cell.time_inference()  # fails if this unit cannot run the length
 
@@ -308,7 +307,7 @@ class Package:
         entry.update(again, specialize_ms=first["load_ms"], answers=answers, plan=_summarize_plan(load_plan))
         return cells
 
-    def _open_on_iphone(self, iphone: Iphone, entry: dict[str, Any]) -> list[Cell]:
+    def _open_on_iphone(self, iphone: _Iphone, entry: dict[str, Any]) -> list[_Cell]:
         """Open the package on a unit of an iPhone; add load times, answers and compute plan to `entry`."""
         compute_unit, name = getattr(self.tools.ComputeUnit, UNITS[entry["unit"]]), f"{self.name} {entry['unit']}"
         model, load_times = iphone.open_package(self._path, compute_unit)
@@ -316,7 +315,7 @@ class Package:
         def predict(feed: dict[str, Any]) -> Any:
             return iphone.wait_for(model.predict(feed))
 
-        cells: list[Cell] = [IphoneCell(name, n, predict, self._feed(n), model) for n in self.lengths]
+        cells: list[_Cell] = [_IphoneCell(name, n, predict, self._feed(n), model) for n in self.lengths]
         times = [cell.time_inference()[0] for cell in reversed(cells)]  # the first after loading is of the longest
         entry.update(load_times, first_ms=times[0], answers=self._compare_answers(predict))
         entry["plan"] = _summarize_plan(lambda: iphone.wait_for(model.retrieve_compute_plan()))
@@ -402,7 +401,7 @@ def _time_cold_start(job: dict[str, Any]) -> dict[str, float]:
     return {"load_ms": _to_ms(opened - begin), "first_ms": _to_ms(done - opened), **memory}
 
 
-class Cell:
+class _Cell:
     """One package on one compute unit at one length. `content` is its part of the JSON file."""
 
     WARMUP_LEAST, WARMUP_MOST, STABLE = 10, 60, 0.03
@@ -428,12 +427,11 @@ class Cell:
         while runs < self.WARMUP_LEAST or not (stable or runs >= self.WARMUP_MOST):
             median = statistics.median(self.time_inference()[0] for _ in range(WINDOW))
             runs += WINDOW
-            stable = before is not None and abs(median / before - 1) < self.STABLE
-            before = median
+            stable, before = before is not None and abs(median / before - 1) < self.STABLE, median
         self.content.update(warmup_runs=runs, warmup_stable=stable)
 
 
-class IphoneCell(Cell):
+class _IphoneCell(_Cell):
     """A cell timed by the iPhone's clock around the inference, without the way there and back."""
 
     WARMUP_LEAST, WARMUP_MOST, STABLE = 10, 10, 0.1  # after idle times more calls warm nothing, and times vary more
@@ -444,7 +442,7 @@ class IphoneCell(Cell):
         return _iphone_ms(self._clock.last_predict_duration_in_nano_seconds), None, None
 
 
-def _time_cells(cells: list[Cell], runs: int, repeats: int) -> None:
+def _time_cells(cells: list[_Cell], runs: int, repeats: int) -> None:
     """Warm up all cells, then time them: each repeat visits every length, where the cells take turns in bursts."""
     for number, cell in enumerate(cells, 1):
         LOG.info(f"[{number}/{len(cells)}] warm-up {cell.name}, {cell.length} tokens")
@@ -469,7 +467,7 @@ def _time_cells(cells: list[Cell], runs: int, repeats: int) -> None:
             cell.content[key] = None if any(None in samples for samples in times) else times
 
 
-class Iphone:
+class _Iphone:
     """An iPhone connected to this Mac, with Apple's runner app, which coremltools lets Xcode build, sign and start.
 
     `name` is its name, identifier or UDID, or empty for the only one that is connected. `signing` has
@@ -483,7 +481,9 @@ class Iphone:
         named = [d for d in connected if name in ("", d.name, d.identifier, d.udid)]
         if len(named) != 1:
             count = f"{len(connected)} iPhones are connected" + (f", {len(named)} of them named {name}" if name else "")
-            raise RefusalError(f"--iphone: {count}. Connect one, unlock it, switch its Developer Mode on, or name one.")
+            raise _RefusalError(
+                f"--iphone: {count}. Connect one, unlock it, switch its Developer Mode on, or name one."
+            )
         self.wait_for = asyncio.new_event_loop().run_until_complete
         LOG.info("building, signing and starting the runner app on the iPhone")
         self.device = self.wait_for(named[0].prepare_for_model_debugging(remote.AppSigningCredentials(**signing)))
@@ -568,15 +568,14 @@ def _import_libraries() -> tuple[Any, Any]:
     try:
         return importlib.import_module("coremltools"), importlib.import_module("numpy")
     except ImportError as error:
-        raise RefusalError(f"{error}. Install it with: python3 -m pip install coremltools", 4) from error
+        raise _RefusalError(f"{error}. Install it with: python3 -m pip install coremltools", 4) from error
 
 
 def _sha256_folder(path: Path) -> str:
     """Return the digest of a package: SHA-256 of the sorted JSON list of [path inside, SHA-256 of the file]."""
     files = sorted((p.relative_to(path).as_posix(), p) for p in path.rglob("*") if p.is_file())
     pairs = [[name, hashlib.sha256(p.read_bytes()).hexdigest()] for name, p in files]
-    text = json.dumps(pairs, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(pairs, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
 
 
 def _command_output(*words: str) -> str:

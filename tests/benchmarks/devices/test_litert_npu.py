@@ -11,12 +11,12 @@ from pocketbert.benchmarks.devices import litert_npu as compiler
 from pocketbert.benchmarks.devices import litert_npu as vendors
 from pocketbert.benchmarks.devices.litert_npu import (
     _UNKNOWN_REASON,
-    LitertCompiler,
+    _connect_litert,
     _last_error,
-    connect_litert,
-    litert_missing,
-    litert_reasons,
-    litert_refusal,
+    _litert_missing,
+    _litert_reasons,
+    _litert_refusal,
+    _LitertCompiler,
 )
 from pocketbert.benchmarks.devices.vendor_tools import only_signature, operators_of
 from pocketbert.benchmarks.latency import benchmark
@@ -29,7 +29,7 @@ from pocketbert.runtime.tflite import TflitePredictor
 
 DEVICE = "litert-npu:SM8650"
 QUALCOMM, MEDIATEK = vendors._VENDORS
-WHY_NOT = litert_missing() or ("" if vendors._find_libraries(QUALCOMM) else "no libraries of Qualcomm")
+WHY_NOT = _litert_missing() or ("" if vendors._find_libraries(QUALCOMM) else "no libraries of Qualcomm")
 with_libraries = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 TEXTS = ["a good day", "what a bad day it was", "the day was good"]
 # An excerpt of what the plug-in of ai-edge-litert 2.3.0 prints on the demo's int8 file, with the libraries of onnxruntime-qnn 2.7.0.
@@ -83,7 +83,7 @@ def scripted(monkeypatch, tmp_path, script):
     )
     tool.chmod(0o755)
     libraries = vendors._Libraries(tmp_path, QUALCOMM.sources[0])
-    made = LitertCompiler(*vendors.find_litert_chip("SM8650"), libraries, tmp_path / "package")
+    made = _LitertCompiler(*vendors.find_litert_chip("SM8650"), libraries, tmp_path / "package")
     monkeypatch.setattr("pocketbert.benchmarks.latency.compiler_of", lambda name: made)
 
 
@@ -125,7 +125,7 @@ def test_one_signature_of_several(exported_tflite):
 
 
 def test_the_reasons_of_the_log():
-    assert litert_reasons(LOG) == {
+    assert _litert_reasons(LOG) == {
         7: "refused by the validation of the compiler: error 3110",
         108: "refused by the plug-in",
     }
@@ -152,24 +152,24 @@ def test_a_package_without_libraries_is_none(monkeypatch, tmp_path):
     assert vendors._find_libraries(MEDIATEK) is None
     monkeypatch.setattr(compiler, "_unsupported_system", str)
     with pytest.raises(MissingBackendError, match="SDK of MediaTek .*pip install ai-edge-litert-sdk-mediatek"):
-        connect_litert("MT6991")
+        _connect_litert("MT6991")
     done = CliRunner().invoke(app, ["devices"])
     assert "litert-npu:SOC\t" in done.stdout
     (package / "v8/host/lib").mkdir(parents=True)
     (package / "v8/host/lib/libneuronusdk_adapter.mtk.so").write_bytes(b"")
     assert vendors._find_libraries(MEDIATEK).folder == package / "v8/host/lib"
-    assert connect_litert("mt6991").target == "MediaTek MT6991"
+    assert _connect_litert("mt6991").target == "MediaTek MT6991"
 
 
 def test_what_cannot_be_compiled_for(monkeypatch):
     with pytest.raises(InputError, match="unknown SoC 'SM8651'; did you mean 'SM8650'"):
-        connect_litert("SM8651")
-    assert litert_refusal(Format.ONNX, None) == "ONNX does not go through LiteRT"
-    assert litert_refusal(Format.TFLITE, None) == ""
+        _connect_litert("SM8651")
+    assert _litert_refusal(Format.ONNX, None) == "ONNX does not go through LiteRT"
+    assert _litert_refusal(Format.TFLITE, None) == ""
     monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
     with pytest.raises(InputError, match="the compilers need Linux on x86-64"):
-        connect_litert("SM8650")
-    assert "need Linux on x86-64" in litert_missing()
+        _connect_litert("SM8650")
+    assert "need Linux on x86-64" in _litert_missing()
 
 
 @pytest.mark.parametrize("vendor", vendors._VENDORS, ids=lambda vendor: vendor.name)

@@ -17,11 +17,11 @@ from pocketbert.benchmarks.devices.qnn import (
     CHIPS,
     UNKNOWN_REASON,
     UNKNOWN_TYPE,
-    QnnCompiler,
-    connect_qnn,
+    _connect_qnn,
+    _qnn_missing,
+    _qnn_refusal,
+    _QnnCompiler,
     find_qnn_chip,
-    qnn_missing,
-    qnn_refusal,
     rejection_reasons,
 )
 from pocketbert.benchmarks.latency import benchmark
@@ -42,7 +42,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 from pocketbert.pipeline.make.measuring import measure, section_options
 
-WHY_NOT = qnn_missing()
+WHY_NOT = _qnn_missing()
 FIGURES = {Figure.ANSWERS: Provenance.EMULATED, Figure.PLACEMENT: Provenance.COMPILED_ONLY}
 with_package = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 # An excerpt of the verbose log of onnxruntime 1.31.1 with onnxruntime-qnn 2.7.0 on the demo's int8 file and on a graph with Erf.
@@ -189,19 +189,19 @@ def test_the_missing_package_is_told_with_the_command(phone, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
     with pytest.raises(InputError, match="the emulator needs Linux on x86-64"):
-        connect_qnn("SM8650")
+        _connect_qnn("SM8650")
 
 
 def test_files_of_other_formats_and_runtimes_are_left_out():
-    assert qnn_refusal(Format.ONNX, None) == ""
-    assert "does not go through" in qnn_refusal(Format.TFLITE, None)
-    assert qnn_refusal(Format.ONNX, Runtime.OPENVINO) == "it is made for openvino"
+    assert _qnn_refusal(Format.ONNX, None) == ""
+    assert "does not go through" in _qnn_refusal(Format.TFLITE, None)
+    assert _qnn_refusal(Format.ONNX, Runtime.OPENVINO) == "it is made for openvino"
 
 
 def scripted(monkeypatch, one, texts, script):
     """What is told of a file where the worker is a script; the folder of the job is its argument."""
     monkeypatch.setattr(compiler, "_WORKER", ("-c", script))
-    made = QnnCompiler(find_qnn_chip("SM8650"))
+    made = _QnnCompiler(find_qnn_chip("SM8650"))
     feed = {"input_ids": np.ones((1, 16), np.int64), "attention_mask": np.ones((1, 16), np.int64)}
     return made.compile(one.file.open(1), one.path, 16, [feed, feed], 0.0)
 
@@ -269,7 +269,7 @@ class _Stuck:
 
 @pytest.fixture
 def stuck():
-    register_device(Device(DeviceInfo("stuck", FIGURES, "a script"), refusal=qnn_refusal, compiler=lambda _: _Stuck()))
+    register_device(Device(DeviceInfo("stuck", FIGURES, "a script"), refusal=_qnn_refusal, compiler=lambda _: _Stuck()))
     yield
     unregister_device("stuck")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pocketbert.benchmarks.devices import Sample, connect
-from pocketbert.benchmarks.devices.adb import adb_missing, attached
+from pocketbert.benchmarks.devices.adb import _adb_missing, _attached
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.records import ColdStart
@@ -314,5 +314,5 @@ def test_the_runners_of_the_tests_are_those_of_the_readers(tmp_path):
 
 def test_connected_devices_are_listed_by_the_real_client(phone, reach):
     reach(phone)
-    assert adb_missing() == ""
-    assert f"adb:{SERIAL}" in [one.name for one in attached() if not one.problem]
+    assert _adb_missing() == ""
+    assert f"adb:{SERIAL}" in [one.name for one in _attached() if not one.problem]

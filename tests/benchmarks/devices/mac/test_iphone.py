@@ -142,4 +142,4 @@ def test_the_fake_has_the_names_and_arguments_of_coremltools():
 
 
 def test_the_script_is_the_folder_s_own(kit):
-    assert Path(kit / "coreml" / "benchmark_on_mac.py").read_text().count("class Iphone:") == 1
+    assert Path(kit / "coreml" / "benchmark_on_mac.py").read_text().count("class _Iphone:") == 1

@@ -248,8 +248,8 @@ def test_it_reads_answers_as_the_toolkit_records_them(mac, tmp_path, task, side)
     (tmp_path / "artifacts.json").write_text(json.dumps({"task": task, "processing": {"padding_side": side}}))
     added = [{"id": 4, "content": "[MASK]"}, {"id": 3, "content": "[SEP]"}]
     (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
-    package = object.__new__(mac.Package)
-    package.golden, package.outputs, package.numpy = mac.GoldenRows(tmp_path), TASKS[task].answer, np
+    package = object.__new__(mac._Package)
+    package.golden, package.outputs, package.numpy = mac._GoldenRows(tmp_path), TASKS[task].answer, np
     found = package._recorded_values(recorded.model_dump(), ids, out)
     np.testing.assert_allclose(found, recorded.pick(matrix).ravel(), rtol=1e-6)
 
@@ -382,7 +382,7 @@ def test_the_digest_is_the_toolkits(mac, tmp_path):
 
 
 def test_a_disturbed_warm_up_is_not_called_stable(mac, monkeypatch):
-    cell = object.__new__(mac.Cell)
+    cell = object.__new__(mac._Cell)
     times = iter([1.0, 2.0] * 200)
     cell.content = {}
     cell.time_inference = lambda: (next(values), 0.0, None)
