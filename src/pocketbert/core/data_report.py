@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from pydantic import BaseModel
 
-from pocketbert.core.data.cells import label_of
+from pocketbert.core.data.cells import label_of_tag
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import shown
 from pocketbert.core.heads import Prepared
@@ -176,7 +176,7 @@ def _counts(rows: Prepared, labels: Labels, kind: LabelKind) -> dict[str, int]:
         return {label: int(sets[:, i].sum()) for i, label in enumerate(labels.names)}
     if kind is LabelKind.SPANS:
         found = Counter(s.label for spans in rows.truth for s in spans)
-        known = dict.fromkeys(label for tag in labels.names if (label := label_of(tag)))
+        known = dict.fromkeys(label for tag in labels.names if (label := label_of_tag(tag)))
         return {label: found.get(label, 0) for label in known}
     if kind is LabelKind.ANSWERS:
         none = sum(not v for v in values)

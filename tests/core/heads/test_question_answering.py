@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketbert.core.data.cells import GoldAnswer
+from pocketbert.core.data.examples import GoldAnswer
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, head_of

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pocketbert.core.data.cells import GoldAnswer
-from pocketbert.core.data.examples import Example
+from pocketbert.core.data.examples import Example, GoldAnswer
 from pocketbert.core.heads.head import AnswerSettings, Prepared, all_finite
 from pocketbert.core.metrics import EXACT_MATCH, luck
 from pocketbert.core.predict.answers import Answer, Excerpt

@@ -9,7 +9,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.cells import Span, count_spans, has_prefixes, label_of, spans_of, split_into_words, tag_places
+from pocketbert.core.data.cells import (
+    Span,
+    count_spans,
+    has_prefixes,
+    label_of_tag,
+    spans_of,
+    split_spans_by_word,
+    assign_tags,
+)
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads.head import IGNORED, Prepared, all_finite, per_text
@@ -47,13 +55,13 @@ class TokenClassificationHead:
         targets = [self._targets(e, s) for e, s in zip(rows.encoded, spans, strict=True)]
         if self.single:
             read = zip(spans, rows.encoded, examples, strict=True)
-            spans = [split_into_words(own, words_of(e)[1], example.text) for own, e, example in read]
+            spans = [split_spans_by_word(own, words_of(e)[1], example.text) for own, e, example in read]
         return replace(rows, targets={"labels": targets}, truth=spans)
 
     def _targets(self, encoded: Encoded, spans: Sequence[Span]) -> NDArray[np.int64]:
         first, places = words_of(encoded)
         out = np.full(len(encoded), IGNORED, np.int64)
-        out[first] = tag_places(spans, places, self.labels.names, IGNORED)
+        out[first] = assign_tags(spans, places, self.labels.names, IGNORED)
         return out
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
@@ -111,7 +119,7 @@ class TokenClassificationHead:
                             [
                                 p
                                 for p, w, t in zip(sure, places, tags, strict=True)
-                                if s.start <= w[0] < s.end and label_of(t) == s.label
+                                if s.start <= w[0] < s.end and label_of_tag(t) == s.label
                             ]
                         )
                     ),
