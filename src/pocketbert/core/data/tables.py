@@ -58,35 +58,11 @@ LABEL_NAMES = (
 )
 """Usual names of the label column, in tiers as `TEXT_NAMES`."""
 _NAMES_OF_OTHER_COLUMNS = (
-    *(
-        "id",
-        "ids",
-        "idx",
-        "index",
-        "uid",
-        "guid",
-        "row",
-        "key",
-        "number",
-        "name",
-        "user",
-        "username",
-        "author",
-        "source",
-    ),
-    *("date", "time", "timestamp", "created", "createdat", "url", "link", "split", "fold", "domain", "note", "notes"),
-    *(
-        "goldlabel",
-        "reviewtext",
-        "commenttext",
-        "context",
-        "answerstart",
-        "star",
-        "acceptability",
-        "annotator",
-        "probs",
-    ),
-    *("isduplicate", "qid1", "qid2", "pairid", "captionid", "value", "weight", "confidence", "toxic", "s1", "s2"),
+    *("id", "ids", "idx", "index", "uid", "guid", "row", "key", "number", "name", "user", "username", "author"),
+    *("source", "date", "time", "timestamp", "created", "createdat", "url", "link", "split", "fold", "domain"),
+    *("note", "notes", "goldlabel", "reviewtext", "commenttext", "context", "answerstart", "star", "acceptability"),
+    *("annotator", "probs", "isduplicate", "qid1", "qid2", "pairid", "captionid", "value", "weight", "confidence"),
+    *("toxic", "s1", "s2"),
 )
 _USUAL_NAMES = frozenset(
     [name for group in (*TEXT_NAMES, *PAIR_NAMES, *LABEL_NAMES) for name in group] + [*_NAMES_OF_OTHER_COLUMNS]

@@ -13,7 +13,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import PerText, Prepared, all_finite, per_text
 from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, pearson, spearman
 from pocketbert.core.predict.answers import Answer, Embedding
-from pocketbert.core.predict.inputs import parts_of
+from pocketbert.core.predict.inputs import split_pair
 from pocketbert.core.predict.predictor import Matrix, whole
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import Similarity
@@ -46,7 +46,7 @@ class FeatureExtractionHead(PerText):
             raise InputError(Problem(title, what, "Give every pair a score, or none."))
         if not scored(examples):
             return per_text([replace(e, pair=None) for e in examples], tokenizer)
-        texts = [t for e in examples for t in parts_of(e.input)]
+        texts = [t for e in examples for t in split_pair(e.input)]
         truth = np.array([e.label for e in examples], np.float64) if labelled else ()
         return Prepared(examples, tokenizer.encode(texts), np.repeat(np.arange(len(examples)), 2), {}, truth)
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from pocketbert.core.data.cells import (
     Span,
+    assign_tags,
     count_spans,
     has_prefixes,
     label_of_tag,
     spans_of,
     split_spans_by_word,
-    assign_tags,
 )
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
