@@ -228,7 +228,7 @@ class TextHead:
 
 
 class LabelledTextHead(TextHead):
-    """Base of heads that are trained on one label cell per text, which a subclass reads in `_read_gold`."""
+    """Base of heads that are trained on one label cell per text; a subclass defines how the cells are read."""
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Tokenize rows; the targets are ``labels``, one entry per text. See `Head.prepare`."""

@@ -82,7 +82,7 @@ class QuestionAnsweringHead:
         return Prepared(examples, encoded, owner, targets, truth)
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """Return the window's best answer, [1, 5]; the columns are the fields of `_WindowAnswer`."""
+        """Return the window's best answer, [1, 5]: score, first and behind-last character, probability, score of no answer."""
         return np.array([astuple(self._find_answer(prepared.encoded[row], matrix))], np.float32)
 
     def _find_answer(self, window: Encoded, matrix: Matrix) -> _WindowAnswer:

@@ -111,7 +111,7 @@ def template_types(content: Mapping[str, Any]) -> int:
 
 
 def _list_parts(step: Any) -> list[dict[str, Any]]:
-    """Return a step and the steps inside it, at any depth; at most one more than `_MAX_PARTS`."""
+    """Return a step and the steps inside it, at any depth; at most one more than is allowed."""
     pending, parts = [step], list[dict[str, Any]]()
     while pending and len(parts) <= _MAX_PARTS:
         part = pending.pop()
