@@ -1,7 +1,7 @@
 """Guesses which column of a data file is the text and which one the label, for users who did not name them.
 
 `guess_columns` profiles the first rows (a `_Column` per column), chooses the columns by their usual names, else by what they
-hold (`_ColumnChoice`), and guesses what kind of label it is. `found_columns` does the same and tells the user.
+hold (`_ColumnChoice`), and guesses what kind of label it is. `found_columns` also prints what it chose.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pocketbert.core.data.streams import LINE_MB, MIB, ROWS, Limits
 
 
 class PlainNumbers(BaseModel):
-    """Refuses true, false and numbers that are not finite where a number is wanted; pydantic takes true as 1."""
+    """Base of models whose number fields refuse true, false and infinity; pydantic takes true as 1."""
 
     @model_validator(mode="before")
     @classmethod

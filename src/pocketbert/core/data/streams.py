@@ -1,10 +1,10 @@
 """Bounded reading of text files: every reader of data files opens them here, so that a broken or hostile file ends early.
 
-- `Limits` says how much one file may hold, and makes the errors for files that hold more.
+- `Limits` is how much one file may hold; its methods make the errors for files that hold more.
 - `opened` opens a file, plain or gzip, as a stream that refuses to be longer; `read_lines` decodes its lines.
 - `read_texts` and `texts_of_stream` read one text per line; `check_encoding` finds the line that is not UTF-8.
 
-This module imports neither numpy nor pydantic: the command line imports it before it knows the command.
+This module imports neither numpy nor pydantic, because the command line imports it for every command.
 """
 
 from __future__ import annotations
