@@ -307,11 +307,11 @@ class ColumnReader:
         if problems:
             raise InputError(problems)
 
-    def noted(self, text: Text) -> Text:
+    def with_sample_columns(self, text: Text) -> Text:
         """Return a text with columns: its own, or sample values that depend on the text only."""
         return text if columns_of(text) is not None else with_columns(text, self._sample_columns(text))
 
-    def values(self, text: object, places: Places, where: str) -> dict[str, NDArray[np.generic]]:
+    def make_inputs(self, text: object, places: Places, where: str) -> dict[str, NDArray[np.generic]]:
         """Make the extra inputs of a text out of its columns.
 
         Args:
@@ -338,7 +338,7 @@ class ColumnReader:
             result[graph_input.name] = array
         return result
 
-    def drawn(self, ids: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
+    def sample_inputs(self, ids: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
         """Make sample inputs, [L] or [L, width] each, for L tokens without a text; they depend on the ids only."""
         result: dict[str, NDArray[np.generic]] = {}
         for graph_input in self.form.extra:

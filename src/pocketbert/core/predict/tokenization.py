@@ -198,7 +198,7 @@ class TextTokenizer:
         texts = self.prompts.put_before(texts)
         if (reader := self.reader) is None:
             return self._encode(texts, places)
-        texts = [reader.noted(text) if _is_text(text) else text for text in texts]
+        texts = [reader.with_sample_columns(text) if _is_text(text) else text for text in texts]
         rows = zip(texts, self._encode(texts, places=True), strict=True)
         return [_add_columns(reader, text, row, f"text {i}") for i, (text, row) in enumerate(rows, 1)]
 
@@ -260,7 +260,7 @@ class TextTokenizer:
                     first = self._tokenizer.encode(question, context)
                 windows = [_to_encoded(e, False) for e in (first, *first.overflowing)]
                 if (reader := self.reader) is not None:
-                    text, where = reader.noted(pair), f"text {len(windows_by_pair) + 1}"
+                    text, where = reader.with_sample_columns(pair), f"text {len(windows_by_pair) + 1}"
                     windows = [_add_columns(reader, text, window, where) for window in windows]
                 windows_by_pair.append(windows)
         finally:
@@ -269,7 +269,7 @@ class TextTokenizer:
 
     def noted(self, texts: Sequence[Text]) -> list[Text]:
         """Return texts with the columns that the folder's form reads: their own, or sample values made of the text."""
-        return list(texts) if self.reader is None else [self.reader.noted(text) for text in texts]
+        return list(texts) if self.reader is None else [self.reader.with_sample_columns(text) for text in texts]
 
     def golden(self, text: Text) -> dict[str, Any]:
         """Return ids, segments and offsets in code points of one text without a prompt, to check other implementations."""
@@ -341,7 +341,7 @@ class TextTokenizer:
             for extra in reader.form.extra:
                 batch[extra.name] = np.full(extra.shape(len(rows), width), extra.padding, extra.dtype)
             for i, row in enumerate(rows):
-                for name, values in (row.extra or reader.drawn(row.ids)).items():
+                for name, values in (row.extra or reader.sample_inputs(row.ids)).items():
                     batch[name][i, self.span(len(row), width)] = values
         return batch
 
@@ -353,7 +353,7 @@ class TextTokenizer:
 def _add_columns(reader: ColumnReader, text: Text, row: Encoded, where: str) -> Encoded:
     """Add the inputs that are made of a text's columns to its tokenized row."""
     assert row.places is not None
-    return replace(row, extra=reader.values(text, row.places, where))
+    return replace(row, extra=reader.make_inputs(text, row.places, where))
 
 
 def _to_encoded(encoding: Encoding, truncated: bool, keeps_end: bool = False) -> Encoded:
