@@ -182,7 +182,7 @@ _WORDS = re.compile(
 
 
 def language_note(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
-    """Return a warning if a tokenizer splits words into so many pieces that its model was not trained on their language.
+    """Return a warning if a tokenizer splits words into so many pieces that its model cannot be of their language.
 
     Args:
         texts: Some texts.

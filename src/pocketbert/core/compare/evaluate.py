@@ -1,7 +1,7 @@
 """Evaluation: score any predictor on labelled rows, and measure how far two predictors' outputs differ.
 
-`evaluate` scores a torch module, an ONNX file and everything else in the same way. Differences of outputs are measured by
-`worst_difference` and `rms_error`, both relative to the `yardstick`, and by `agreement`.
+`evaluate` scores a torch module, an ONNX file and everything else in the same way. Differences of outputs are measured
+by `worst_difference` and `rms_error`, both relative to the `yardstick`, and by `agreement`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _FLOOR = 0.1
 
 
 def worst_difference(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Return the largest absolute difference; NaN if any value is NaN or the shapes differ, infinite if any is infinite.
+    """Return the largest absolute difference; NaN if a value is NaN or the shapes differ, infinite if one is infinite.
 
     A running maximum loses a NaN when the next value is finite; numpy's `max` keeps it.
     """
@@ -113,7 +113,7 @@ def rms_error(values: NDArray[np.floating], reference: NDArray[np.floating]) -> 
 
 
 def agreement(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Return the share of rows of two logit matrices [N, labels] that have the same label; 0 if any value is not finite."""
+    """Return the share of rows for which logits [N, labels] have the same label; 0 if any value is not finite."""
     if not np.isfinite(values).all():
         return 0.0
     return float((values.argmax(-1) == reference.argmax(-1)).mean())

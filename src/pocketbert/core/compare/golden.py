@@ -48,8 +48,8 @@ class GoldenRow(BaseModel):
 
     Attributes:
         text: The text, or the two texts of a pair.
-        label: The label, or the labels of the recorded tokens, that the reference model (torch, fp32) predicts; empty for
-            tasks without labels.
+        label: The label, or the labels of the recorded tokens, that the reference model (torch, fp32) predicts; empty
+            for tasks without labels.
         reference: Answer of the reference model: numbers of the recorded places, row by row.
         outputs: Answer of each file, by path.
         tolerance: Largest absolute difference that a correct runtime may have, by path.
@@ -244,9 +244,10 @@ class LibraryRow(BaseModel):
         prompt: Name of the prompt that was put in front; None for the model's default.
         ids: Token ids that the library feeds.
         type_ids: Segment ids that it feeds; zeros if it feeds none.
-        names: What each value belongs to: a label; of tokens ``place:label``, of masked words ``mask:id``; empty if the values
-            are one number or a vector.
-        values: Scores as the library returns them; of question answering the scores of each token as first, then as last.
+        names: What each value belongs to: a label; of tokens ``place:label``, of masked words ``mask:id``; empty if the
+            values are one number or a vector.
+        values: Scores as the library returns them; of question answering the scores of each token as first, then as
+            last.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -303,8 +304,9 @@ class Simulated(BaseModel):
         texts: Number of texts that the errors were measured on.
         errors: RMS error of a file's scheme, simulated in torch, relative to the spread of the logits; by path in the
             artefact folder. Files whose bound depends on none are not in it.
-        ranges: For each static file, by the paths of the weights in the torch module, the ranges of the values that weights are
-            multiplied with and of the results on the calibration texts; several if the file may hold any of them.
+        ranges: For each static file, by the paths of the weights in the torch module, the ranges of the values that
+            weights are multiplied with and of the results on the calibration texts; several if the file may hold any of
+            them.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -1,9 +1,9 @@
 """Parity: whether a file computes what the untouched model computes.
 
-- `build_probe` chooses inputs, real texts and drawn ids, padded and unpadded, at several lengths, and runs the reference on
-  them; `compare` runs a file on the same inputs.
-- `drawn_rows` and `drawn_texts` draw inputs that cover what real texts leave out: the whole vocabulary, every position and
-  both segments.
+- `build_probe` chooses inputs, real texts and drawn ids, padded and unpadded, at several lengths, and runs the
+  reference on them; `compare` runs a file on the same inputs.
+- `drawn_rows` and `drawn_texts` draw inputs that cover what real texts leave out: the whole vocabulary, every position
+  and both segments.
 - `padding_difference` measures how far padding moves a file's answers.
 """
 
@@ -171,15 +171,15 @@ def padding_difference(
     own: Matrix | None = None,
     keep: _Pick | None = None,
 ) -> float:
-    """Return how far padding moves a file's answers, relative to their spread; a right mask moves fp32 by rounding only.
+    """Return how far padding moves a file's answers, relative to their spread; with a right mask by rounding only.
 
     Args:
         predictor: The file.
         tokenizer: Pads.
         rows: At least two tokenized texts.
         task: Decides which outputs and tokens are compared.
-        own: How far padding moves the reference's answers, which is subtracted. It is not zero in MobileBERT, whose last
-            token sees the embedding of the padding token beside it.
+        own: How far padding moves the reference's answers, which is subtracted. It is not zero in MobileBERT, whose
+            last token sees the embedding of the padding token beside it.
         keep: Selects what is compared of each row's matrix; default all.
     """
     pick = keep or (lambda _, matrix: matrix)
@@ -253,7 +253,8 @@ def drawn_rows(
         vocabulary: Rows of the embedding table; ids beyond it are not drawn.
         length: Tokens of each row, at most the tokenizer's `max_length`.
         kinds: For each row whether it is a pair of texts, so that its second half is in the second segment.
-        masked: Whether the first, middle and last drawn token of each row is the mask token, for models that predict it.
+        masked: Whether the first, middle and last drawn token of each row is the mask token, for models that predict
+            it.
 
     Returns:
         The rows; empty if the vocabulary has nothing but special tokens.
@@ -273,8 +274,8 @@ def drawn_texts(
 ) -> list[Text]:
     """Draw texts instead of rows, for comparisons that start from text; see `drawn_rows`.
 
-    The tokenizer may split a text into other pieces than it was made of. At the tokenizer's longest input every text fills
-    the length; below it a text may be a few tokens shorter.
+    The tokenizer may split a text into other pieces than it was made of. At the tokenizer's longest input every text
+    fills the length; below it a text may be a few tokens shorter.
 
     Args:
         tokenizer: Decodes the drawn ids.

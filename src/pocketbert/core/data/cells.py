@@ -1,8 +1,8 @@
 """Values of labels, read in one way from every kind of file: numbers, names, and spans with their tags.
 
 - `number_of` reads a label that is a number, `is_visible` refuses blank names, `name_problems` checks a list of names.
-- `Span` is a labelled piece of a text. `tags_of` makes the IOB2 tags of a label set; `assign_tags` turns spans into tags
-  for training and `spans_of` turns tags back into spans.
+- `Span` is a labelled piece of a text. `tags_of` makes the IOB2 tags of a label set; `assign_tags` turns spans into
+  tags for training and `spans_of` turns tags back into spans.
 - `count_spans` compares predicted spans with the right ones, for F1, precision and recall.
 """
 
@@ -49,7 +49,9 @@ def is_visible(text: str) -> bool:
 
 
 def name_problems(names: Sequence[str]) -> list[str]:
-    """Return what makes a list of label names unusable: empty names, and names that are equal, look equal or are one number.
+    """Return what makes a list of label names unusable: empty names, and names that are equal or look equal.
+
+    Names that are numbers, such as "1" and "1.0", are equal if they are the same number.
 
     Returns:
         One sentence each, at most ten.
@@ -100,7 +102,7 @@ class Span:
 
 
 def tags_of(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the IOB2 tags of a label set: ``O``, then ``B-`` and ``I-`` of each label. A set of tags is returned as it is."""
+    """Return the IOB2 tags of a label set, ``O``, then ``B-`` and ``I-`` of each label; tags are returned as they are."""
     if OUTSIDE in labels or has_prefixes(labels):
         return tuple(labels)
     return (OUTSIDE, *(f"{prefix}-{name}" for name in labels for prefix in "BI"))
@@ -124,8 +126,8 @@ def label_of_tag(tag: str) -> str | None:
 def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]], single: bool = False) -> list[Span]:
     """Return the spans that a row of tags marks, reading IOB2 strictly (seqeval ``mode="strict"``).
 
-    A span is a ``B-`` (or ``S-``) and the ``I-`` (``E-``) tags of the same label behind it; an ``I-`` without a beginning is
-    ignored. Tags without a prefix mark runs of equal labels, or single words.
+    A span is a ``B-`` (or ``S-``) and the ``I-`` (``E-``) tags of the same label behind it; an ``I-`` without a
+    beginning is ignored. Tags without a prefix mark runs of equal labels, or single words.
 
     Args:
         tags: N tags.
@@ -154,8 +156,8 @@ def split_spans_by_word(spans: Iterable[Span], places: Sequence[tuple[int, int]]
 
     Args:
         spans: Spans of the text, none inside another.
-        places: First character of each word and the character behind its last one, N of them. The text may extend beyond
-            them if its tokens were cut off; there, pieces between blanks count as words.
+        places: First character of each word and the character behind its last one, N of them. The text may extend
+            beyond them if its tokens were cut off; there, pieces between blanks count as words.
         text: The text.
     """
     ordered = sorted(spans)

@@ -1,7 +1,7 @@
 """Guesses which column of a data file is the text and which one the label, for users who did not name them.
 
-`guess_columns` profiles the first rows (a `_Column` per column), chooses the columns by their usual names, else by what they
-hold (`_ColumnChoice`), and guesses what kind of label it is. `found_columns` also prints what it chose.
+`guess_columns` profiles the first rows (a `_Column` per column), chooses the columns by their usual names, else by what
+they hold (`_ColumnChoice`), and guesses what kind of label it is. `found_columns` also prints what it chose.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     """Guess the columns of a data file by their usual names, else by what they hold.
 
     A column that `source` names itself is kept, whatever the file holds. A second text is taken only if two columns
-    have names that are usual for a pair, or if a file without a header has just two columns of texts. Data sets of the Hub
-    are returned as they are.
+    have names that are usual for a pair, or if a file without a header has just two columns of texts. Data sets of the
+    Hub are returned as they are.
 
     Args:
         source: The file; its fields `text`, `text_pair` and `label` count as given if they were set.
@@ -308,7 +308,7 @@ class _ColumnChoice:
     def _find_usual(
         self, tiers: Sequence[Sequence[str]], free: Sequence[_Column], option: str, what: str
     ) -> str | None:
-        """Return the only column with a usual name of the first tier that has one; raise InputError if it has several."""
+        """Return the column with a usual name of the surest tier; raise InputError if a tier has several."""
         for tier in tiers:
             names = [c.name for c in free if self._plain[c.name] in tier]
             if len(names) > 1:

@@ -1,8 +1,10 @@
 """Labelled examples: the rows of a data source, checked and typed, and their division into training and held-out rows.
 
 - `Example` is one row: a text or a pair with its label.
-- `read_examples` reads all rows of a source and lists what is wrong with them; each `LabelKind` has its own reader of cells.
-- `hold_out`, `hold_out_share` and `without` divide rows by the hash of their text, so that the file's order does not matter.
+- `read_examples` reads all rows of a source and lists what is wrong with them; each `LabelKind` has its own reader of
+  cells.
+- `hold_out`, `hold_out_share` and `without` divide rows by the hash of their text, so that the file's order does not
+  matter.
 """
 
 from __future__ import annotations
@@ -125,7 +127,7 @@ def read_examples(
 def _to_example(
     source: DataSource, number: int, row: dict[str, Any], needs_label: bool, kind: LabelKind, bad: BadRows
 ) -> Example | None:
-    """Make an example of a row; return None and record the row as bad if a column is missing or holds something else."""
+    """Make an example of a row; if a column is missing or holds something else, add it to `bad` and return None."""
     columns = (source.text, source.text_pair or None, source.label if needs_label else None)
     missing = [c for c in columns if c is not None and row.get(c) is None]
     if missing:
@@ -157,7 +159,8 @@ def _to_example(
 def _find_words(text: Any, tags: Any) -> tuple[Any, list[tuple[int, int]] | None]:
     """Return the text of a tagged row and the positions of its words; None for positions that are not known.
 
-    A list of words is joined with blanks. Pieces of a running text between blanks are words if they are as many as the tags.
+    A list of words is joined with blanks. Pieces of a running text between blanks are words if they are as many as the
+    tags.
     """
     if isinstance(text, list | tuple) and all(isinstance(word, str) and word.strip() for word in text):
         places, start = [], 0
@@ -215,7 +218,7 @@ def _read_label(
 
 
 def _read_name(cell: Any) -> int | float | str:
-    """Read a name or a number, alike in every kind of file: true is the name "true", and "2" and 2.0 are the number 2."""
+    """Read a name or a number: true is the name "true", and "2" and 2.0 are the number 2, in every kind of file."""
     if isinstance(cell, bool):
         return str(cell).lower()
     if not isinstance(cell, int | float | str):
@@ -373,8 +376,8 @@ def hold_out_share(
     Args:
         examples: All rows.
         fraction: Probability of each text to be held out.
-        purpose: Makes the division independent of other ones. With the hash alone, rows that an earlier division split off
-            would all be in one part.
+        purpose: Makes the division independent of other ones. With the hash alone, rows that an earlier division split
+            off would all be in one part.
 
     Returns:
         The rows to keep, and the held-out rows, each in file order.

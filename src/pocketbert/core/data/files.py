@@ -4,7 +4,8 @@
 - `read_rows` yields the rows of any source as dictionaries, within its limits.
 - `class_names` returns the names that a data set itself gives to the numbers of its label column.
 
-The readers follow in the order JSON Lines, Parquet, data sets of the Hub; that of tables is in `pocketbert.core.data.tables`.
+The readers follow in the order JSON Lines, Parquet, data sets of the Hub; that of tables is in
+`pocketbert.core.data.tables`.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class _RepeatedKeyError(ValueError):
 
 
 def _read_json_rows(path: Path, title: str, limits: Limits, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a ``.jsonl`` or ``.jsonl.gz`` file with their line numbers; add lines that are no row to `bad`."""
+    """Yield the rows of a JSON Lines file, plain or ``.gz``, with their line numbers; add lines that are no row to `bad`."""
     with opened(path, title, limits) as stream:
         for number, line in read_lines(stream, title, limits):
             if not line.strip():
@@ -226,7 +227,7 @@ def _read_parquet_rows(
 
 
 def _open_parquet(path: Path, title: str) -> Any:
-    """Open a `pyarrow.parquet.ParquetFile` that keeps texts in lists as dictionaries, so that equal ones are stored once."""
+    """Open a Parquet file with pyarrow; equal texts in lists are stored once, as a dictionary."""
     check_regular(path, title)
     if version_of("pyarrow") is None:
         raise MissingBackendError("the library 'pyarrow'", "pip install 'pocketbert[train]'")

@@ -36,7 +36,8 @@ class Labels:
         names: Label names; the index is the id.
         note: Where the names came from, if users should see that.
         declared: Whether a person or a model declared the order, so that a number in the data may be a position.
-        numbers: The number in the data that stands for each label; empty if numbers are positions, or the names themselves.
+        numbers: The number in the data that stands for each label; empty if numbers are positions, or the names
+            themselves.
     """
 
     names: tuple[str, ...]
@@ -161,12 +162,12 @@ def resolve_labels(
             teacher, which are tags already, even if none of them is ``O``.
 
     Returns:
-        The declared labels; else the teacher's; else the names in the data, sorted; else the numbers in the data, in numeric
-        order, called LABEL_i if they are 0, 1, 2, ... Empty for tasks without labels.
+        The declared labels; else the teacher's; else the names in the data, sorted; else the numbers in the data, in
+        numeric order, called LABEL_i if they are 0, 1, 2, ... Empty for tasks without labels.
 
     Raises:
-        InputError: If fewer labels result than the task needs, two of them look the same, some are numbers and some names, or
-            it is not clear which number is which name.
+        InputError: If fewer labels result than the task needs, two of them look the same, some are numbers and some
+            names, or it is not clear which number is which name.
     """
     if kind not in _FEWEST_LABELS:
         return Labels(())
@@ -332,8 +333,8 @@ class _IdLookup:
     """Looks up the ids of labels in the rows of one file.
 
     If any name of the set is a number ("1", "5.0"), a number in the data means the name that is this number, never a
-    position. If none is, a number is looked up in `Labels.numbers`; without these it is a position in the set, provided that
-    the order was declared.
+    position. If none is, a number is looked up in `Labels.numbers`; without these it is a position in the set, provided
+    that the order was declared.
 
     Args:
         labels: The label set.

@@ -1,7 +1,8 @@
 """Data sources as recipes and the command line name them, validated by pydantic.
 
-`DataSource` is a file or a data set of the Hub with its columns and limits, `EvalSource` the rows that decide the score.
-`PlainNumbers` is the base of these and of all recipe sections: it refuses true, false and infinity where a number belongs.
+`DataSource` is a file or a data set of the Hub with its columns and limits, `EvalSource` the rows that decide the
+score. `PlainNumbers` is the base of these and of all recipe sections: it refuses true, false and infinity where a
+number belongs.
 """
 
 from __future__ import annotations

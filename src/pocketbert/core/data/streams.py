@@ -1,4 +1,4 @@
-"""Bounded reading of text files: every reader of data files opens them here, so that a broken or hostile file ends early.
+"""Bounded reading of text files: data files are opened here, so that a broken or hostile file ends early.
 
 - `Limits` is how much one file may hold; its methods make the errors for files that hold more.
 - `opened` opens a file, plain or gzip, as a stream that refuses to be longer; `read_lines` decodes its lines.

@@ -185,7 +185,7 @@ _HEADER_CASES = {"lower": 0.5, "capital": 0.3, "upper": 0.1, "other": 0.1}
 _UNUSUAL = 1.0
 """Contribution of a row without a usual name of a column."""
 _ONE_USUAL, _SEVERAL_USUAL = -2.5, -4.0
-"""Contribution of each usual name: one label may be called "question", but hardly two cells of a row are names by chance."""
+"""Contribution of each usual name: one label may be called "question", two cells of a row hardly are by chance."""
 _NO_VALUE = frozenset(["na", "n/a", "nan", "null", "none", "?", "-"])
 _WIDEST_WORD, _WIDEST_PHRASE, _MOST_WORDS = 40, 40, 4
 _PUNCTUATION = re.compile(r"[.!?;,](\s|$)|[\u2026\u3001\u3002\uff01\uff0c\uff1f]|://")
@@ -211,9 +211,9 @@ def find_table_form(
 ) -> TableForm:
     """Guess from the first megabyte of a table how it is written.
 
-    The header is found with the idea of `csv.Sniffer`: the first row is compared with the rows below it. Each feature of a cell
-    (its shape, whether it occurs below, its capitals) has a probability in a header and one among the cells of its column;
-    the logarithms of their ratios are added.
+    The header is found with the idea of `csv.Sniffer`: the first row is compared with the rows below it. Each feature
+    of a cell (its shape, whether it occurs below, its capitals) has a probability in a header and one among the cells
+    of its column; the logarithms of their ratios are added.
 
     Args:
         path: A ``.csv`` or ``.tsv`` file.
@@ -267,7 +267,8 @@ def _read_sample(text: str, separator: str, quoted: bool = True) -> list[list[st
 def _choose_separator(text: str) -> str:
     """Choose comma, semicolon or tab: the one that makes rows of equal length, then the one with more cells that recur.
 
-    A separator followed by a blank is taken for punctuation. The comma is kept unless another one splits most rows alike.
+    A separator followed by a blank is taken for punctuation. The comma is kept unless another one splits most rows
+    alike.
     """
     best, separator = (0.5, 0.0), ","
     for sign in (",", ";", "\t"):

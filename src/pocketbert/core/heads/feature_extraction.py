@@ -1,7 +1,7 @@
 """Head of feature-extraction: one vector per text.
 
-Rows that are pairs with a score each are scored by how well the similarities of their vectors rank them; other rows by the
-mean cosine to the teacher's vectors.
+Rows that are pairs with a score each are scored by how well the similarities of their vectors rank them; other rows by
+the mean cosine to the teacher's vectors.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FeatureExtractionHead(TextHead):
         return Prepared(examples, tokenizer.encode(texts), np.repeat(np.arange(len(examples)), 2), {}, truth)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute Spearman of the similarities of pairs with their scores, or the mean cosine to the teacher's vectors."""
+        """Compute Spearman of the pairs' similarities with their scores, or the mean cosine to the teacher's vectors."""
         vectors, truth = whole(reduced), np.asarray(prepared.truth, np.float64)
         finite = all_finite(reduced)
         if truth.ndim == 1:

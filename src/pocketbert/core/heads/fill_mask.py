@@ -1,6 +1,7 @@
 """Head of fill-mask: tokens for the masked positions of a text.
 
-Texts to score have 15 % of their tokens masked, always the same ones; answers are given at the masks of the text itself.
+Texts to score have 15 % of their tokens masked, always the same ones; answers are given at the masks of the text
+itself.
 """
 
 from __future__ import annotations

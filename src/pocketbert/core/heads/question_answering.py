@@ -1,7 +1,7 @@
 """Head of question-answering: a piece of a context that answers a question, scored as in SQuAD.
 
-Long contexts are read in overlapping windows. `reduce` finds the best answer of each window, and `score` and `answers` take
-the best one over all windows of a context.
+Long contexts are read in overlapping windows. `reduce` finds the best answer of each window, and `score` and `answers`
+take the best one over all windows of a context.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class QuestionAnsweringHead:
         return Prepared(examples, encoded, owner, targets, truth)
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """Return the window's best answer, [1, 5]: score, first and behind-last character, probability, score of no answer."""
+        """Return the window's best answer, [1, 5]: score, first and behind-last character, probability, null score."""
         return np.array([astuple(self._find_answer(prepared.encoded[row], matrix))], np.float32)
 
     def _find_answer(self, window: Encoded, matrix: Matrix) -> _WindowAnswer:
@@ -173,7 +173,7 @@ def _exact_match(answer: str, gold: Sequence[str]) -> float:
 
 
 def _token_f1(answer: str, gold: Sequence[str]) -> float:
-    """Return the best F1 over words with one of the gold answers; for unanswerable questions 1 for no answer, else 0."""
+    """Return the best word F1 with one of the gold answers; for unanswerable questions 1 for no answer, else 0."""
     return max(_word_f1(_normalize_answer(answer).split(), _normalize_answer(g).split()) for g in (gold or [""]))
 
 

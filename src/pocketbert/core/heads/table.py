@@ -42,6 +42,6 @@ def head_of(task: Task, labels: Labels, settings: AnswerSettings | None = None) 
 
 
 def thresholds_of(settings: AnswerSettings, labels: int) -> Sequence[float]:
-    """Return one threshold per label of a multi-label task: the list of the settings, or the same one for all, default 0.5."""
+    """Return one threshold per label of a multi-label task: those of the settings, or one for all, default 0.5."""
     thresholds = settings.thresholds
     return thresholds if isinstance(thresholds, list) else [0.5 if thresholds is None else thresholds] * labels

@@ -33,9 +33,9 @@ from pocketbert.core.tasks import Task
 class TokenClassificationHead:
     """Head of token-classification; matrices are [tokens, tags].
 
-    Every word is trained on, in whichever way the data splits the text, so that text from a keyboard is read like text of a
-    data set. If no tag has a prefix such as ``B-`` (parts of speech), each word whose tag is not ``O`` is a span, in answers
-    and in gold.
+    Every word is trained on, in whichever way the data splits the text, so that text from a keyboard is read like text
+    of a data set. If no tag has a prefix such as ``B-`` (parts of speech), each word whose tag is not ``O`` is a span,
+    in answers and in gold.
 
     Args:
         task: The task's row in the table of tasks.

@@ -1,6 +1,7 @@
 """Answers of a model to one text, one class per task.
 
-Each class implements `Answer`: `fields` for JSON, `line` for a terminal. `marked` marks labels of too small a probability.
+Each class implements `Answer`: `fields` for JSON, `line` for a terminal. `marked` marks labels of too small a
+probability.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Prediction:
         score: Its probability.
         scores: Probability of every label.
         truncated: See `Answer`.
-        unknown: Whether the probability is below the threshold of the file that computed it, so that the label should not be
-            believed; None if the file has no threshold.
+        unknown: Whether the probability is below the threshold of the file that computed it, so that the label should
+            not be believed; None if the file has no threshold.
     """
 
     label: str

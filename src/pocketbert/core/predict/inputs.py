@@ -2,7 +2,8 @@
 
 - `Encoded` is one tokenized text or pair; `cut` shortens it without losing its special tokens.
 - `with_columns` attaches data columns of a row to its text, such as its language or the entities that it mentions.
-- `open_column_reader` reads from a model folder which columns its files need; the `ColumnReader` turns them into arrays.
+- `open_column_reader` reads from a model folder which columns its files need; the `ColumnReader` turns them into
+  arrays.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Places:
     """Positions of an input's tokens in its text.
 
     Attributes:
-        offsets: First character of each token and the character behind its last one, [L, 2] code points; [0, 0] of special
-            tokens.
+        offsets: First character of each token and the character behind its last one, [L, 2] code points; [0, 0] of
+            special tokens.
         words: Number of the word that each token belongs to, [L]; -1 of special tokens. A word is what the tokenizer's
             own pre-tokenizer splits off. Valid for single texts only: of pairs the library numbers other things.
         parts: Which text each token comes from, [L]: 0, 1, or -1 for special tokens.
@@ -75,8 +76,9 @@ class Encoded:
 def cut(row: Encoded, length: int) -> Encoded:
     """Return a row cut to at most `length` tokens, which still ends with the special tokens behind its text.
 
-    If the places are known, the end of the text, or of the longer text of a pair, is left out (the beginning of a row that
-    keeps its end), so that all special tokens stay as long as there is room for them: some models look for the separators.
+    If the places are known, the end of the text, or of the longer text of a pair, is left out (the beginning of a row
+    that keeps its end), so that all special tokens stay as long as there is room for them: some models look for the
+    separators.
     """
     if len(row) <= length:
         return row
@@ -176,7 +178,7 @@ def _column_of_part(value: Any, part: int) -> Any:
 # --- inputs made of columns ---
 
 ENTITIES_FILE = "entities.json"
-"""File of a model folder that lists the entities of its table, number 1 first: ``{"entities": [{"id": ..., "name": ...}]}``."""
+"""File of a model folder with the entities of its table, number 1 first: ``{"entities": [{"id": ..., "name": ...}]}``."""
 _ENTITIES_MIB = 64
 _WORD = re.compile(r"\w+")
 _SAMPLE_STEP = 3
@@ -373,7 +375,7 @@ class ColumnReader:
         return {Meaning.ENTITIES.value: mentions}
 
     def _read_column(self, graph_input: GraphInput, columns: Mapping[str, Any], where: str) -> Any:
-        """Return the value of a column: the number of a language, or a list of mentions; raise InputError for others."""
+        """Read a column: return the number of a language, or a list of mentions; raise InputError for other values."""
         value = columns.get(graph_input.column)
         where = f"{where}, column '{graph_input.column}'"
         if graph_input.meaning is Meaning.LANGUAGE:

@@ -1,9 +1,9 @@
 """Predictors: opened model files and torch modules behind one protocol, and running them on tokenized rows.
 
-- `Predictor` is the protocol of all engines. `TorchPredictor` is the reference of every comparison; `ScoredPredictor` applies
-  a score function to another predictor's logits.
-- `run_rows` runs tokenized rows in batches of similar length and returns one matrix per row; `feed` makes a padded batch,
-  `matrices` cuts the padding off the outputs, and `whole` joins the rows of all texts.
+- `Predictor` is the protocol of all engines. `TorchPredictor` is the reference of every comparison; `ScoredPredictor`
+  applies a score function to another predictor's logits.
+- `run_rows` runs tokenized rows in batches of similar length and returns one matrix per row; `feed` makes a padded
+  batch, `matrices` cuts the padding off the outputs, and `whole` joins the rows of all texts.
 
 torch is imported only when a `TorchPredictor` runs.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, NDArray[np.generic]]
 Matrix = NDArray[np.float32]
-"""Outputs for one text, [P, C]: P is 1, or the text's tokens (of fill-mask: its masked ones); C labels, channels, or start and end."""
+"""Outputs for one text, [P, C]: P is 1 or its tokens (of fill-mask the masked ones); C labels, channels, or start and end."""
 Reduce = Callable[[int, Matrix], Matrix]
 
 PROBABILITIES = "probabilities"
@@ -81,7 +81,7 @@ def output_order(name: str) -> int:
 
 
 def answer_of(task: Task, predictor: Predictor) -> tuple[str, ...]:
-    """Return the names of the outputs that answers are made from: the probabilities of a file that computes them itself."""
+    """Return the outputs that answers are made from: those of the task, or the probabilities if the file computes them."""
     return (PROBABILITIES,) if PROBABILITIES in predictor.outputs else task.answer
 
 
@@ -271,8 +271,8 @@ def whole(parts: Sequence[Matrix]) -> Matrix:
 class TorchPredictor:
     """Runs a transformers model with a head in fp32, without gradients.
 
-    transformers has no class that returns sentence embeddings, so they are computed here, in float64 and without the code
-    that goes into files.
+    transformers has no class that returns sentence embeddings, so they are computed here, in float64 and without the
+    code that goes into files.
 
     Args:
         model: The model; it is put into eval mode.
@@ -309,7 +309,7 @@ class TorchPredictor:
 def embeddings(
     states: NDArray[np.generic], attention_mask: NDArray[np.generic], pooling: Pooling
 ) -> NDArray[np.float32]:
-    """Compute sentence embeddings by their definition, text by text; see `pocketbert.core.predict.sentence_settings.Pooling`.
+    """Compute sentence embeddings by their definition, text by text; see `Pooling`.
 
     Args:
         states: Token states [B, L, H].

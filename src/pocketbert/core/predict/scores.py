@@ -1,8 +1,8 @@
 """Scores: metrics of predictions, probabilities from logits, and how far these probabilities can be believed.
 
 - `Score` is the result of an evaluation; `probabilities` turns logits into what users see.
-- `fit_temperature` calibrates a classifier on held-out rows, `tempered` applies the temperature, `calibration_error` measures
-  the effect.
+- `fit_temperature` calibrates a classifier on held-out rows, `tempered` applies the temperature, `calibration_error`
+  measures the effect.
 - `fit_threshold` finds the probability below which an answer is called unknown; `answered` measures what it does.
 - `Confidence` records temperature and threshold of one model file.
 """
@@ -121,8 +121,8 @@ _GOLDEN_RATIO = (np.sqrt(5) - 1) / 2
 def tempered(values: _Array, temperature: float, inside: bool = False) -> NDArray[Any]:
     """Divide logits by a temperature; probabilities become those of the divided logits.
 
-    The largest number stays the largest, so the label does not change (Guo et al. 2017, section 4.2). Results are 64-bit
-    numbers: rounded to 32 bits, two different logits could become equal.
+    The largest number stays the largest, so the label does not change (Guo et al. 2017, section 4.2). Results are
+    64-bit numbers: rounded to 32 bits, two different logits could become equal.
 
     Args:
         values: Logits [..., labels], or probabilities if `inside`.
@@ -136,7 +136,7 @@ def tempered(values: _Array, temperature: float, inside: bool = False) -> NDArra
 
 
 def logits_of(values: _Array, inside: bool) -> NDArray[np.float64]:
-    """Return logits as float64; of probabilities (`inside`) the logarithms, which are logits up to a constant per row."""
+    """Return logits as float64; for probabilities (`inside`) their logarithms: logits up to a constant per row."""
     x = np.asarray(values, np.float64)
     return np.log(np.maximum(x, _TINY)) if inside else x
 
@@ -157,8 +157,8 @@ class Fit:
 def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> Fit:
     """Find the temperature with the smallest negative log likelihood, by golden-section search on its logarithm.
 
-    The likelihood has one optimum, since it is convex in 1 / T. A temperature at an end of the range is not taken: if all
-    answers are right, for example, every smaller one would be better still.
+    The likelihood has one optimum, since it is convex in 1 / T. A temperature at an end of the range is not taken: if
+    all answers are right, for example, every smaller one would be better still.
 
     Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599, equation 9.
 
@@ -213,7 +213,7 @@ def _minimize(function: Callable[[float], float], low: float, high: float, width
 
 
 def calibration_error(scores: _Array, gold: NDArray[np.int64]) -> float:
-    """Return the expected calibration error: the mean distance of the largest probability from the share of right answers.
+    """Return the expected calibration error: how far the largest probability is from the share of right answers.
 
     Source: Guo et al. 2017, equation 3, with 15 bins of equal width, each without its lower end.
 
@@ -286,18 +286,19 @@ def answered(sure: NDArray[np.float64], right: NDArray[np.bool_], threshold: flo
 def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy: float) -> Threshold:
     """Find the threshold that answers most rows and shows that at least `accuracy` of the answered are right.
 
-    If the rows answered just reach the requested accuracy, new texts would miss it in half of all cases. So a threshold is
-    taken only if so few wrong answers would be improbable at a lower accuracy, by an exact binomial test. Thresholds
-    are tried from a share of the surest rows on, each with 1 % more rows, until one fails; because the order is fixed, only
-    the number of starting shares divides the level of the test.
+    If the rows answered just reach the requested accuracy, new texts would miss it in half of all cases. So a threshold
+    is taken only if so few wrong answers would be improbable at a lower accuracy, by an exact binomial test. Thresholds
+    are tried from a share of the surest rows on, each with 1 % more rows, until one fails; because the order is fixed,
+    only the number of starting shares divides the level of the test.
 
-    Source: Geifman and El-Yaniv 2017, "Selective Classification for Deep Neural Networks", arXiv 1705.08500, for the guarantee,
-    with a delta of 0.05; Angelopoulos et al. 2021, "Learn then Test", arXiv 2110.01052 (fixed sequence testing),
-    for the order. The first paper's binary search ends with few rows or none if its first half fails by chance.
+    Source: Geifman and El-Yaniv 2017, "Selective Classification for Deep Neural Networks", arXiv 1705.08500, for the
+    guarantee, with a delta of 0.05; Angelopoulos et al. 2021, "Learn then Test", arXiv 2110.01052 (fixed sequence
+    testing), for the order. The first paper's binary search ends with few rows or none if its first half fails by
+    chance.
 
     Args:
-        sure: Largest probability of each row, [N], at the file's temperature; of rows that neither trained the model nor decide
-            its score.
+        sure: Largest probability of each row, [N], at the file's temperature; of rows that neither trained the model
+            nor decide its score.
         right: Whether its label is right, [N].
         accuracy: Requested share of right answers, between 0 and 1.
     """
@@ -333,7 +334,7 @@ def _smallest_passing_threshold(sure: NDArray[np.float64], right: NDArray[np.boo
 
 
 def _binomial_tail(wrong: int, answers: int, risk: float) -> float:
-    """Return the probability of at most `wrong` wrong answers among `answers`, if each is wrong with probability `risk`.
+    """Return the probability of at most `wrong` wrong answers, if each of `answers` is wrong with probability `risk`.
 
     Args:
         wrong: Wrong answers, 0 to `answers`.

@@ -1,7 +1,8 @@
 """Tokenization with the `tokenizers` library, the same for training, for the exported files and for their checks.
 
-`TextTokenizer` reads tokenizer.json and the settings of its folder, and encodes texts (`encode`), long contexts in windows
-(`windows`), and padded batches (`pad`). `pad_id_of`, `padding_side_of` and `truncation_side_of` read single settings of a folder.
+`TextTokenizer` reads tokenizer.json and the settings of its folder, and encodes texts (`encode`), long contexts in
+windows (`windows`), and padded batches (`pad`). `pad_id_of`, `padding_side_of` and `truncation_side_of` read single
+settings of a folder.
 """
 
 from __future__ import annotations
@@ -65,10 +66,11 @@ class TextTokenizer:
 
     Padding and truncation of the file itself (all-MiniLM-L6-v2 pads everything to 128) are switched off.
 
-    The folder's default prompt is put in front of every text (`with_prompt` takes another one), and a text that is too long
-    is cut at its end or at its beginning, as the folder's settings say.
+    The folder's default prompt is put in front of every text (`with_prompt` takes another one), and a text that is too
+    long is cut at its end or at its beginning, as the folder's settings say.
 
-    If config.json names a form with more inputs, texts get these from their columns; see `pocketbert.core.predict.inputs`.
+    If config.json names a form with more inputs, texts get these from their columns; see
+    `pocketbert.core.predict.inputs`.
 
     Args:
         path: ``tokenizer.json`` or the folder that holds it.
@@ -272,7 +274,7 @@ class TextTokenizer:
         return list(texts) if self.reader is None else [self.reader.with_sample_columns(text) for text in texts]
 
     def golden(self, text: Text) -> dict[str, Any]:
-        """Return ids, segments and offsets in code points of one text without a prompt, to check other implementations."""
+        """Return ids, segments and code-point offsets of one text without a prompt, to check other implementations."""
         with library_errors(str(self._file), "cannot encode"):
             encoding = self._tokenizer.encode(*text) if isinstance(text, tuple) else self._tokenizer.encode(text)
         row: dict[str, Any] = {
@@ -327,7 +329,8 @@ class TextTokenizer:
             length: Length L to pad to; default the longest row.
 
         Returns:
-            ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64, and the inputs of the folder's form.
+            ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64, and the inputs of the folder's
+            form.
         """
         width = max(len(r) for r in rows) if length is None else length
         ids = np.full((len(rows), width), self.pad_id, np.int64)

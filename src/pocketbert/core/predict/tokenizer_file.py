@@ -1,8 +1,8 @@
 """Opening tokenizer.json within bounds, since the `tokenizers` library trusts the file.
 
 The library checks neither how many characters a normalizer adds nor whether the tokens of a template exist.
-`open_tokenizer` reads the file once, refuses it for each of the `tokenizer_problems`, and gives the same bytes to the library.
-`library_errors` turns errors of the library, panics of its Rust code included, into `InputError`.
+`open_tokenizer` reads the file once, refuses it for each of the `tokenizer_problems`, and gives the same bytes to the
+library. `library_errors` turns errors of the library, panics of its Rust code included, into `InputError`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pocketbert.core.disk.files import read_regular
 from pocketbert.core.errors import InputError, Problem
 
 MAX_MIB = 32
-"""Twice the largest tokenizer of an encoder (XLM-R's has 250,000 tokens); the library takes ten times as much memory."""
+"""Twice the largest tokenizer of an encoder (XLM-R, 250,000 tokens); the library takes ten times as much memory."""
 _MAX_PARTS = 64
 """Normalizers, pre-tokenizers and the like together; published tokenizers have fewer than ten."""
 _MAX_GROWTH = 64
