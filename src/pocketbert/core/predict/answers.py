@@ -82,13 +82,13 @@ class Labelling:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return the labels and the scores of these and of the `top` most probable ones, for JSON."""
         ranked = _ranked(self.scores)
         shown = [(n, s) for i, (n, s) in enumerate(ranked) if n in self.labels or i < top]
         return {"labels": list(self.labels), "scores": {n: round(s, 6) for n, s in shown}}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return the labels with their probabilities, or ``(none)``, for a terminal."""
         return "\t".join(f"{one_field(n)}\t{self.scores[n]:.4f}" for n in self.labels) or "(none)"
 
 
@@ -105,11 +105,11 @@ class Value:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return the number, for JSON."""
         return {"value": round(self.value, 6)}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return the number, with four decimals, for a terminal."""
         return f"{self.value:.4f}"
 
 
@@ -145,11 +145,11 @@ class Spans:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return all spans with their positions and scores, for JSON."""
         return {"spans": [{**vars(s), "score": round(s.score, 6)} for s in self.spans]}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return label, position and text of each span, or ``(none)``, for a terminal."""
         return (
             "; ".join(f"{one_field(s.label)} [{s.start}:{s.end}] {one_field(s.text)}" for s in self.spans) or "(none)"
         )
@@ -174,11 +174,11 @@ class Excerpt:
     truncated: bool = False
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return answer, position and score, for JSON."""
         return {"answer": self.text, "start": self.start, "end": self.end, "score": round(self.score, 6)}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return answer, position and score, or ``(no answer)``, for a terminal."""
         return f"{one_field(self.text) or '(no answer)'}\t[{self.start}:{self.end}]\t{self.score:.4f}"
 
 
@@ -210,11 +210,11 @@ class Filled:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return for each mask the `top` most probable tokens, for JSON."""
         return {"masks": [[{**vars(g), "score": round(g.score, 6)} for g in place[:top]] for place in self.places]}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return for each mask the `top` most probable tokens, or ``(no mask in the text)``, for a terminal."""
         shown = (" ".join(f"{one_field(g.text)} {g.score:.4f}" for g in place[:top]) for place in self.places)
         return " | ".join(shown) or "(no mask in the text)"
 
@@ -232,11 +232,11 @@ class Embedding:
     truncated: bool = False
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return all numbers of the vector, rounded to seven decimals, for JSON."""
         return {"embedding": [round(float(v), 7) for v in self.vector]}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return the first six numbers of the vector, and how many there are, for a terminal."""
         shown = " ".join(f"{v:.4f}" for v in self.vector[:6])
         return f"[{shown} ... {len(self.vector)} numbers]"
 

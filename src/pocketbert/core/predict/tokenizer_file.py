@@ -54,7 +54,7 @@ def library_errors(where: str, what: str) -> Iterator[None]:
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
-    """Open tokenizer.json.
+    """Read and check tokenizer.json, and open it with the `tokenizers` library.
 
     Raises:
         InputError: If it is missing, too large, no tokenizer, or one that could take any amount of memory.
