@@ -1,4 +1,4 @@
-"""Making a model of any family feed a recorder; the family table names the code that does it."""
+"""Make a model of any family record its attention inputs: `record_attention`. The family table names the capture of each family."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def record_attention(
 
 
 def is_captured(model: Any) -> bool:
-    """Whether a model's attention was switched to one that feeds recorders.
+    """Return whether a transformers model's attention was switched to one that records.
 
     Args:
         model: A transformers model.
@@ -52,11 +52,8 @@ def is_captured(model: Any) -> bool:
 
 
 def query_width(config: Any) -> int:
-    """Numbers that a token's query, key or value has in all heads together.
+    """Return the width of a token's query in all heads together, from a model's configuration.
 
-    The width of the model, save for MobileBERT, whose attention lies within the bottleneck.
-
-    Args:
-        config: A model's configuration.
+    It is the width of the model, except for MobileBERT, whose attention lies within the bottleneck.
     """
     return int(getattr(config, "true_hidden_size", config.hidden_size))

@@ -57,7 +57,7 @@ class LayerProjection(nn.Module):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `restored_projection` needs in addition to the weights, as JSON values."""
+        """What `restore_projection` needs in addition to the weights, as JSON values."""
         return {
             "width": self.width,
             "teacher_width": self.teacher_width,
@@ -66,7 +66,7 @@ class LayerProjection(nn.Module):
         }
 
 
-def restored_projection(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LayerProjection:
+def restore_projection(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LayerProjection:
     """A projection as it was saved.
 
     Args:
