@@ -1,8 +1,8 @@
 """Capture of attention in sliding windows with global tokens: Longformer's.
 
-transformers' implementation computes it over blocks of tokens, pads every input to a multiple of the widest window, and does not use the
-attention interface. Here each layer computes the same over all pairs of tokens, which is also faster for the lengths of the family
-table.
+transformers' implementation computes it over blocks of tokens, pads every input to a multiple of the widest window, and
+does not use the attention interface. Here each layer computes the same over all pairs of tokens, which is also faster
+for the lengths of the family table.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def _attend(
     is_global_attn: bool,
     output_attentions: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Compute attention of each token to its window and the global tokens, and of global tokens to all; fill the active recorder.
+    """Compute attention in windows and with global tokens, and fill the active recorder.
 
+    Each token attends to its window and to the global tokens, and a global token to all.
     Source: Beltagy, Peters and Cohan 2020, arXiv 2004.05150, section 3.1, without dilation.
 
     Args:
@@ -58,8 +59,8 @@ def _attend(
         output_attentions: Whether to return the probabilities too.
 
     Returns:
-        Context, [B, S, d], 0 at padding; then with `output_attentions` probabilities [B, S, H, S], and if there are global
-        tokens, those of all tokens again, [B, H, S, S].
+        Context, [B, S, d], 0 at padding; then with `output_attentions` probabilities [B, S, H, S], and if there are
+        global tokens, those of all tokens again, [B, H, S, S].
     """
     query, key, value = (_split_heads(module, p(hidden_states)) for p in (module.query, module.key, module.value))
     recorder, layer = active_recorder(), -1

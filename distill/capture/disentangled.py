@@ -1,7 +1,7 @@
 """Capture from disentangled attention (DeBERTa v1, v2 and v3), which does not use transformers' attention interface.
 
-Recorded scores are the sum of all terms: content to content, content to position, position to content. Recorded relations are the
-queries, keys and values of the content.
+Recorded scores are the sum of all terms: content to content, content to position, position to content. Recorded
+relations are the queries, keys and values of the content.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _CapturingV1(AttentionV1, CapturingModule):  # type: ignore[misc]
 
 
 class _CapturingV2(AttentionV2, CapturingModule):  # type: ignore[misc]
-    """The attention of v2 and v3, whose methods have batch and heads in one dimension; weights and results stay the same."""
+    """The attention of v2 and v3, which has batch and heads in one dimension; weights and results stay the same."""
 
     def forward(
         self,
@@ -72,7 +72,7 @@ class _CapturingV2(AttentionV2, CapturingModule):  # type: ignore[misc]
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the attention of one layer, see `_CapturingV1.forward`; `relative_pos` has buckets of distances if the model has them."""
+        """Compute the attention of one layer, see `_CapturingV1.forward`; `relative_pos` may be buckets."""
         _require_own_queries(query_states)
         batch, heads = len(hidden_states), self.num_attention_heads
         flat = [
@@ -116,8 +116,8 @@ def _require_own_queries(query_states: Tensor | None) -> None:
 def _attend(
     module: Any, vectors: QueryKeyValue, scores: Tensor, mask: Tensor, output_attentions: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Mask the scores, fill the active recorder, and return the context and, with `output_attentions`, the probabilities."""
-    # only by keys, as in every other family; transformers also masks all keys of padded queries, whose context nothing reads
+    """Mask the scores, fill the active recorder, and return context and, if requested, probabilities."""
+    # only by keys, as in every other family; transformers also masks all keys of padded queries, which nothing reads
     scores = scores.masked_fill(~mask.bool().any(-2, keepdim=True), MASKED)
     recorder = active_recorder()
     if recorder is not None:

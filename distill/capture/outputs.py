@@ -1,11 +1,11 @@
 """Forward passes of which only a part is needed.
 
-* `LmHead` runs a masked-language model whose vocabulary projection is computed only for selected tokens. Projecting every position of a
-  batch to 30,000 words costs more memory than the whole encoder.
+* `LmHead` runs a masked-language model whose vocabulary projection is computed only for selected tokens. Projecting
+  every position of a batch to 30,000 words costs more memory than the whole encoder.
 * `LayerOutputs` collects the outputs of chosen encoder layers, and can end the pass behind the last of them.
 
-Both use hooks, so that the call still goes through the model's ``forward``: gradients are synchronised and autocast applies if the model
-is wrapped.
+Both use hooks, so that the call still goes through the model's ``forward``: gradients are synchronised and autocast
+applies if the model is wrapped.
 """
 
 from __future__ import annotations

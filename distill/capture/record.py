@@ -1,4 +1,7 @@
-"""Make a model of any family record its attention inputs: `record_attention`. The family table names the capture of each family."""
+"""Make a model of any family record its attention inputs: `record_attention`.
+
+The family table names the capture of each family, which the imported modules register.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ def record_attention(
         The recorder; wrap each forward pass in it.
 
     Raises:
-        InputError: If the family's row names a capture that is not registered, or the layers of the model cannot be counted.
+        InputError: If the family's row names a capture that is not registered, or the layers of the model cannot be
+            counted.
         ValueError: If the model has no such layer.
     """
     check_taught(family, model.config.to_dict())

@@ -1,12 +1,14 @@
 """The recorder of attention inputs, and the attention function that fills it through transformers' attention interface.
 
-An `AttentionRecorder` is a context manager around one forward pass. The attention of each layer calls `active_recorder`, and stores its
-scores, queries, keys and values there if they are wanted. `capturing_attention` does this for all families that use transformers'
-attention interface (BERT, RoBERTa, DistilBERT, MobileBERT, ...); the other files of this folder do it for the other families. The family
-table names the capture of each family; see `pocketbert.distill.capture.record.record_attention`.
+An `AttentionRecorder` is a context manager around one forward pass. The attention of each layer calls
+`active_recorder`, and stores its scores, queries, keys and values there if they are wanted. `capturing_attention` does
+this for all families that use transformers' attention interface (BERT, RoBERTa, DistilBERT, MobileBERT, ...); the other
+files of this folder do it for the other families. The family table names the capture of each family; see
+`pocketbert.distill.capture.record.record_attention`.
 
-With SDPA, transformers' ``output_attentions=True`` returns an empty tuple and raises nothing; with eager attention every layer computes
-its map. Here only the wanted layers compute their scores, the others use SDPA; queries, keys and values exist in any case.
+With SDPA, transformers' ``output_attentions=True`` returns an empty tuple and raises nothing; with eager attention
+every layer computes its map. Here only the wanted layers compute their scores, the others use SDPA; queries, keys and
+values exist in any case.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ class EndOfPassError(Exception):
 class AttentionRecorder:
     """A recorder of the attention inputs of chosen layers during forward passes.
 
-    Use as a context manager around one forward pass; leaving it checks that the attention of every layer called. After an
-    error nothing is kept.
+    Use as a context manager around one forward pass; leaving it checks that the attention of every layer called. After
+    an error nothing is kept.
 
     Args:
         layers: Layers whose scores before the softmax are kept, from 0.
@@ -123,12 +125,12 @@ class AttentionRecorder:
         return ended
 
     def next_layer(self) -> int:
-        """Return the number of the layer that is calling; counted in call order, which also works for shared weights."""
+        """Return the number of the calling layer, from 0, in call order, which also works for shared weights."""
         self._calls += 1
         return self._calls - 1
 
     def end_behind(self, layer: int) -> None:
-        """End the pass if `layer` is the last wanted one and the recorder has `stop`; the layer calls this after recording."""
+        """End the pass if `layer` is the last wanted one and the recorder stops there; called after recording."""
         if layer == self._last:
             raise EndOfPassError(self)
 
@@ -145,7 +147,7 @@ def active_recorder() -> AttentionRecorder | None:
     return _active[-1] if _active else None
 
 
-# --- transformers' attention interface ----------------------------------------------------------------------------------------------
+# --- transformers' attention interface --------------------------------------------------------------------------------
 
 
 def capturing_attention(
@@ -158,7 +160,7 @@ def capturing_attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Compute scaled dot-product attention, and store scores, queries, keys and values in the active recorder if it wants them.
+    """Compute scaled dot-product attention, and fill the active recorder.
 
     If the recorder ends the pass here, neither probabilities nor context are computed.
 

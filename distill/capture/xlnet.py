@@ -1,7 +1,8 @@
 """Capture of XLNet's relative attention, which does not use transformers' attention interface.
 
-Recorded scores are the input of the softmax: the sum of the terms of content, offset and segment, with the mask added. Recorded
-relations are the queries, keys and values of the content, without the biases and offsets, which belong to no token.
+Recorded scores are the input of the softmax: the sum of the terms of content, offset and segment, with the mask added.
+Recorded relations are the queries, keys and values of the content, without the biases and offsets, which belong to no
+token.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Loss terms, and the losses that several methods share, as pure functions of tensors.
 
-* `Term` is a mean with its number of items, so that the terms of parts of a batch add up to those of the batch: `as_terms`, `items`,
-  `rows_of` and `share` are used by the training loop.
+* `Term` is a mean with its number of items, so that the terms of parts of a batch add up to those of the batch:
+  `as_terms`, `items`, `rows_of` and `share` are used by the training loop.
 * `soft_targets` and `hard_targets` are losses of logits.
-* `attention_kl` and `hidden_mse` compare one layer of a student with one of its teacher; `mean_over_layers` averages layers.
-* `attention_score_mse` and `sum_over_layers` are TinyBERT's; `reference_score_mse` and `reference_state_mse` average as its released
-  code does (huawei-noah/Pretrained-Language-Model, TinyBERT), where padding enters.
+* `attention_kl` and `hidden_mse` compare one layer of a student with one of its teacher; `mean_over_layers` averages
+  layers.
+* `attention_score_mse` and `sum_over_layers` are TinyBERT's; `reference_score_mse` and `reference_state_mse` average as
+  its released code does (huawei-noah/Pretrained-Language-Model, TinyBERT), where padding enters.
 
-Conventions: B batch, S length, C classes, H heads, d width. `mask` is [B, S], 1 at real tokens. Except in the reference losses,
-padding never enters a mean: appending pad tokens to a batch leaves every loss unchanged.
+Conventions: B batch, S length, C classes, H heads, d width. `mask` is [B, S], 1 at real tokens. Except in the reference
+losses, padding never enters a mean: appending pad tokens to a batch leaves every loss unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# --- terms --------------------------------------------------------------------------------------------------------------------------
+# --- terms ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def share(mean: Tensor, part: float, whole: float) -> Tensor:
     return mean if part == whole else mean * (part / whole)
 
 
-# --- losses of logits ---------------------------------------------------------------------------------------------------------------
+# --- losses of logits -------------------------------------------------------------------------------------------------
 
 
 def soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -149,7 +150,7 @@ def hard_targets(student: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(student.float(), labels)
 
 
-# --- losses of layers ---------------------------------------------------------------------------------------------------------------
+# --- losses of layers -------------------------------------------------------------------------------------------------
 
 
 def hidden_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
@@ -217,7 +218,7 @@ def attention_score_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tenso
 
 
 def count_token_pairs(mask: Tensor) -> Tensor:
-    """Count the pairs of two real tokens of one row, ``sum_B n_b^2``, over which `attention_score_mse` is a mean; float32 scalar."""
+    """Count the pairs of real tokens, ``sum_B n_b^2``, the items of `attention_score_mse`; float32 scalar."""
     return mask.sum(1).square().sum().float()
 
 
@@ -270,17 +271,21 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype is torch.float64 else x.float()
 
 
-# --- fused kernels ------------------------------------------------------------------------------------------------------------------
+# --- fused kernels ----------------------------------------------------------------------------------------------------
 #
-# Written with autograd's operations, the divergence of a batch over a vocabulary of 30,000 reads and writes some twenty arrays of
-# hundreds of megabytes, and the squared error of one layer's attention scores some ten arrays of megabytes. The functions below
-# compute some rows at a time, which stay in the cache, and keep one array as large as the student's signal for the backward pass.
+# Written with autograd's operations, the divergence of a batch over a vocabulary of 30,000 reads and writes some twenty
+# arrays of hundreds of megabytes, and the squared error of one layer's attention scores some ten arrays of megabytes.
+# The functions below compute some rows at a time, which stay in the cache, and keep one array as large as the student's
+# signal for the backward pass.
 
 _DIVERGENCE_CHUNK = 1 << 20
-"""Numbers of one model's scores in one chunk on a CPU: with their copies they stay in its cache. 2^16 to 2^22 differ by 8 %."""
+"""Numbers of one model's scores in one chunk on a CPU: with their copies they stay in its cache.
+
+Times of 2^16 to 2^22 differ by 8 %."""
 _SQUARED_ERROR_CHUNK = 1 << 18
-"""Numbers of a signal in one chunk on a CPU; a row is never divided. Their sum is as exact as one of a whole batch only if they
-are few."""
+"""Numbers of a signal in one chunk on a CPU; a row is never divided.
+
+Their sum is as exact as one of a whole batch only if they are few."""
 _ACCELERATOR_CHUNK = 1 << 26
 """The same for both on an accelerator, where each operation has a cost of its own."""
 
@@ -357,7 +362,8 @@ def _squared_error_sum(student: Tensor, teacher: Tensor, counted: Tensor) -> Ten
         counted: 1 at positions that count, 0 elsewhere; of a shape that expands to the signal's, rows first.
 
     Returns:
-        Scalar; float32, float64 for float64. Differentiable once; the gradient is exactly 0 at positions that do not count.
+        Scalar; float32, float64 for float64. Differentiable once; the gradient is exactly 0 at positions that do not
+        count.
 
     Raises:
         ValueError: If the shapes differ.

@@ -1,4 +1,4 @@
-"""MiniLM's self-attention relations: `relation_kl` compares how the tokens of a text relate to each other, whatever the models' widths.
+"""The loss of MiniLM: `relation_kl` compares the self-attention relations of two models, whatever their widths.
 
 `relation_heads` chooses the number of relation heads for two models.
 
@@ -22,8 +22,10 @@ _MAX_HEADS = 48
 """Relation heads of a student of a base-size teacher in the paper."""
 
 _ACCELERATOR_CHUNK, _CPU_CHUNK = 1 << 24, 1 << 19
-"""Most numbers of one model's relations that are in memory at a time; a row is never divided. A CPU is faster if they stay
-in its cache."""
+"""Most numbers of one model's relations in memory at a time; a row is never divided.
+
+A CPU is faster if they stay in its cache.
+"""
 
 
 def relation_heads(
@@ -138,6 +140,6 @@ def _split_heads(vectors: Tensor, heads: int) -> Tensor:
 
 
 def _log_relations(vectors: Tensor, padded: Tensor) -> Tensor:
-    """Compute logarithms of relations, [B, A, S, d_r] to [B, A, S, S]; those to padded keys are finite, and their exp is 0."""
+    """Compute log-relations, [B, A, S, d_r] to [B, A, S, S]; those to padded keys are finite, and their exp is 0."""
     scores = torch.matmul(vectors * vectors.shape[-1] ** -0.5, vectors.transpose(2, 3))
     return F.log_softmax(scores.masked_fill_(padded, torch.finfo(scores.dtype).min), -1)

@@ -1,7 +1,7 @@
 """Losses of a task's outputs: `gold_loss` against gold labels, `soft_loss` against a teacher's outputs.
 
-Both return a `Term`, a mean with its number of items. Tokens without a label (special ones, later word pieces of a word, padding) are in
-no mean.
+Both return a `Term`, a mean with its number of items. Tokens without a label (special ones, later word pieces of a
+word, padding) are in no mean.
 
 Conventions: B batch, S length, C labels, V vocabulary, d width.
 """
@@ -27,9 +27,9 @@ _PADDED_SCORE = -1e4
 def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
     """Compute the task's loss against gold labels.
 
-    Cross-entropy for labels, tokens and masked words; binary cross-entropy averaged over labels for multi-label; squared
-    error for regression, binary cross-entropy if its outputs go through a sigmoid; the mean of the two cross-entropies of
-    start and end for answers (Devlin et al. 2019, arXiv 1810.04805, sections 4 and 5).
+    Cross-entropy for labels, tokens and masked words; binary cross-entropy averaged over labels for multi-label;
+    squared error for regression, binary cross-entropy if its outputs go through a sigmoid; the mean of the two
+    cross-entropies of start and end for answers (Devlin et al. 2019, arXiv 1810.04805, sections 4 and 5).
 
     Args:
         task: Decides the loss.
@@ -66,9 +66,9 @@ def soft_loss(
 ) -> Term:
     """Compute the task's loss against a teacher's outputs; it is 0 where the two agree.
 
-    For label distributions the KL divergence at a temperature, times T^2 (Hinton et al. 2015, arXiv 1503.02531), for each
-    label by itself in multi-label; for numbers the squared error; for start and end the mean of the two divergences
-    over the real tokens; for vectors 1 minus the cosine of the pooled states.
+    For label distributions the KL divergence at a temperature, times T^2 (Hinton et al. 2015, arXiv 1503.02531), for
+    each label by itself in multi-label; for numbers the squared error; for start and end the mean of the two
+    divergences over the real tokens; for vectors 1 minus the cosine of the pooled states.
 
     Args:
         task: Decides the loss.
@@ -104,7 +104,7 @@ def soft_loss(
 
 
 def count_labelled_tokens(task: Task, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Count the items of the terms ``labels`` and ``logits`` if these are means over tokens; empty if they are over rows."""
+    """Count the items of the terms ``labels`` and ``logits`` if these are means over tokens; empty if over rows."""
     if task.level is not Level.TOKEN or task.name is TaskName.QUESTION_ANSWERING:
         return {}
     tokens = (batch["labels"] != IGNORED).sum()
@@ -134,7 +134,7 @@ def _binary_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -
 
 
 def _answer_scores(outputs: Any, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return start and end scores with padding excluded, [B, S] float32 each; `outputs` is a mapping or a transformers result."""
+    """Return start and end scores with padding excluded, [B, S] float32 each."""
     take = outputs.__getitem__ if isinstance(outputs, Mapping) else lambda name: getattr(outputs, name)
     padding = (1.0 - mask.float()) * _PADDED_SCORE
     return take("start_logits").float() + padding, take("end_logits").float() + padding

@@ -1,8 +1,8 @@
-"""Losses over the tokens of plain text, for general distillation. Each function returns a `Term`, a mean over tokens with their number.
+"""Losses over the tokens of plain text, for general distillation; each returns a `Term`, a mean over tokens.
 
 * `masked_lm` and `next_sentence` are BERT's pre-training losses.
-* `token_soft_targets` and `cosine_distance` are DistilBERT's. `sparse_token_soft_targets` is the former with a sample of the teacher's
-  distribution (`SparseLogits`), which `sparsify` draws, so that it can be stored.
+* `token_soft_targets` and `cosine_distance` are DistilBERT's. `sparse_token_soft_targets` is the former with a sample
+  of the teacher's distribution (`SparseLogits`), which `sparsify` draws, so that it can be stored.
 * `replaced_tokens` and `replaced_soft_targets` are losses of replaced-token detection (ELECTRA).
 
 Conventions: n selected tokens, V vocabulary, B batch, S length, d width. A mean over no tokens is 0 with count 0.
@@ -21,7 +21,7 @@ from pocketbert.core.seeds import generator
 from pocketbert.distill.capture.outputs import places
 from pocketbert.distill.losses.common import Term, divergence_sum
 
-# --- masked language models ---------------------------------------------------------------------------------------------------------
+# --- masked language models -------------------------------------------------------------------------------------------
 
 
 def masked_lm(student: Tensor, labels: Tensor) -> Term:
@@ -47,8 +47,8 @@ def next_sentence(logits: Tensor, labels: Tensor) -> Term:
 
     Args:
         logits: Of "follows" and "does not follow", [B, 2].
-        labels: See `pocketbert.distill.text.pairs.PairedRows`: 0 if the second segment follows, 1 if it does not, -100 for a row
-            with one segment; [B].
+        labels: See `pocketbert.distill.text.pairs.PairedRows`: 0 if the second segment follows, 1 if it does not, -100
+            for a row with one segment; [B].
 
     Returns:
         Mean over the rows with two segments, in nats.
@@ -95,11 +95,12 @@ def cosine_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Term:
     return Term.of((difference.square().sum(-1) / 2 * weight).sum() / count.clamp(min=1), count)
 
 
-# --- a teacher's distributions as samples -------------------------------------------------------------------------------------------
+# --- a teacher's distributions as samples -----------------------------------------------------------------------------
 #
-# Keeping only the k most probable tokens teaches the student that nothing else ever happens: the gradient does not vanish where the
-# student equals the teacher. Here the other tokens are sampled, weighted so that every sum over the vocabulary is right in
-# expectation: random-sampling distillation (Anshumann et al. 2025, arXiv 2503.16870), with the k most probable tokens exact.
+# Keeping only the k most probable tokens teaches the student that nothing else ever happens: the gradient does not
+# vanish where the student equals the teacher. Here the other tokens are sampled, weighted so that every sum over the
+# vocabulary is right in expectation: random-sampling distillation (Anshumann et al. 2025, arXiv 2503.16870), with the k
+# most probable tokens exact.
 
 _POSITIONS_AT_ONCE = 256
 """Positions whose whole distributions are in memory at a time; 30 MB each for BERT's vocabulary."""
@@ -274,14 +275,15 @@ def _sparse_cross_entropy(student: Tensor, teacher: SparseLogits) -> Tensor:
     return -(teacher.temperature**2) * (teacher.weights * log_p).sum(-1).mean()
 
 
-# --- replaced-token detection -------------------------------------------------------------------------------------------------------
+# --- replaced-token detection -----------------------------------------------------------------------------------------
 
 
 def replaced_tokens(logits: Tensor, replaced: Tensor, mask: Tensor) -> Term:
-    """Compute the cross-entropy of replaced-token detection, L_Disc of ELECTRA (Clark et al. 2020, arXiv 2003.10555, section 2).
+    """Compute the cross-entropy of replaced-token detection.
 
-    ``-log D`` at tokens that are the original ones, also where a generator drew them, and ``-log(1 - D)`` at replaced ones,
-    where ``1 - D = sigmoid(logit)``.
+    L_Disc of ELECTRA (Clark et al. 2020, arXiv 2003.10555, section 2):
+    ``-log D`` at tokens that are the original ones, also where a generator drew them, and ``-log(1 - D)`` at replaced
+    ones, where ``1 - D = sigmoid(logit)``.
 
     Args:
         logits: Above 0 where a token is predicted to be replaced, [B, S].

@@ -1,10 +1,13 @@
-"""Losses of MobileBERT's knowledge transfer: `feature_transfer` of a block's output, `pretraining_distillation` of token predictions.
+"""Losses of MobileBERT's knowledge transfer.
+
+`feature_transfer` compares the outputs of two blocks, `pretraining_distillation` the predictions of masked tokens.
 
 The divergence of attention maps is `pocketbert.distill.losses.common.attention_kl`, the next-sentence loss
 `pocketbert.distill.losses.tokens.next_sentence`.
 
-Conventions: B batch, S length, d width between the blocks, V vocabulary, n tokens. Every mean over tokens is over those of
-`counted_mask`: by default the real ones, so that padding changes nothing; as in the released code (google-research/mobilebert), all.
+Conventions: B batch, S length, d width between the blocks, V vocabulary, n tokens. Every mean over tokens is over those
+of `counted_mask`: by default the real ones, so that padding changes nothing; as in the released code
+(google-research/mobilebert), all.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ _EPSILON = 1e-12
 
 
 def counted_mask(mask: Tensor, reference: bool = False) -> Tensor:
-    """Return the mask of the tokens that the means of this file are over: the real ones, or all as in the released code.
+    """Return the mask of the tokens in the means of this file: the real ones, or all as in the released code.
 
     Args:
         mask: [B, S], 1 at real tokens.
@@ -94,9 +97,9 @@ def pretraining_distillation(student: Tensor, teacher: Tensor, labels: Tensor, t
     """Compute the cross-entropy of the masked tokens with a mixture of the original ids and the teacher's predictions.
 
     ``alpha L_MLM + (1 - alpha) L_KD`` of ``L_PD = alpha L_MLM + (1 - alpha) L_KD + L_NSP`` (Sun et al. 2020, arXiv
-    2004.02984, eq. 4), as one cross-entropy ``-sum_V q log p_S`` with ``q = alpha onehot + (1 - alpha) softmax(z_T)``, without
-    a temperature. `pocketbert.distill.losses.tokens.masked_lm` and `token_soft_targets` are the two terms separately, except for the
-    teacher's entropy, which they subtract.
+    2004.02984, eq. 4), as one cross-entropy ``-sum_V q log p_S`` with ``q = alpha onehot + (1 - alpha) softmax(z_T)``,
+    without a temperature. `pocketbert.distill.losses.tokens.masked_lm` and `token_soft_targets` are the two terms
+    separately, except for the teacher's entropy, which they subtract.
 
     Args:
         student: Logits at the selected tokens, [n, V].

@@ -1,4 +1,4 @@
-"""Method `distilbert`: a student learns a pre-trained teacher's predictions and last hidden states on masked plain text.
+"""Method `distilbert`: a student learns a pre-trained teacher's predictions and last hidden states on masked text.
 
 `train` trains a stage with the objective `DistilBertDistillation`.
 """

@@ -1,8 +1,8 @@
-"""Interface of a distillation method: its recipe section, what it needs of its models, and the function that trains a stage.
+"""Interface of a distillation method: its recipe section, the heads it needs, and the function that trains a stage.
 
-A method is one `Method` row, added with `register_method`. A run builds a `StageJob` for each stage of a recipe and calls
-`Method.train` with it, which returns a `StageResult`. The functions at the end check whether a teacher and a student fit each other,
-for several methods in the same words.
+A method is one `Method` row, added with `register_method`. A run builds a `StageJob` for each stage of a recipe and
+calls `Method.train` with it, which returns a `StageResult`. The functions at the end check whether a teacher and a
+student fit each other, for several methods in the same words.
 
 Imports no torch, so that a package can register a method without loading it.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 
 
-# --- one stage to train -------------------------------------------------------------------------------------------------------------
+# --- one stage to train -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class StageResult:
     notes: tuple[str, ...] = ()
 
 
-# --- the registry of methods --------------------------------------------------------------------------------------------------------
+# --- the registry of methods ------------------------------------------------------------------------------------------
 
 
 class Heads(IntEnum):
@@ -273,7 +273,7 @@ def registered_methods() -> dict[str, Method]:
     return dict(_METHODS)
 
 
-# --- whether a teacher and a student fit each other -----------------------------------------------------------------------------------
+# --- whether a teacher and a student fit each other -------------------------------------------------------------------
 
 _FULL_ATTENTION = "full_attention"
 """transformers' name for a layer without a window; a configuration without ``layer_types`` has only these."""
@@ -304,7 +304,10 @@ def find_vocabulary_mismatch(pair: TeacherStudent[Any]) -> list[Problem]:
     teacher, student = pair.teacher.config, pair.student.config
     if student.vocab_size == teacher.vocab_size:
         return []
-    what = f"the student has {student.vocab_size} vocabulary entries, the teacher {teacher.vocab_size}: both must read the same ids."
+    what = (
+        f"the student has {student.vocab_size} vocabulary entries, the teacher {teacher.vocab_size}: "
+        "both must read the same ids."
+    )
     fix = "Build the student from this teacher, or choose a teacher with the student's vocabulary."
     return [Problem(pair.where, what, fix)]
 
@@ -343,8 +346,8 @@ def map_layers(pair: TeacherStudent[Any], attention: bool) -> list[int]:
         Teacher layer (from 1) of each student layer.
 
     Raises:
-        InputError: If a listed map does not fit; with `attention` also if it joins layers of two kinds, or if the teacher
-            has no layer of a kind.
+        InputError: If a listed map does not fit; with `attention` also if it joins layers of two kinds, or if the
+            teacher has no layer of a kind.
     """
     where, listed = f"{pair.where}.layers", pair.stage.layers
     depths = pair.student.config.num_hidden_layers, pair.teacher.config.num_hidden_layers
@@ -360,10 +363,10 @@ def map_layers(pair: TeacherStudent[Any], attention: bool) -> list[int]:
 def nearest_layer_of_kind(
     pair: TeacherStudent[Any], student_layer: int, teacher_layer: int, listed: bool, where: str
 ) -> int:
-    """Return the teacher layer nearest to a chosen one whose attention is of the student layer's kind: full, or in a window.
+    """Return the teacher layer nearest to a chosen one that has the student layer's kind of attention.
 
-    Scores of tokens outside a window mean nothing, so that a layer with a window cannot teach one without, nor the other way
-    round. The kinds are ``layer_types`` of both configurations.
+    Attention is full, or in a window. Scores of tokens outside a window mean nothing, so that a layer with a window
+    cannot teach one without, nor the other way round. The kinds are ``layer_types`` of both configurations.
 
     Args:
         pair: Teacher and student.
@@ -385,7 +388,10 @@ def nearest_layer_of_kind(
         return teacher_layer
     if listed or not same:
         teacher_kind = teacher_kinds[teacher_layer - 1]
-        what = f"layer {student_layer} of the student is of the kind {kind}, layer {teacher_layer} of the teacher of the kind {teacher_kind}."
+        what = (
+            f"layer {student_layer} of the student is of the kind {kind}, "
+            f"layer {teacher_layer} of the teacher of the kind {teacher_kind}."
+        )
         fix = f"Teacher layers of that kind: {', '.join(map(str, same))}."
         raise InputError(Problem(where, what, fix if same else "Set the weight of attention to 0."))
     return min(same, key=lambda number: (abs(number - teacher_layer), number))

@@ -1,7 +1,8 @@
 """Method `mobilebert`: knowledge transfer block by block, then pre-training distillation, on plain text.
 
-`train` trains a stage with the objective `MobileBertDistillation`, in the phases of `pocketbert.distill.methods.transfer`. `Pretraining`
-is the objective that trains a teacher for it (masked LM and next sentence, as for BERT and IB-BERT).
+`train` trains a stage with the objective `MobileBertDistillation`, in the phases of
+`pocketbert.distill.methods.transfer`. `Pretraining` is the objective that trains a teacher for it (masked LM and next
+sentence, as for BERT and IB-BERT).
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ _ADAPTER = "adapter"
 def train(job: StageJob[MobileBertStage]) -> StageResult:
     """Train a stage of knowledge transfer.
 
-    A teacher without bottlenecks is connected through an adapter, which later stages use again; a student that no stage has
-    trained yet then gets its embeddings from the teacher's.
+    A teacher without bottlenecks is connected through an adapter, which later stages use again; a student that no stage
+    has trained yet then gets its embeddings from the teacher's.
     """
     pair, notes = job.pair, list[str]()
     part = job.carried.get(_ADAPTER)
@@ -63,8 +64,8 @@ def train(job: StageJob[MobileBertStage]) -> StageResult:
         if job.untrained:
             reduce_embeddings(pair.teacher, pair.student, adapter)
         notes.append(
-            f"{pair.family.title} has no bottlenecks: {adapter.width} principal components of its states, {adapter.kept:.1%} of "
-            "their variance, replace them"
+            f"{pair.family.title} has no bottlenecks: {adapter.width} principal components of its states, "
+            f"{adapter.kept:.1%} of their variance, replace them"
         )
         say(f"  {notes[-1]}")
     objective = MobileBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where, adapter=adapter)
@@ -93,9 +94,9 @@ def needs(stage: MobileBertStage, where: str) -> Needs:
 class MobileBertDistillation:
     """Objective: MobileBERT's losses (Sun et al. 2020, arXiv 2004.02984, eqs. 2 to 4), each in its phase.
 
-    Of each layer of the phase: ``100 FMT + 5000 mean term + 5 variance term + AT`` with the weights of the released code,
-    divided by the student's depth; in pre-training distillation ``L_PD``. Student layer m learns from teacher layer ``g(m)``.
-    Without ``L_PD``, neither model runs past the last layer of the phase.
+    Of each layer of the phase: ``100 FMT + 5000 mean term + 5 variance term + AT`` with the weights of the released
+    code, divided by the student's depth; in pre-training distillation ``L_PD``. Student layer m learns from teacher
+    layer ``g(m)``. Without ``L_PD``, neither model runs past the last layer of the phase.
 
     AT is the divergence of the paper; the released code's cross-entropy has the same gradient. Unlike there, the
     statistics of a layer are compared with those of the layer that it learns from: see `feature_transfer`.
@@ -292,7 +293,7 @@ def _check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int
 
 
 class Pretraining:
-    """Objective: ``L_MLM + L_NSP`` of BERT (Devlin et al. 2019, arXiv 1810.04805, section 3.1), which IB-BERT is trained with.
+    """Objective: ``L_MLM + L_NSP`` of BERT (Devlin et al. 2019, arXiv 1810.04805, section 3.1), also for IB-BERT.
 
     Only masked tokens reach the vocabulary projection.
 

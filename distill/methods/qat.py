@@ -4,9 +4,10 @@
 
 1. divide the training rows into rows to train on and rows to select on,
 2. rewrite the student as its exporter does, and measure the activation ranges,
-3. train weights and ranges with rounded numbers (`QuantizedTraining`); see `pocketbert.distill.students.fake_quantization`,
-4. name the learned ranges by the weights of the file (`LearnedRanges`), and keep the trained student only if its simulated file is
-   better than that of the student before.
+3. train weights and ranges with rounded numbers (`QuantizedTraining`); see
+   `pocketbert.distill.students.fake_quantization`,
+4. name the learned ranges by the weights of the file (`LearnedRanges`), and keep the trained student only if its
+   simulated file is better than that of the student before.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def train(job: StageJob[QatStage]) -> StageResult:
     """Train a stage, and pass the learned ranges on as `CARRIED` if the trained student is kept.
 
     Raises:
-        InputError: If the module that the student's files are exported from cannot be trained, or there are too few rows.
+        InputError: If the module that the student's files are exported from cannot be trained, or there are too few
+            rows.
         ValueError: If the job has no `StageJob.exported`.
     """
     if job.exported is None:
@@ -127,7 +129,7 @@ class _RowSubset:
 
 
 def _divide_rows(rows: TrainData, where: str) -> tuple[_RowSubset, _RowSubset, _RowSubset]:
-    """Divide rows by the hash of their token ids: at most a quarter is held out for selection, the others are trained on.
+    """Divide rows by the hash of their token ids: at most a quarter is held out for selection, the others train.
 
     Rows with the same ids stay together, so that no text is on both sides.
 
@@ -277,8 +279,8 @@ def _name_ranges(
 ) -> LearnedRanges:
     """Key the trained ranges by fingerprints of the weights that the student's files will hold.
 
-    A linear layer that the exporter now rewrites otherwise than before training, because other channels are outliers, gets none: its
-    range is then measured as without training.
+    A linear layer that the exporter now rewrites otherwise than before training, because other channels are outliers,
+    gets none: its range is then measured as without training.
 
     Args:
         student: The trained student, without ranges attached.

@@ -1,4 +1,4 @@
-"""Method `replaced-tokens`: a student learns to detect which tokens of plain text a generator replaced, as ELECTRA's discriminator.
+"""Method `replaced-tokens`: a student learns to detect the tokens that a generator replaced, as ELECTRA.
 
 `train` loads the generator and trains a stage with the objective `ReplacedTokens`.
 """
@@ -65,12 +65,15 @@ def needs(stage: ReplacedTokensStage, where: str) -> Needs:
 
 
 class ReplacedTokens:
-    """Objective: ``L_MLM + 50 L_Disc`` of ELECTRA (Clark et al. 2020, arXiv 2003.10555, section 2), and the teacher's outputs.
+    """Objective: ELECTRA's replaced-token detection, and the teacher's outputs.
 
-    The generator reads the text with the mask token at every masked place, and a token is drawn from its prediction there.
-    The student reads the text with these tokens and detects which of them are replaced; a drawn token that is the
-    original one counts as original. No gradient goes from there to the generator. The draw is a function of (seed, stage,
-    step, row number, number of the masked token in its row): neither how the batch is split nor how it is padded changes it.
+    ``L_MLM + 50 L_Disc`` is ELECTRA's (Clark et al. 2020, arXiv 2003.10555, section 2).
+
+    The generator reads the text with the mask token at every masked place, and a token is drawn from its prediction
+    there. The student reads the text with these tokens and detects which of them are replaced; a drawn token that is
+    the original one counts as original. No gradient goes from there to the generator. The draw is a function of (seed,
+    stage, step, row number, number of the masked token in its row): neither how the batch is split nor how it is padded
+    changes it.
 
     Args:
         pair: Teacher and student, both with the head of replaced-token detection, and the stage.
@@ -104,8 +107,8 @@ class ReplacedTokens:
 
         Args:
             model: The student, or its wrapper.
-            batch: The family's inputs and ``labels`` (original ids of masked tokens, else -100), [B, S] each; ``rows`` and
-                ``steps``, [B]. More is ignored.
+            batch: The family's inputs and ``labels`` (original ids of masked tokens, else -100), [B, S] each; ``rows``
+                and ``steps``, [B]. More is ignored.
         """
         labels, mask = batch["labels"], batch["attention_mask"]
         is_masked = labels != IGNORED

@@ -1,4 +1,4 @@
-"""The distillation methods of the package, one row each, registered on import. Other packages add theirs with `register_method`."""
+"""The distillation methods of the package, registered on import. Other packages add theirs with `register_method`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Method `task`: a student learns a fine-tuned teacher's logits, hidden states and attention, and the gold labels, on the task's text.
+"""Method `task`: a student learns a fine-tuned teacher's logits, hidden states and attention, and gold labels.
 
-`train` trains a stage with the objective `TaskDistillation`. `Finetune` is the objective that trains a teacher on gold labels.
+`train` trains a stage with the objective `TaskDistillation`. `Finetune` is the objective that trains a teacher on gold
+labels.
 """
 
 from __future__ import annotations

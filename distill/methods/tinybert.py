@@ -1,7 +1,7 @@
-"""Methods `tinybert-general`, `tinybert-intermediate` and `tinybert-prediction`: a student learns a teacher's layers, then its outputs.
+"""TinyBERT's methods: `tinybert-general` and `tinybert-intermediate` for layers, `tinybert-prediction` for outputs.
 
-`train_layers` trains a general or an intermediate stage with the objective `TinyBertDistillation`. `train_prediction` trains the last
-stage, which is a stage of method `task`.
+`train_layers` trains a general or an intermediate stage with the objective `TinyBertDistillation`. `train_prediction`
+trains the last stage, which is a stage of method `task`.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def _to_task_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
     """Translate a prediction stage to a stage of method `task`.
 
     ``L_pred = CE(z_T / t, z_S / t)`` (Jiao et al. 2020, arXiv 1909.10351, eq. 10): only the teacher's outputs, and for
-    regression, as in the released code, only the gold scores. The cross-entropy's gradient is that of the KL divergence.
-    Unlike in the released code, the mean is not over classes as well, and there is a factor T^2: constant factors, which
-    do not change Adam's steps as long as gradients are not clipped.
+    regression, as in the released code, only the gold scores. The cross-entropy's gradient is that of the KL
+    divergence. Unlike in the released code, the mean is not over classes as well, and there is a factor T^2: constant
+    factors, which do not change Adam's steps as long as gradients are not clipped.
 
     Args:
         stage: Temperature and optimisation.
@@ -98,8 +98,8 @@ class TinyBertDistillation:
     """Objective: the layer-wise losses of TinyBERT (Jiao et al. 2020, arXiv 1909.10351, eqs. 6 to 9 and 11).
 
     ``L_embd + sum_m L_hidn(m) + sum_m L_attn(m)``, of general and of intermediate distillation alike. Student layer m
-    learns from teacher layer ``g(m) = m * N / M``, rounded, or from the listed one: its attention scores before the softmax
-    and its output. If widths differ, the student's states pass through its projection: see `attach_projection`.
+    learns from teacher layer ``g(m) = m * N / M``, rounded, or from the listed one: its attention scores before the
+    softmax and its output. If widths differ, the student's states pass through its projection: see `attach_projection`.
 
     By default a mean is over real tokens and pairs of them. With ``stage.reference`` it is over everything, as in the
     released code, and padding changes the loss. Unlike there, the teacher runs without dropout.
@@ -163,7 +163,7 @@ class TinyBertDistillation:
         return Wanted(outputs=False, hidden=hidden, attention=attention)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of pairs of real tokens for ``attention``, of real tokens for the others; of rows for `reference`."""
+        """Count pairs of real tokens for ``attention``, real tokens for the others; rows with `reference`."""
         mask = batch["attention_mask"]
         if self.stage.reference:
             # all rows of a step are equally wide, however they are divided
@@ -173,7 +173,7 @@ class TinyBertDistillation:
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the terms ``attention``, ``hidden``, ``embeddings``, those with a weight; the first two are sums over layers.
+        """Compute the weighted terms ``attention``, ``hidden`` and ``embeddings``; the first two are sums over layers.
 
         Args:
             model: The student.

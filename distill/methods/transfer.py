@@ -1,13 +1,14 @@
 """Knowledge transfer of MobileBERT: which layers learn in which steps, and at which learning rates.
 
-`progressive`, `joint` and `auxiliary` return the published strategies as `TransferPhases`; `TransferPhases.reduced` shortens them to
-the steps of a stage. `TransferCourse` applies them to an optimizer.
+`progressive`, `joint` and `auxiliary` return the published strategies as `TransferPhases`; `TransferPhases.reduced`
+shortens them to the steps of a stage. `TransferCourse` applies them to an optimizer.
 
-Sources: Sun et al. 2020, arXiv 2004.02984, section "Training strategies"; numbers of the released code (google-research/mobilebert,
-distill_util.py, lamb_optimizer.py, optimization.py). Layers and steps are counted from 0.
+Sources: Sun et al. 2020, arXiv 2004.02984, section "Training strategies"; numbers of the released code
+(google-research/mobilebert, distill_util.py, lamb_optimizer.py, optimization.py). Layers and steps are counted from 0.
 
-In the released code the first step of a phase has rate 0, still belongs to the phase before, and sets all moments to 0. Here that
-step is not lost; moments are set to 0 as there, so that a layer starts without the momentum of the phase before.
+In the released code the first step of a phase has rate 0, still belongs to the phase before, and sets all moments to 0.
+Here that step is not lost; moments are set to 0 as there, so that a layer starts without the momentum of the phase
+before.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _FINISHED_RATE = 0.3
 _PUBLISHED_DEPTH = 24
 
 
-# --- phases -------------------------------------------------------------------------------------------------------------------------
+# --- phases -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class Phase:
     def background(self, step: int) -> float:
         """Return the factor on all learning rates at a step of the phase, above 0 and at most 1.
 
-        With ``s = (step + 1) / steps``: in transfer ``min(10 s, 0.9 + 0.1 sqrt(1 - s))``, a rise through the first tenth and
-        a slow fall from 1 to 0.9; with a warm-up ``(step + 1) / warmup``, then ``1 - (1 - 1e-4) s``.
+        With ``s = (step + 1) / steps``: in transfer ``min(10 s, 0.9 + 0.1 sqrt(1 - s))``, a rise through the first
+        tenth and a slow fall from 1 to 0.9; with a warm-up ``(step + 1) / warmup``, then ``1 - (1 - 1e-4) s``.
 
         Args:
             step: The step about to be made, from 0 in the phase.
@@ -163,7 +164,7 @@ class TransferPhases:
         return self.phase_of(step).rates
 
     def learning_rates(self, step: int) -> Rates:
-        """Return the learning rate of each part at a step: the peak, times the phase's background, times the multiplier."""
+        """Return the learning rate of each part at a step: peak, times the phase's background, times the multiplier."""
         phase = self.phase_of(step)
         factor = self.lr * phase.background(self._step_in_phase(step))
         return Rates(tuple(factor * rate for rate in phase.rates.layers), factor * phase.rates.rest)
@@ -222,14 +223,14 @@ def _shorten(phases: Sequence[Phase], steps: int, where: str, strategy: str) -> 
     return shorter
 
 
-# --- the published strategies -------------------------------------------------------------------------------------------------------
+# --- the published strategies -----------------------------------------------------------------------------------------
 
 
 def progressive(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
     """Plan layer after layer from the bottom, then pre-training distillation (PKT), as MobileBERT was trained.
 
-    The layer that is transferred learns at 3 times the rate, those below at 0.3 times, those above and everything outside the
-    encoder not at all. In pre-training distillation all learn alike.
+    The layer that is transferred learns at 3 times the rate, those below at 0.3 times, those above and everything
+    outside the encoder not at all. In pre-training distillation all learn alike.
 
     Args:
         depth: Layers of the student and of the teacher.
@@ -244,8 +245,8 @@ def progressive(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
 def joint(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
     """Plan all layers at once, with as many steps as in `progressive`, then pre-training distillation (JKT).
 
-    The rates of the first phase were not published: here every layer has the plain rate on the schedule of transfer, and what is
-    outside the encoder is not trained, as in `progressive`.
+    The rates of the first phase were not published: here every layer has the plain rate on the schedule of transfer,
+    and what is outside the encoder is not trained, as in `progressive`.
 
     Args:
         depth: Layers of the student and of the teacher.
@@ -285,14 +286,15 @@ def _published(strategy: str, *phases: Phase) -> TransferPhases:
     return TransferPhases(strategy, phases, sum(phase.steps for phase in phases))
 
 
-# --- the optimizer ------------------------------------------------------------------------------------------------------------------
+# --- the optimizer ----------------------------------------------------------------------------------------------------
 
 
 class TransferCourse:
     """LAMB with a learning rate for each layer, as the phases set it.
 
-    At the beginning of a phase all moments are set to 0. Parameters with rate 0 get no gradient: they enter neither momentum nor
-    the norm to clip, and nothing is computed for them. The released code keeps their moments at 0, but clips with their gradients.
+    At the beginning of a phase all moments are set to 0. Parameters with rate 0 get no gradient: they enter neither
+    momentum nor the norm to clip, and nothing is computed for them. The released code keeps their moments at 0, but
+    clips with their gradients.
 
     Args:
         phases: The strategy.
@@ -325,8 +327,8 @@ class TransferCourse:
 def _layer_groups(model: nn.Module, layer_path: str, weight_decay: float = 0.01) -> list[dict[str, Any]]:
     """Group trained parameters by encoder layer, and each group's by whether they have weight decay.
 
-    Parameters of one dimension (biases, scales and shifts of norms) have no decay. Each group has the key ``layer``: its number
-    from 0, or None for everything outside the encoder.
+    Parameters of one dimension (biases, scales and shifts of norms) have no decay. Each group has the key ``layer``:
+    its number from 0, or None for everything outside the encoder.
 
     Args:
         model: The student.

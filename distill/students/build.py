@@ -1,7 +1,8 @@
 """Build students: smaller models of the teacher's class or of a related one, started from teacher layers or at random.
 
-`build_student` builds a student. A student of another class than its teacher needs a `ClassChange`, added with `register_class_change`;
-the package has one, from BERT to DistilBERT. `freeze_positions` freezes the position table of a student.
+`build_student` builds a student. A student of another class than its teacher needs a `ClassChange`, added with
+`register_class_change`; the package has one, from BERT to DistilBERT. `freeze_positions` freezes the position table of
+a student.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     Args:
         teacher: A transformers model.
         family: Its row of the family table.
-        wanted: Layers, start, and family and sizes where they differ from the teacher's. With ``init: pruned`` the teacher is
-            one that `pocketbert.distill.students.pruning.pruned` made.
+        wanted: Layers, start, and family and sizes where they differ from the teacher's. With ``init: pruned`` the
+            teacher is one that `pocketbert.distill.students.pruning.pruned` made.
         seed: Seed of random weights.
 
     Returns:
@@ -117,7 +118,7 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
 
 
 def _find_change(teacher: str, student: str) -> ClassChange:
-    """Return the change from a teacher's family to a student's; raise InputError with the possible families if there is none."""
+    """Return the change from a teacher's family to a student's, or raise InputError with the possible families."""
     changes = CLASS_CHANGES.values()
     for change in changes:
         if (change.teacher, change.student) == (teacher, student):
@@ -221,7 +222,7 @@ def freeze_positions(model: torch.nn.Module) -> None:
         table.requires_grad_(False)
 
 
-# --- from BERT to DistilBERT --------------------------------------------------------------------------------------------------------
+# --- from BERT to DistilBERT ------------------------------------------------------------------------------------------
 
 _LAYER_NAMES = {
     "attention.self.query": "attention.q_lin",
@@ -247,7 +248,7 @@ _LAYER_WEIGHT = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.([^.]+)")
 
 
 def _distilbert_config(teacher: Any) -> Any:
-    """Return a DistilBERT configuration with a BERT's sizes, rates and labels; its norms have the fixed epsilon 1e-12."""
+    """Return a DistilBERT configuration with a BERT's sizes, rates and labels; its norms have epsilon 1e-12."""
     from transformers import DistilBertConfig
 
     return DistilBertConfig(
@@ -272,11 +273,11 @@ def _distilbert_config(teacher: Any) -> Any:
 def _distilbert_weights(teacher: Mapping[str, Tensor], chosen: list[int], fold_segments: bool) -> dict[str, Tensor]:
     """Copy a BERT's weights under DistilBERT's names.
 
-    DistilBERT has no segment table. The released code drops the vector of segment 0, which the teacher adds at every position.
-    Folded into the position table it is kept, and the student's embedding output equals the teacher's.
+    DistilBERT has no segment table. The released code drops the vector of segment 0, which the teacher adds at every
+    position. Folded into the position table it is kept, and the student's embedding output equals the teacher's.
 
-    DistilBERT has no pooler. A classifier's pooler weights go to ``pre_classifier``, which is followed by a ReLU where BERT has
-    tanh: a good start, not the same function. Any other pooler and the next-sentence head are left out.
+    DistilBERT has no pooler. A classifier's pooler weights go to ``pre_classifier``, which is followed by a ReLU where
+    BERT has tanh: a good start, not the same function. Any other pooler and the next-sentence head are left out.
 
     Args:
         teacher: State dict of a BERT, with or without a head.

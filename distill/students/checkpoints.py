@@ -25,7 +25,7 @@ from pocketbert.core.families import CHECKPOINTS, CheckpointCode, ExportForm
 from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.tokenizer_file import MAX_MIB
 
-# --- MobileBERT, IB-BERT and ERNIE (Tsinghua): their code imports torch and transformers, so that it is imported when it is called ---
+# --- MobileBERT, IB-BERT and ERNIE (Tsinghua): code that is imported when it is called, with torch and transformers ---
 
 
 def _import_ib_bert() -> None:
@@ -66,11 +66,11 @@ def _ernie_thu_tokenizer_json(folder: Path) -> str:
     return build_tokenizer_json(folder)
 
 
-# --- DeBERTa: tokenizers from the files that the authors publish --------------------------------------------------------------------
+# --- DeBERTa: tokenizers from the files that the authors publish ------------------------------------------------------
 #
-# transformers' class for v1 puts two separators between the texts of a pair, the original code one. Its class for v2 and v3 replaces
-# the normalization of spm.model by Unicode's NFC: full-width letters, ligatures and fractions, which SentencePiece spells out, become
-# unknown tokens.
+# transformers' class for v1 puts two separators between the texts of a pair, the original code one. Its class for v2
+# and v3 replaces the normalization of spm.model by Unicode's NFC: full-width letters, ligatures and fractions, which
+# SentencePiece spells out, become unknown tokens.
 
 _PICKLED_VOCABULARY, _SENTENCEPIECE_MODEL = "bpe_encoder.bin", "spm.model"
 _NORMALIZED_TEXTS = (
@@ -85,7 +85,7 @@ _NORMALIZED_TEXTS = (
 
 
 def _refuse_pickled_vocabulary(folder: Path) -> None:
-    """Raise InputError if a folder without tokenizer.json has only the vocabulary of v1's original code, which is a pickle."""
+    """Raise InputError if a folder has only the vocabulary of v1's original code, which is a pickle."""
     if (folder / _PICKLED_VOCABULARY).is_file() and not (folder / "vocab.json").is_file():
         raise InputError(
             Problem(
@@ -155,7 +155,10 @@ def _use_sentencepiece_normalizer(folder: Path, content: dict[str, Any]) -> dict
         if original.encode(text.lower() if lowercase else text) != tokenizer.encode(text, add_special_tokens=False).ids
     ]
     if different:
-        what = f"{len(different)} of {len(texts)} texts get other tokens than from the sentencepiece library, first {different[0]!r}."
+        what = (
+            f"{len(different)} of {len(texts)} texts get other tokens than from the sentencepiece library, "
+            f"first {different[0]!r}."
+        )
         raise InputError(
             Problem(
                 str(folder / _SENTENCEPIECE_MODEL), what, "Convert it yourself, and put tokenizer.json into the folder."
@@ -164,14 +167,14 @@ def _use_sentencepiece_normalizer(folder: Path, content: dict[str, Any]) -> dict
     return changed
 
 
-# --- XLM: the default language ------------------------------------------------------------------------------------------------------
+# --- XLM: the default language ----------------------------------------------------------------------------------------
 
 
 def _add_default_language(model: Any) -> None:
     """Make a model with several languages use the language of config.json's ``lang_id`` if its inputs name none.
 
-    transformers then adds no language at all, an input that the model has not seen in its pre-training. With the default language,
-    training, golden rows and exported files are alike.
+    transformers then adds no language at all, an input that the model has not seen in its pre-training. With the
+    default language, training, golden rows and exported files are alike.
 
     Args:
         model: A transformers model; a hook is registered on its encoder.
@@ -200,11 +203,11 @@ def _with_language(encoder: Any, arguments: tuple[Any, ...], named: dict[str, An
     return arguments, {**named, "langs": torch.full_like(ids, encoder.config.lang_id)}
 
 
-# --- XLM: the tokenizer -------------------------------------------------------------------------------------------------------------
+# --- XLM: the tokenizer -----------------------------------------------------------------------------------------------
 #
-# transformers has it in Python only, with sacremoses. Here it is a tokenizer.json: Moses' rules for English as regular expressions, then
-# BPE with an end-of-word suffix. What the `tokenizers` library cannot express is listed in the limits of the family's row;
-# `tests/families/test_xlm_tokenizer.py` compares ids with the original and names every difference.
+# transformers has it in Python only, with sacremoses. Here it is a tokenizer.json: Moses' rules for English as regular
+# expressions, then BPE with an end-of-word suffix. What the `tokenizers` library cannot express is listed in the limits
+# of the family's row; `tests/families/test_xlm_tokenizer.py` compares ids with the original and names every difference.
 
 _WORD_END = "</w>"
 _UNKNOWN, _FIRST, _LAST, _PAD = "<unk>", "<s>", "</s>", "<pad>"
@@ -238,7 +241,7 @@ _REPLACEMENTS = (("。", ". "), ("…", "..."), ("—", " - "), ("''", '"'), ('"
 _JOINERS = "\u093c\u094d\u09bc\u09cd\u0a3c\u0a4d\u0abc\u0acd\u0b3c\u0b4d\u0bcd\u0c4d\u0cbc\u0ccd\u0d3b\u0d3c\u0d4d\u0dca\u0eba\u1039\u1714"
 """Marks between the letters of Indic words, which Moses counts as letters and Unicode does not."""
 _NOT_MOSES_LETTERS = r"\p{Han}\x{ac00}-\x{d7a3}\x{10000}-\x{10ffff}"
-"""Letters of Unicode that Moses does not join to words: Chinese, Korean syllables, and all beyond the first 65,536 characters."""
+"""Letters that Moses does not join to words: Chinese, Korean syllables, and all beyond the first 65,536 characters."""
 _LETTER = rf"[\p{{Alpha}}{_JOINERS}&&[^{_NOT_MOSES_LETTERS}]]"
 _LETTERS = rf"\p{{Alnum}}{_JOINERS}&&[^{_NOT_MOSES_LETTERS}]"
 _NO_LETTER = rf"[^{_LETTER}]"
@@ -272,7 +275,7 @@ _WORD = "|".join(
         r"\S",
     )
 )
-"""One word of Moses: dots, a mark, a comma outside numbers, an apostrophe between words, or letters with marks that stay attached."""
+"""A word of Moses: dots, marks, a comma outside numbers, an apostrophe between words, or letters and their marks."""
 
 
 def _xlm_tokenizer_json(folder: Path) -> str:
@@ -346,7 +349,7 @@ def _refuse_segmented_languages(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _moses_normalizers(lower: bool) -> list[dict[str, Any]]:
-    """Return the normalizers of tokenizer.json that do what Moses does before it splits words; `lower` also strips accents."""
+    """Return the normalizers that do what Moses does before it splits words; `lower` also strips accents."""
 
     def replace(kind: str, pattern: str, content: str) -> dict[str, Any]:
         return {"type": "Replace", "pattern": {kind: pattern}, "content": content}

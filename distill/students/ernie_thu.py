@@ -1,4 +1,4 @@
-"""ERNIE (Tsinghua) for transformers: BERT with a second stream of entities, which is fused with the text in the feed-forward parts.
+"""ERNIE (Tsinghua) for transformers: BERT with a second stream of entities, fused in the feed-forward parts.
 
 The configuration `ErnieThuConfig` and the model classes. Importing this module registers them with transformers.
 
@@ -11,11 +11,12 @@ where a mention begins:
 * norm: w' as above, e' = LN(attention(e) + e) M; keys are the places where M is 1.
 * both: z = gelu(W w' + b + V e' + c), w = LN(W2 z + b2 + w'), e = LN(V2 z + c2 + e').
 
-The position of [CLS], the first one, always counts as an entity (M = 1) with a zero vector, in pre-training and in every fine-tuning
-script of the authors: without entities the second stream consists of that position. Inputs must therefore not be padded on the left.
+The position of [CLS], the first one, always counts as an entity (M = 1) with a zero vector, in pre-training and in
+every fine-tuning script of the authors: without entities the second stream consists of that position. Inputs must
+therefore not be padded on the left.
 
-Weights have the names of the released ``pytorch_model.bin``. Nothing reads the entity stream of the last layer; its weights
-are kept, so that a checkpoint is saved as it was loaded, and not trained.
+Weights have the names of the released ``pytorch_model.bin``. Nothing reads the entity stream of the last layer; its
+weights are kept, so that a checkpoint is saved as it was loaded, and not trained.
 """
 
 from __future__ import annotations
@@ -81,15 +82,16 @@ class ErnieThuConfig(BertConfig):  # type: ignore[misc]
     """Sizes of an ERNIE of Tsinghua (Zhang et al. 2019, arXiv 1905.07129); the defaults are the released ERNIE-base.
 
     Attributes:
-        layer_kinds: Kind of each layer, see `LayerKind`; layers that the list lacks are ``sim``.
-            The released file calls it ``layer_types``, a name that transformers keeps for kinds of attention. By default
-            the released pattern (12 layers: 5 x sim, mix, 6 x norm) at the model's depth.
+        layer_kinds: Kind of each layer, see `LayerKind`; layers that the list lacks are ``sim``. The released file
+            calls it ``layer_types``, a name that transformers keeps for kinds of attention. By default the released
+            pattern (12 layers: 5 x sim, mix, 6 x norm) at the model's depth.
         entity_size: Width of the entity stream.
         entity_heads: Heads of the attention between entities.
         entity_rows: Entities in the model's table; 0 for a model without a table.
 
     Raises:
-        InputError: If a layer has an unknown kind, there are more kinds than layers, or the width is no multiple of the heads.
+        InputError: If a layer has an unknown kind, there are more kinds than layers, or the width is no multiple of the
+            heads.
     """
 
     model_type = "ernie_thu"
@@ -139,7 +141,7 @@ def open_places(vectors: Tensor) -> Tensor:
 
 
 class EntityAttention(nn.Module):
-    """Attention between entities, without transformers' attention interface: recorders count the layers of text there."""
+    """Attention between entities, without transformers' attention interface, where recorders count layers of text."""
 
     def __init__(self, config: ErnieThuConfig) -> None:
         super().__init__()
@@ -353,8 +355,8 @@ class ErnieThuModel(ErnieThuPreTrainedModel):
             entity_vectors: Vectors of the entities at the first word piece of each mention, zeros elsewhere, [B, S, E].
             entity_mask: 1 there, 0 elsewhere, [B, S]; at [CLS] always 1. By default 1 where the vector is
                 not zero, see `open_places`. Without vectors, no token is an entity.
-            entity_ids: Instead of vectors, for a model with a table: the entity's number from 1 at the first word piece of
-                each mention, 0 elsewhere, [B, S].
+            entity_ids: Instead of vectors, for a model with a table: the entity's number from 1 at the first word piece
+                of each mention, 0 elsewhere, [B, S].
             **more: Passed to the attention function.
 
         Returns:
@@ -374,7 +376,7 @@ class ErnieThuModel(ErnieThuPreTrainedModel):
         )
 
 
-# --- the encoder with the heads of BERT: each class is BERT's of the same suffix with another encoder ---------------------------------
+# --- the encoder with the heads of BERT: each class is BERT's of the same suffix with another encoder -----------------
 
 
 class ErnieThuForMaskedLM(BertForMaskedLM, ErnieThuPreTrainedModel):  # type: ignore[misc]

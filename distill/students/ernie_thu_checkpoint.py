@@ -1,8 +1,8 @@
-"""Released checkpoints of ERNIE (Tsinghua): names of weights, the tokenizer, and the table of entities that an export form needs.
+"""Released checkpoints of ERNIE (Tsinghua): weights, tokenizer, and the table of entities of an export form.
 
-`rename_weights` and `build_tokenizer_json` are used when a checkpoint is loaded, `set_export_form` when it is exported. The latter gives
-the model a table with the entities that the user lists, out of the millions that the authors released in three text files, which are
-read line by line:
+`rename_weights` and `build_tokenizer_json` are used when a checkpoint is loaded, `set_export_form` when it is exported.
+The latter gives the model a table with the entities that the user lists, out of the millions that the authors released
+in three text files, which are read line by line:
 
 * ``entity2vec.vec`` has one vector a line,
 * ``entity2id.txt`` has a header, then in each line an id of Wikidata and the line number of its vector,
@@ -28,7 +28,7 @@ from pocketbert.core.predict.inputs import ENTITIES_FILE, read_entities
 from pocketbert.core.predict.tokenizer_file import library_errors
 
 _REMOVED_LAYER = re.compile(r"(^|\.)intermediate\.dense_1(_ent)?\.")
-"""Layers that the authors removed from the model; their training code still lists them, so that a file may have them."""
+"""Layers that the authors removed from the model; a file may have them, as their training code still lists them."""
 _TYPING_HEAD, _CLASSIFIER = "typing.weight", "classifier"
 
 _VECTORS_FILE, _NUMBERS_FILE, _TITLES_FILE = "entity2vec.vec", "entity2id.txt", "entity_map.txt"
@@ -85,8 +85,8 @@ def set_export_form(model: Any, form: ExportForm | None, folder: Path, entities:
         model: One of the classes of ERNIE (Tsinghua); it is changed.
         form: The form; None for text only.
         folder: Folder that the model was loaded from.
-        entities: File of the entities to keep, one id or title in each line, or .jsonl with a column ``entities``. Needed if
-            the folder has no table that was made before.
+        entities: File of the entities to keep, one id or title in each line, or .jsonl with a column ``entities``.
+            Needed if the folder has no table that was made before.
 
     Returns:
         The entities of the table, number 1 first; empty without a table.
@@ -173,7 +173,10 @@ def _select_released_rows(
     """
     home = next((p for p in (folder, folder / _ARCHIVE_FOLDER) if (p / _VECTORS_FILE).is_file()), None)
     if home is None:
-        fix = f"Copy {_VECTORS_FILE}, {_NUMBERS_FILE} and {_TITLES_FILE} of the authors' archive {_ARCHIVE_FOLDER} into it, or export with --form entity-vectors."
+        fix = (
+            f"Copy {_VECTORS_FILE}, {_NUMBERS_FILE} and {_TITLES_FILE} of the authors' archive {_ARCHIVE_FOLDER} "
+            "into it, or export with --form entity-vectors."
+        )
         raise InputError(Problem(str(folder), f"has no table of entities ({_VECTORS_FILE}).", fix))
     if names is None:
         what = f"{home / _VECTORS_FILE} has the vectors of all entities, millions of them: too many for a file."
@@ -208,7 +211,7 @@ def _read_second_columns(path: Path, keys: set[str]) -> dict[str, str]:
 
 
 def _read_vectors(path: Path, numbers: set[int], width: int) -> dict[int, NDArray[np.float32]]:
-    """Read the vectors in the lines with the given numbers, from 0; raise InputError if one is no vector of finite numbers."""
+    """Read the vectors in the lines with some numbers, from 0; raise InputError if one is no finite vector."""
     vectors = {}
     for number, line in enumerate(_read_lines(path, str(path))):
         if number not in numbers:
@@ -224,7 +227,7 @@ def _read_vectors(path: Path, numbers: set[int], width: int) -> dict[int, NDArra
 
 
 def _read_lines(path: Path, where: str) -> Iterator[str]:
-    """Yield the lines of a text file one by one; raise InputError if it is missing, not UTF-8, or a line is too long."""
+    """Yield the lines of a text file; raise InputError if it is missing, not UTF-8, or a line is too long."""
     if not path.is_file():
         raise InputError(Problem(where, f"no file {path}.", "Check the path."))
     try:

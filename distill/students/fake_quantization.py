@@ -3,12 +3,13 @@
 In the order in which method `qat` uses them:
 
 1. `clip_activations` replaces a student's ReLU by ReLU6, if the stage asks for it.
-2. `trace_prepared_weights` rewrites the student as its exporter does, and finds out how each weight of the rewritten module follows
-   from a parameter of the student. The student is trained; `PreparedWeights.compute` gives the module's weights in every step.
+2. `trace_prepared_weights` rewrites the student as its exporter does, and finds out how each weight of the rewritten
+   module follows from a parameter of the student. The student is trained; `PreparedWeights.compute` gives the module's
+   weights in every step.
 3. `RoundedModule.measure_ranges` measures the activation ranges at which training starts (`Ranges`).
-4. Calling a `RoundedModule` runs the rewritten module with rounded weights, tables and activations. Rounding passes gradients on as
-   if it were not there (straight-through, Bengio et al. 2013, arXiv 1308.3432), and the ends of the ranges get gradients too
-   (Esser et al. 2020, arXiv 1902.08153).
+4. Calling a `RoundedModule` runs the rewritten module with rounded weights, tables and activations. Rounding passes
+   gradients on as if it were not there (straight-through, Bengio et al. 2013, arXiv 1308.3432), and the ends of the
+   ranges get gradients too (Esser et al. 2020, arXiv 1902.08153).
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _TOLERANCE = 1e-5
 """Largest difference between a computed weight and the exporter's, relative to the largest weight."""
 
 
-# --- ReLU6 in place of ReLU ------------------------------------------------------------------------------------------------------
+# --- ReLU6 in place of ReLU -------------------------------------------------------------------------------------------
 
 
 def clip_activations(student: Any, where: str) -> Callable[[], None]:
-    """Replace relu by relu6 in a model's modules and in its configuration, so that feed-forward activations lie in 0 to 6.
+    """Replace relu by relu6 in a model's modules and configuration, so that feed-forward activations lie in 0 to 6.
 
     Source: the configuration for quantization-aware training of MobileBERT (Sun et al. 2020, arXiv 2004.02984),
     config/uncased_L-24_H-128_B-512_A-4_F-4_OPT_QAT.json of the original code.
@@ -57,8 +58,8 @@ def clip_activations(student: Any, where: str) -> Callable[[], None]:
         A function that undoes the change.
 
     Raises:
-        InputError: If the activation is not relu, or a model built from the changed configuration would not have relu6 at the
-            same places.
+        InputError: If the activation is not relu, or a model built from the changed configuration would not have relu6
+            at the same places.
     """
     name = activation_of(student.config.to_dict())
     if name == CLIPPED:
@@ -94,7 +95,7 @@ def _is_relu6(function: Any, arguments: Sequence[Any], named: Mapping[str, Any])
     return function is F.hardtanh and (bounds.get("min_val"), bounds.get("max_val")) == (0.0, HIGHEST)
 
 
-# --- how the weights of the exported module follow from the student -----------------------------------------------------------------
+# --- how the weights of the exported module follow from the student ---------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -138,19 +139,19 @@ class PreparedWeights:
 def trace_prepared_weights(student: nn.Module, prepare: Prepare) -> PreparedWeights | None:
     """Rewrite a student for export, and find the parameter that each weight of the rewritten module is made from.
 
-    Exporters multiply the queries' weights by a scale, transpose the last layer's keys, and divide channels with outliers. What was
-    done is found by changing the student's parameters and comparing the rewritten modules.
+    Exporters multiply the queries' weights by a scale, transpose the last layer's keys, and divide channels with
+    outliers. What was done is found by changing the student's parameters and comparing the rewritten modules.
 
-    Biases and norms are trained too if the exporter leaves them separate from the matrices; otherwise only matrices are. Embedding
-    tables are constants.
+    Biases and norms are trained too if the exporter leaves them separate from the matrices; otherwise only matrices
+    are. Embedding tables are constants.
 
     Args:
         student: The model; it is not changed.
         prepare: Rewrites a copy of the model.
 
     Returns:
-        None if some weight of the module is anything but a parameter of the student, multiplied or transposed: such a module
-        cannot be trained.
+        None if some weight of the module is anything but a parameter of the student, multiplied or transposed: such a
+        module cannot be trained.
     """
     undivided, module = prepare(student, False), prepare(student, True)
     before, after = _tensors(undivided), _tensors(module)
@@ -249,7 +250,7 @@ def _is_close(actual: Tensor, expected: Tensor) -> bool:
     return bool((actual - expected).abs().max() <= _TOLERANCE * expected.abs().max())
 
 
-# --- running with rounded numbers ---------------------------------------------------------------------------------------------------
+# --- running with rounded numbers -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -389,7 +390,7 @@ class _MeasureRanges(TorchFunctionMode):
         self.shared: set[int] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a torch function; note outputs of relu6, and measure linear layers that the scheme rounds in static ranges."""
+        """Call a torch function; note outputs of relu6, and measure linear layers that are rounded in static ranges."""
         output = func(*args, **(kwargs or {}))
         if _is_relu6(func, args, kwargs or {}):
             self.clipped.append(output)
@@ -481,7 +482,7 @@ def _round_straight_through(values: Tensor, rounding: Rounding) -> Tensor:
 
 
 def _round_in_range(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Round to 256 equally spaced numbers from `low` to `high`, one of them zero; the values and both ends get gradients.
+    """Round to 256 equally spaced numbers from `low` to `high`, one of them zero; values and ends get gradients.
 
     Args:
         values: Any shape.

@@ -1,19 +1,24 @@
-"""IB-BERT, the inverted-bottleneck BERT that MobileBERT learns from (Sun et al. 2020, arXiv 2004.02984), for transformers.
+"""IB-BERT for transformers: the inverted-bottleneck BERT that MobileBERT learns from.
 
-The configuration `IbBertConfig`, the model classes, and `rename_weights` for checkpoints of the original code. Importing this module
-registers the classes with transformers.
+Source: Sun et al. 2020, arXiv 2004.02984.
+
+The configuration `IbBertConfig`, the model classes, and `rename_weights` for checkpoints of the original code.
+Importing this module registers the classes with transformers.
 
 A block takes [B, S, 512], widens it to 1024 for one attention of four heads and one feed-forward part, and narrows it
-to 512 with a residual. A student's block is narrower inside and as wide outside, so that teacher and student can be compared block by
-block without a projection. All of it is transformers' MobileBERT except for two things: queries and keys read the block's input, not
-a bottleneck, which transformers' modules cannot do; and every norm has the configured epsilon.
+to 512 with a residual. A student's block is narrower inside and as wide outside, so that teacher and student can be
+compared block by block without a projection. All of it is transformers' MobileBERT except for two things: queries and
+keys read the block's input, not a bottleneck, which transformers' modules cannot do; and every norm has the configured
+epsilon.
 
-Weights have MobileBERT's names (``mobilebert.encoder.layer.0...``, ``cls...``), by which they are copied to the student.
+Weights have MobileBERT's names (``mobilebert.encoder.layer.0...``, ``cls...``), by which they are copied to the
+student.
 
 Padding is masked in attention. The embedding of a token includes the tokens on both sides, whatever these are, as in
-transformers' MobileBERT: the last real token of a row is embedded with the pad next to it if there is one. As soon as the
-pad's row of the table is not zero (it starts as zeros; the masked-LM loss changes it, as the output matrix is tied to the
-table), a row with a pad behind it and the same row without have different states. The number of pads makes no difference.
+transformers' MobileBERT: the last real token of a row is embedded with the pad next to it if there is one. As soon as
+the pad's row of the table is not zero (it starts as zeros; the masked-LM loss changes it, as the output matrix is tied
+to the table), a row with a pad behind it and the same row without have different states. The number of pads makes no
+difference.
 """
 
 from __future__ import annotations
@@ -55,7 +60,7 @@ from transformers.models.mobilebert.modeling_mobilebert import (
 from pocketbert.core.errors import InputError, Problem
 
 _FIXED = {"use_bottleneck": True, "use_bottleneck_attention": False, "key_query_shared_bottleneck": False}
-"""Values that distinguish IB-BERT from MobileBERT: blocks with a separate width, whose queries, keys and values read the block's input."""
+"""Values of every IB-BERT: blocks with a separate width, whose queries, keys and values read the block's input."""
 
 
 class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
@@ -226,7 +231,7 @@ def _head_dropout(config: IbBertConfig) -> nn.Dropout:
 
 
 def _set_epsilon(norm: nn.Module, config: IbBertConfig) -> None:
-    """Give a LayerNorm the configured epsilon; transformers leaves two norms at PyTorch's 1e-5, the original has 1e-12 everywhere."""
+    """Give a LayerNorm the configured epsilon; transformers leaves two at PyTorch's 1e-5, the original has 1e-12."""
     if isinstance(norm, nn.LayerNorm):
         norm.eps = config.layer_norm_eps
 
@@ -245,11 +250,11 @@ for _auto, _model in (
     _auto.register(IbBertConfig, _model, exist_ok=True)
 
 
-# --- weights of the original checkpoints --------------------------------------------------------------------------------------------
+# --- weights of the original checkpoints ------------------------------------------------------------------------------
 #
 # Names and shapes of google-research/mobilebert (TensorFlow 1) follow from the variable scopes of its modeling.py and
-# run_pretraining.py; transformers' former converter, no longer part of 5.23, agrees. No IB-BERT checkpoint was ever published, so that
-# its names are known from the code only.
+# run_pretraining.py; transformers' former converter, no longer part of 5.23, agrees. No IB-BERT checkpoint was ever
+# published, so that its names are known from the code only.
 
 _MODULE_NAMES = (
     (r"bert/embeddings/(word|position|token_type)_embeddings", r"mobilebert.embeddings.\1_embeddings.weight"),
@@ -279,7 +284,7 @@ _TIED = {
 
 
 def rename_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename an original checkpoint to the weights of `IbBertForPreTraining` and transformers' ``MobileBertForPreTraining``.
+    """Rename an original checkpoint to the weights of `IbBertForPreTraining` and ``MobileBertForPreTraining``.
 
     Args:
         state: Variables by TensorFlow name (``bert/encoder/layer_0/bottleneck/input/dense/kernel``). Those of the

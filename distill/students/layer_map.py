@@ -1,7 +1,7 @@
 """Choose the teacher layers that the layers of a student learn from, or start from.
 
-`layer_map` is the usual choice. `shorten_layer_lists` and `copied_layers` are for a student of the teacher's class, which starts from the
-teacher's layers: layers may be of two kinds of attention, or share their weights.
+`layer_map` is the usual choice. `shorten_layer_lists` and `copied_layers` are for a student of the teacher's class,
+which starts from the teacher's layers: layers may be of two kinds of attention, or share their weights.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, w
 def shorten_layer_lists(config: Any, family: Family, layers: int, listed: Sequence[int] | None) -> None:
     """Shorten the entries of a configuration that depend on the number of layers to those of a student.
 
-    Entries with one value for each layer keep those of the layers that the student starts from. Kinds of attention are the first
-    ones of the teacher. There are at most as many shared layers as layers.
+    Entries with one value for each layer keep those of the layers that the student starts from. Kinds of attention are
+    the first ones of the teacher. There are at most as many shared layers as layers.
 
     Args:
         config: The teacher's configuration, copied; changed in place.
@@ -115,7 +115,10 @@ def _map_shared_layers(chosen: Sequence[int], teacher_depth: int, teacher_stored
         sources.setdefault(shared_layer, set()).add(int((number - 1) / (teacher_depth / teacher_stored)) + 1)
     ambiguous = sorted(layer + 1 for layer, numbers in sources.items() if len(numbers) > 1)
     if ambiguous:
-        what = f"{list(chosen)} starts shared layer {ambiguous[0]} of the student from several of the teacher's {teacher_stored}."
+        what = (
+            f"{list(chosen)} starts shared layer {ambiguous[0]} of the student from several of the teacher's "
+            f"{teacher_stored}."
+        )
         fix = f"List layers that share weights where the student's {stored} do."
         raise InputError(Problem(_TEACHER_LAYERS, what, fix))
     return [sources[layer].pop() for layer in range(stored)]
@@ -124,15 +127,16 @@ def _map_shared_layers(chosen: Sequence[int], teacher_depth: int, teacher_stored
 def _match_kinds(chosen: list[int], teacher_kinds: list[str], student_kinds: list[str], listed: bool) -> list[int]:
     """Return for each student layer the nearest teacher layer of its kind of attention, in ascending order if possible.
 
-    The first layer is only copied to the first: it has no normalization before its attention, and the others have one. A listed
-    choice is not changed, but raises InputError if it does not fit.
+    The first layer is only copied to the first: it has no normalization before its attention, and the others have one.
+    A listed choice is not changed, but raises InputError if it does not fit.
     """
     if listed:
         for place, number in enumerate(chosen):
             if teacher_kinds[number - 1] != student_kinds[place] or (number == 1) != (place == 0):
                 what = (
-                    f"layer {place + 1} of the student is of the kind {student_kinds[place]}, layer {number} of the teacher of the "
-                    f"kind {teacher_kinds[number - 1]}; and the first layer can only start from the first."
+                    f"layer {place + 1} of the student is of the kind {student_kinds[place]}, "
+                    f"layer {number} of the teacher of the kind {teacher_kinds[number - 1]}; "
+                    "and the first layer can only start from the first."
                 )
                 fix = "Leave teacher_layers out: layers of the same kind are chosen."
                 raise InputError(Problem(_TEACHER_LAYERS, what, fix))

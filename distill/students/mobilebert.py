@@ -1,7 +1,7 @@
 """MobileBERT students for knowledge transfer, and the small IB-BERT teacher.
 
-`transfer_student` builds a student: `transfer_config` decides its sizes from the teacher's, and the weights outside the blocks are copied
-from a teacher with bottlenecks. `mini_teacher_config` is the configuration of a small IB-BERT.
+`transfer_student` builds a student: `transfer_config` decides its sizes from the teacher's, and the weights outside the
+blocks are copied from a teacher with bottlenecks. `mini_teacher_config` is the configuration of a small IB-BERT.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def _copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
     three neighbours to the inter-block width, the masked-LM head (transform, norm, extra output matrix, bias) and the
     next-sentence layer. A NoNorm has another name there than a LayerNorm, so that the norm of the embeddings stays as
     in the student (new: scale 1, bias 0) unless both models have the same kind. A student without a pooler gets none:
-    its next-sentence layer starts from weights that were trained for a pooled state, and gets a raw one. A task's head is not
+    its next-sentence layer starts from weights that were trained for a pooled state, and gets a raw one. A task's head
+    is not
     copied: it belongs to the teacher's states, which the student has yet to learn.
 
     Args:
@@ -124,7 +125,8 @@ def _copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
     problems = [
         Problem(
             name,
-            f"shape {tuple(student_state[name].shape)} in the student, {tuple(teacher_state[key].shape)} in the teacher.",
+            f"shape {tuple(student_state[name].shape)} in the student, "
+            f"{tuple(teacher_state[key].shape)} in the teacher.",
             "Use a student configuration from transfer_config.",
         )
         for name, key in teacher_name_of.items()
@@ -141,9 +143,9 @@ def _copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
 def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
     """Return the configuration of a student that can be compared with its teacher block by block.
 
-    Vocabulary, lengths and depth are the teacher's, and so are heads and the widths outside the blocks if the teacher has
-    bottlenecks; otherwise these are the published ones. The blocks, NoNorm, ReLU, dropout only in the attention (0.1) and the raw
-    ``[CLS]`` state as pooled output are those of the original configurations
+    Vocabulary, lengths and depth are the teacher's, and so are heads and the widths outside the blocks if the teacher
+    has bottlenecks; otherwise these are the published ones. The blocks, NoNorm, ReLU, dropout only in the attention
+    (0.1) and the raw ``[CLS]`` state as pooled output are those of the original configurations
     (config/uncased_L-24_H-128_B-512_A-4_F-4_OPT.json and ..._F-2_tiny_OPT.json).
 
     Args:
@@ -152,7 +154,8 @@ def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
         size: Sizes inside the blocks.
 
     Raises:
-        InputError: If the teacher's heads do not divide the student's width, or the teacher is narrower than the student.
+        InputError: If the teacher's heads do not divide the student's width, or the teacher is narrower than the
+            student.
     """
     block, problems = _BLOCKS[size], []
     bottlenecks = has_bottlenecks(teacher)
@@ -165,11 +168,12 @@ def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
             )
         )
     if width > teacher.hidden_size:
+        fitting = ", ".join(s for s, b in _BLOCKS.items() if b.outer <= teacher.hidden_size)
         problems.append(
             Problem(
                 "student.size",
                 f"'{size}' is {width} wide between its blocks, the teacher only {teacher.hidden_size}.",
-                f"Choose one of: {', '.join(s for s, b in _BLOCKS.items() if b.outer <= teacher.hidden_size) or 'none fits'}.",
+                f"Choose one of: {fitting or 'none fits'}.",
             )
         )
     if problems:
@@ -209,9 +213,9 @@ def has_bottlenecks(config: Any) -> bool:
 def mini_teacher_config(vocab_size: int = 30522) -> IbBertConfig:
     """Return the configuration of a small IB-BERT: six blocks, a quarter as wide as IB-BERT-large's.
 
-    Six blocks give progressive transfer six phases. The ratios are the published ones (4 to 1 from inter-block width to embedding and to
-    `MobileBertSize.MINI`'s blocks, 1 to 2 to the teacher's blocks), so that a block of the student has a fourteenth of the
-    parameters of a block of the teacher, as between the published models.
+    Six blocks give progressive transfer six phases. The ratios are the published ones (4 to 1 from inter-block width to
+    embedding and to `MobileBertSize.MINI`'s blocks, 1 to 2 to the teacher's blocks), so that a block of the student has
+    a fourteenth of the parameters of a block of the teacher, as between the published models.
 
     Args:
         vocab_size: Tokens.

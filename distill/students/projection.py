@@ -1,7 +1,7 @@
-"""The learned projection from a student's width to its teacher's: part of the student during training, and of no model file.
+"""The learned projection from a student's width to its teacher's, part of the student only during training.
 
-`attach_projection` adds it to a student, `projected` applies it, `detach_projection` removes it; `restore_projection` creates it from
-what an earlier stage passed on.
+`attach_projection` adds it to a student, `projected` applies it, `detach_projection` removes it; `restore_projection`
+creates it from what an earlier stage passed on.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LayerProjection(nn.Module):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Arguments of the constructor as JSON values, for `restore_projection`; equal for projections that fit the same models."""
+        """Arguments of the constructor as JSON values, for `restore_projection`."""
         return {
             "width": self.width,
             "teacher_width": self.teacher_width,
@@ -101,7 +101,8 @@ def attach_projection(
         student: A transformers model.
         teacher_width: Width of the teacher's hidden states.
         kind: How many maps.
-        seed: Seed of the run; weights are normal with standard deviation 0.02, biases 0, whatever torch's global random state.
+        seed: Seed of the run; weights are normal with standard deviation 0.02, biases 0, whatever torch's global random
+            state.
         where: Recipe key of the stage, for errors.
         carried: The projection that an earlier stage trained, to use instead of a new one.
 

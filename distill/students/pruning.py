@@ -1,7 +1,7 @@
-"""Prune feed-forward neurons: `pruned` leaves the same number in every layer, so that the result is an ordinary model of its class.
+"""Prune feed-forward neurons: `pruned` leaves the same number in every layer, for an ordinary model of the class.
 
-The importance of a neuron is the size of its contribution to the residual stream on real text: the mean of its absolute activation over
-the tokens of a few hundred rows, times the norm of its outgoing weights.
+The importance of a neuron is the size of its contribution to the residual stream on real text: the mean of its absolute
+activation over the tokens of a few hundred rows, times the norm of its outgoing weights.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Pruned:
 def pruned(model: Any, family: Family, intermediate: int, rows: Iterable[Mapping[str, Tensor]]) -> Pruned:
     """Copy a model, leaving in each layer its most important feed-forward neurons.
 
-    Attention heads stay as they are: transformers computes the size of a head as the width divided by the number of heads.
+    Attention heads stay as they are: transformers computes the size of a head as the width divided by the number of
+    heads.
 
     Args:
         model: A transformers model with any head; it is not changed.
@@ -63,7 +64,8 @@ def pruned(model: Any, family: Family, intermediate: int, rows: Iterable[Mapping
         The smaller model and the chosen neurons.
 
     Raises:
-        InputError: If the model cannot be taught from or its neurons cannot be pruned, or there are not more than should stay.
+        InputError: If the model cannot be taught from or its neurons cannot be pruned, or there are not more than
+            should stay.
         ValueError: If there is no row.
     """
     key = family.config_names.get("intermediate_size", "intermediate_size")
@@ -93,7 +95,7 @@ def pruned(model: Any, family: Family, intermediate: int, rows: Iterable[Mapping
     return Pruned(complete(smaller, family).eval(), kept, shares, width)
 
 
-# --- the feed-forward parts of a model ----------------------------------------------------------------------------------------------
+# --- the feed-forward parts of a model --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ class _FeedForward:
 
     Attributes:
         up_path: Path in the model of the matrix into the neurons.
-        up: That matrix, [neurons, d]; if the neurons are gated, [2 * neurons, d], and its second half computes the gates.
+        up: That matrix, [neurons, d]; if the neurons are gated, [2 * neurons, d], and its second half computes the
+            gates.
         down_path: Path in the model of the matrix out of them.
         down: That matrix, [d, neurons].
     """
@@ -142,7 +145,7 @@ def _find_feed_forward_parts(model: Any, family: Family) -> list[_FeedForward]:
     return parts
 
 
-# --- importance ---------------------------------------------------------------------------------------------------------------------
+# --- importance -------------------------------------------------------------------------------------------------------
 
 
 def _measure_importance(model: Any, family: Family, rows: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -151,12 +154,12 @@ def _measure_importance(model: Any, family: Family, rows: Iterable[Mapping[str, 
     Args:
         model: A transformers model with any head.
         family: Its row of the family table.
-        rows: Batches with ``attention_mask`` and the inputs of the family's row, each [B, L]. Every row is run by itself
-            without its padding, so that padding has no influence.
+        rows: Batches with ``attention_mask`` and the inputs of the family's row, each [B, L]. Every row is run by
+            itself without its padding, so that padding has no influence.
 
     Returns:
-        For each feed-forward part, by the path of the matrix into it: mean |activation| over all tokens, times the Euclidean
-        norm of the outgoing weights; [neurons], fp64. A shared layer has the mean over all its runs.
+        For each feed-forward part, by the path of the matrix into it: mean |activation| over all tokens, times the
+        Euclidean norm of the outgoing weights; [neurons], fp64. A shared layer has the mean over all its runs.
 
     Raises:
         ValueError: If there is no row.
@@ -195,7 +198,7 @@ class _ActivationSums:
         self.counts: dict[str, int] = {}
 
     def hook(self, path: str) -> Any:
-        """Return a forward pre-hook of a matrix out of neurons, which adds its input, [1, L, neurons] or [L, 1, neurons]."""
+        """Return a forward pre-hook that adds a layer's input, [1, L, neurons] or [L, 1, neurons]."""
 
         def add(_module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
             states = arguments[0]
