@@ -61,13 +61,8 @@ class LmHead:
         first_module = _first_head_module(model)
         if first_module is None:
             known = [f.class_name(_HEADS[0]) for f in all_families() if f.lm_head is not None and f.loads_as is None]
-            raise InputError(
-                Problem(
-                    where,
-                    f"{name} has no known masked-language-model head; known: {', '.join(known)}.",
-                    "Load the checkpoint with its pre-training head.",
-                )
-            )
+            what = f"{name} has no known masked-language-model head; known: {', '.join(known)}."
+            raise InputError(Problem(where, what, "Load the checkpoint with its pre-training head."))
         self.judges_pairs = name.endswith("ForPreTraining")
         self._first_module = first_module
 
@@ -191,6 +186,7 @@ class LayerOutputs:
         """Return a forward hook that stores a layer's output, and ends the pass behind the last wanted layer."""
 
         def store_output(_module: nn.Module, _arguments: Any, output: Any) -> None:
+            """Store the output of one run of the layer."""
             run = self._runs if self._shared else number
             self._runs += 1
             if run in self._wanted:

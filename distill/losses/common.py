@@ -314,7 +314,7 @@ def divergence_sum(student: Tensor, teacher: Tensor, weight: Tensor | None = Non
 
 
 class _Divergence(torch.autograd.Function):
-    """`divergence_sum` of [R, C]."""
+    """The differentiable function of `divergence_sum`, on [R, C]."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, weight: Tensor | None, temperature: float) -> Tensor:
@@ -354,19 +354,10 @@ def _log_softmax(scores: Tensor, dtype: torch.dtype, temperature: float) -> Tens
 
 
 def _squared_error_sum(student: Tensor, teacher: Tensor, counted: Tensor) -> Tensor:
-    """Compute ``sum (s - t)^2`` over the counted positions.
+    """Compute ``sum (s - t)^2`` of two signals, rows first, over the positions where `counted` is 1; float32 or wider.
 
-    Args:
-        student: Signal of any shape, rows first; finite, also at padding.
-        teacher: Likewise, of the same shape; gets no gradient.
-        counted: 1 at positions that count, 0 elsewhere; of a shape that expands to the signal's, rows first.
-
-    Returns:
-        Scalar; float32, float64 for float64. Differentiable once; the gradient is exactly 0 at positions that do not
-        count.
-
-    Raises:
-        ValueError: If the shapes differ.
+    `counted` expands to the signals' shape. The teacher gets no gradient, the student one that is exactly 0 at other
+    positions. Differentiable once; raises ValueError if the shapes differ.
     """
     if student.shape != teacher.shape:
         raise ValueError(f"signals of shapes {tuple(student.shape)} and {tuple(teacher.shape)} cannot be compared")
@@ -375,7 +366,7 @@ def _squared_error_sum(student: Tensor, teacher: Tensor, counted: Tensor) -> Ten
 
 
 class _SquaredError(torch.autograd.Function):
-    """`_squared_error_sum`."""
+    """The differentiable function of `_squared_error_sum`."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, counted: Tensor) -> Tensor:

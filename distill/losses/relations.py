@@ -50,14 +50,11 @@ def relation_heads(
     if wanted is None:
         return max(n for n in possible if n <= _MAX_HEADS)
     if wanted not in possible:
-        raise InputError(
-            Problem(
-                where,
-                f"{wanted} relation heads do not divide the student's {student_width} and the teacher's "
-                f"{teacher_width} numbers; possible: {', '.join(map(str, possible))}.",
-                "Choose one of these, or leave it out.",
-            )
+        what = (
+            f"{wanted} relation heads do not divide the student's {student_width} and the teacher's {teacher_width} "
+            f"numbers; possible: {', '.join(map(str, possible))}."
         )
+        raise InputError(Problem(where, what, "Choose one of these, or leave it out."))
     return wanted
 
 
@@ -93,7 +90,7 @@ def relation_kl(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> T
 
 
 class _RelationDivergence(torch.autograd.Function):
-    """`relation_kl` of [B, S, width]."""
+    """The differentiable function of `relation_kl`, on [B, S, width]."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> Tensor:

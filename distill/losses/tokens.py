@@ -233,37 +233,21 @@ def sparse_token_soft_targets(student: Tensor, teacher: SparseLogits) -> Term:
 
 
 def _sparse_kl(student: Tensor, teacher: SparseLogits) -> Tensor:
-    """Estimate `pocketbert.distill.losses.common.soft_targets`.
+    """Estimate `pocketbert.distill.losses.common.soft_targets` of logits [N, V] at the teacher's N positions.
 
     The teacher's entropy is exact, the cross-entropy an estimate: near a perfect student the number may
     fall below 0.
-
-    Args:
-        student: Logits, [N, V].
-        teacher: At the same N positions, over the same vocabulary.
-
-    Returns:
-        Scalar, in nats.
     """
     cross_entropy = _sparse_cross_entropy(student, teacher)
     return cross_entropy + teacher.temperature**2 * teacher.negative_entropy.mean()
 
 
 def _sparse_cross_entropy(student: Tensor, teacher: SparseLogits) -> Tensor:
-    """Estimate the cross-entropy with a teacher's softened distributions, times T^2.
+    """Estimate the cross-entropy of logits [N, V] with a teacher's softened distributions, times T^2.
 
     ``-T^2 * mean_N sum_j weights_j log p_S(ids_j)`` with ``p_S = softmax(z_S / T)``. In expectation over
-    the sample, value and gradient are those of the sum over the whole vocabulary.
-
-    Args:
-        student: Logits, [N, V].
-        teacher: At the same N positions, over the same vocabulary.
-
-    Returns:
-        Scalar, in nats.
-
-    Raises:
-        ValueError: If positions or vocabularies differ: ids would mean other tokens.
+    the sample, value and gradient are those of the sum over the whole vocabulary. Raises ValueError if positions or
+    vocabularies differ: ids would mean other tokens.
     """
     if tuple(student.shape) != (len(teacher), teacher.vocabulary):
         raise ValueError(

@@ -24,6 +24,7 @@ from pocketbert.distill.methods.method import (
     StageResult,
     TeacherStudent,
     find_vocabulary_mismatch,
+    find_width_mismatch,
 )
 from pocketbert.distill.students.build import freeze_positions
 from pocketbert.distill.teacher.signals import move_to
@@ -89,27 +90,15 @@ class DistilBertDistillation:
         Raises:
             InputError: If the stage learns something else than these predictions.
         """
-        problems = []
+        problems, where = list[Problem](), self.where
         if not self.stage.masked_only:
-            problems.append(
-                Problem(
-                    f"{self.where}.masked_only",
-                    "a cache holds the teacher's guesses at hidden tokens only.",
-                    "Set masked_only: true.",
-                )
-            )
+            what = "a cache holds the teacher's guesses at hidden tokens only."
+            problems.append(Problem(f"{where}.masked_only", what, "Set masked_only: true."))
         if "cosine" in self.weights:
-            problems.append(
-                Problem(f"{self.where}.weights.cosine", "a cache holds no hidden states.", "Set cosine: 0.")
-            )
+            problems.append(Problem(f"{where}.weights.cosine", "a cache holds no hidden states.", "Set cosine: 0."))
         if cached.temperature != self.stage.temperature:
-            problems.append(
-                Problem(
-                    f"{self.where}.temperature",
-                    f"{self.stage.temperature}, the cache was made with {cached.temperature}.",
-                    "Make the cache anew.",
-                )
-            )
+            what = f"{self.stage.temperature}, the cache was made with {cached.temperature}."
+            problems.append(Problem(f"{where}.temperature", what, "Make the cache anew."))
         if problems:
             raise InputError(problems)
         self._cached, self.teacher, self._teacher_head = cached, None, None
@@ -153,33 +142,14 @@ class DistilBertDistillation:
 
 
 def _check_models(pair: TeacherStudent[DistilBertStage]) -> None:
-    """Check that the triple loss can compare two models.
-
-    Args:
-        pair: Teacher, student, and the weights of the terms.
-
-    Raises:
-        InputError: Listing everything that does not fit, with the alternatives.
-    """
-    problems, where, weights = [], pair.where, pair.stage.weights
-    teacher, student, family = pair.teacher.config, pair.student.config, pair.family
-    if weights.logits and Objective.MASKED_LM not in family.objectives:
-        problems.append(
-            Problem(
-                f"{where}.weights.logits",
-                f"{family.title} checkpoints are not trained to guess masked tokens; objectives: "
-                f"{', '.join(family.objectives)}.",
-                "Set logits: 0.",
-            )
-        )
+    """Check that the triple loss can compare two models; raise InputError listing everything that does not fit."""
+    problems, key, family = list[Problem](), f"{pair.where}.weights", pair.family
+    if pair.stage.weights.logits and Objective.MASKED_LM not in family.objectives:
+        listed = ", ".join(family.objectives)
+        what = f"{family.title} checkpoints are not trained to guess masked tokens; objectives: {listed}."
+        problems.append(Problem(f"{key}.logits", what, "Set logits: 0."))
     problems += find_vocabulary_mismatch(pair)
-    if weights.cosine and student.hidden_size != teacher.hidden_size:
-        problems.append(
-            Problem(
-                f"{where}.weights.cosine",
-                f"the student is {student.hidden_size} wide, the teacher {teacher.hidden_size}.",
-                "Set cosine: 0, or give the student the teacher's width.",
-            )
-        )
+    if pair.stage.weights.cosine:
+        problems += find_width_mismatch(pair, f"{key}.cosine")
     if problems:
         raise InputError(problems)

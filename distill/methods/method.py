@@ -312,6 +312,31 @@ def find_vocabulary_mismatch(pair: TeacherStudent[Any]) -> list[Problem]:
     return [Problem(pair.where, what, fix)]
 
 
+def find_width_mismatch(pair: TeacherStudent[Any], key: str) -> list[Problem]:
+    """Return a problem of the weight at a recipe key if teacher and student have other widths, else an empty list."""
+    teacher, student = pair.teacher.config.hidden_size, pair.student.config.hidden_size
+    if student == teacher:
+        return []
+    fix = f"Set {key.rpartition('.')[2]}: 0, or give the student the teacher's width."
+    return [Problem(key, f"the student is {student} wide, the teacher {teacher}.", fix)]
+
+
+def find_head_mismatch(pair: TeacherStudent[Any], key: str, reason: str = "", fix: str = "") -> list[Problem]:
+    """Return a problem of the weight at a recipe key if teacher and student differ in their heads, else an empty list.
+
+    Args:
+        pair: Teacher and student.
+        key: Recipe key of the weight.
+        reason: Added to the message.
+        fix: Default to set the weight to 0, or give the student as many heads.
+    """
+    teacher, student = pair.teacher.config.num_attention_heads, pair.student.config.num_attention_heads
+    if student == teacher:
+        return []
+    what = f"the student has {student} heads, the teacher {teacher}{reason}."
+    return [Problem(key, what, fix or "Set attention: 0, or give the student as many heads.")]
+
+
 def check_and_map_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> list[int]:
     """Map the layers of two models, and raise all problems of the models together.
 

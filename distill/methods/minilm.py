@@ -20,6 +20,7 @@ from pocketbert.distill.methods.method import (
     StageJob,
     StageResult,
     TeacherStudent,
+    find_head_mismatch,
     find_invalid_signals,
     find_vocabulary_mismatch,
     nearest_layer_of_kind,
@@ -148,38 +149,21 @@ def _teacher_layer(depth: int, listed: int | None = None) -> int:
 
     An upper-middle layer of a large teacher teaches better than its last (Wang et al. 2021, arXiv 2012.15828: the
     21st of BERT-large's 24).
-
-    Args:
-        depth: Layers of the teacher.
-        listed: The layer that the recipe names.
     """
     return listed or (21 if depth == 24 else depth)
 
 
 def _check_relations(pair: TeacherStudent[MiniLmStage], student_family: Family) -> None:
-    """Check that the relations of two models can be compared.
-
-    Args:
-        pair: Teacher, student, and the weights of the terms.
-        student_family: The student's row of the family table.
-
-    Raises:
-        InputError: Listing everything that does not fit, with the alternatives.
-    """
+    """Check that the relations of two models can be compared; raise InputError listing everything that does not fit."""
     problems, stage, where, family = list[Problem](), pair.stage, pair.where, pair.family
     teacher, student = pair.teacher.config, pair.student.config
     weighted = stage.weights.weighted()
     for row in [family] if student_family.name == family.name else [family, student_family]:
         problems += find_invalid_signals(row, {name: _SIGNALS[name] for name in weighted}, f"{where}.weights")
     problems += find_vocabulary_mismatch(pair)
-    if "attention" in weighted and student.num_attention_heads != teacher.num_attention_heads:
-        problems.append(
-            Problem(
-                f"{where}.weights.attention",
-                f"the student has {student.num_attention_heads} heads, the teacher {teacher.num_attention_heads}.",
-                "Set attention: 0 (query, key and value do not need it), or give the student as many heads.",
-            )
-        )
+    if "attention" in weighted:
+        fix = "Set attention: 0 (query, key and value do not need it), or give the student as many heads."
+        problems += find_head_mismatch(pair, f"{where}.weights.attention", fix=fix)
     if any(_SIGNALS[name] is Signal.RELATIONS for name in weighted):
         try:
             relation_heads(query_width(student), query_width(teacher), stage.relation_heads, f"{where}.relation_heads")
@@ -187,12 +171,7 @@ def _check_relations(pair: TeacherStudent[MiniLmStage], student_family: Family) 
             problems += error.problems
     depth = teacher.num_hidden_layers
     if _teacher_layer(depth, stage.teacher_layer) > depth:
-        problems.append(
-            Problem(
-                f"{where}.teacher_layer",
-                f"{stage.teacher_layer}, the teacher has layers 1 to {depth}.",
-                "Choose one of these, or leave it out.",
-            )
-        )
+        what = f"{stage.teacher_layer}, the teacher has layers 1 to {depth}."
+        problems.append(Problem(f"{where}.teacher_layer", what, "Choose one of these, or leave it out."))
     if problems:
         raise InputError(problems)

@@ -33,6 +33,7 @@ from pocketbert.distill.methods.method import (
     StageResult,
     TeacherStudent,
     check_and_map_layers,
+    find_head_mismatch,
     find_invalid_signals,
 )
 from pocketbert.distill.methods.transfer import BATCH, STRATEGIES, Phase, TransferCourse
@@ -146,13 +147,8 @@ class MobileBertDistillation:
         self._student_head = LmHead(student, "student")
         self._teacher_head = LmHead(teacher, "teacher") if stage.truth < 1 and stage.weights.guesses else None
         if stage.weights.next_sentence and not self._student_head.judges_pairs:
-            raise InputError(
-                Problem(
-                    f"{where}.weights.next_sentence",
-                    f"{type(student).__name__} has no next-sentence head.",
-                    "Set next_sentence: 0 and pairs: false.",
-                )
-            )
+            what = f"{type(student).__name__} has no next-sentence head."
+            raise InputError(Problem(f"{where}.weights.next_sentence", what, "Set next_sentence: 0 and pairs: false."))
         for model, row in ((teacher, family), (student, self._student_family)):
             record_attention(model, row, ())  # switches its attention to the one that is captured
 
@@ -195,7 +191,7 @@ class MobileBertDistillation:
     def _run_teacher(
         self, batch: dict[str, Tensor], phase: Phase, masked: Tensor
     ) -> tuple[TokenOutput | None, dict[int, _BlockSignals]]:
-        """Run the teacher as far as the phase learns from it; see `_run`."""
+        """Run the teacher as far as the phase learns from it."""
         head = self._teacher_head if phase.pretraining else None
         if head is None and not phase.layers:
             return None, {}
@@ -254,41 +250,25 @@ class MobileBertDistillation:
 
 
 def _check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int]:
-    """Check that the blocks of two models can be compared, and map the layers.
+    """Check that the blocks of two models can be compared, and return the teacher layer (from 1) of each student layer.
 
-    Args:
-        pair: Teacher, student, weights and layer map.
-        width: Width of the teacher's states, after the adapter if there is one.
-
-    Returns:
-        Teacher layer (from 1) of each student layer.
-
-    Raises:
-        InputError: Listing everything that does not fit, with the alternatives.
+    `width` is that of the teacher's states, after the adapter if there is one. Raises InputError listing everything
+    that does not fit, with the alternatives.
     """
-    stage, where, family = pair.stage, pair.where, pair.family
-    teacher, student = pair.teacher.config, pair.student.config
-    heads = (student.num_attention_heads, teacher.num_attention_heads)
-    # the states themselves may be of any size: they are normalised, and their statistics have weights of their own
-    signals = {"attention": Signal.ATTENTION} if stage.weights.attention else {}
-    problems = find_invalid_signals(family, signals, f"{where}.weights")
-    if signals and heads[0] != heads[1]:
-        problems.append(
-            Problem(
-                f"{where}.weights.attention",
-                f"the student has {heads[0]} heads, the teacher {heads[1]}: maps are compared head by head.",
-                "Set attention: 0, or give the student as many.",
-            )
+    problems, student_width = list[Problem](), pair.student.config.hidden_size
+    # the states themselves may be of any size: they are normalised, and their statistics have separate weights
+    if pair.stage.weights.attention:
+        key = f"{pair.where}.weights"
+        problems += find_invalid_signals(pair.family, {"attention": Signal.ATTENTION}, key)
+        fix = "Set attention: 0, or give the student as many."
+        problems += find_head_mismatch(pair, f"{key}.attention", ": maps are compared head by head", fix)
+    if student_width != width:
+        what = f"the student's blocks are {student_width} wide outside, the teacher's {width}."
+        fix = (
+            "Set student.size, which takes the teacher's width, or use method: tinybert-general, "
+            "which learns a projection."
         )
-    if student.hidden_size != width:
-        problems.append(
-            Problem(
-                where,
-                f"the student's blocks are {student.hidden_size} wide outside, the teacher's {width}.",
-                "Set student.size, which takes the teacher's width, or use method: tinybert-general, "
-                "which learns a projection.",
-            )
-        )
+        problems.append(Problem(pair.where, what, fix))
     return check_and_map_layers(pair, problems)
 
 
@@ -314,13 +294,8 @@ class Pretraining:
     def __init__(self, model: Any, family: Family, next_sentence: bool = True, where: str = "model") -> None:
         self.family, self._head = family, LmHead(model, where)
         if next_sentence and not self._head.judges_pairs:
-            raise InputError(
-                Problem(
-                    where,
-                    f"{type(model).__name__} has no next-sentence head.",
-                    f"Load it as {family.classes}ForPreTraining, or leave next_sentence out.",
-                )
-            )
+            fix = f"Load it as {family.classes}ForPreTraining, or leave next_sentence out."
+            raise InputError(Problem(where, f"{type(model).__name__} has no next-sentence head.", fix))
         self.weights = {"mlm": 1.0, **({"next_sentence": 1.0} if next_sentence else {})}
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:

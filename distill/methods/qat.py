@@ -131,17 +131,8 @@ class _RowSubset:
 def _divide_rows(rows: TrainData, where: str) -> tuple[_RowSubset, _RowSubset, _RowSubset]:
     """Divide rows by the hash of their token ids: at most a quarter is held out for selection, the others train.
 
-    Rows with the same ids stay together, so that no text is on both sides.
-
-    Args:
-        rows: The training rows.
-        where: Recipe key of the stage, for errors.
-
-    Returns:
-        Rows to train on, those of them to measure ranges on, and rows to select on.
-
-    Raises:
-        InputError: If there are too few.
+    Rows with the same ids stay together, so that no text is on both sides. Returns the rows to train on, those of them
+    to measure ranges on, and the rows to select on; raises InputError if there are too few.
     """
     digests = [
         hashlib.sha256(rows.batch([n], 0)["input_ids"].numpy().tobytes()).digest() for n in range(len(rows.lengths))
@@ -280,15 +271,7 @@ def _name_ranges(
     """Key the trained ranges by fingerprints of the weights that the student's files will hold.
 
     A linear layer that the exporter now rewrites otherwise than before training, because other channels are outliers,
-    gets none: its range is then measured as without training.
-
-    Args:
-        student: The trained student, without ranges attached.
-        prepared: How the module's weights follow from the student's.
-        rounded: The range of each site.
-        ranges: The trained ranges.
-        form: How the student is rewritten.
-        stage: Scheme, format and runtime.
+    gets none: its range is then measured as without training. The student is given without ranges attached.
     """
     exported_weights = dict(form.prepare(student, True).named_parameters())
     low, high = (end.detach().tolist() for end in ranges.ends())

@@ -147,14 +147,9 @@ class ReplacedTokens:
 
 
 def _draw_tokens(logits: Tensor, noise: Tensor) -> Tensor:
-    """Draw a token from each row of logits: the first whose cumulative probability is above the noise.
+    """Draw a token id from each row of logits [n, V]: the first whose cumulative probability is above the noise.
 
-    Args:
-        logits: [n, V].
-        noise: Uniform numbers in [0, 1), [n].
-
-    Returns:
-        Token ids, [n] int64.
+    The noise is uniform in [0, 1), [n].
     """
     cumulative = torch.softmax(logits.float(), -1).cumsum(-1)
     ids = torch.searchsorted(cumulative, noise[:, None] * cumulative[:, -1:], right=True).squeeze(-1)

@@ -21,7 +21,15 @@ from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import Term, attention_kl, hidden_mse, mean_over_layers
 from pocketbert.distill.losses.task import count_labelled_tokens, gold_loss, soft_loss
-from pocketbert.distill.methods.method import StageJob, StageResult, TeacherStudent, find_invalid_signals, map_layers
+from pocketbert.distill.methods.method import (
+    StageJob,
+    StageResult,
+    TeacherStudent,
+    find_head_mismatch,
+    find_invalid_signals,
+    find_width_mismatch,
+    map_layers,
+)
 from pocketbert.distill.teacher.cache import cached_teacher
 from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, all_states, signals_for
 
@@ -134,51 +142,21 @@ class TaskDistillation:
 
 
 def _check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:
-    """Check that the family and the sizes of the models allow the weighted signals.
-
-    Args:
-        pair: Teacher, student, and the weights of the signals.
-        task: Task of both models.
-
-    Raises:
-        InputError: Listing every signal that does not fit, with the alternatives.
-    """
-    stage, where, family = pair.stage, pair.where, pair.family
-    teacher, student = pair.teacher.config, pair.student.config
-    problems = find_invalid_signals(family, {s.value: s for s in stage.signals.active()}, f"{where}.signals")
+    """Check that the family and the sizes of the models allow the weighted signals; raise InputError if not."""
+    signals, key = pair.stage.signals, f"{pair.where}.signals"
+    widths = pair.student.config.hidden_size, pair.teacher.config.hidden_size
+    problems = find_invalid_signals(pair.family, {s.value: s for s in signals.active()}, key)
     if task.name is TaskName.FEATURE_EXTRACTION:
-        if stage.signals.labels:
-            problems.append(
-                Problem(
-                    f"{where}.signals.labels",
-                    "feature-extraction is trained only on the teacher's vectors.",
-                    "Set labels: 0.",
-                )
-            )
-        if stage.signals.logits and student.hidden_size != teacher.hidden_size:
-            problems.append(
-                Problem(
-                    f"{where}.signals.logits",
-                    f"the student's vectors have {student.hidden_size} numbers, the teacher's {teacher.hidden_size}.",
-                    "Give the student the teacher's width.",
-                )
-            )
-    if stage.signals.hidden and student.hidden_size != teacher.hidden_size:
-        problems.append(
-            Problem(
-                f"{where}.signals.hidden",
-                f"the student is {student.hidden_size} wide, the teacher {teacher.hidden_size}.",
-                "Set hidden: 0, or give the student the teacher's width.",
-            )
-        )
-    if stage.signals.attention and student.num_attention_heads != teacher.num_attention_heads:
-        problems.append(
-            Problem(
-                f"{where}.signals.attention",
-                f"the student has {student.num_attention_heads} heads, the teacher {teacher.num_attention_heads}.",
-                "Set attention: 0, or give the student as many heads.",
-            )
-        )
+        if signals.labels:
+            what = "feature-extraction is trained only on the teacher's vectors."
+            problems.append(Problem(f"{key}.labels", what, "Set labels: 0."))
+        if signals.logits and widths[0] != widths[1]:
+            what = f"the student's vectors have {widths[0]} numbers, the teacher's {widths[1]}."
+            problems.append(Problem(f"{key}.logits", what, "Give the student the teacher's width."))
+    if signals.hidden:
+        problems += find_width_mismatch(pair, f"{key}.hidden")
+    if signals.attention:
+        problems += find_head_mismatch(pair, f"{key}.attention")
     if problems:
         raise InputError(problems)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pocketbert.core.errors import Problem
 from pocketbert.core.families import Family
 from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import LayerStage, SignalWeights, TaskStage, TinyBertPredictionStage
@@ -34,6 +33,7 @@ from pocketbert.distill.methods.method import (
     StageResult,
     TeacherStudent,
     check_and_map_layers,
+    find_head_mismatch,
     find_invalid_signals,
 )
 from pocketbert.distill.students.projection import (
@@ -81,10 +81,6 @@ def _to_task_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
     regression, as in the released code, only the gold scores. The cross-entropy's gradient is that of the KL
     divergence. Unlike in the released code, the mean is not over classes as well, and there is a factor T^2: constant
     factors, which do not change Adam's steps as long as gradients are not clipped.
-
-    Args:
-        stage: Temperature and optimisation.
-        task: Task of the models.
     """
     gold = task.name is TaskName.REGRESSION
     optimisation = {name: getattr(stage, name) for name in Optimisation.model_fields}
@@ -214,30 +210,17 @@ class TinyBertDistillation:
 
 
 def _check_layers(pair: TeacherStudent[LayerStage]) -> list[int]:
-    """Check that the layers of two models can be compared, and map them.
+    """Check that the layers of two models can be compared, and return the teacher layer (from 1) of each student layer.
 
-    Args:
-        pair: Teacher, student, weights and layer map.
-
-    Returns:
-        Teacher layer (from 1) of each student layer.
-
-    Raises:
-        InputError: Listing everything that does not fit, with the alternatives.
+    Raises InputError listing everything that does not fit, with the alternatives.
     """
-    stage, where, family = pair.stage, pair.where, pair.family
-    teacher, student = pair.teacher.config, pair.student.config
-    terms = {name: _SIGNALS[name] for name in stage.weights.weighted()}
-    problems = find_invalid_signals(family, terms, f"{where}.weights")
-    heads = teacher.num_attention_heads
-    if stage.weights.attention and student.num_attention_heads != heads:
-        problems.append(
-            Problem(
-                f"{where}.weights.attention",
-                f"the student has {student.num_attention_heads} heads, the teacher {heads}: scores are compared "
-                "head by head.",
-                f"Set attention: 0, or student.heads: {heads}, or use method: minilm, whose relations take any "
-                "number of heads.",
-            )
+    weights, key = pair.stage.weights, f"{pair.where}.weights"
+    problems = find_invalid_signals(pair.family, {name: _SIGNALS[name] for name in weights.weighted()}, key)
+    if weights.attention:
+        heads = pair.teacher.config.num_attention_heads
+        fix = (
+            f"Set attention: 0, or student.heads: {heads}, or use method: minilm, "
+            "whose relations take any number of heads."
         )
+        problems += find_head_mismatch(pair, f"{key}.attention", ": scores are compared head by head", fix)
     return check_and_map_layers(pair, problems)

@@ -328,15 +328,8 @@ def _layer_groups(model: nn.Module, layer_path: str, weight_decay: float = 0.01)
     """Group trained parameters by encoder layer, and each group's by whether they have weight decay.
 
     Parameters of one dimension (biases, scales and shifts of norms) have no decay. Each group has the key ``layer``:
-    its number from 0, or None for everything outside the encoder.
-
-    Args:
-        model: The student.
-        layer_path: Dotted path of its encoder layers, such as ``mobilebert.encoder.layer``.
-        weight_decay: Weight decay of the matrices.
-
-    Raises:
-        ValueError: If there are no layers, or two share a parameter and could not have two rates.
+    its number from 0, or None for everything outside the encoder. Raises ValueError if there are no layers at the path,
+    or two share a parameter and could not have two rates.
     """
     layers: Any = model
     for attribute in layer_path.split("."):

@@ -84,14 +84,8 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     name = wanted.family or family.graph
     change = _find_change(family.graph, name) if name != family.graph else None
     if wanted.fold_segments and (change is None or wanted.init == "random"):
-        raise InputError(
-            Problem(
-                "student.fold_segments",
-                "only a student of another family than its teacher, started from teacher layers, "
-                "loses a segment table.",
-                "Leave fold_segments out.",
-            )
-        )
+        what = "only a student of another family than its teacher, started from teacher layers, loses a segment table."
+        raise InputError(Problem("student.fold_segments", what, "Leave fold_segments out."))
     config, model_class = copy.deepcopy(teacher.config), type(teacher)
     if change:
         config, model_class = change.config(teacher.config), _corresponding_class(teacher, family, change)
@@ -124,13 +118,8 @@ def _find_change(teacher: str, student: str) -> ClassChange:
         if (change.teacher, change.student) == (teacher, student):
             return change
     possible = [teacher, *(c.student for c in changes if c.teacher == teacher)]
-    raise InputError(
-        Problem(
-            "student.family",
-            f"'{student}' cannot be made from a teacher of family '{teacher}'; possible: {', '.join(possible)}.",
-            "Choose one of these, or leave family out.",
-        )
-    )
+    what = f"'{student}' cannot be made from a teacher of family '{teacher}'; possible: {', '.join(possible)}."
+    raise InputError(Problem("student.family", what, "Choose one of these, or leave family out."))
 
 
 def _corresponding_class(teacher: Any, family: Family, change: ClassChange) -> Any:
@@ -141,22 +130,13 @@ def _corresponding_class(teacher: Any, family: Family, change: ClassChange) -> A
     row = family_named(change.student)
     name = row.classes + change.heads.get(suffix, suffix)
     if not hasattr(transformers, name):
-        raise InputError(
-            Problem(
-                "student.family",
-                f"{row.title} has no class like {type(teacher).__name__}.",
-                "Leave student.family out, or load the teacher with another head.",
-            )
-        )
+        fix = "Leave student.family out, or load the teacher with another head."
+        raise InputError(Problem("student.family", f"{row.title} has no class like {type(teacher).__name__}.", fix))
     return getattr(transformers, name)
 
 
 def _set_sizes(config: Any, model_class: Any, family: Family, wanted: StudentSection) -> None:
-    """Set depth, widths and attention implementation in the student's configuration.
-
-    Raises:
-        InputError: If the family has no such size, or the width is no multiple of the heads.
-    """
+    """Set depth, widths and attention implementation of the student; raise InputError if they do not fit."""
     config.num_hidden_layers = wanted.layers
     for key, usual_name in (
         ("hidden", "hidden_size"),
@@ -181,16 +161,7 @@ def _set_sizes(config: Any, model_class: Any, family: Family, wanted: StudentSec
 
 
 def _select_layers(state: dict[str, Tensor], layer_path: str, chosen: list[int]) -> dict[str, Tensor]:
-    """Copy a teacher's weights with only the chosen layers, renumbered for the student.
-
-    Args:
-        state: Teacher state dict.
-        layer_path: Path of the encoder layers in it.
-        chosen: Teacher layer (from 1) for each student layer.
-
-    Returns:
-        A state dict with all weights of the student.
-    """
+    """Copy a teacher's state dict with only the chosen layers (from 1) at a path, renumbered for the student."""
     if not any(name.startswith(f"{layer_path}.") for name in state):
         # an encoder without a head lacks the first part of the path
         layer_path = layer_path.partition(".")[2]
@@ -215,9 +186,8 @@ def freeze_positions(model: torch.nn.Module) -> None:
     """
     tables = [m for n, m in model.named_modules() if n.rpartition(".")[2] == "position_embeddings"]
     if not tables:
-        raise InputError(
-            Problem("freeze_positions", f"{type(model).__name__} has no table of positions.", "Leave it out.")
-        )
+        what = f"{type(model).__name__} has no table of positions."
+        raise InputError(Problem("freeze_positions", what, "Leave it out."))
     for table in tables:
         table.requires_grad_(False)
 
@@ -271,21 +241,13 @@ def _distilbert_config(teacher: Any) -> Any:
 
 
 def _distilbert_weights(teacher: Mapping[str, Tensor], chosen: list[int], fold_segments: bool) -> dict[str, Tensor]:
-    """Copy a BERT's weights under DistilBERT's names.
+    """Copy a BERT's weights, with the chosen layers (from 1), under the names of the corresponding class of DistilBERT.
 
     DistilBERT has no segment table. The released code drops the vector of segment 0, which the teacher adds at every
     position. Folded into the position table it is kept, and the student's embedding output equals the teacher's.
 
     DistilBERT has no pooler. A classifier's pooler weights go to ``pre_classifier``, which is followed by a ReLU where
     BERT has tanh: a good start, not the same function. Any other pooler and the next-sentence head are left out.
-
-    Args:
-        teacher: State dict of a BERT, with or without a head.
-        chosen: Teacher layer (from 1) for each student layer.
-        fold_segments: Whether to add segment 0 to the position table.
-
-    Returns:
-        Copies of all weights of a DistilBERT of the corresponding class.
     """
     has_head = any(name.startswith("bert.") for name in teacher)
     base, prefix = ("bert.", "distilbert.") if has_head else ("", "")

@@ -55,6 +55,7 @@ def _rename_ernie_thu_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
 def _set_ernie_thu_form(
     model: Any, form: ExportForm | None, folder: Path, entities: Path | None
 ) -> list[dict[str, str]]:
+    """Give a model the entity table of an export form; return the entities of the table."""
     from pocketbert.distill.students.ernie_thu_checkpoint import set_export_form
 
     return set_export_form(model, form, folder, entities)
@@ -87,25 +88,13 @@ _NORMALIZED_TEXTS = (
 def _refuse_pickled_vocabulary(folder: Path) -> None:
     """Raise InputError if a folder has only the vocabulary of v1's original code, which is a pickle."""
     if (folder / _PICKLED_VOCABULARY).is_file() and not (folder / "vocab.json").is_file():
-        raise InputError(
-            Problem(
-                str(folder / _PICKLED_VOCABULARY),
-                "a pickle of the original code, which is not opened: it may run code.",
-                "Put vocab.json and merges.txt of the same checkpoint into the folder; its authors publish both.",
-            )
-        )
+        what = "a pickle of the original code, which is not opened: it may run code."
+        fix = "Put vocab.json and merges.txt of the same checkpoint into the folder; its authors publish both."
+        raise InputError(Problem(str(folder / _PICKLED_VOCABULARY), what, fix))
 
 
 def _use_one_separator(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Put one separator between the texts of a pair.
-
-    Args:
-        folder: Not read.
-        content: tokenizer.json as transformers made it from vocab.json and merges.txt.
-
-    Returns:
-        The changed content.
-    """
+    """Put one separator between the texts of a pair, in tokenizer.json as transformers made it from vocab.json."""
     template = content["post_processor"]
     start, text, end = template["single"]
     last = {"SpecialToken": {**end["SpecialToken"], "type_id": 1}}
@@ -114,18 +103,10 @@ def _use_one_separator(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _use_sentencepiece_normalizer(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Give a tokenizer the normalization of its SentencePiece model, and compare its ids with those of that library.
+    """Give tokenizer.json the normalization of the folder's spm.model, and compare its ids with those of sentencepiece.
 
-    Args:
-        folder: Folder with spm.model; without that file the content is returned as it is.
-        content: tokenizer.json as transformers made it.
-
-    Returns:
-        The changed content.
-
-    Raises:
-        MissingBackendError: If sentencepiece is not installed.
-        InputError: If the texts of the comparison still get other tokens.
+    Without spm.model the content is returned as it is. Raises MissingBackendError if sentencepiece is not installed,
+    and InputError if the texts of the comparison still get other tokens.
     """
     if not (folder / _SENTENCEPIECE_MODEL).is_file():
         return content
@@ -159,11 +140,8 @@ def _use_sentencepiece_normalizer(folder: Path, content: dict[str, Any]) -> dict
             f"{len(different)} of {len(texts)} texts get other tokens than from the sentencepiece library, "
             f"first {different[0]!r}."
         )
-        raise InputError(
-            Problem(
-                str(folder / _SENTENCEPIECE_MODEL), what, "Convert it yourself, and put tokenizer.json into the folder."
-            )
-        )
+        fix = "Convert it yourself, and put tokenizer.json into the folder."
+        raise InputError(Problem(str(folder / _SENTENCEPIECE_MODEL), what, fix))
     return changed
 
 
@@ -173,14 +151,8 @@ def _use_sentencepiece_normalizer(folder: Path, content: dict[str, Any]) -> dict
 def _add_default_language(model: Any) -> None:
     """Make a model with several languages use the language of config.json's ``lang_id`` if its inputs name none.
 
-    transformers then adds no language at all, an input that the model has not seen in its pre-training. With the
-    default language, training, golden rows and exported files are alike.
-
-    Args:
-        model: A transformers model; a hook is registered on its encoder.
-
-    Raises:
-        InputError: If the model has no such language.
+    transformers then adds no language at all, an input that the model has not seen in its pre-training. The hook on the
+    encoder makes training, golden rows and exported files alike. Raises InputError if the model has no such language.
     """
     encoder = model.base_model
     if not hasattr(encoder, "lang_embeddings"):
@@ -279,16 +251,9 @@ _WORD = "|".join(
 
 
 def _xlm_tokenizer_json(folder: Path) -> str:
-    """Convert vocab.json and merges.txt of XLM.
+    """Convert vocab.json and merges.txt of XLM to the content of a tokenizer.json.
 
-    Args:
-        folder: A Hugging Face folder.
-
-    Returns:
-        The content of a tokenizer.json.
-
-    Raises:
-        InputError: If a file is missing or broken, or the words of all its languages are found by separate programs.
+    Raises InputError if a file is missing or broken, or the words of all its languages are found by separate programs.
     """
     vocabulary, merges_file = folder / "vocab.json", folder / "merges.txt"
     missing = [f.name for f in (vocabulary, merges_file) if not f.is_file()]

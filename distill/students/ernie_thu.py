@@ -106,21 +106,14 @@ class ErnieThuConfig(BertConfig):  # type: ignore[misc]
         super().__post_init__(**kwargs)
         kinds, problems = list(self.layer_kinds or ()), []
         if unknown := sorted(set(kinds) - set(LayerKind)):
-            problems.append(
-                Problem("config.json layer_kinds", f"has {', '.join(unknown)}; allowed: {', '.join(LayerKind)}.")
-            )
+            what = f"has {', '.join(unknown)}; allowed: {', '.join(LayerKind)}."
+            problems.append(Problem("config.json layer_kinds", what))
         if len(kinds) > self.num_hidden_layers:
-            problems.append(
-                Problem(
-                    "config.json layer_kinds", f"lists {len(kinds)} layers, the model has {self.num_hidden_layers}."
-                )
-            )
+            what = f"lists {len(kinds)} layers, the model has {self.num_hidden_layers}."
+            problems.append(Problem("config.json layer_kinds", what))
         if self.entity_size % self.entity_heads:
-            problems.append(
-                Problem(
-                    "config.json entity_size", f"{self.entity_size} is no multiple of {self.entity_heads} entity heads."
-                )
-            )
+            what = f"{self.entity_size} is no multiple of {self.entity_heads} entity heads."
+            problems.append(Problem("config.json entity_size", what))
         if problems:
             raise InputError(problems)
 

@@ -161,15 +161,9 @@ def _select_table_rows(
 def _select_released_rows(
     folder: Path, names: list[str] | None, width: int
 ) -> tuple[list[dict[str, str]], NDArray[np.float32]]:
-    """Select the named entities and their vectors from the authors' files.
+    """Select the named entities and their vectors of a width from the authors' files.
 
-    Args:
-        folder: The model's folder, with the files or with the archive's folder.
-        names: Ids or titles.
-        width: Numbers of a vector.
-
-    Raises:
-        InputError: If the files are missing, no names are given, or one of them is not in the files.
+    Raises InputError if the files are missing, no names are given, or one of them is not in the files.
     """
     home = next((p for p in (folder, folder / _ARCHIVE_FOLDER) if (p / _VECTORS_FILE).is_file()), None)
     if home is None:

@@ -92,22 +92,14 @@ class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
     def __post_init__(self, **kwargs: Any) -> None:
         """Raise InputError if the values describe another architecture."""
         super().__post_init__(**kwargs)
-        problems = [
-            Problem(
-                f"config.json {name}",
-                f"{getattr(self, name)} is another architecture; an IB-BERT has {value}.",
-                "Use transformers' MobileBertConfig for it.",
-            )
-            for name, value in _FIXED.items()
-            if getattr(self, name) != value
-        ]
+        problems = []
+        for name, value in _FIXED.items():
+            if getattr(self, name) != value:
+                what = f"{getattr(self, name)} is another architecture; an IB-BERT has {value}."
+                problems.append(Problem(f"config.json {name}", what, "Use transformers' MobileBertConfig for it."))
         if self.intra_bottleneck_size % self.num_attention_heads:
-            problems.append(
-                Problem(
-                    "config.json intra_bottleneck_size",
-                    f"{self.intra_bottleneck_size} is not a multiple of {self.num_attention_heads} heads.",
-                )
-            )
+            what = f"{self.intra_bottleneck_size} is not a multiple of {self.num_attention_heads} heads."
+            problems.append(Problem("config.json intra_bottleneck_size", what))
         if problems:
             raise InputError(problems)
 

@@ -38,13 +38,8 @@ def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, w
             raise InputError(Problem(where, what))
         return list(listed)
     if student > teacher:
-        raise InputError(
-            Problem(
-                where,
-                f"the student has {student} layers, the teacher only {teacher}.",
-                "Give student.layers a number not above the teacher's.",
-            )
-        )
+        what = f"the student has {student} layers, the teacher only {teacher}."
+        raise InputError(Problem(where, what, "Give student.layers a number not above the teacher's."))
     # half up, so that the map does not depend on Python's rounding to even
     return [max(1, (2 * m * teacher + student) // (2 * student)) for m in range(1, student + 1)]
 

@@ -75,9 +75,8 @@ def transfer_student(
     suffix = head or name.removeprefix(family_of(teacher.config.model_type).classes)
     model_class = getattr(transformers, f"MobileBert{suffix}", None)
     if model_class is None:
-        raise InputError(
-            Problem("student.size", f"MobileBERT has no class like {name}.", "Load the teacher with another head.")
-        )
+        what = f"MobileBERT has no class like {name}."
+        raise InputError(Problem("student.size", what, "Load the teacher with another head."))
     config = transfer_config(teacher.config, size)
     for key in ("id2label", "label2id", "problem_type"):
         setattr(config, key, getattr(teacher.config, key))
@@ -162,20 +161,12 @@ def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
     width = teacher.hidden_size if bottlenecks else block.outer
     heads = teacher.num_attention_heads if bottlenecks else _PUBLISHED_HEADS
     if block.width % heads:
-        problems.append(
-            Problem(
-                "student.size", f"'{size}' has blocks {block.width} wide, no multiple of the teacher's {heads} heads."
-            )
-        )
+        what = f"'{size}' has blocks {block.width} wide, no multiple of the teacher's {heads} heads."
+        problems.append(Problem("student.size", what))
     if width > teacher.hidden_size:
         fitting = ", ".join(s for s, b in _BLOCKS.items() if b.outer <= teacher.hidden_size)
-        problems.append(
-            Problem(
-                "student.size",
-                f"'{size}' is {width} wide between its blocks, the teacher only {teacher.hidden_size}.",
-                f"Choose one of: {fitting or 'none fits'}.",
-            )
-        )
+        what = f"'{size}' is {width} wide between its blocks, the teacher only {teacher.hidden_size}."
+        problems.append(Problem("student.size", what, f"Choose one of: {fitting or 'none fits'}."))
     if problems:
         raise InputError(problems)
     return MobileBertConfig(

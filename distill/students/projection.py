@@ -123,13 +123,9 @@ def attach_projection(
         projection = LayerProjection(config.hidden_size, teacher_width, config.num_hidden_layers, kind)
     if carried is not None:
         if carried.facts != projection.facts:
-            raise InputError(
-                Problem(
-                    f"{where}.projection",
-                    f"{_describe(projection)}; the stage before trained {_describe(carried)}.",
-                    "Give both stages the same projection, and both teachers the same width.",
-                )
-            )
+            what = f"{_describe(projection)}; the stage before trained {_describe(carried)}."
+            fix = "Give both stages the same projection, and both teachers the same width."
+            raise InputError(Problem(f"{where}.projection", what, fix))
         projection = carried
     parameter = next(student.parameters())
     student.add_module(_SUBMODULE, projection.to(parameter.device, parameter.dtype))

@@ -119,14 +119,8 @@ class _FeedForward:
 def _find_feed_forward_parts(model: Any, family: Family) -> list[_FeedForward]:
     """Find the feed-forward parts of a model, in the order of its layers; those of a shared layer once.
 
-    In an entry of the family's row "*" is any number, the same in both paths.
-
-    Args:
-        model: A transformers model with any head.
-        family: Its row of the family table.
-
-    Raises:
-        ValueError: If a layer has none at the paths of the row.
+    In an entry of the family's row "*" is any number, the same in both paths. Raises ValueError if a layer has none at
+    the paths of the row.
     """
     layer_path = family.layer_path
     if not hasattr(model, layer_path.partition(".")[0]):
@@ -149,20 +143,11 @@ def _find_feed_forward_parts(model: Any, family: Family) -> list[_FeedForward]:
 
 
 def _measure_importance(model: Any, family: Family, rows: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Measure the importance of the feed-forward neurons of a model.
+    """Measure the importance of the feed-forward neurons of a model, [neurons] fp64, by the path of the matrix into them.
 
-    Args:
-        model: A transformers model with any head.
-        family: Its row of the family table.
-        rows: Batches with ``attention_mask`` and the inputs of the family's row, each [B, L]. Every row is run by
-            itself without its padding, so that padding has no influence.
-
-    Returns:
-        For each feed-forward part, by the path of the matrix into it: mean |activation| over all tokens, times the
-        Euclidean norm of the outgoing weights; [neurons], fp64. A shared layer has the mean over all its runs.
-
-    Raises:
-        ValueError: If there is no row.
+    It is mean |activation| over all tokens, times the Euclidean norm of the outgoing weights; a shared layer has the
+    mean over all its runs. Every row is run by itself without its padding, so that padding has no influence. Raises
+    ValueError if there is no row.
     """
     parts, activations = _find_feed_forward_parts(model, family), _ActivationSums()
     training, device = model.training, next(model.parameters()).device
@@ -201,6 +186,7 @@ class _ActivationSums:
         """Return a forward pre-hook that adds a layer's input, [1, L, neurons] or [L, 1, neurons]."""
 
         def add(_module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            """Add the activations of one run."""
             states = arguments[0]
             # some encoders pad a row themselves, on the right, to a multiple of their window
             real = states.reshape(-1, states.shape[-1])[: self.tokens].double().abs()
