@@ -186,9 +186,16 @@ _PLACES = {
     "distill.teacher.signals": ("OnlineTeacher", "Taught", "Wanted"),
     "distill.teacher.state_adapter": ("StateAdapter", "fit_adapter", "reduce_embeddings"),
     "distill.text.masking": ("Masked", "Masking", "MaskingScheme", "masking_of"),
-    "distill.text.pairs": ("GeneralSet", "Pairs", "pairs_of"),
+    "distill.text.pairs": (
+        "GeneralSet",
+        "Pairs",
+        "pairs_of",
+    ),
     "distill.training.checkpoints": ("NotFiniteError",),
-    "distill.training.data": ("TrainData", "TrainSet"),
+    "distill.training.data": (
+        "TrainData",
+        "TrainSet",
+    ),
     "distill.training.loop": ("Objective", "Outcome", "train"),
     "distill.training.optimizer": ("Lamb",),
 }

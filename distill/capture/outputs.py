@@ -50,7 +50,7 @@ class LmHead:
         where: Recipe key, for errors.
 
     Attributes:
-        judges_pairs: Whether the model has a next-sentence head too.
+        has_next_sentence: Whether the model has a next-sentence head too.
 
     Raises:
         InputError: If the class has no masked-language-model head, or none that is known.
@@ -63,7 +63,7 @@ class LmHead:
             known = [f.class_name(_HEADS[0]) for f in all_families() if f.lm_head is not None and f.loads_as is None]
             what = f"{name} has no known masked-language-model head; known: {', '.join(known)}."
             raise InputError(Problem(where, what, "Load the checkpoint with its pre-training head."))
-        self.judges_pairs = name.endswith("ForPreTraining")
+        self.has_next_sentence = name.endswith("ForPreTraining")
         self._first_module = first_module
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor], selected: Tensor) -> TokenOutput:
@@ -125,7 +125,7 @@ class LayerOutputs:
     Args:
         model: A transformers model.
         layer_path: Dotted path from the class with a head to the list of encoder layers.
-        wanted: Layers, from 0.
+        layers: Numbers of the layers, from 0.
         stop: End the pass behind the last of them, and leave the ``with`` block; gradients are the same.
 
     Attributes:
@@ -135,18 +135,18 @@ class LayerOutputs:
         ValueError: If the model has no such layer.
     """
 
-    def __init__(self, model: Any, layer_path: str, wanted: Iterable[int], *, stop: bool = False) -> None:
+    def __init__(self, model: Any, layer_path: str, layers: Iterable[int], *, stop: bool = False) -> None:
         # an encoder without a head lacks the first part of the path
         path = layer_path if hasattr(model, layer_path.partition(".")[0]) else layer_path.partition(".")[2]
-        layers = model.get_submodule(path)
-        self._wanted = sorted(set(wanted))
-        stored = len(layers) if isinstance(layers, nn.ModuleList) else 0
+        stack = model.get_submodule(path)
+        self._wanted = sorted(set(layers))
+        stored = len(stack) if isinstance(stack, nn.ModuleList) else 0
         # layers that share weights run more often than they are stored: they are numbered by runs, in call order
         self._shared = 0 < stored < model.config.num_hidden_layers
         runs = model.config.num_hidden_layers if self._shared else stored
-        if not isinstance(layers, nn.ModuleList) or any(not 0 <= n < runs for n in self._wanted):
+        if not isinstance(stack, nn.ModuleList) or any(not 0 <= n < runs for n in self._wanted):
             raise ValueError(f"no layers {self._wanted} at '{layer_path}' of {type(model).__name__}, which has {runs}")
-        self._layers = list(enumerate(layers)) if self._shared else [(n, layers[n]) for n in self._wanted]
+        self._layers = list(enumerate(stack)) if self._shared else [(n, stack[n]) for n in self._wanted]
         self._runs = 0
         self._last = self._wanted[-1] if stop and self._wanted else None
         self.states: dict[int, Tensor] = {}

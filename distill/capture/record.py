@@ -50,7 +50,7 @@ def is_captured(model: Any) -> bool:
     Args:
         model: A transformers model.
     """
-    if model.config._attn_implementation == recorder.NAME or dense_bands.is_installed(model):
+    if model.config._attn_implementation == recorder.ATTENTION_NAME or dense_bands.is_installed(model):
         return True
     return any(isinstance(module, CapturingModule) for module in model.modules())
 

@@ -25,7 +25,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from pocketbert.core.families import CAPTURES
 
-NAME = "pocketbert_capture"
+ATTENTION_NAME = "pocketbert_capture"
 """Name of `capturing_attention` in transformers' registry of attention implementations."""
 MASKED = -1e4
 """Added to scores of padded keys: exp of it is exactly 0, and it is finite in every dtype."""
@@ -230,9 +230,9 @@ def additive_mask(
 
 def _install(model: Any) -> None:
     """Switch a model to the capturing attention; weights and results stay the same."""
-    AttentionInterface.register(NAME, capturing_attention)
-    AttentionMaskInterface.register(NAME, additive_mask)
-    model.set_attn_implementation(NAME)
+    AttentionInterface.register(ATTENTION_NAME, capturing_attention)
+    AttentionMaskInterface.register(ATTENTION_NAME, additive_mask)
+    model.set_attn_implementation(ATTENTION_NAME)
 
 
 CAPTURES.add("attention-interface", _install)

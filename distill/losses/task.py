@@ -24,7 +24,7 @@ _PADDED_SCORE = -1e4
 """Added to the score of a padded token as start or end of an answer: its probability is 0, and the score finite."""
 
 
-def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
+def gold_loss(task: Task, outputs: Any, batch: Mapping[str, Tensor]) -> Term:
     """Compute the task's loss against gold labels.
 
     Cross-entropy for labels, tokens and masked words; binary cross-entropy averaged over labels for multi-label;
@@ -33,14 +33,14 @@ def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
 
     Args:
         task: Decides the loss.
-        made: The model's outputs.
+        outputs: The model's outputs.
         batch: Targets by name: ``labels`` [B], [B, C] or [B, S], or ``start_positions`` and ``end_positions`` [B].
     """
     if task.name is TaskName.QUESTION_ANSWERING:
-        start, end = _answer_scores(made, batch["attention_mask"])
+        start, end = _answer_scores(outputs, batch["attention_mask"])
         start_loss, end_loss = hard_targets(start, batch["start_positions"]), hard_targets(end, batch["end_positions"])
         return Term.of((start_loss + end_loss) / 2, len(start))
-    labels, logits = batch["labels"], made.logits
+    labels, logits = batch["labels"], outputs.logits
     if task.level is Level.TOKEN:
         labelled = labels != IGNORED
         count = int(labelled.sum())
@@ -58,8 +58,8 @@ def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
 
 def soft_loss(
     task: Task,
-    made: Any,
-    taught: Mapping[str, Tensor],
+    outputs: Any,
+    teacher_outputs: Mapping[str, Tensor],
     batch: Mapping[str, Tensor],
     temperature: float,
     pooling: Pooling,
@@ -72,23 +72,23 @@ def soft_loss(
 
     Args:
         task: Decides the loss.
-        made: The student's outputs.
-        taught: The teacher's outputs by name.
+        outputs: The student's outputs.
+        teacher_outputs: The teacher's outputs by name.
         batch: ``attention_mask`` [B, S], and ``labels`` [B, S] if they mark the labelled tokens.
         temperature: T > 0.
         pooling: How token states become a vector.
     """
     mask = batch["attention_mask"]
     if task.name is TaskName.QUESTION_ANSWERING:
-        start, end = _answer_scores(made, mask)
-        teacher_start, teacher_end = _answer_scores(taught, mask)
+        start, end = _answer_scores(outputs, mask)
+        teacher_start, teacher_end = _answer_scores(teacher_outputs, mask)
         start_loss = soft_targets(start, teacher_start, temperature)
         return Term.of((start_loss + soft_targets(end, teacher_end, temperature)) / 2, len(mask))
     if task.name is TaskName.FEATURE_EXTRACTION:
-        vectors = _pool_states(made.last_hidden_state, mask, pooling)
-        teacher_vectors = _pool_states(taught["last_hidden_state"], mask, pooling)
+        vectors = _pool_states(outputs.last_hidden_state, mask, pooling)
+        teacher_vectors = _pool_states(teacher_outputs["last_hidden_state"], mask, pooling)
         return Term.of((1 - F.cosine_similarity(vectors, teacher_vectors, dim=-1)).mean(), len(mask))
-    student, teacher = made.logits, taught["logits"]
+    student, teacher = outputs.logits, teacher_outputs["logits"]
     if task.level is Level.TOKEN:
         labelled = batch["labels"] != IGNORED
         count = int(labelled.sum())

@@ -36,7 +36,7 @@ from pocketbert.distill.methods.method import (
     find_head_mismatch,
     find_invalid_signals,
 )
-from pocketbert.distill.methods.transfer import BATCH, STRATEGIES, Phase, TransferCourse
+from pocketbert.distill.methods.transfer import PUBLISHED_BATCH, STRATEGIES, Phase, TransferCourse
 from pocketbert.distill.students.mobilebert import has_bottlenecks
 from pocketbert.distill.teacher.signals import move_to
 from pocketbert.distill.teacher.state_adapter import StateAdapter, fit_adapter, reduce_embeddings
@@ -70,7 +70,9 @@ def train(job: StageJob[MobileBertStage]) -> StageResult:
         )
         say(f"  {notes[-1]}")
     objective = MobileBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where, adapter=adapter)
-    batch = "" if pair.stage.batch == BATCH else f", batch {pair.stage.batch:,} instead of {BATCH:,}"
+    batch = (
+        "" if pair.stage.batch == PUBLISHED_BATCH else f", batch {pair.stage.batch:,} instead of {PUBLISHED_BATCH:,}"
+    )
     notes.append(f"MobileBERT transfer: {objective.phases.name}{batch}")
     say(f"  {notes[-1]}")
     outcome = job.fit(objective)
@@ -146,7 +148,7 @@ class MobileBertDistillation:
         self.weights = dict.fromkeys(self._layer_names, 1.0) | {k: w for k, w in head_weights.items() if w}
         self._student_head = LmHead(student, "student")
         self._teacher_head = LmHead(teacher, "teacher") if stage.truth < 1 and stage.weights.guesses else None
-        if stage.weights.next_sentence and not self._student_head.judges_pairs:
+        if stage.weights.next_sentence and not self._student_head.has_next_sentence:
             what = f"{type(student).__name__} has no next-sentence head."
             raise InputError(Problem(f"{where}.weights.next_sentence", what, "Set next_sentence: 0 and pairs: false."))
         for model, row in ((teacher, family), (student, self._student_family)):
@@ -293,7 +295,7 @@ class Pretraining:
 
     def __init__(self, model: Any, family: Family, next_sentence: bool = True, where: str = "model") -> None:
         self.family, self._head = family, LmHead(model, where)
-        if next_sentence and not self._head.judges_pairs:
+        if next_sentence and not self._head.has_next_sentence:
             fix = f"Load it as {family.classes}ForPreTraining, or leave next_sentence out."
             raise InputError(Problem(where, f"{type(model).__name__} has no next-sentence head.", fix))
         self.weights = {"mlm": 1.0, **({"next_sentence": 1.0} if next_sentence else {})}

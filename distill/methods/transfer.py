@@ -29,7 +29,7 @@ from pocketbert.core.recipe.sections import Updates
 from pocketbert.core.types import Transfer
 from pocketbert.distill.training.optimizer import Lamb, decay_groups
 
-BATCH = 2048
+PUBLISHED_BATCH = 2048
 """Published rows of a step."""
 STEPS_PER_LAYER = 10_000
 """Published transfer steps: 240,000 for MobileBERT's 24 layers."""

@@ -62,13 +62,13 @@ def _key(change: ClassChange) -> str:
     return f"{change.teacher} to {change.student}"
 
 
-def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: int) -> Any:
+def build_student(teacher: Any, family: Family, section: StudentSection, seed: int) -> Any:
     """Build a student for a teacher.
 
     Args:
         teacher: A transformers model.
         family: Its row of the family table.
-        wanted: Layers, start, and family and sizes where they differ from the teacher's. With ``init: pruned`` the
+        section: Layers, start, and family and sizes where they differ from the teacher's. With ``init: pruned`` the
             teacher is one that `pocketbert.distill.students.pruning.pruned` made.
         seed: Seed of random weights.
 
@@ -80,28 +80,28 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     Raises:
         InputError: If the sizes do not fit, or the family cannot be made from this teacher.
     """
-    assert wanted.layers is not None, "a student with `model` is loaded, not built"
-    name = wanted.family or family.graph
+    assert section.layers is not None, "a student with `model` is loaded, not built"
+    name = section.family or family.graph
     change = _find_change(family.graph, name) if name != family.graph else None
-    if wanted.fold_segments and (change is None or wanted.init == "random"):
+    if section.fold_segments and (change is None or section.init == "random"):
         what = "only a student of another family than its teacher, started from teacher layers, loses a segment table."
         raise InputError(Problem("student.fold_segments", what, "Leave fold_segments out."))
     config, model_class = copy.deepcopy(teacher.config), type(teacher)
     if change:
         config, model_class = change.config(teacher.config), _corresponding_class(teacher, family, change)
     row = family_of(config.model_type)
-    _set_sizes(config, model_class, row, wanted)
-    shorten_layer_lists(config, row, wanted.layers, wanted.teacher_layers)
+    _set_sizes(config, model_class, row, section)
+    shorten_layer_lists(config, row, section.layers, section.teacher_layers)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = model_class(config)
-    if wanted.init != "random":
+    if section.init != "random":
         depth = teacher.config.num_hidden_layers
-        listed = wanted.teacher_layers or (change.layers.get((wanted.layers, depth)) if change else None)
+        listed = section.teacher_layers or (change.layers.get((section.layers, depth)) if change else None)
         state = teacher.state_dict()
         if change:
-            chosen = layer_map(wanted.layers, depth, listed, "student.teacher_layers")
-            state = change.weights(state, chosen, wanted.fold_segments)
+            chosen = layer_map(section.layers, depth, listed, "student.teacher_layers")
+            state = change.weights(state, chosen, section.fold_segments)
         else:
             chosen = copied_layers(teacher.config, config, family, listed)
             for path in (family.layer_path, *family.layer_lists):
@@ -135,23 +135,23 @@ def _corresponding_class(teacher: Any, family: Family, change: ClassChange) -> A
     return getattr(transformers, name)
 
 
-def _set_sizes(config: Any, model_class: Any, family: Family, wanted: StudentSection) -> None:
+def _set_sizes(config: Any, model_class: Any, family: Family, section: StudentSection) -> None:
     """Set depth, widths and attention implementation of the student; raise InputError if they do not fit."""
-    config.num_hidden_layers = wanted.layers
+    config.num_hidden_layers = section.layers
     for key, usual_name in (
         ("hidden", "hidden_size"),
         ("heads", "num_attention_heads"),
         ("intermediate", "intermediate_size"),
     ):
-        if (value := getattr(wanted, key)) is None:
+        if (value := getattr(section, key)) is None:
             continue
         name = family.config_names.get(usual_name, usual_name)
         if not hasattr(config, name):
             what = f"{family.title} has no such size: config.json has no {name}."
             raise InputError(Problem(f"student.{key}", what, "Leave it out."))
         setattr(config, name, value)
-    if wanted.hidden is not None and hasattr(config, "pooler_hidden_size"):
-        config.pooler_hidden_size = wanted.hidden  # the head takes the first token's state as it is
+    if section.hidden is not None and hasattr(config, "pooler_hidden_size"):
+        config.pooler_hidden_size = section.hidden  # the head takes the first token's state as it is
     if config.hidden_size % config.num_attention_heads:
         what = f"hidden {config.hidden_size} is not a multiple of heads {config.num_attention_heads}."
         raise InputError(Problem("student", what))
