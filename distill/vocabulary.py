@@ -64,8 +64,13 @@ class Kept:
 
 
 def read_tokenizer(folder: Path) -> dict[str, Any]:
-    """Read tokenizer.json of a folder."""
+    """Read tokenizer.json of a folder whose tokenizer can be pruned.
+
+    Raises:
+        InputError: If its algorithm is not WordPiece, BPE or Unigram.
+    """
     content: dict[str, Any] = read_json(folder / "tokenizer.json", MAX_MIB)
+    _algorithm(content)
     return content
 
 
@@ -100,7 +105,7 @@ def choose(
     Raises:
         InputError: If the algorithm is not supported, or every piece would be kept.
     """
-    algorithm, model = kind_of(tokenizer_json), tokenizer_json["model"]
+    algorithm, model = _algorithm(tokenizer_json), tokenizer_json["model"]
     id_of = _token_ids(tokenizer_json)
     in_order = sorted(id_of, key=id_of.__getitem__)
     special = _special_tokens(tokenizer_json, config, id_of)
@@ -250,7 +255,7 @@ class _Unigram(_Algorithm):
 _ALGORITHMS: dict[str, _Algorithm] = {"WordPiece": _WordPiece(), "BPE": _Bpe(), "Unigram": _Unigram()}
 
 
-def kind_of(tokenizer_json: Mapping[str, Any]) -> _Algorithm:
+def _algorithm(tokenizer_json: Mapping[str, Any]) -> _Algorithm:
     """Return how a tokenizer's algorithm is pruned.
 
     Raises:
@@ -316,7 +321,7 @@ def _prune_tokenizer_json(tokenizer_json: Mapping[str, Any], selection: Kept) ->
     pruned = copy.deepcopy(dict(tokenizer_json))
     new_ids = selection.new_ids
     piece_ids = {piece: new_ids[i] for piece, i in _token_ids(tokenizer_json).items() if i in new_ids}
-    pruned["model"] = kind_of(tokenizer_json).rebuild(pruned["model"], piece_ids)
+    pruned["model"] = _algorithm(tokenizer_json).rebuild(pruned["model"], piece_ids)
     pruned["padding"] = pruned["truncation"] = None
     for token in pruned.get("added_tokens") or ():
         token["id"] = new_ids[token["id"]]
@@ -375,7 +380,7 @@ def pruned_table(model: Any, family: Family, selection: Kept) -> Any:
 
 def _token_ids(tokenizer_json: Mapping[str, Any]) -> dict[str, int]:
     """Return the id of each token, added tokens included."""
-    return {**kind_of(tokenizer_json).piece_ids(tokenizer_json["model"]), **_added_tokens(tokenizer_json)}
+    return {**_algorithm(tokenizer_json).piece_ids(tokenizer_json["model"]), **_added_tokens(tokenizer_json)}
 
 
 def _added_tokens(tokenizer_json: Mapping[str, Any]) -> dict[str, int]:

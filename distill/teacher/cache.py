@@ -36,7 +36,7 @@ from pocketbert.core.host.system import installed
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture.recorder import MASKED
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
-from pocketbert.distill.training.data import TeacherRows, TrainData, select_teacher_inputs
+from pocketbert.distill.training.data import TrainData, select_teacher_inputs
 
 _FORMAT = 1
 """Version of the files of a cache; counts up when their meaning changes."""
@@ -247,7 +247,6 @@ def cached_teacher(
             )
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    data = TeacherRows(data)
     versions = installed(("torch", "transformers"))
     key = sha256_json(
         [_FORMAT, weights_digest(teacher), _rows_digest(data, family), asdict(wanted), half, versions],
@@ -299,9 +298,9 @@ def _rows_digest(data: TrainData, family: Family) -> str:
     digest = hashlib.sha256()
     for start in range(0, len(data.lengths), _DIGEST_ROWS):
         rows = range(start, min(start + _DIGEST_ROWS, len(data.lengths)))
-        batch = data.batch(rows, 0)
+        batch = select_teacher_inputs(data.batch(rows, 0))
         if start == 0:
-            next_step = data.batch(rows, 1)
+            next_step = select_teacher_inputs(data.batch(rows, 1))
             if any(not torch.equal(batch[name], next_step[name]) for name in family.inputs):
                 raise InputError(
                     Problem(
@@ -423,7 +422,7 @@ def _write_records(online: OnlineTeacher, data: TrainData, layout: _Layout, path
 
 
 def _inputs(data: TrainData, rows: Sequence[int], device: torch.device) -> dict[str, Tensor]:
-    return {name: value.to(device) for name, value in data.batch(rows, 0).items()}
+    return {name: value.to(device) for name, value in select_teacher_inputs(data.batch(rows, 0)).items()}
 
 
 def _stored_bytes(values: _Array, layout: _Layout, part: _Part, where: str) -> bytes:

@@ -7,7 +7,7 @@ Hidden states are not stored: computing them again is cheaper than reading them.
 `sparse_teacher` opens the store of a stage after computing what is missing in it, and returns the `SparseTeacher` that the
 training loop asks for the logits of each batch.
 
-A `SparseStore` is a folder with one folder per epoch: ``store.json`` (`StoreSettings` and the epoch), ``index.npy`` (where each
+A `_SparseStore` is a folder with one folder per epoch: ``store.json`` (`_StoreSettings` and the epoch), ``index.npy`` (where each
 row's records begin, and how many there are) and ``records.bin`` (one record per masked token).
 """
 
@@ -56,7 +56,7 @@ _POLL_S = 0.2
 """Seconds between two looks for an epoch that another process writes."""
 
 
-class StoreSettings(BaseModel):
+class _StoreSettings(BaseModel):
     """What the numbers in a store depend on, in addition to row and epoch.
 
     Bytes per masked token: ``6 + (k + samples) * (i + w)`` with i = 2 up to 65,536 tokens in the vocabulary,
@@ -112,7 +112,7 @@ class StoreSettings(BaseModel):
 class _Description(BaseModel):
     """Settings and epoch of a folder of records; ``store.json``."""
 
-    settings: StoreSettings
+    settings: _StoreSettings
     epoch: int
 
 
@@ -125,7 +125,7 @@ class SparseTeacher:
         per_epoch: Steps of an epoch; see `BatchOrder`.
     """
 
-    store: SparseStore
+    store: _SparseStore
     per_epoch: int
 
     @property
@@ -168,7 +168,7 @@ def sparse_teacher(
         order: The batches of the stage.
         stage: Its steps, its temperature, and how much is kept of each distribution.
         folder: The store.
-        half: Keep fp16 weights; see `StoreSettings`.
+        half: Keep fp16 weights; see `_StoreSettings`.
         where: Recipe key, for errors.
 
     Raises:
@@ -177,7 +177,7 @@ def sparse_teacher(
     """
     assert stage.cache is not None, "the stage asks for a cache"
     settings = _settings_of(teacher, data, order, stage.cache, stage.temperature, half, where)
-    return _build_store(SparseStore(folder, settings), teacher, data, order, stage.steps)
+    return _build_store(_SparseStore(folder, settings), teacher, data, order, stage.steps)
 
 
 def _settings_of(
@@ -188,7 +188,7 @@ def _settings_of(
     temperature: float,
     half: bool = True,
     where: str = "cache",
-) -> StoreSettings:
+) -> _StoreSettings:
     """Return the settings of the store of a stage; `cache` is how much is kept of each distribution.
 
     Raises:
@@ -198,7 +198,7 @@ def _settings_of(
     if cache.top > vocabulary:
         what = f"{cache.top}, the vocabulary has {vocabulary} tokens."
         raise InputError(Problem(f"{where}.top", what, f"Set top: {vocabulary} or less."))
-    return StoreSettings(
+    return _StoreSettings(
         teacher=sha256_json([weights_digest(teacher), installed(("numpy", "torch", "transformers"))]),
         data=_rows_digest(data.corpus),
         masks=sha256_json([*data.key(), order.seed, order.purpose, order.batch]),
@@ -225,7 +225,7 @@ def _rows_digest(rows: TokenRows) -> str:
 
 
 def _build_store(
-    store: SparseStore,
+    store: _SparseStore,
     teacher: Any,
     data: GeneralSet,
     order: BatchOrder,
@@ -276,7 +276,7 @@ def _build_store(
     return SparseTeacher(store, order.per_epoch)
 
 
-def _check_room(store: SparseStore, data: GeneralSet, order: BatchOrder, missing: dict[int, range]) -> None:
+def _check_room(store: _SparseStore, data: GeneralSet, order: BatchOrder, missing: dict[int, range]) -> None:
     """Raise an error if a folder of something else would be replaced, or the missing epochs do not fit on the disk."""
     problems = [
         Problem(str(store.path(e)), "exists and is not a store of sparse logits; it is not replaced.", "Move it away.")
@@ -332,7 +332,7 @@ def _masked_positions(batch: dict[str, Tensor]) -> list[list[int]]:
 # --- the store on disk ---
 
 
-class SparseStore:
+class _SparseStore:
     """Sparse logits by (epoch, row).
 
     Args:
@@ -340,7 +340,7 @@ class SparseStore:
         settings: What the store is of; epochs with other settings are refused.
     """
 
-    def __init__(self, folder: Path, settings: StoreSettings) -> None:
+    def __init__(self, folder: Path, settings: _StoreSettings) -> None:
         self.folder, self.settings = folder, settings
         self._open: tuple[int, NDArray[np.int64], NDArray[np.void]] | None = None
 
@@ -440,7 +440,7 @@ class _SparseWriter:
         index: Where each row's records begin and how many there are, [rows, 2]; -1 where a row was not written.
     """
 
-    def __init__(self, settings: StoreSettings, stream: BinaryIO) -> None:
+    def __init__(self, settings: _StoreSettings, stream: BinaryIO) -> None:
         self.settings, self._stream, self._records_written = settings, stream, 0
         self.index = np.full((settings.rows, 2), -1, np.int64)
 

@@ -4,7 +4,7 @@ A corpus is a folder, written by `pocketbert.distill.text.writer.write_corpus`: 
 (how often each token occurs, [V] int64) and ``rows-00000.arrow`` ... with one column ``input_ids``, in the format that
 `datasets` reads: ``load_dataset("arrow", data_files="FOLDER/*.arrow")``.
 
-`open_corpus` opens a `Corpus`, and `mix` samples rows from several as a `Mixture`. Both implement `TokenRows`, as does
+`open_corpus` opens a `Corpus`, and `mix` samples rows from several as a `_Mixture`. Both implement `TokenRows`, as does
 `EncodedRows` for tokenized rows in memory.
 """
 
@@ -99,7 +99,7 @@ class CorpusInfo(BaseModel):
 
 
 class TokenRows(Protocol):
-    """Rows of token ids: a `Corpus`, a `Mixture` of several, or `EncodedRows`."""
+    """Rows of token ids: a `Corpus`, a `_Mixture` of several, or `EncodedRows`."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -315,7 +315,7 @@ def _damage(path: Path, reason: str) -> Problem:
 
 
 @dataclass(frozen=True)
-class Mixture:
+class _Mixture:
     """Rows sampled from corpora; see `mix`.
 
     Attributes:
@@ -343,7 +343,7 @@ class Mixture:
         return [self.corpora[self.sources[i]].ids(self.places[i : i + 1])[0] for i in index]
 
 
-def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int) -> Mixture:
+def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int) -> _Mixture:
     """Sample rows from corpora, or from a single one.
 
     From each source rows are taken without replacement until all were taken once, then again all in a new order. The sample
@@ -376,7 +376,7 @@ def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int
     samples = [_sample_rows(len(c), int(n), seed, i) for i, (c, n) in enumerate(zip(corpora, row_counts, strict=True))]
     order = generator(seed, "mix/order").permutation(rows)
     expected_counts = [c.counts * (n / len(c)) for c, n in zip(corpora, row_counts, strict=True)]
-    return Mixture(
+    return _Mixture(
         corpora=tuple(corpora),
         sources=np.repeat(np.arange(len(corpora)), row_counts)[order],
         places=np.concatenate(samples)[order],

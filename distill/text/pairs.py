@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.disk.files import sha256_json
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import SecondSegment
 from pocketbert.distill.text.corpus import TokenRows
 from pocketbert.distill.text.masking import MaskingScheme
-from pocketbert.distill.text.tokenizer import PairLayout, continues_word, pair_layout, word_starts, wordless_ids
+from pocketbert.distill.text.tokenizer import PROBES, continues_word, word_starts, wordless_ids
 from pocketbert.distill.training.data import ROWS, STEPS
 
 NEXT_SENTENCE = "next_sentence_label"
@@ -108,6 +109,35 @@ class GeneralSet:
         """Return everything that decides the batches of the corpus' rows, as JSON: caches made with another key are stale."""
         pairs = [] if self.pairs is None else self.pairs.key()
         return [*self.masking.key(), self.tokenizer.padding_side, self.tokenizer.pad_id, *pairs]
+
+
+@dataclass(frozen=True)
+class PairLayout:
+    """Special tokens around two texts, ``[CLS] A [SEP] B [SEP]``, and the segment of each token.
+
+    Attributes:
+        before: Special tokens before the first text, [b].
+        between: Between the texts, [m].
+        after: After the second one, [a].
+        segments: Segments of `before`, the first text, `between`, the second text and `after`.
+    """
+
+    before: _Ids
+    between: _Ids
+    after: _Ids
+    segments: tuple[_Ids, int, _Ids, int, _Ids]
+
+    @property
+    def special(self) -> int:
+        """Number of special tokens."""
+        return len(self.before) + len(self.between) + len(self.after)
+
+    def join(self, first: _Ids, second: _Ids) -> Encoded:
+        """Join the tokens of two texts, [n] and [k], to one input."""
+        before, first_segment, between, second_segment, after = self.segments
+        ids = np.concatenate([self.before, first, self.between, second, self.after])
+        types = [before, np.full(len(first), first_segment), between, np.full(len(second), second_segment), after]
+        return Encoded(ids, np.concatenate(types).astype(np.int64), truncated=False)
 
 
 @dataclass(frozen=True)
@@ -263,5 +293,44 @@ def pairs_of(
     continues = continues_word(tokenizer, vocabulary)
     if continues is None:
         continues = np.zeros(vocabulary, np.bool_)
-    layout = pair_layout(tokenizer, f"{purpose}.pairs")
+    layout = _pair_layout(tokenizer, f"{purpose}.pairs")
     return Pairs(layout, continues, wordless_ids(tokenizer, vocabulary), seed, purpose, second)
+
+
+def _pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
+    """Tokenize a pair of single words, and return the layout that the tokenizer's own post-processor gives it.
+
+    Args:
+        tokenizer: Of any family: BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, RoBERTa's
+            ``<s> A </s></s> B </s>`` with segment 0 alone.
+        where: Recipe key, for errors.
+
+    Raises:
+        InputError: If its longest input has no room for two texts, or it puts nothing between them.
+    """
+    for probe in PROBES:
+        (pair,) = tokenizer.encode([(probe, probe)], places=True)
+        assert pair.places is not None
+        positions = [np.flatnonzero(pair.places.parts == part) for part in (0, 1)]
+        if positions[0].size and positions[1].size:
+            break
+    else:
+        raise InputError(
+            Problem(
+                where,
+                f"inputs of {tokenizer.max_length} tokens have no room for two texts.",
+                "Raise data.corpus.length, or set pairs: false.",
+            )
+        )
+    cuts = [positions[0][0], positions[0][-1] + 1, positions[1][0], positions[1][-1] + 1]
+    before, _, between, _, after = np.split(pair.ids, cuts)
+    if not between.size:
+        raise InputError(
+            Problem(
+                where,
+                "the tokenizer puts no special token between two texts: where the first one ends could not be seen.",
+                "Set pairs: false.",
+            )
+        )
+    types = np.split(pair.type_ids, cuts)
+    return PairLayout(before, between, after, (types[0], int(types[1][0]), types[2], int(types[3][0]), types[4]))

@@ -2,14 +2,12 @@
 
 - `CorpusTokenizer` turns texts of any length into ids, without truncation and without special tokens;
 - `tokenizer_digest` identifies a tokenizer, `vocabulary` reads its tokens;
-- `pair_layout` finds out where the special tokens of two texts stand;
 - `continues_word`, `word_starts` and `wordless_ids` find the words in a row of ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,11 @@ from tokenizers import Tokenizer
 
 from pocketbert.core.disk.files import read_json, sha256_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 
 _Ids = NDArray[np.int64]
 
-_PROBES = ("a", "the", "1", "一")
+PROBES = ("a", "the", "1", "一")
 """Texts of which at least one has a token in any vocabulary."""
 
 
@@ -69,7 +67,7 @@ class CorpusTokenizer:
 
     def _special_tokens_around_text(self, file: Path) -> tuple[_Ids, _Ids]:
         """Tokenize a short text, and return the special tokens before and after it."""
-        for probe in _PROBES:
+        for probe in PROBES:
             encoded = self._tokenizer.encode(probe)
             positions = np.flatnonzero(np.array(encoded.special_tokens_mask) == 0)
             if positions.size:
@@ -137,77 +135,6 @@ def _read_tokenizer_json(path: Path) -> tuple[Path, dict[str, Any]]:
 
 def _digest(content: dict[str, Any]) -> str:
     return sha256_json({k: v for k, v in content.items() if k not in ("padding", "truncation")})
-
-
-# --- two texts in one input ---
-
-
-@dataclass(frozen=True)
-class PairLayout:
-    """Special tokens around two texts, ``[CLS] A [SEP] B [SEP]``, and the segment of each token.
-
-    Attributes:
-        before: Special tokens before the first text, [b].
-        between: Between the texts, [m].
-        after: After the second one, [a].
-        segments: Segments of `before`, the first text, `between`, the second text and `after`.
-    """
-
-    before: _Ids
-    between: _Ids
-    after: _Ids
-    segments: tuple[_Ids, int, _Ids, int, _Ids]
-
-    @property
-    def special(self) -> int:
-        """Number of special tokens."""
-        return len(self.before) + len(self.between) + len(self.after)
-
-    def join(self, first: _Ids, second: _Ids) -> Encoded:
-        """Join the tokens of two texts, [n] and [k], to one input."""
-        before, first_segment, between, second_segment, after = self.segments
-        ids = np.concatenate([self.before, first, self.between, second, self.after])
-        types = [before, np.full(len(first), first_segment), between, np.full(len(second), second_segment), after]
-        return Encoded(ids, np.concatenate(types).astype(np.int64), truncated=False)
-
-
-def pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
-    """Tokenize a pair of single words, and return the layout that the tokenizer's own post-processor gives it.
-
-    Args:
-        tokenizer: Of any family: BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, RoBERTa's
-            ``<s> A </s></s> B </s>`` with segment 0 alone.
-        where: Recipe key, for errors.
-
-    Raises:
-        InputError: If its longest input has no room for two texts, or it puts nothing between them.
-    """
-    for probe in _PROBES:
-        (pair,) = tokenizer.encode([(probe, probe)], places=True)
-        assert pair.places is not None
-        positions = [np.flatnonzero(pair.places.parts == part) for part in (0, 1)]
-        if positions[0].size and positions[1].size:
-            break
-    else:
-        raise InputError(
-            Problem(
-                where,
-                f"inputs of {tokenizer.max_length} tokens have no room for two texts.",
-                "Raise data.corpus.length, or set pairs: false.",
-            )
-        )
-    cuts = [positions[0][0], positions[0][-1] + 1, positions[1][0], positions[1][-1] + 1]
-    before, _, between, _, after = np.split(pair.ids, cuts)
-    if not between.size:
-        raise InputError(
-            Problem(
-                where,
-                "the tokenizer puts no special token between two texts: where the first one ends could not be seen.",
-                "Set pairs: false.",
-            )
-        )
-    types = np.split(pair.type_ids, cuts)
-    return PairLayout(before, between, after, (types[0], int(types[1][0]), types[2], int(types[3][0]), types[4]))
 
 
 # --- words in a row of ids ---

@@ -1,7 +1,7 @@
 """Training rows as tensors: which rows a step has, and how they become a batch.
 
 - `TrainData` is what the training loop asks for; `TrainSet` implements it for tokenized rows in memory, `PackedSet` for millions
-  of them, `TeacherRows` for rows of which teacher and student read different tokens.
+  of them. Where teacher and student read different tokens, `select_teacher_inputs` selects the teacher's.
 - `BatchOrder` decides which rows make up the batch of a step, from the seed and the step alone.
 - `split_batch` and `take_rows` divide a batch among processes, and a process's share into portions that fit into memory.
 """
@@ -131,26 +131,6 @@ class PackedSet:
         tensors = TrainSet(unpacked, self._tokenizer).batch(range(len(numbers)), step)
         tensors[ROWS] = torch.from_numpy(numbers)
         return tensors
-
-
-@dataclass(frozen=True)
-class TeacherRows:
-    """Rows with the teacher's inputs in place of the student's; implements `TrainData`.
-
-    Attributes:
-        rows: Rows whose batches may hold inputs under `TEACHER_PREFIX`.
-    """
-
-    rows: TrainData
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Tokens of each row."""
-        return self.rows.lengths
-
-    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Return the tensors of some rows with the teacher's inputs."""
-        return select_teacher_inputs(self.rows.batch(rows, step))
 
 
 def select_teacher_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import GateError
 from pocketbert.core.recipe.sections import Updates
-from pocketbert.distill.training.progress import Progress, mean_of_newest_steps
+from pocketbert.distill.training.progress import Progress
 
 ATTEMPTS = 30
 """Number of loss scales at which a step is tried: 30 halvings of the usual first scale, 65,536, lead to 2^-14, the smallest
@@ -118,9 +118,10 @@ class NonFiniteErrors:
             f"step {progress.step + 1} of {self.settings.steps} was not made: {result}{tried}; "
             f"learning rate {result.rate:.3g}, {type_name}."
         ]
-        mean = mean_of_newest_steps(progress)
+        mean = progress.newest_mean_loss()
         if mean is not None:
-            facts.append(f"The mean loss of steps {mean.first} to {mean.last} was {mean.loss:.4g}.")
+            first, last, loss = mean
+            facts.append(f"The mean loss of steps {first} to {last} was {loss:.4g}.")
         broken = first_not_finite(model.named_parameters())
         if broken is not None:
             facts.append(f"The weights were not finite even before this step ('{broken}').")

@@ -28,14 +28,14 @@ from pocketbert.core.families import all_families
 from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.host.processes import here, holding
 from pocketbert.core.host.progress import Meter, say
-from pocketbert.core.recipe.sections import Updates
+from pocketbert.core.recipe.sections import Optimisation, Updates
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.losses.common import Counting, Term, as_terms, items, rows_of, share
 from pocketbert.distill.training.checkpoints import load_checkpoint, save_checkpoint, saved_tensors
 from pocketbert.distill.training.data import BatchOrder, TrainData, split_batch, take_rows
 from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, NotFiniteError, StepResult, first_not_finite
-from pocketbert.distill.training.optimizer import course_of
-from pocketbert.distill.training.progress import Progress, StepRecord, record_step, write_metrics
+from pocketbert.distill.training.optimizer import AdamWCourse, Course
+from pocketbert.distill.training.progress import Progress, StepRecord, write_metrics
 
 _LOG_EVERY = 20
 """Steps between two records of the losses."""
@@ -219,7 +219,7 @@ class TrainingLoop:
                 module.p = settings.dropout
             if settings.freeze_embeddings and isinstance(module, nn.Embedding):
                 module.requires_grad_(False)
-        self._course = course_of(settings, objective)
+        self._course = _course_of(settings, objective)
         self._optimizer = self._course.optimizer(model)
         self.progress = load_checkpoint(work, model, self._optimizer) or Progress(step=0, history=[], pending={})
         if self._accelerator.scaler is not None and self.progress.scaler:
@@ -267,7 +267,7 @@ class TrainingLoop:
             if result.finite:
                 self._prepared_optimizer.step()
                 self._prepared_optimizer.zero_grad()
-                record_step(self.progress, loss, terms, rate, _LOG_EVERY, self.settings.steps)
+                self.progress.add_step(loss, terms, rate, _LOG_EVERY, self.settings.steps)
                 return loss
             self._prepared_optimizer.zero_grad()
             if scaler is None or not result.loss_is_finite:
@@ -382,6 +382,20 @@ class _WeightedLoss(nn.Module):
         if any(value.requires_grad for value in shares.values()):
             loss = torch.stack([value * objective.weights[name] for name, value in shares.items()]).sum()
         return loss, {name: Term(value.detach(), terms[name].count) for name, value in shares.items()}
+
+
+def _course_of(settings: Updates, objective: object) -> Course:
+    """Return the ``course`` of an objective that has one, else AdamW with the settings' schedule.
+
+    Raises:
+        ValueError: If the objective has none, and the settings have no schedule.
+    """
+    if hasattr(objective, "course"):
+        course: Course = objective.course
+        return course
+    if not isinstance(settings, Optimisation):
+        raise ValueError(f"{type(settings).__name__} has no schedule of one learning rate: give the objective a course")
+    return AdamWCourse(settings)
 
 
 def _make_accelerator(dtype: torch.dtype) -> Any:

@@ -1,7 +1,7 @@
 """Optimizers: AdamW with a warm-up and a linear decay, and LAMB, with which BERT's large batches and MobileBERT were trained.
 
-`course_of` returns the `Course` of a training stage: its optimizer, and the learning rates that are set before each step. That
-is the one that the objective brings along, else `AdamWCourse`.
+A `Course` creates the optimizer of a training stage and sets the learning rates before each step. An objective may have one of
+its own in its attribute ``course``; the others are trained with `AdamWCourse`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from pocketbert.core.recipe.sections import Optimisation, Updates
+from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.types import Schedule
 
 
@@ -37,20 +37,6 @@ class Course(Protocol):
             The largest learning rate.
         """
         ...
-
-
-def course_of(settings: Updates, objective: object) -> Course:
-    """Return the ``course`` of an objective that has one, else AdamW with the settings' schedule.
-
-    Raises:
-        ValueError: If the objective has none, and the settings have no schedule.
-    """
-    if hasattr(objective, "course"):
-        course: Course = objective.course
-        return course
-    if not isinstance(settings, Optimisation):
-        raise ValueError(f"{type(settings).__name__} has no schedule of one learning rate: give the objective a course")
-    return AdamWCourse(settings)
 
 
 class AdamWCourse:

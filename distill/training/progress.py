@@ -1,7 +1,7 @@
 """The recorded progress of a training run: its step, its mean losses, and where a killed run would resume.
 
-`record_step` adds a step to a `Progress`, `mean_of_newest_steps` and `write_metrics` report its losses, and `steps_done` reads
-from a work folder how far its training runs are. This module imports nothing heavy; the checkpoints themselves are written and
+A `Progress` counts steps and averages their losses, `write_metrics` writes these to a file, and `steps_done` reads from a work
+folder how far its training runs are. This module imports nothing heavy; the checkpoints themselves are written and
 read by `pocketbert.distill.training.checkpoints`.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -57,49 +56,39 @@ class Progress(BaseModel):
     pending: dict[str, float]
     scaler: dict[str, int | float] = {}
 
+    def add_step(self, loss: float, terms: Mapping[str, float], rate: float, every: int, steps: int) -> None:
+        """Count a finished step, and add a record to the history where one is due.
 
-@dataclass(frozen=True)
-class MeanLoss:
-    """The mean weighted loss of the steps from `first` to `last`, counted from 1."""
+        Args:
+            loss: Weighted loss of the step.
+            terms: Its unweighted terms; a term may be in some steps only, and its mean is over these.
+            rate: Learning rate.
+            every: Steps between two records.
+            steps: Steps of the whole run; the last one has a record.
+        """
+        self.step += 1
+        pending = self.pending
+        values = {_LOSS: loss, **terms}
+        for name, value in {**values, **{f"{_STEPS}{name}": 1.0 for name in values}}.items():
+            pending[name] = pending.get(name, 0.0) + value
+        if self.step % every == 0 or self.step == steps:
+            means = {k: v / pending[f"{_STEPS}{k}"] for k, v in pending.items() if not k.startswith(_STEPS)}
+            self.history.append(StepRecord(step=self.step, loss=means.pop(_LOSS), terms=means, lr=rate))
+            self.pending = {}
 
-    first: int
-    last: int
-    loss: float
+    def newest_mean_loss(self) -> tuple[int, int, float] | None:
+        """Return the mean loss of the steps since the last record, else that of the last record; None at the start.
 
-
-def record_step(
-    progress: Progress, loss: float, terms: Mapping[str, float], rate: float, every: int, steps: int
-) -> None:
-    """Count a finished step, and add a record to the history where one is due.
-
-    Args:
-        progress: The run so far; changed.
-        loss: Weighted loss of the step.
-        terms: Its unweighted terms; a term may be in some steps only, and its mean is over these.
-        rate: Learning rate.
-        every: Steps between two records.
-        steps: Steps of the whole run; the last one has a record.
-    """
-    progress.step += 1
-    pending = progress.pending
-    values = {_LOSS: loss, **terms}
-    for name, value in {**values, **{f"{_STEPS}{name}": 1.0 for name in values}}.items():
-        pending[name] = pending.get(name, 0.0) + value
-    if progress.step % every == 0 or progress.step == steps:
-        means = {k: v / pending[f"{_STEPS}{k}"] for k, v in pending.items() if not k.startswith(_STEPS)}
-        progress.history.append(StepRecord(step=progress.step, loss=means.pop(_LOSS), terms=means, lr=rate))
-        progress.pending = {}
-
-
-def mean_of_newest_steps(progress: Progress) -> MeanLoss | None:
-    """Return the mean loss of the steps since the last record, else that of the last record; None at the start."""
-    steps = int(progress.pending.get(f"{_STEPS}{_LOSS}", 0))
-    if steps:
-        return MeanLoss(progress.step - steps + 1, progress.step, progress.pending[_LOSS] / steps)
-    if not progress.history:
-        return None
-    before = progress.history[-2].step if len(progress.history) > 1 else 0
-    return MeanLoss(before + 1, progress.history[-1].step, progress.history[-1].loss)
+        Returns:
+            The first and the last of these steps, from 1, and the mean of their weighted losses.
+        """
+        steps = int(self.pending.get(f"{_STEPS}{_LOSS}", 0))
+        if steps:
+            return self.step - steps + 1, self.step, self.pending[_LOSS] / steps
+        if not self.history:
+            return None
+        before = self.history[-2].step if len(self.history) > 1 else 0
+        return before + 1, self.history[-1].step, self.history[-1].loss
 
 
 def write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:

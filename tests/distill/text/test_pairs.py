@@ -18,8 +18,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.types import SecondSegment
-from pocketbert.distill.text.pairs import _ELSEWHERE, _FOLLOWS, Pairs, pairs_of
-from pocketbert.distill.text.tokenizer import PairLayout, pair_layout
+from pocketbert.distill.text.pairs import _ELSEWHERE, _FOLLOWS, PairLayout, Pairs, _pair_layout, pairs_of
 
 Ids = NDArray[np.int64]
 UNK, CLS, SEP = 1, 2, 3
@@ -237,7 +236,7 @@ XLNET_TEMPLATE = processors.TemplateProcessing(
 )
 def test_the_layout_is_the_tokenizers_own(tmp_path: Path, post: Any) -> None:
     tokenizer = tokenizer_of(tmp_path, post, TOKENS)
-    layout = pair_layout(tokenizer, "distill.0.pairs")
+    layout = _pair_layout(tokenizer, "distill.0.pairs")
     made = layout.join(ids(3, 4), ids(5))
     (expected,) = tokenizer.encode([("a b", "c")])
     assert made.ids.tolist() == expected.ids.tolist()

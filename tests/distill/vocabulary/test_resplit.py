@@ -11,7 +11,7 @@ import torch
 
 from pocketbert.core.heads.head import Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.training.data import TEACHER_PREFIX, TeacherRows, TrainSet, select_teacher_inputs
+from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet, select_teacher_inputs
 from pocketbert.distill.vocabulary import Reader, ResplitSet, sample
 
 from .conftest import TEXTS
@@ -38,7 +38,7 @@ def test_the_teacher_reads_the_rows_as_they_were(rows: ResplitSet) -> None:
     taught = select_teacher_inputs(batch)
     assert taught.keys() == plain.keys()
     assert all(torch.equal(taught[name], plain[name]) for name in plain)
-    again = TeacherRows(rows).batch(some, 9)
+    again = select_teacher_inputs(rows.batch(some, 9))
     assert all(torch.equal(again[name], plain[name]) for name in plain), "at every step"
     assert rows.lengths == rows.rows.lengths
 

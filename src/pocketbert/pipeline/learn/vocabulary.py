@@ -73,9 +73,9 @@ def check_vocabulary(model: ModelFolder) -> None:
     Raises:
         InputError: With the reason.
     """
-    from pocketbert.distill.vocabulary import kind_of, read_tokenizer
+    from pocketbert.distill.vocabulary import read_tokenizer
 
-    kind_of(read_tokenizer(model.tokenizer_folder))
+    read_tokenizer(model.tokenizer_folder)
 
 
 def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Places) -> Sequence[str]:

@@ -21,7 +21,7 @@ from pocketbert.core.recipe.student import StudentSection
 from pocketbert.distill.methods.distilbert import DistilBertDistillation
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.teacher import sparse as sparse_teacher
-from pocketbert.distill.teacher.sparse import SparseStore, SparseTeacher, _build_store, _settings_of
+from pocketbert.distill.teacher.sparse import SparseTeacher, _build_store, _settings_of, _SparseStore
 from pocketbert.distill.text.corpus import EncodedRows
 from pocketbert.distill.text.masking import Masking
 from pocketbert.distill.text.pairs import GeneralSet
@@ -57,9 +57,9 @@ class World:
     def order(self, batch: int = BATCH) -> BatchOrder:
         return BatchOrder(self.data().lengths, batch, SEED, PURPOSE)
 
-    def store(self, folder: Path, cache: SparseCache, temperature: float = 2.0) -> SparseStore:
+    def store(self, folder: Path, cache: SparseCache, temperature: float = 2.0) -> _SparseStore:
         settings = _settings_of(self.teacher, self.data(), self.order(), cache, temperature, half=False)
-        return SparseStore(folder, settings)
+        return _SparseStore(folder, settings)
 
     def every_token(self) -> SparseCache:
         return SparseCache(top=self.words, samples=0)
@@ -264,7 +264,7 @@ def test_a_changed_temperature_asks_the_teacher_again(world: World, tmp_path: Pa
     assert len(world.asked) == STEPS
     batch = world.data().batch(world.order().rows(0).tolist(), 0)
     assert new(batch).temperature == 3.0
-    old = SparseTeacher(SparseStore(old.store.folder, old.store.settings), old.per_epoch)
+    old = SparseTeacher(_SparseStore(old.store.folder, old.store.settings), old.per_epoch)
     with pytest.raises(InputError, match=r"temperature: 3\.0 instead of 2\.0"):
         old(batch)
 
