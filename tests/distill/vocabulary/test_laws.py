@@ -149,7 +149,7 @@ def test_rules_of_the_recipe(tokenizer_folder: Callable[[str], Path], tmp_path: 
     for name, rule in {"used": {}, "often": {"min_count": 3}, "top": {"keep_first": 60}}.items():
         destination = tmp_path / name
         destination.mkdir()
-        sizes[name] = set(prune(folder, destination, **rule)[0].ids)
+        sizes[name] = set(prune(folder, destination, **rule)[0].kept_ids)
     assert sizes["often"] < sizes["used"] < sizes["top"]
     with pytest.raises(InputError, match=r"all \d+ pieces would stay"):
         prune(folder, tmp_path, keep_first=100_000)
