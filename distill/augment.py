@@ -135,12 +135,8 @@ def _replace_words(
 ) -> str:
     """Replace words of a text by candidates; everything else stays as it was.
 
-    Args:
-        text: The text.
-        choices: Its words with their candidates, in order.
-        chances: A number in [0, 1) for each word: below `probability` it is replaced.
-        picks: A number in [0, 1) for each word that decides which candidate it gets.
-        probability: p of the paper.
+    `chances` and `picks` are numbers in [0, 1) for each word of `choices`: it is replaced if the first is below `probability`,
+    p of the paper, and the second decides which candidate replaces it.
     """
     parts, done = [], 0
     for (word, candidates), chance, pick in zip(choices, chances, picks, strict=False):

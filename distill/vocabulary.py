@@ -113,8 +113,8 @@ def choose(
     frequent = {piece for piece in in_order if counts.get(id_of[piece], 0) >= min_count}
     alphabet = algorithm.alphabet(model, seen - special)
     ordinary = [p for p in in_order if p not in alphabet and p not in special and not _UNUSED_PIECE.fullmatch(p)]
-    wanted = special | frequent | alphabet | set(ordinary[:keep_first])
-    kept = algorithm.with_parts(model, wanted) & id_of.keys()
+    chosen = special | frequent | alphabet | set(ordinary[:keep_first])
+    kept = algorithm.with_parts(model, chosen) & id_of.keys()
     if len(kept) == len(id_of):
         reason = f"all {len(id_of):,} pieces would stay: training rows have {len(frequent):,} of them, top is {keep_first:,}."
         raise InputError(Problem("student.vocabulary", reason, "Lower top, raise at_least, or leave vocabulary out."))

@@ -2,7 +2,7 @@
 
 Augmentation (`pocketbert.distill.augment`) and MacBERT's masking (`pocketbert.distill.text.masking`) use it:
 
-1. `WordReader` splits texts into words and knows which words a vocabulary has;
+1. `WordReader` splits texts into words and lists the words of a vocabulary;
 2. the vectors come from the teacher's embeddings (`EmbeddingVectors`) or a file (`read_vectors`);
 3. `Neighbours` finds the words nearest to a word, `VectorWords` those with the same number of tokens.
 """
@@ -138,7 +138,7 @@ class WordReader:
         self._tokenizer.no_truncation()
 
     def read(self, texts: Sequence[str]) -> list[WordText]:
-        """Return the tokens and the replaceable words of each text; see `_is_replaceable`.
+        """Return the tokens and the replaceable words of each text.
 
         Raises:
             InputError: If the tokenizer cannot encode a text.

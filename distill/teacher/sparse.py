@@ -236,19 +236,8 @@ def _build_store(
     """Run the teacher on every step, epoch by epoch; epochs that are complete in the store are kept.
 
     A build that was killed goes on with the epoch it was in. Under a launcher process 0 alone computes and writes, the others
-    wait for it. The teacher computes in fp32, on the accelerator where there is one, and is then moved back.
-
-    Args:
-        store: The store to fill; its settings are those of the arguments.
-        teacher: Masked-language model in eval mode; not needed where nothing is missing.
-        data: The rows of the stage.
-        order: The batches of the stage.
-        steps: Steps of the stage.
-        portion: Rows per forward pass.
-
-    Raises:
-        InputError: If something else lies where an epoch belongs.
-        MachineError: If the disk has too little room.
+    wait for it. The teacher computes in fp32, on the accelerator where there is one, `portion` rows at a time, and is then moved
+    back; it is not needed where nothing is missing.
     """
     epochs = [range(first, min(first + order.per_epoch, steps)) for first in range(0, steps, order.per_epoch)]
 

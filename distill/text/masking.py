@@ -263,15 +263,12 @@ class _NoMasking:
     """Text as it is, nothing to predict; TinyBERT's general data. Needs no mask token."""
 
     def apply(self, ids: _Ids, mask: _Ids, rows: Sequence[int], step: int) -> Masked:
-        """Return the ids themselves, and `IGNORED` everywhere, [B, S] each."""
         return Masked(ids.copy(), np.full_like(ids, IGNORED))
 
     def estimate(self, lengths: _Ids) -> int:
-        """Return 0, whatever the lengths."""
         return 0
 
     def key(self) -> list[Any]:
-        """Return what decides the masks; see `MaskingScheme.key`."""
         return ["none"]
 
 
@@ -387,7 +384,6 @@ class _WordMasking(_RowMasking):
     continues: NDArray[np.bool_]
 
     def key(self) -> list[Any]:
-        """Return what decides the masks; see `MaskingScheme.key`."""
         return [*super().key(), sha256_json(np.flatnonzero(self.continues).tolist())]
 
     def _words(self, tokens: _Ids, apart: NDArray[np.bool_]) -> tuple[_Ids, _Ids]:
@@ -408,6 +404,7 @@ class _WholeWordMasking(_WordMasking):
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
+        """Choose words in random order, as long as they fit into the count."""
         firsts, ends = self._words(tokens, apart)
         order = np.argsort(noise[firsts, 0], kind="stable")
         sizes = ends - firsts
@@ -425,7 +422,7 @@ class _WholeWordMasking(_WordMasking):
 
 
 class _SpanMasking(_WordMasking):
-    """Spans of neighbouring words as SpanBERT draws them; see `_draw_spans`.
+    """Spans of neighbouring words, drawn as SpanBERT does.
 
     The replacement is decided for each span: all its tokens become the mask token, or stay, or become random tokens.
     """
@@ -467,10 +464,10 @@ class _SimilarMasking(_NgramMasking):
     similar: SimilarWords
 
     def key(self) -> list[Any]:
-        """Return what decides the masks; see `MaskingScheme.key`."""
         return [*super().key(), *self.similar.key()]
 
     def _replace(self, ids: _Ids, positions: tuple[_Ids, ...], action: _Noise, random_number: _Noise) -> _Ids:
+        """Return the tokens that replace the masked ones, word by word where these are similar words."""
         tokens, (rows, columns) = ids[positions], positions
         random_tokens = (random_number * self.vocabulary).astype(np.int64)
         # -1 stands for a similar word where other schemes have the mask token, and is filled in word by word

@@ -266,9 +266,6 @@ class _ShardWriter:
         rows: Rows added so far.
 
     Args:
-        folder: Folder of the files.
-        vocabulary: V.
-        rows_per_shard: Rows of one file.
         report: Whether to print a line per file.
     """
 

@@ -36,15 +36,10 @@ class _BrokenError(Exception):
 
 
 def save_checkpoint(folder: Path, progress: Progress, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write one checkpoint, point to it, keep the one before, and remove older ones.
+    """Write one checkpoint into the run's work folder, point to it, keep the one before, and remove older ones.
 
-    Only folders that this function wrote are removed. Anything else with the new one's name is moved aside.
-
-    Args:
-        folder: The run's work folder.
-        progress: State of the run.
-        model: Its trainable weights are saved; frozen ones are the same at every start.
-        optimizer: Its moments are saved.
+    It holds the model's trainable weights, as frozen ones are the same at every start, and the optimizer's moments. Only
+    folders that this function wrote are removed. Anything else with the new one's name is moved aside.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = _checkpoint_name(progress.step)

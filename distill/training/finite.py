@@ -106,10 +106,10 @@ class NonFiniteErrors:
         """Create the error for a step that the optimizer must not make.
 
         Args:
-            result: What the step computed.
+            result: The losses and gradients of the step.
             progress: The steps before it.
             saved_step: Step of the newest checkpoint; 0 without one.
-            model: Its weights, before the step.
+            model: The model with its weights before the step.
             scale: The smallest loss scale that was tried, where only the gradients were not finite.
         """
         type_name = str(self.dtype).removeprefix("torch.")
@@ -135,13 +135,7 @@ class NonFiniteErrors:
         return self._error(progress.step + 1, facts, saved_step, advice)
 
     def for_weights(self, name: str, progress: Progress, saved_step: int) -> NotFiniteError:
-        """Create the error for weights that no checkpoint may hold, though every loss and gradient was finite.
-
-        Args:
-            name: Name of a weight or moment that is not finite.
-            progress: The steps done.
-            saved_step: Step of the newest checkpoint; 0 without one.
-        """
+        """Create the error for a weight or moment that no checkpoint may hold, though every loss and gradient was finite."""
         fact = f"after step {progress.step} of {self.settings.steps}, '{name}' holds a NaN or an infinity; nothing was saved."
         return self._error(progress.step, [fact], saved_step, self._advice_for_weights())
 

@@ -186,12 +186,7 @@ class TrainingLoop:
         dtype: Number type of the matrix products.
 
     Args:
-        model: The model to train, in place.
-        objective: Computes the terms of the loss.
-        data: Training rows.
-        settings: Steps, batch, rates.
-        seed: Seed of the run.
-        purpose: Name of the stage (``finetune``, ``distill.0``); keys the random choices.
+        model: The model to train, in place; the other arguments are those of `train`, too.
         work: Folder of the checkpoints, the same for all processes.
 
     Raises:
