@@ -247,10 +247,8 @@ def cached_teacher(
             )
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    versions = installed(("torch", "transformers"))
-    key = sha256_json(
-        [_FORMAT, weights_digest(teacher), _rows_digest(data, family), asdict(wanted), half, versions],
-    )
+    digests = [weights_digest(teacher), _rows_digest(data, family)]
+    key = sha256_json([_FORMAT, *digests, asdict(wanted), half, installed(("torch", "transformers"))])
     with lock_beside(folder):
         try:
             return CachedTeacher(folder, key, wanted)
@@ -332,7 +330,7 @@ def _to_json_types(value: Any) -> Any:
 
 
 def _layout_of(taught: Taught, half: bool) -> _Layout:
-    """Return the layout that holds a teacher's signals, given those of any batch."""
+    """Return the arrays of a row's record and their shapes, given the teacher's signals for any batch."""
     parts = []
     for (signal, name), value in _signals(taught).items():
         if signal is Signal.ATTENTION:

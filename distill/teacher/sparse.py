@@ -233,7 +233,7 @@ def _build_store(
     *,
     portion: int = _PORTION,
 ) -> SparseTeacher:
-    """Run the teacher on every step, epoch by epoch; epochs that are complete in the store are kept.
+    """Fill a store: run the teacher on the batch of every step, epoch by epoch; epochs that are complete are kept.
 
     A build that was killed goes on with the epoch it was in. Under a launcher process 0 alone computes and writes, the others
     wait for it. The teacher computes in fp32, on the accelerator where there is one, `portion` rows at a time, and is then moved

@@ -404,7 +404,7 @@ class _WholeWordMasking(_WordMasking):
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Choose words in random order, as long as they fit into the count."""
+        """Choose words in random order, passing over those with more tokens than are left of `count`."""
         firsts, ends = self._words(tokens, apart)
         order = np.argsort(noise[firsts, 0], kind="stable")
         sizes = ends - firsts

@@ -75,19 +75,8 @@ def write_corpus(
         Meter("" if total is None else f"tokenize {destination.name}", total or 0) as meter,
     ):
         size = corpus_tokenizer.vocabulary_size
-        text_count = 0
         with contextlib.closing(_ShardWriter(work, size, rows_per_shard, total is None)) as shards:
-            for batch in _batch_texts(texts):
-                text_count += len(batch)
-                valid = [text for text in batch if is_unicode(text)]
-                builder.dropped.not_unicode += len(batch) - len(valid)
-                for tokens in corpus_tokenizer.tokens(valid):
-                    for row in builder.add(tokens):
-                        shards.add(row)
-                meter.advance(len(batch), f"{shards.rows:,} rows")
-            for row in builder.finish():
-                shards.add(row)
-            shards.flush()
+            text_count = _write_rows(texts, corpus_tokenizer, builder, shards, meter)
         if not shards.done:
             reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in builder.dropped if count)
             raise InputError(
@@ -133,6 +122,25 @@ def _check_arguments(
         )
     if problems:
         raise InputError(problems)
+
+
+def _write_rows(
+    texts: Iterable[str], tokenizer: CorpusTokenizer, builder: _RowBuilder, shards: _ShardWriter, meter: Meter
+) -> int:
+    """Tokenize texts batch by batch and write the rows that `builder` makes of them; return the number of texts."""
+    text_count = 0
+    for batch in _batch_texts(texts):
+        text_count += len(batch)
+        valid = [text for text in batch if is_unicode(text)]
+        builder.dropped.not_unicode += len(batch) - len(valid)
+        for tokens in tokenizer.tokens(valid):
+            for row in builder.add(tokens):
+                shards.add(row)
+        meter.advance(len(batch), f"{shards.rows:,} rows")
+    for row in builder.finish():
+        shards.add(row)
+    shards.flush()
+    return text_count
 
 
 def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:

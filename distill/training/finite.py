@@ -144,7 +144,7 @@ class NonFiniteErrors:
         return f"Raise eps ({self.settings.eps:.3g}), or lower lr (its peak is {self.settings.lr:.3g})."
 
     def _error(self, step: int, facts: list[str], saved_step: int, advice: str) -> NotFiniteError:
-        """Join the facts with what is kept and what to do."""
+        """Create the error whose message has the facts, the checkpoint that is kept, and the fix."""
         kept = "No checkpoint was written before: the same command begins this stage again."
         if saved_step:
             kept = (

@@ -158,7 +158,7 @@ class Lamb(torch.optim.Optimizer):
         return loss
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Update the parameters of a group by the equations above, all of them in one pass over the device."""
+        """Update the parameters of a group by the equations above, each operation in one call for all of them."""
         beta1, beta2 = group["betas"]
         gradients = [p.grad for p in parameters if p.grad is not None]
         for parameter in parameters:
