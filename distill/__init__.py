@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from pocketbert.distill.teacher.state_adapter import StateAdapter, fit_adapter, reduce_embeddings
     from pocketbert.distill.text.masking import Masked, Masking, MaskingScheme, masking_of
     from pocketbert.distill.text.pairs import GeneralSet, Pairs, pairs_of
-    from pocketbert.distill.training.checkpoints import NotFiniteError
     from pocketbert.distill.training.data import TrainData, TrainSet
+    from pocketbert.distill.training.finite import NotFiniteError
     from pocketbert.distill.training.loop import Objective, Outcome, train
     from pocketbert.distill.training.optimizer import Lamb
 
@@ -191,7 +191,7 @@ _PLACES = {
         "Pairs",
         "pairs_of",
     ),
-    "distill.training.checkpoints": ("NotFiniteError",),
+    "distill.training.finite": ("NotFiniteError",),
     "distill.training.data": (
         "TrainData",
         "TrainSet",

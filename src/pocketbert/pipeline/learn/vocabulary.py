@@ -73,9 +73,9 @@ def check_vocabulary(model: ModelFolder) -> None:
     Raises:
         InputError: With the reason.
     """
-    from pocketbert.distill.vocabulary import kind_of, read_tokenizer
+    from pocketbert.distill.vocabulary import read_tokenizer
 
-    kind_of(read_tokenizer(model.tokenizer_folder))
+    read_tokenizer(model.tokenizer_folder)
 
 
 def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Places) -> Sequence[str]:
@@ -112,9 +112,11 @@ def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Place
     own = TextTokenizer(at.output, _ALL, padding_side=model.family.padding_side)
     held = [_rows(data, tokenizer, lambda name: name != "train") for tokenizer in (whole, own)]
     found = coverage(held[0], held[1], kept, whole.special_ids)
-    write_json(at.output / FILE_NAME, KeptFile(before=kept.before, ids=[*kept.ids], **vars(found)).model_dump())
+    write_json(
+        at.output / FILE_NAME, KeptFile(before=kept.original_size, ids=[*kept.kept_ids], **vars(found)).model_dump()
+    )
     used = len(counts)
-    say(f"  {len(kept.ids):,} of {kept.before:,} pieces are kept ({used:,} are in the training rows)")
+    say(f"  {len(kept.kept_ids):,} of {kept.original_size:,} pieces are kept ({used:,} are in the training rows)")
     say(f"  {found.sentence}")
     return _failures(found, section)
 
@@ -200,7 +202,7 @@ def resplit_rows(
     for number in range(SMALLER if section.resplit else 0):
         some = sample(len(encoded), number, job.recipe.seed)
         counts = count_pieces([encoded[i] for i in some])
-        kept = choose(content, config, {i: count for i, count in counts.items() if i in own.kept.new})
+        kept = choose(content, config, {i: count for i, count in counts.items() if i in own.selection.new_ids})
         place = job.work / "smaller-vocabularies" / str(number)
         place.mkdir(parents=True, exist_ok=True)
         write_pruned(job.source.tokenizer_folder, config, kept, place)
