@@ -2,7 +2,8 @@
 
 `recipe_path`, `names` and `copy_recipe` find the recipes that come with the package. `starting_recipe` makes a recipe for a data file
 and nothing else: it finds columns, task, lengths and passes in the rows, and fills the shipped start of the task. `smaller_recipe`
-makes the recipe of a smaller student of a finished run, and `student_lines` the lines of it that a user copies.
+makes the recipe of a smaller student of a finished run, and `student_lines` the lines of it that a user copies. Readers of rows and
+recipes are imported in functions, so that shipped recipes are listed quickly.
 """
 
 from __future__ import annotations
@@ -15,20 +16,19 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pocketbert.core.data.columns import Columns, guess_columns
-from pocketbert.core.data.examples import Example, read_examples
 from pocketbert.core.data.files import is_data_file, is_table
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.destination import file_destination
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.host.system import expanded
-from pocketbert.core.recipe.file import recipe_from
-from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.pipeline.options import DataFiles
 
 if TYPE_CHECKING:
+    from pocketbert.core.data.columns import Columns
+    from pocketbert.core.data.examples import Example
+    from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.core.recipe.student import SmallerStudent
 
 SCHEMA_FILE = "recipe.schema.json"
@@ -167,7 +167,7 @@ class StartingRecipe:
         write_atomic(path, self.text)
 
 
-AnyRecipe: TypeAlias = Recipe | StartingRecipe
+AnyRecipe: TypeAlias = "Recipe | StartingRecipe"
 
 
 def resolved(recipe: AnyRecipe) -> Recipe:
@@ -187,6 +187,10 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
         InputError: If the file cannot be read, or its columns or its task are not clear.
         MissingBackendError: If the teacher, or a library that reads the file, is not installed.
     """
+    from pocketbert.core.data.columns import guess_columns
+    from pocketbert.core.data.examples import read_examples
+    from pocketbert.core.recipe.file import recipe_from
+
     path = str(expanded(str(files.data), "--data").absolute())
     source = DataSource.at(path, files.text, files.text_pair, files.label, files.header)
     columns = guess_columns(source, _label_kind(files.task))
@@ -325,6 +329,8 @@ def smaller_recipe(recipe: Recipe, wanted: SmallerStudent, steps: int, run: Path
         run: The run folder, with ``teacher`` and ``student``.
         licence: Licence of the teacher's weights.
     """
+    from pocketbert.core.recipe.recipe import Recipe
+
     student: dict[str, Any] = {"model": str(run / "student")}
     if wanted.intermediate is not None:
         student |= {"init": "pruned", "intermediate": wanted.intermediate}

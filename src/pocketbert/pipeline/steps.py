@@ -242,12 +242,9 @@ class RunSteps:
             contents={"teacher.model": self.model.digest},
             gates={"student": {"vocabulary": {k: v for k, v in section.items() if k in LIMITS}}},
             needs=("data",),
-            make=self._make_vocabulary,
+            make=lambda at: make_vocabulary(self.recipe, self.model, self.data, at),
             libraries=("tokenizers",),
         )
-
-    def _make_vocabulary(self, at: Places) -> Sequence[str]:
-        return make_vocabulary(self.recipe, self.model, self.data, at)
 
     # --- teacher and student ---
 
@@ -271,13 +268,10 @@ class RunSteps:
             },
             contents={"teacher.model": self.model.digest, **self.inputs.entity_digests},
             needs=("data",),
-            make=self._make_teacher,
+            make=lambda at: training.make_teacher(recipe, self.model, self.data, self.length, at),
             libraries=_TRAIN,
             trains=recipe.teacher.finetune is not None,
         )
-
-    def _make_teacher(self, at: Places) -> Sequence[str]:
-        return training.make_teacher(self.recipe, self.model, self.data, self.length, at)
 
     def _copies_step(self) -> Step:
         """Describe the step that writes copies of training rows, for stages with ``augmented: true``."""
@@ -338,21 +332,18 @@ class RunSteps:
 
     def _student_step(self) -> Step:
         """Describe the step that scores the student after the last stage."""
-        last = f"distill.{len(self.recipe.distill) - 1}"
+        number = len(self.recipe.distill) - 1
+        last = _stage_folder(number)
         return Step(
             name="student",
             title="student",
             output="student",
             settings=self.inputs.student_settings(),
             contents=self.inputs.student_contents(),
-            needs=("teacher", last, *([_VOCABULARY] if self._prunes_vocabulary else [])),
-            make=self._make_student,
+            needs=("teacher", f"distill.{number}", *([_VOCABULARY] if self._prunes_vocabulary else [])),
+            make=lambda at: training.make_student(self._learning(), self.path / last, at),
             libraries=_TRAIN,
         )
-
-    def _make_student(self, at: Places) -> Sequence[str]:
-        last = self.path / _stage_folder(len(self.recipe.distill) - 1)
-        return training.make_student(self._learning(), last, at)
 
     def _learning(self) -> Learning:
         """Collect what a stage reads; made anew for each, so that no model of one stage stays in memory in the next."""
@@ -573,11 +564,8 @@ class RunSteps:
             contents={} if search is None else {"quantize.budget": sha256_json(search.model_dump(mode="json"))},
             gates=gates,
             needs=needs,
-            make=self._make_pack,
+            make=lambda at: pack.make_pack(self.exported, self.data.pair, self.origin, at.output, self.confusions),
         )
-
-    def _make_pack(self, at: Places) -> Sequence[str]:
-        return pack.make_pack(self.exported, self.data.pair, self.origin, at.output, self.confusions)
 
     @property
     def origin(self) -> Origin:

@@ -14,7 +14,7 @@ from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.pipeline.make import golden as reaching
-from pocketbert.pipeline.make.golden import LabelTexts, find_label_texts, label_margins, words_of
+from pocketbert.pipeline.make.golden import _find_label_texts, _label_margins, _LabelTexts, _one_token_words
 from support.tiny_tokenizers import vocabulary
 
 TOKENS = vocabulary(0)
@@ -47,9 +47,9 @@ class Keywords(torch.nn.Module):
 
 def found(
     tokenizer: TextTokenizer, model: torch.nn.Module, task: Task, wanted: Sequence[int], texts: Sequence[str] = ()
-) -> LabelTexts:
+) -> _LabelTexts:
     reference = TorchPredictor(model, task, ("input_ids", "attention_mask"))
-    return find_label_texts(reference, tokenizer, wanted, texts)
+    return _find_label_texts(reference, tokenizer, wanted, texts)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_texts_are_composed_for_every_label_that_can_be_reached(tokenizer: TextT
 
 def test_given_texts_come_first(tokenizer: TextTokenizer) -> None:
     texts = ["a day", "the fox", "play music"]
-    assert found(tokenizer, MODEL, CLASSES, [1], texts) == LabelTexts(["the fox"], [], False)
+    assert found(tokenizer, MODEL, CLASSES, [1], texts) == _LabelTexts(["the fox"], [], False)
 
 
 def test_labels_that_may_hold_together_share_a_text(tokenizer: TextTokenizer) -> None:
@@ -93,9 +93,9 @@ def test_the_gradient_finds_what_single_words_do_not_show(
     tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # single words are tried from the front of the list; the keywords are behind
-    words, ids = words_of(tokenizer, len(TOKENS))
+    words, ids = _one_token_words(tokenizer, len(TOKENS))
     late = sorted(range(len(words)), key=lambda i: words[i] in ("fox", "dog"))
-    monkeypatch.setattr(reaching, "words_of", lambda *_: ([words[i] for i in late], ids[late]))
+    monkeypatch.setattr(reaching, "_one_token_words", lambda *_: ([words[i] for i in late], ids[late]))
     monkeypatch.setattr(reaching, "_SINGLE_WORDS", 64)
     made = found(tokenizer, Keywords([(), ("fox", "dog")], [0.0, 1.5]), CLASSES, [1])
     assert made.missing == []
@@ -107,9 +107,9 @@ def test_a_search_without_budget_or_time_finds_nothing_and_says_which_it_was(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(reaching, "_WORK", 0)
-        assert found(tokenizer, MODEL, CLASSES, [1], ["fox"]) == LabelTexts([], [1], False)
+        assert found(tokenizer, MODEL, CLASSES, [1], ["fox"]) == _LabelTexts([], [1], False)
     monkeypatch.setattr(reaching, "_SECONDS", -1.0)
-    assert found(tokenizer, MODEL, CLASSES, [1], ["fox"]) == LabelTexts([], [1], True)
+    assert found(tokenizer, MODEL, CLASSES, [1], ["fox"]) == _LabelTexts([], [1], True)
 
 
 def test_no_more_labels_than_rows_may_be_added(tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_no_more_labels_than_rows_may_be_added(tokenizer: TextTokenizer, monkeyp
 
 
 def test_words_are_one_token_inside_a_text(tokenizer: TextTokenizer) -> None:
-    words, ids = words_of(tokenizer, len(TOKENS))
+    words, ids = _one_token_words(tokenizer, len(TOKENS))
     assert {"fox", "dog", "music"} <= set(words)
     assert not any(w.startswith("##") or w.startswith("[") for w in words)
     for word, id in zip(words, ids, strict=True):
@@ -128,7 +128,7 @@ def test_words_are_one_token_inside_a_text(tokenizer: TextTokenizer) -> None:
 
 
 def test_margins() -> None:
-    assert label_margins(np.array([[3, 1, 2.5]], np.float32), CLASSES).tolist() == [0.5, -2, -0.5]
-    assert label_margins(np.array([[3, -1]], np.float32), SEVERAL).tolist() == [3, -1]
-    assert label_margins(np.array([[3, 1], [0, 4]], np.float32), TAGS).tolist() == [2, 4]
-    assert label_margins(np.array([[-2]], np.float32), CLASSES).tolist() == [-2]
+    assert _label_margins(np.array([[3, 1, 2.5]], np.float32), CLASSES).tolist() == [0.5, -2, -0.5]
+    assert _label_margins(np.array([[3, -1]], np.float32), SEVERAL).tolist() == [3, -1]
+    assert _label_margins(np.array([[3, 1], [0, 4]], np.float32), TAGS).tolist() == [2, 4]
+    assert _label_margins(np.array([[-2]], np.float32), CLASSES).tolist() == [-2]

@@ -85,10 +85,9 @@ def make_golden(
     def run(predictor: Predictor, numbers: Sequence[int]) -> list[Matrix]:
         return run_rows(predictor, tokenizer, [encoded[i] for i in numbers], task)
 
-    every = range(len(rows))
+    every, labels = range(len(rows)), model.folder.labels or []
     reference = [*first_answers, *run(torch_model, every[len(first) :])]
     padded = padded_answers(torch_model, tokenizer, encoded, task)
-    labels = model.folder.labels or []
     blank = [blank_row(text, matrix, task, labels) for text, matrix in zip(rows, reference, strict=True)]
     outputs: dict[str, dict[int, Matrix]] = {}
     tolerance: dict[str, float] = {}
@@ -99,12 +98,11 @@ def make_golden(
         values = run(predictor, numbers)
         if not all(np.isfinite(v).all() for v in values):
             return [f"{file.path}: NaN or infinite logits on golden rows."]
-        expected = reference
-        if PROBABILITIES in predictor.outputs:
-            expected = [probabilities(m, task.score).astype(np.float32) for m in reference]
-        picked = [row.pick(m) for row, m in zip(blank, expected, strict=True)]
-        tolerance[file.path] = bounds_of(file).golden * yardstick(whole(picked))
         outputs[file.path] = dict(zip(numbers, values, strict=True))
+        scored = PROBABILITIES in predictor.outputs
+        expected = [probabilities(m, task.score).astype(np.float32) for m in reference] if scored else reference
+        picked = whole([row.pick(m) for row, m in zip(blank, expected, strict=True)])
+        tolerance[file.path] = bounds_of(file).golden * yardstick(picked)
     golden = [
         row.model_copy(
             update={
@@ -206,11 +204,11 @@ _WORD_POOL = 4096
 _SEED = 20_261_123
 _BATCHING = Batching(32, 0.2)
 
-Numbers = NDArray[np.float32]
+_Numbers = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class LabelTexts:
+class _LabelTexts:
     """The result of a search for texts that reach labels.
 
     Attributes:
@@ -239,7 +237,7 @@ def _texts_of_missing_labels(
     reached = {i for matrix in recorded if np.isfinite(matrix).all() for i in answered(matrix, task)}
     known = set(present)
     further = [text for text in (*data, *own_texts(task, tokenizer)) if text not in known]
-    result = find_label_texts(reference, tokenizer, [i for i in range(len(labels)) if i not in reached], further)
+    result = _find_label_texts(reference, tokenizer, [i for i in range(len(labels)) if i not in reached], further)
     if result.missing:
         cut = f" (the search ended after {_SECONDS:.0f} s)" if result.timed_out else ""
         say(
@@ -248,9 +246,9 @@ def _texts_of_missing_labels(
     return result.texts
 
 
-def find_label_texts(
+def _find_label_texts(
     reference: TorchPredictor, tokenizer: TextTokenizer, labels: Sequence[int], texts: Sequence[Text]
-) -> LabelTexts:
+) -> _LabelTexts:
     """Find texts to which a model answers given labels: among `texts`, else composed of words of the vocabulary.
 
     Args:
@@ -272,7 +270,7 @@ def find_label_texts(
         _, text, text_margins = search.best[open_labels[0]]
         chosen.append(text)
         open_labels = [label for label in open_labels if text_margins[label] <= 0]
-    return LabelTexts(chosen, missing + list(labels[_MOST_LABELS:]), search.timed_out)
+    return _LabelTexts(chosen, missing + list(labels[_MOST_LABELS:]), search.timed_out)
 
 
 class _LabelSearch:
@@ -286,7 +284,7 @@ class _LabelSearch:
 
     def __init__(self, reference: TorchPredictor, tokenizer: TextTokenizer, labels: Sequence[int]) -> None:
         self.reference, self.tokenizer, self.labels = reference, tokenizer, list(labels)
-        self.best: dict[int, tuple[float, Text, Numbers]] = {}
+        self.best: dict[int, tuple[float, Text, _Numbers]] = {}
         self.timed_out = False
         self._table = word_table(reference)
         parameters = sum(p.numel() for p in reference.model.parameters()) - self._table.weight.numel()
@@ -306,7 +304,7 @@ class _LabelSearch:
         self.timed_out = self.timed_out or time.monotonic() > self._deadline
         return self._left <= 0 or self.timed_out or not self.missing
 
-    def try_texts(self, texts: Sequence[Text]) -> list[Numbers]:
+    def try_texts(self, texts: Sequence[Text]) -> list[_Numbers]:
         """Run the model on texts, keep the best one of each label, and return the margins of each text, [labels]."""
         task = self.reference.task
         rows = self.tokenizer.encode(list(texts))
@@ -314,7 +312,7 @@ class _LabelSearch:
         answers = run_rows(
             self.reference, self.tokenizer, rows, task, _BATCHING, reduce=lambda _, matrix: _recorded(matrix, task)
         )
-        margins = [label_margins(matrix, task) for matrix in answers]
+        margins = [_label_margins(matrix, task) for matrix in answers]
         for text, margin in zip(texts, margins, strict=True):
             for label in self.labels:
                 if label not in self.best or margin[label] > self.best[label][0]:
@@ -326,11 +324,11 @@ class _LabelSearch:
         self._left = self._budget
         if self.is_over():
             return
-        words, ids = words_of(self.tokenizer, len(self._table.weight))
+        words, ids = _one_token_words(self.tokenizer, len(self._table.weight))
         count = min(len(words), _SINGLE_WORDS, max(self._left // 16, 64))
         if not count:
             return
-        single: list[Numbers] = []
+        single: list[_Numbers] = []
         for start in range(0, count, _TEXTS_AT_ONCE):
             if self.is_over():
                 return
@@ -373,7 +371,7 @@ class _LabelSearch:
         order = np.argsort(-gain, axis=None, kind="stable")[:_TRIED_CHANGES]
         return [(int(i) // len(ids), int(i) % len(ids)) for i in order]
 
-    def _gradient(self, row: Encoded, label: int) -> Numbers:
+    def _gradient(self, row: Encoded, label: int) -> _Numbers:
         """Return the gradient of a label's margin with respect to the embedding of each token, [L, H]."""
         import torch
 
@@ -397,11 +395,11 @@ class _LabelSearch:
             alone = reference.task.labels is LabelKind.NAMES or not others.shape[-1]
             margin = logits[:, label] - (0.0 if alone else others.max(-1).values)
             [gradient] = torch.autograd.grad(margin.max(), embeddings[0])
-        values: Numbers = gradient[0].cpu().numpy()
+        values: _Numbers = gradient[0].cpu().numpy()
         return values
 
 
-def label_margins(matrix: Matrix, task: Task) -> Numbers:
+def _label_margins(matrix: Matrix, task: Task) -> _Numbers:
     """Return how far each label is from being the answer, [labels]; it is the answer above 0.
 
     With one label per text the margin is the logit minus the largest other one, with several it is the logit; with labels of tokens
@@ -414,7 +412,7 @@ def label_margins(matrix: Matrix, task: Task) -> Numbers:
     return np.asarray((matrix - best).max(0), np.float32)
 
 
-def words_of(tokenizer: TextTokenizer, vocabulary: int) -> tuple[list[str], NDArray[np.int64]]:
+def _one_token_words(tokenizer: TextTokenizer, vocabulary: int) -> tuple[list[str], NDArray[np.int64]]:
     """Draw words that are one token inside a text; return them with their ids there."""
     pool = generator(_SEED, "words").permutation(drawn_pool(tokenizer, vocabulary))[:_WORD_POOL]
     words = list(dict.fromkeys(printable(tokenizer.decode([int(i)])).strip() for i in pool))

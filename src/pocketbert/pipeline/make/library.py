@@ -378,7 +378,7 @@ def _first_line(error: Exception) -> str:
 
 # --- gates ---
 
-TEXT_GATE, ANSWER_GATE = "text", "answer"
+TEXT_GATE, _ANSWER_GATE = "text", "answer"
 _PADDED = Batching(rows=8, slack=1.0)
 """Texts of all lengths together: an answer must not depend on the padding next to it."""
 _EXPORTED = 2e-3
@@ -461,16 +461,16 @@ def _answer_gate(library: LibraryAnswers, head: Head, labels: int, subject: Subj
         for row, values in zip(prompted, _file_values(subject, head, labels, prompted, name), strict=True):
             if values is None:
                 detail = f"{row.called}: its labels are not those of {library.library}."
-                return Gate(name=ANSWER_GATE, file=subject.name, passed=False, detail=detail)
+                return Gate(name=_ANSWER_GATE, file=subject.name, passed=False, detail=detail)
             file_values.append(values)
             library_values.append(np.asarray(row.values, np.float64))
     if not rows:
         detail = "the library answered no text that the file takes."
-        return Gate(name=ANSWER_GATE, file=subject.name, passed=True, skipped=True, detail=detail)
+        return Gate(name=_ANSWER_GATE, file=subject.name, passed=True, skipped=True, detail=detail)
     unlike = next((r for r, a, b in zip(rows, file_values, library_values, strict=True) if a.shape != b.shape), None)
     if unlike is not None:
         detail = f"{unlike.called}: another number of values than {library.library} gives."
-        return Gate(name=ANSWER_GATE, file=subject.name, passed=False, detail=detail)
+        return Gate(name=_ANSWER_GATE, file=subject.name, passed=False, detail=detail)
     spread = _value_range(library_values)
     differences = [np.abs(a - b) / spread for a, b in zip(file_values, library_values, strict=True)]
     if subject.exported and subject.predictor.engine != REFERENCE:
@@ -487,7 +487,7 @@ def _answer_gate(library: LibraryAnswers, head: Head, labels: int, subject: Subj
             f"its answers differ from those of {library.library} by {found:.3g} of their spread, allowed {bound:.2g}; most for "
             f"{worst.called}. Do pooling, normalization, activation, padding side and label order agree with the checkpoint's files?"
         )
-    return Gate(name=ANSWER_GATE, file=subject.name, passed=found <= bound, value=found, bound=bound, detail=detail)
+    return Gate(name=_ANSWER_GATE, file=subject.name, passed=found <= bound, value=found, bound=bound, detail=detail)
 
 
 def _value_range(values: Sequence[NDArray[np.float64]]) -> float:

@@ -159,7 +159,7 @@ def benchmark_folders(
     with tempfile.TemporaryDirectory(prefix="pocketbert-app-") as folder:
         records = [_measure_by_app(name, models, chosen, Path(folder) / f"{n}.json") for n, name in enumerate(by_app)]
         imported = import_all([*imports, *records], models, facts)
-    variants = folder_variants(models, names) if names else []
+    variants = _folder_variants(models, names) if names else []
     if imported.sessions and not variants:
         first, *others = imported.sessions
         return first.model_copy(update={"others": others, "reported": imported.reported})
@@ -199,7 +199,7 @@ def _measure_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions
     return destination
 
 
-def folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) -> list[Variant]:
+def _folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) -> list[Variant]:
     """List the model files of artefact folders that one of the devices takes; print the reason for the others."""
     from pocketbert.benchmarks.devices.table import refusals
     from pocketbert.benchmarks.measurement import Variant
