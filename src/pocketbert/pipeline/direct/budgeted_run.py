@@ -37,6 +37,7 @@ from pocketbert.pipeline.direct.search import (
 )
 from pocketbert.pipeline.formats.base import exported_file, place_of
 from pocketbert.pipeline.gates.checks import STUDENT, student_gates
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import RunData, calibration_rows
 from pocketbert.pipeline.learn.finishing import EVAL, HOLDOUT, SELECTION, read_training
 from pocketbert.pipeline.learn.vocabulary import check_vocabulary
@@ -44,7 +45,6 @@ from pocketbert.pipeline.recipes import AnyRecipe, smaller_recipe, student_lines
 from pocketbert.pipeline.run import REPORT_FILE, Run
 from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
 from pocketbert.pipeline.run_folder.folder import RunResult
-from pocketbert.pipeline.steps import Inputs
 
 # --- exported ---
 # What a search reads of a run whose files are exported: the files, the rows that rank, and the rows that choose.

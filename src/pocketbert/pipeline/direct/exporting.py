@@ -33,13 +33,13 @@ from pocketbert.core.recipe.quantize import files_of
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, TaskName, task_of
 from pocketbert.core.types import Attention, Runtime, Scheme
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_files, check_threshold
 from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
 from pocketbert.pipeline.phone.recording import write_page
 from pocketbert.pipeline.reference import say_row
 from pocketbert.pipeline.run import Run
 from pocketbert.pipeline.run_folder import Permission
-from pocketbert.pipeline.steps import Inputs
 
 # --- finished ---
 # Whether an output was written before from the same inputs, and what may not be replaced.

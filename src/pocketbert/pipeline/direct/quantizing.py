@@ -52,12 +52,12 @@ from pocketbert.pipeline.direct.search.candidates import Bench, Ledger, Sources,
 from pocketbert.pipeline.direct.search.searching import every_candidate
 from pocketbert.pipeline.doctor import require_for
 from pocketbert.pipeline.formats.base import ModelFile, RunModel
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_threshold, load_data
-from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, CalibrationOptions, ExportOptions
+from pocketbert.pipeline.options import CONFIDENCE_KEYS, AnswerOptions, BudgetOptions, CalibrationOptions, ExportOptions
 from pocketbert.pipeline.phone.recording import record_sensitivities, write_page
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import Permission
-from pocketbert.pipeline.steps import SURE, Inputs
 
 # --- budgeting ---
 # `quantize` inside a budget: a search, then the ordinary steps for what it chose, in one workspace that a kill leaves.
@@ -193,7 +193,7 @@ def _made_from(material: Material, asked: Asked, inputs: Inputs) -> str:
     return sha256_json(
         [
             asked.limits.set_limits,
-            inputs.recipe.answer.model_dump(mode="json", include={*SURE}),
+            inputs.recipe.answer.model_dump(mode="json", include={*CONFIDENCE_KEYS}),
             list(asked.schemes),
             inputs.recipe.quantize.calibration,
             inputs.model.digest,
