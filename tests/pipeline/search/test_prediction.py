@@ -11,7 +11,7 @@ from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.direct.budget_search import SearchFiles, _FormatSearch
 from pocketbert.pipeline.direct.candidates import CandidateSpec
-from pocketbert.pipeline.formats.base import smaller_file
+from pocketbert.pipeline.formats.base import quantized_file
 
 _SIZES = {Scheme.W4: 10, Scheme.SMALL: 12, Scheme.INT8: 20}
 _ALONE = {Scheme.W4: 0.01, Scheme.SMALL: 0.4, Scheme.INT8: 0.02}
@@ -21,7 +21,7 @@ class _Files:
     """The candidates of a student whose exported file is 0.3 of the spread away from the own student's."""
 
     inputs = SimpleNamespace(student="narrow")
-    base = CandidateSpec(smaller_file(Format.ONNX, Scheme.FP32))
+    base = CandidateSpec(quantized_file(Format.ONNX, Scheme.FP32))
 
     def __init__(self) -> None:
         self.wrote: list[Scheme] = []
@@ -48,7 +48,7 @@ class _Files:
 def test_a_candidate_that_is_predicted_to_be_larger_and_further_is_not_written(
     limits: dict[str, float], own_student: bool, left_out: list[Scheme]
 ) -> None:
-    files, specs = _Files(), [CandidateSpec(smaller_file(Format.ONNX, s)) for s in _SIZES]
+    files, specs = _Files(), [CandidateSpec(quantized_file(Format.ONNX, s)) for s in _SIZES]
     errors = {} if own_student else {t.name: _ALONE[t.file.scheme] for t in specs}
     search = _FormatSearch(cast(SearchFiles, files), BudgetSection(**limits), specs, errors)
     found = []

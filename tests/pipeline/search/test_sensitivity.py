@@ -21,7 +21,7 @@ from pocketbert.core.types import Format, Role, Scheme, Status
 from pocketbert.pipeline.direct import candidates as candidates
 from pocketbert.pipeline.direct import sensitivity
 from pocketbert.pipeline.direct.candidates import CandidateFiles, CandidateSpec
-from pocketbert.pipeline.formats.base import smaller_file
+from pocketbert.pipeline.formats.base import quantized_file
 from pocketbert.pipeline.options import BudgetOptions
 from pocketbert.quantize import Plan, weights
 from pocketbert.quantize import table as quantizers
@@ -126,7 +126,7 @@ def test_only_files_that_no_other_is_predicted_to_beat_are_written(monkeypatch: 
 
     monkeypatch.setattr(sensitivity, "measure_role_sensitivity", known)
     schemes = (Scheme.INT8, Scheme.A8W8, Scheme.SMALL)
-    whole = [CandidateSpec(smaller_file(Format.ONNX, s)) for s in schemes]
+    whole = [CandidateSpec(quantized_file(Format.ONNX, s)) for s in schemes]
     found = list(sensitivity.mixed_candidates(cast(CandidateFiles, _Files()), whole, 100))
     assert [(t.spec.file.scheme, t.spec.left, t.bytes) for t in found] == [
         (Scheme.INT8, (Role.FFN_DOWN,), 30),

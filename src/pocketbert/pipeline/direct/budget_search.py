@@ -51,7 +51,7 @@ from pocketbert.pipeline.direct.sensitivity import MixedCandidate, mixed_candida
 from pocketbert.pipeline.formats.base import RunModel
 from pocketbert.pipeline.gates.confidence import HELD_OUT
 from pocketbert.pipeline.gates.stored import PreparedModels, stored_gate
-from pocketbert.pipeline.gates.verify import subject_of
+from pocketbert.pipeline.gates.verify import open_model_file
 from pocketbert.pipeline.learn.data import RunData, load_data
 from pocketbert.pipeline.make.measuring import measure
 
@@ -410,7 +410,7 @@ class SearchFiles(CandidateFiles):
         """Compare the numbers stored in a candidate with the model's."""
 
         def compare() -> Checked:
-            subject = subject_of(self.inputs.model, spec.file, self.ensure_written(spec))
+            subject = open_model_file(self.inputs.model, spec.file, self.ensure_written(spec))
             gate = stored_gate(subject, self.inputs.prepared)
             return Checked(failure="" if gate.passed else f"gate 'stored' failed: {gate.detail}")
 
@@ -431,7 +431,7 @@ class SearchFiles(CandidateFiles):
 
         def score() -> Scored:
             path = self.source if spec == self.base else self.ensure_written(spec)
-            subject = subject_of(self.inputs.model, spec.file, path)
+            subject = open_model_file(self.inputs.model, spec.file, path)
             rows = self.inputs.choosing.within(subject.tokenizer.max_length)
             result, _ = evaluate(subject.predictor, subject.tokenizer, rows, label=f"{spec.name} on {rows.name}")
             return Scored(metric=result.metric, value=result.value)

@@ -33,8 +33,8 @@ from pocketbert.core.predict.predictor import Matrix, run_rows, whole
 from pocketbert.core.predict.tokenization import Encoded
 from pocketbert.core.tasks import LabelKind
 from pocketbert.core.types import Calibration, Format, Role
-from pocketbert.pipeline.formats.base import ModelFile, RunModel, exported_file, place_of, smaller_file
-from pocketbert.pipeline.formats.weight_roles import stored_weights
+from pocketbert.pipeline.formats.base import ModelFile, RunModel, exported_file, place_of, quantized_file
+from pocketbert.pipeline.formats.weight_roles import weights_in_file
 from pocketbert.pipeline.make.model_files import plan_of
 from pocketbert.runtime.engines import open_file
 
@@ -52,7 +52,7 @@ def candidate_files(format: Format) -> list[ModelFile]:
     from pocketbert.quantize.table import all_rows
 
     rows = [r for r in all_rows() if r.format is format and r.runtime is None and r.write is not None]
-    return [smaller_file(format, r.scheme) for r in rows if FORMATS[format].smaller(r.scheme) is r.scheme]
+    return [quantized_file(format, r.scheme) for r in rows if FORMATS[format].smaller(r.scheme) is r.scheme]
 
 
 class Figure(BaseModel):
@@ -201,7 +201,7 @@ class CandidateFiles:
     @cached_property
     def weights(self) -> list[WeightRole]:
         """Weights in the exported file, with their roles."""
-        return stored_weights(self.inputs.model, self.format, self.source)
+        return weights_in_file(self.inputs.model, self.format, self.source)
 
     @cached_property
     def _uses(self) -> list[WeightUse]:

@@ -11,13 +11,13 @@ from pocketbert.pipeline.formats.snippets.parts import (
     TEMPERED,
     UNKNOWN,
     applies_sigmoid,
-    given,
+    example_texts,
     is_tempered,
     keeps_end,
-    least_probability,
-    quoted,
+    quote_texts,
     row_of,
     takes_prompts,
+    unknown_threshold,
 )
 
 VERSION = "4.3.1"
@@ -37,7 +37,7 @@ _ALWAYS = (
     "roformer",
 )
 _SEQUENCE = (*_ALWAYS, "albert", "mobilebert", "squeezebert", "modernbert", "esm")
-KNOWN: dict[TaskName, tuple[str, ...]] = {
+_KNOWN: dict[TaskName, tuple[str, ...]] = {
     TaskName.TEXT_CLASSIFICATION: _SEQUENCE,
     TaskName.MULTI_LABEL: _SEQUENCE,
     TaskName.REGRESSION: _SEQUENCE,
@@ -54,7 +54,7 @@ _WHERE = 'env.allowRemoteModels = false; env.localModelPath = "models/";'
 
 def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
     """With transformers.js's pipeline; with its tokenizer and model where the pipeline cannot serve."""
-    if artefacts.family not in KNOWN[artefacts.task]:
+    if artefacts.family not in _KNOWN[artefacts.task]:
         return _session(artefacts, record)
     if artefacts.pair and artefacts.task is not TaskName.QUESTION_ANSWERING:
         return _model(artefacts, record, "its text-classification pipeline takes no pairs")
@@ -70,7 +70,7 @@ def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
 
 def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]:
     """Its name, the call that gives `answer`, and what differs from the answers of this project."""
-    texts, p = _before(artefacts, quoted(given(artefacts))), artefacts.processing
+    texts, p = _before(artefacts, quote_texts(example_texts(artefacts))), artefacts.processing
     match artefacts.task:
         case TaskName.MULTI_LABEL:
             limits = ", ".join(f"{t:g}" for t in p.thresholds or [])
@@ -128,7 +128,7 @@ def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]
 
 def _believed(artefacts: Artefacts, record: ModelRecord, code: str) -> str:
     """Code whose last line gives `answer`, a list with the best label first, so that it is empty where this is unknown."""
-    least = least_probability(artefacts, record)
+    least = unknown_threshold(artefacts, record)
     if not least:
         return code
     every = code.replace("const answer =", "const every =")
@@ -136,14 +136,16 @@ def _believed(artefacts: Artefacts, record: ModelRecord, code: str) -> str:
 
 
 def _model(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
-    texts = given(artefacts)
-    pair = f", {{ text_pair: {quoted(texts[1:])}, truncation: true }}" if len(texts) > 1 else ", { truncation: true }"
+    texts = example_texts(artefacts)
+    pair = (
+        f", {{ text_pair: {quote_texts(texts[1:])}, truncation: true }}" if len(texts) > 1 else ", { truncation: true }"
+    )
     lines = [
         f'import {{ env, AutoModelForSequenceClassification, AutoTokenizer, softmax }} from "{PACKAGE}";',
         _WHERE,
         'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
         f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_options(record)});',
-        f"{_prompts(artefacts)}const {{ logits }} = await model(tokenizer({_before(artefacts, quoted(texts[:1]))}{pair}));",
+        f"{_prompts(artefacts)}const {{ logits }} = await model(tokenizer({_before(artefacts, quote_texts(texts[:1]))}{pair}));",
         _decided(artefacts, record, "model.config.id2label"),
         "console.log(answer);",
     ]
@@ -176,10 +178,10 @@ def _decided(artefacts: Artefacts, record: ModelRecord, names: str) -> str:
 
 
 def _session(artefacts: Artefacts, record: ModelRecord) -> str:
-    texts = given(artefacts)
-    pair = f", {{ text_pair: {quoted(texts[1:])} }}" if len(texts) > 1 else ""
+    texts = example_texts(artefacts)
+    pair = f", {{ text_pair: {quote_texts(texts[1:])} }}" if len(texts) > 1 else ""
     outputs = ", ".join(row_of(artefacts).answer)
-    text = quoted(texts[:1])
+    text = quote_texts(texts[:1])
     if artefacts.task is TaskName.FILL_MASK:
         text = "`your text with a ${tokenizer.mask_token}`"
     kept = f"; it cuts no text: of longer ones, keep the last {artefacts.processing.max_length} tokens"

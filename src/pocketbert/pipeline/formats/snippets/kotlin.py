@@ -12,24 +12,24 @@ from pocketbert.pipeline.formats.snippets.parts import (
     UNKNOWN,
     applies_sigmoid,
     asks_questions,
-    camel,
-    can_be_precise,
-    comment,
+    camel_case,
+    can_avoid_saturation,
+    comment_on_inputs,
     default_prompt,
-    has_sources,
-    inputs,
-    is_float,
+    has_token_outputs,
+    has_tokenizer_sources,
+    input_lengths,
+    input_names,
+    input_width,
+    is_float_input,
     is_tempered,
     keeps_end,
-    least_probability,
-    lengths,
-    per_token,
     quote_for_kotlin,
     row_of,
-    takes_pairs,
     takes_prompts,
+    takes_two_texts,
+    unknown_threshold,
     width,
-    width_of,
 )
 
 ORT, LITERT = "com.microsoft.onnxruntime:onnxruntime-android:1.26.0", "com.google.ai.edge.litert:litert:1.4.0"
@@ -54,9 +54,9 @@ def gradle(*coordinates: str) -> tuple[str, ...]:
     return tuple(f'implementation("{c}")' for c in coordinates)
 
 
-def source(artefacts: Artefacts) -> str:
+def _tokenizer_source(artefacts: Artefacts) -> str:
     """Where the tokenizer of the code comes from, in words."""
-    if has_sources(artefacts, "Kotlin"):
+    if has_tokenizer_sources(artefacts, "Kotlin"):
         return "the tokenizer is in `android/`: copy `android/java` and `android/resources` into `src/main`"
     return (
         "this folder has no sources of the tokenizer, so `org.pocketbert.tokenizers` is PocketBERT's `android_demo/core`, or "
@@ -66,27 +66,27 @@ def source(artefacts: Artefacts) -> str:
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime on Android."""
-    feed = "\n".join(f'            "{n}" to {_tensor(artefacts, record, n)},' for n in inputs(record))
+    feed = "\n".join(f'            "{n}" to {_tensor(artefacts, record, n)},' for n in input_names(record))
     imports = [
         "ai.onnxruntime.OnnxTensor",
         "ai.onnxruntime.OrtEnvironment",
         "ai.onnxruntime.OrtSession",
         "android.system.Os",
     ]
-    floats = any(is_float(artefacts, n) for n in inputs(record))
+    floats = any(is_float_input(artefacts, n) for n in input_names(record))
     vectors = """
     private fun vectors(tokens: Int, width: Int) =
         OnnxTensor.createTensor(environment, arrayOf(Array(tokens) { FloatArray(width) }))
 """
     opened = f'assets.open("{record.path}").use {{ it.readBytes() }}'
-    if can_be_precise(artefacts):
+    if can_avoid_saturation(artefacts):
         opened = f"{opened}, options"
         setting = """
         val options = OrtSession.SessionOptions()
         options.addConfigEntry("session.x64quantprecision", "1")   // else int8 saturates on x86 without VNNI (emulators)"""
     else:
         setting = ""
-    return f"""Kotlin, with `{ORT.rpartition(":")[0]}` ({source(artefacts)}; this project compiles and runs the code for
+    return f"""Kotlin, with `{ORT.rpartition(":")[0]}` ({_tokenizer_source(artefacts)}; this project compiles and runs the code for
 classification on a desktop, not on a phone):
 
 ```kotlin
@@ -102,7 +102,7 @@ classification on a desktop, not on a phone):
 
     {_signature(artefacts, record)} {{
         {_encode(artefacts, artefacts.processing.max_length)}
-        val inputs = mapOf(   // int64 [1, tokens]{comment(artefacts, ";").replace("   ; ", "; ")}
+        val inputs = mapOf(   // int64 [1, tokens]{comment_on_inputs(artefacts, ";").replace("   ; ", "; ")}
 {feed}
         )
         try {{
@@ -124,14 +124,14 @@ classification on a desktop, not on a phone):
 
 def litert(artefacts: Artefacts, record: ModelRecord) -> str:
     """With LiteRT on Android."""
-    names, longest = row_of(artefacts).answer, max(lengths(record), default=artefacts.processing.max_length)
-    feed = "\n".join(f'            "{n}" to {_padded(artefacts, record, n)},' for n in inputs(record))
-    buffers = "\n".join(f"        val {camel(n)} = {_buffer(artefacts, record)}" for n in names)
-    outputs = ", ".join(f'"{n}" to {camel(n)}' for n in names)
+    names, longest = row_of(artefacts).answer, max(input_lengths(record), default=artefacts.processing.max_length)
+    feed = "\n".join(f'            "{n}" to {_padded(artefacts, record, n)},' for n in input_names(record))
+    buffers = "\n".join(f"        val {camel_case(n)} = {_buffer(artefacts, record)}" for n in names)
+    outputs = ", ".join(f'"{n}" to {camel_case(n)}' for n in names)
     left = artefacts.processing.padding_side == "left"
     pad = "IntArray(length - values.size) + values" if left else "values.copyOf(length)"
     imports = ["java.io.FileInputStream", "java.nio.channels.FileChannel", "org.tensorflow.lite.Interpreter"]
-    return f"""Kotlin, with `{LITERT.rpartition(":")[0]}` ({source(artefacts)}; this project compiles the code for classification
+    return f"""Kotlin, with `{LITERT.rpartition(":")[0]}` ({_tokenizer_source(artefacts)}; this project compiles the code for classification
 and runs it on a desktop with TensorFlow Lite {TFLITE_JVM} and the file for it, not on a phone):
 
 ```kotlin
@@ -146,8 +146,8 @@ and runs it on a desktop with TensorFlow Lite {TFLITE_JVM} and the file for it, 
     @Synchronized   // an interpreter answers one text at a time
     {_signature(artefacts, record)} {{
         {_encode(artefacts, longest)}
-        val length = intArrayOf({", ".join(map(str, lengths(record)))}).first {{ it >= e.length() }}
-        val inputs = mapOf(   // int32 [1, length], padded with attention mask 0{comment(artefacts, ";").replace("   ; ", "; ")}
+        val length = intArrayOf({", ".join(map(str, input_lengths(record)))}).first {{ it >= e.length() }}
+        val inputs = mapOf(   // int32 [1, length], padded with attention mask 0{comment_on_inputs(artefacts, ";").replace("   ; ", "; ")}
 {feed}
         )
 {buffers}
@@ -164,7 +164,7 @@ and runs it on a desktop with TensorFlow Lite {TFLITE_JVM} and the file for it, 
 
 def mediapipe(artefacts: Artefacts, record: ModelRecord) -> str:
     """With MediaPipe Tasks: TextClassifier or TextEmbedder."""
-    most = max(lengths(record), default=artefacts.processing.max_length)
+    most = max(input_lengths(record), default=artefacts.processing.max_length)
     texts, text = f"text: String{_prompt_parameter(artefacts)}", f"{_prompt_in_front(artefacts)}text"
     if artefacts.task is TaskName.FEATURE_EXTRACTION:
         inside, kind, name = "tokenizer and pooling are", "TextEmbedder", "textembedder"
@@ -227,17 +227,17 @@ def _imports(artefacts: Artefacts, own: Sequence[str]) -> str:
 
 def _decides(artefacts: Artefacts) -> bool:
     """Whether the code goes on from the outputs to an answer; of tasks on tokens the card's text describes how."""
-    return not per_token(artefacts)
+    return not has_token_outputs(artefacts)
 
 
 def _pair(artefacts: Artefacts, record: ModelRecord) -> str:
     """The type of a label with its probability; there is no label where it is unknown."""
-    return f"Pair<String{'?' if least_probability(artefacts, record) else ''}, Float>"
+    return f"Pair<String{'?' if unknown_threshold(artefacts, record) else ''}, Float>"
 
 
 def _believed(artefacts: Artefacts, record: ModelRecord, probability: str) -> str:
     """From a label to the pair of it and its probability: null where it is unknown."""
-    least = least_probability(artefacts, record)
+    least = unknown_threshold(artefacts, record)
     if not least:
         return f" to {probability}"
     return f".takeIf {{ {probability} >= {least}f }} to {probability}   // null {UNKNOWN}"
@@ -245,7 +245,7 @@ def _believed(artefacts: Artefacts, record: ModelRecord, probability: str) -> st
 
 def _signature(artefacts: Artefacts, record: ModelRecord) -> str:
     texts = ["question", "context"] if asks_questions(artefacts) else ["text"]
-    texts = ["first", "second"] if takes_pairs(artefacts) and not asks_questions(artefacts) else texts
+    texts = ["first", "second"] if takes_two_texts(artefacts) and not asks_questions(artefacts) else texts
     kind = {LabelKind.NAME: _pair(artefacts, record), LabelKind.NAMES: "List<String>", LabelKind.SCORE: "Float"}
     gives = kind.get(row_of(artefacts).labels, "FloatArray") if _decides(artefacts) else _raw(artefacts)
     given = ", ".join(f"{t}: String" for t in texts)
@@ -258,7 +258,7 @@ def _encode(artefacts: Artefacts, longest: int) -> str:
             f"val e = tokenizer.windows(question, context, {longest}, {artefacts.processing.stride}).first()   "
             "// a long context has more windows"
         )
-    texts = "first, second" if takes_pairs(artefacts) else "text"
+    texts = "first, second" if takes_two_texts(artefacts) else "text"
     limits = "keepingEnd" if keeps_end(artefacts) else "of"
     return f"val e = tokenizer.encode({_prompt_in_front(artefacts)}{texts}, Limits.{limits}({longest}))"
 
@@ -297,19 +297,19 @@ def _onnx_answer(artefacts: Artefacts, record: ModelRecord) -> list[str]:
         return [f"return mapOf({each})   // a row for each token; from here to an answer: see Processing"]
     name = names[0]
     return [
-        f'val {camel(name)} = (outputs.get("{name}").get().value as {kind})[0]',
-        *_decision(artefacts, record, camel(name)),
+        f'val {camel_case(name)} = (outputs.get("{name}").get().value as {kind})[0]',
+        *_decision(artefacts, record, camel_case(name)),
     ]
 
 
 def _litert_answer(artefacts: Artefacts, record: ModelRecord) -> list[str]:
     names = row_of(artefacts).answer
     if not _decides(artefacts):
-        each = ", ".join(f'"{n}" to {camel(n)}[0]' for n in names)
+        each = ", ".join(f'"{n}" to {camel_case(n)}[0]' for n in names)
         return [
             f"return mapOf({each})   // a row for each token, padding included; from here to an answer: see Processing"
         ]
-    return [f"val numbers = {camel(names[0])}[0]", *_decision(artefacts, record, "numbers")]
+    return [f"val numbers = {camel_case(names[0])}[0]", *_decision(artefacts, record, "numbers")]
 
 
 def _decision(artefacts: Artefacts, record: ModelRecord, values: str) -> list[str]:
@@ -341,14 +341,14 @@ def _decision(artefacts: Artefacts, record: ModelRecord, values: str) -> list[st
 
 
 def _tensor(artefacts: Artefacts, record: ModelRecord, name: str) -> str:
-    if is_float(artefacts, name):
-        return f"vectors(e.length(), {width_of(record, name)})"
+    if is_float_input(artefacts, name):
+        return f"vectors(e.length(), {input_width(record, name)})"
     return f"tensor({_values(name)})"
 
 
 def _padded(artefacts: Artefacts, record: ModelRecord, name: str) -> str:
-    if is_float(artefacts, name):
-        return f"arrayOf(Array(length) {{ FloatArray({width_of(record, name)}) }})"
+    if is_float_input(artefacts, name):
+        return f"arrayOf(Array(length) {{ FloatArray({input_width(record, name)}) }})"
     return f"padded({_values(name)}, length)"
 
 
@@ -361,12 +361,12 @@ def _buffer(artefacts: Artefacts, record: ModelRecord) -> str:
     numbers = width(record) or ""
     if _rows_of_numbers(artefacts):
         return f"Array(1) {{ Array(length) {{ FloatArray({numbers}) }} }}"
-    return f"arrayOf(FloatArray({'length' if per_token(artefacts) else numbers}))"
+    return f"arrayOf(FloatArray({'length' if has_token_outputs(artefacts) else numbers}))"
 
 
 def _rows_of_numbers(artefacts: Artefacts) -> bool:
     """Whether an output has several numbers per token, unlike the start and end scores of questions."""
-    return per_token(artefacts) and len(row_of(artefacts).answer) == 1
+    return has_token_outputs(artefacts) and len(row_of(artefacts).answer) == 1
 
 
 def _indent(lines: Sequence[str], columns: int) -> str:

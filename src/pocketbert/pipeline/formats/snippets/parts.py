@@ -14,8 +14,8 @@ from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.tasks import TASKS, LabelKind, Level, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Client, Format, Scheme
 
-TEXT, SECOND = "your text", "the second text"
-QUESTION, CONTEXT = "your question", "the text that holds the answer"
+_TEXT, _SECOND = "your text", "the second text"
+_QUESTION, _CONTEXT = "your question", "the text that holds the answer"
 NO_TELEMETRY = "before the first use: otherwise ONNX Runtime sends telemetry to its vendor"
 
 
@@ -28,7 +28,7 @@ CHECKED = (Scheme.FP32, Scheme.INT8)
 """Schemes whose files this project has opened in MediaPipe and in transformers.js."""
 
 
-def offered(
+def offered_file(
     artefacts: Artefacts, format: Format, client: Client | None = None, schemes: Sequence[Scheme] = tuple(Scheme)
 ) -> ModelRecord | None:
     """The file of a format that users are pointed to: of the default file's scheme, where there is one.
@@ -47,12 +47,12 @@ def offered(
     return best_of(of_client, wanted_scheme(artefacts.default_model())) if of_client else None
 
 
-def inputs(record: ModelRecord) -> list[str]:
+def input_names(record: ModelRecord) -> list[str]:
     """Names of the graph's inputs, in order."""
     return [t.name for t in record.signature.inputs] if record.signature else ["input_ids", "attention_mask"]
 
 
-def lengths(record: ModelRecord) -> list[int]:
+def input_lengths(record: ModelRecord) -> list[int]:
     """The only lengths the file takes; empty where it takes any."""
     return record.signature.lengths if record.signature else []
 
@@ -68,30 +68,30 @@ def asks_questions(artefacts: Artefacts) -> bool:
     return row_of(artefacts).labels is LabelKind.ANSWERS
 
 
-def per_token(artefacts: Artefacts) -> bool:
+def has_token_outputs(artefacts: Artefacts) -> bool:
     """Whether outputs have a row per token."""
     return row_of(artefacts).level is Level.TOKEN
 
 
-def given(artefacts: Artefacts) -> tuple[str, ...]:
+def example_texts(artefacts: Artefacts) -> tuple[str, ...]:
     """The texts of the example: one, a pair, or question and context."""
     if asks_questions(artefacts):
-        return QUESTION, CONTEXT
-    return (TEXT, SECOND) if artefacts.pair else (TEXT,)
+        return _QUESTION, _CONTEXT
+    return (_TEXT, _SECOND) if artefacts.pair else (_TEXT,)
 
 
-def quoted(texts: tuple[str, ...]) -> str:
+def quote_texts(texts: tuple[str, ...]) -> str:
     """Texts as arguments, in Python and in JavaScript."""
     return ", ".join(json.dumps(t) for t in texts)
 
 
-def camel(name: str) -> str:
+def camel_case(name: str) -> str:
     """``input_ids`` as Kotlin and Swift write it."""
     first, *rest = name.split("_")
     return first + "".join(w.capitalize() for w in rest)
 
 
-def takes_pairs(artefacts: Artefacts) -> bool:
+def takes_two_texts(artefacts: Artefacts) -> bool:
     """Whether an input is two texts."""
     return artefacts.pair or asks_questions(artefacts)
 
@@ -105,7 +105,7 @@ TEMPERED = "the temperature of this file"
 """Comment on a number in the code; another file has another one."""
 
 
-def least_probability(artefacts: Artefacts, record: ModelRecord) -> str:
+def unknown_threshold(artefacts: Artefacts, record: ModelRecord) -> str:
     """The probability below which an answer of a file is unknown, as code has it; empty where none is."""
     least = artefacts.unknown_below(record)
     return "" if least is None else f"{least:g}"
@@ -161,7 +161,7 @@ _MEANT = {
     Meaning.ENTITIES: f"the entity's number in {ENTITIES_FILE} at the first token of each mention, 0 elsewhere",
     Meaning.VECTORS: "the entity's vector at the first token of each mention, zeros elsewhere",
 }
-COLUMNS = {
+_COLUMNS = {
     Meaning.LANGUAGE: '{"language": "the name of a language in config.json"}',
     Meaning.ENTITIES: f'{{"entities": [{{"start": 0, "end": 4, "id": "an id in {ENTITIES_FILE}"}}]}}',
     Meaning.VECTORS: '{"entities": [{"start": 0, "end": 4, "vector": [0.0] * WIDTH}]}',
@@ -169,48 +169,48 @@ COLUMNS = {
 """Columns of an example, in Python."""
 
 
-def extra_inputs(artefacts: Artefacts) -> tuple[GraphInput, ...]:
+def _extra_inputs(artefacts: Artefacts) -> tuple[GraphInput, ...]:
     """The inputs of the folder's form; none where its files take text only."""
     forms = [f for row in all_families() if row.name == artefacts.family for f in row.forms]
     return next((f.extra for f in forms if f.name == artefacts.form), ())
 
 
-def can_be_precise(artefacts: Artefacts) -> bool:
+def can_avoid_saturation(artefacts: Artefacts) -> bool:
     """Whether ONNX Runtime's setting against saturation may be in code: 1.31 opens no file with it in which layers share weights."""
     return not any(row.shares_layers for row in all_families() if row.name == artefacts.family)
 
 
-def width_of(record: ModelRecord, name: str) -> int:
+def input_width(record: ModelRecord, name: str) -> int:
     """Numbers that an input has at each token."""
     shapes = [t.shape for t in record.signature.inputs if t.name == name] if record.signature else []
     return next((n for s in shapes for n in s[2:] if isinstance(n, int)), 1)
 
 
-def is_float(artefacts: Artefacts, name: str) -> bool:
+def is_float_input(artefacts: Artefacts, name: str) -> bool:
     """Whether an input holds vectors."""
-    return any(i.name == name and i.is_float for i in extra_inputs(artefacts))
+    return any(i.name == name and i.is_float for i in _extra_inputs(artefacts))
 
 
-def python_values(artefacts: Artefacts, record: ModelRecord) -> dict[str, str]:
+def sample_values(artefacts: Artefacts, record: ModelRecord) -> dict[str, str]:
     """Sample values of the inputs for `e`, a tokenized text, in Python."""
     return {
-        i.name: f"[[0.0] * {width_of(record, i.name)}] * len(e.ids)" if i.is_float else "[0] * len(e.ids)"
-        for i in extra_inputs(artefacts)
+        i.name: f"[[0.0] * {input_width(record, i.name)}] * len(e.ids)" if i.is_float else "[0] * len(e.ids)"
+        for i in _extra_inputs(artefacts)
     }
 
 
-def comment(artefacts: Artefacts, mark: str) -> str:
+def comment_on_inputs(artefacts: Artefacts, mark: str) -> str:
     """A comment on what belongs there instead of the sample values, with two blanks before; empty where there are none."""
-    own = "; ".join(f"{i.name}: {_MEANT[i.meaning]}" for i in extra_inputs(artefacts))
+    own = "; ".join(f"{i.name}: {_MEANT[i.meaning]}" for i in _extra_inputs(artefacts))
     return f"   {mark} {own}" if own else ""
 
 
 def example_columns(artefacts: Artefacts) -> str:
     """Columns of the example text, in Python; empty where files take text only."""
-    own = extra_inputs(artefacts)
+    own = _extra_inputs(artefacts)
     if not own:
         return ""
-    return COLUMNS[own[0].meaning].replace("WIDTH", str(width_of(artefacts.default_model(), own[0].name)))
+    return _COLUMNS[own[0].meaning].replace("WIDTH", str(input_width(artefacts.default_model(), own[0].name)))
 
 
 def explained(artefacts: Artefacts) -> list[str]:
@@ -219,7 +219,7 @@ def explained(artefacts: Artefacts) -> list[str]:
         f"`{i.name}`, {'float32 [1, length, width]' if i.is_float else 'whole numbers [1, length]'}, from the data column "
         f"`{i.column}`: {_MEANT[i.meaning]}. Padding: {i.padding}. `golden.jsonl` has the column of each golden text as "
         f"`data`, `golden_tokens.jsonl` what is made of it as `inputs`."
-        for i in extra_inputs(artefacts)
+        for i in _extra_inputs(artefacts)
     ]
 
 
@@ -227,8 +227,8 @@ def explained(artefacts: Artefacts) -> list[str]:
 # A row of the card's first table: one file for one platform, with everything that an app developer asks about it.
 
 
-TOKENIZER = "tokenizer.json"
-SOURCES = {"Kotlin": "android", "Swift": "ios"}
+TOKENIZER_FILE = "tokenizer.json"
+_SOURCES = {"Kotlin": "android", "Swift": "ios"}
 """Folder with the sources of a tokenizer, by the language of the app."""
 
 
@@ -274,19 +274,19 @@ class Offer:
         return self.record.bytes + sum(sizes.get(path, 0) for path in self.beside)
 
 
-def pinned(artefacts: Artefacts, distribution: str) -> str:
+def pip_requirement(artefacts: Artefacts, distribution: str) -> str:
     """A requirement for pip, with the version that made and checked the folder's files where it is known."""
     version = artefacts.versions.get(distribution)
     return f"{distribution}=={version}" if version else distribution
 
 
-def has_sources(artefacts: Artefacts, language: str) -> bool:
+def has_tokenizer_sources(artefacts: Artefacts, language: str) -> bool:
     """Whether the folder has the sources of a tokenizer in a language of `SOURCES`."""
-    return any(r.path.startswith(f"{SOURCES[language]}/") for r in artefacts.files)
+    return any(r.path.startswith(f"{_SOURCES[language]}/") for r in artefacts.files)
 
 
-def tokenizer_of(artefacts: Artefacts, language: str) -> str:
+def describe_tokenizer(artefacts: Artefacts, language: str) -> str:
     """Where an app that gives token ids to a file gets them from, for the table."""
-    if has_sources(artefacts, language):
-        return f"sources in `{SOURCES[language]}/`, read `{TOKENIZER}`"
+    if has_tokenizer_sources(artefacts, language):
+        return f"sources in `{_SOURCES[language]}/`, read `{TOKENIZER_FILE}`"
     return "your own: it must give the ids of `golden_tokens.jsonl`"

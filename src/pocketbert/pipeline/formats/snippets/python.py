@@ -12,21 +12,21 @@ from pocketbert.pipeline.formats.snippets.parts import (
     UNKNOWN,
     applies_sigmoid,
     asks_questions,
-    can_be_precise,
-    comment,
+    can_avoid_saturation,
+    comment_on_inputs,
     example_columns,
-    given,
-    inputs,
-    is_float,
+    example_texts,
+    has_token_outputs,
+    input_lengths,
+    input_names,
+    is_float_input,
     is_tempered,
     keeps_end,
-    least_probability,
-    lengths,
-    per_token,
-    python_values,
-    quoted,
+    quote_texts,
     row_of,
+    sample_values,
     takes_prompts,
+    unknown_threshold,
 )
 
 _VALUES = {"input_ids": "e.ids", "attention_mask": "e.attention_mask", "token_type_ids": "e.type_ids"}
@@ -53,8 +53,8 @@ def pocketbert(artefacts: Artefacts) -> str:
     """With this toolkit."""
     several = len({r.format for r in artefacts.models()}) > 1
     more = '; engine="fastest" measures once which file is fastest here, at each length' if several else ""
-    texts = given(artefacts)
-    text = quoted(texts) if len(texts) == 1 else f"({quoted(texts)})"
+    texts = example_texts(artefacts)
+    text = quote_texts(texts) if len(texts) == 1 else f"({quote_texts(texts)})"
     if artefacts.task is TaskName.FILL_MASK:
         text = 'f"your text with a {model.tokenizer.mask_token}"'
     if columns := example_columns(artefacts):
@@ -76,12 +76,12 @@ if not (os.path.exists("/proc/cpuinfo") and "vnni" in open("/proc/cpuinfo").read
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime and tokenizers."""
-    own = "".join(f', "{name}": {value}' for name, value in python_values(artefacts, record).items())
-    floats = any(is_float(artefacts, name) for name in inputs(record))
-    note = comment(artefacts, "#")
+    own = "".join(f', "{name}": {value}' for name, value in sample_values(artefacts, record).items())
+    floats = any(is_float_input(artefacts, name) for name in input_names(record))
+    note = comment_on_inputs(artefacts, "#")
     kind = 'np.float32 if "float" in i.type else np.int64' if floats else "np.int64"
     setting, options = "", ""
-    if can_be_precise(artefacts):
+    if can_avoid_saturation(artefacts):
         setting, options = f"{_PRECISE}\n", ", options"
     return f"""Python, with only ONNX Runtime and tokenizers, from inside this folder:
 
@@ -103,20 +103,20 @@ print(answer)
 
 def litert(artefacts: Artefacts, record: ModelRecord) -> str:
     """With LiteRT and tokenizers."""
-    values = _VALUES | python_values(artefacts, record)
-    feed = ", ".join(f'"{n}": {values[n]}' for n in inputs(record))
-    floats = any(is_float(artefacts, name) for name in inputs(record))
-    note = comment(artefacts, "#")
+    values = _VALUES | sample_values(artefacts, record)
+    feed = ", ".join(f'"{n}": {values[n]}' for n in input_names(record))
+    floats = any(is_float_input(artefacts, name) for name in input_names(record))
+    note = comment_on_inputs(artefacts, "#")
     left = artefacts.processing.padding_side == "left"
     padded = "[0] * (length - len(values)) + values" if left else "values + [0] * (length - len(values))"
     pad = _WIDE if floats else f"pad = lambda values: np.array([{padded}], np.int32)"
     kept = "[:, -len(e.ids):]" if left else "[:, :len(e.ids)]"
     out = (
         f"{{name: value{kept} for name, value in out.items()}}   # without the padding"
-        if per_token(artefacts)
+        if has_token_outputs(artefacts)
         else "out"
     )
-    longest = max(lengths(record), default=artefacts.processing.max_length)
+    longest = max(input_lengths(record), default=artefacts.processing.max_length)
     return f"""Python, with only LiteRT and tokenizers, from inside this folder (one signature per length):
 
 ```python
@@ -127,7 +127,7 @@ tokenizer.enable_truncation({longest}{_side(artefacts)})
 model = Interpreter("{record.path}")
 
 def run(e):   # int32 [1, length], padded with mask 0
-    length = next(n for n in {lengths(record)} if n >= len(e.ids))
+    length = next(n for n in {input_lengths(record)} if n >= len(e.ids))
     {pad}{note}
     out = model.get_signature_runner(f"seq_{{length}}")(**{{k: pad(v) for k, v in {{{feed}}}.items()}})
     return {out}
@@ -151,9 +151,9 @@ print(answer)
 
 def _answer(artefacts: Artefacts, record: ModelRecord, longest: int) -> str:
     """Lines from a text to `answer`, by `run`, which gives the outputs of one tokenized text."""
-    encode, call = f"e = tokenizer.encode({quoted(given(artefacts))})", "tokenizer.encode"
+    encode, call = f"e = tokenizer.encode({quote_texts(example_texts(artefacts))})", "tokenizer.encode"
     if takes_prompts(artefacts):
-        encode, call = f"{_encode(artefacts)}\ne = encode({quoted(given(artefacts))})", "encode"
+        encode, call = f"{_encode(artefacts)}\ne = encode({quote_texts(example_texts(artefacts))})", "encode"
     if asks_questions(artefacts):
         return _excerpt(artefacts, longest)
     if artefacts.task is TaskName.FILL_MASK:
@@ -166,7 +166,7 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
     kind = row_of(artefacts).labels
     if kind is LabelKind.NAME:
         divided = f" / {record.temperature:g}   # {TEMPERED}" if is_tempered(record) else ""
-        least = least_probability(artefacts, record)
+        least = unknown_threshold(artefacts, record)
         believed, note = (f" if scores.max() >= {least} else None", f"   # None {UNKNOWN}") if least else ("", "")
         lines = [
             f'logits = run(e)["logits"][0]{divided}',
@@ -235,7 +235,7 @@ def _side(artefacts: Artefacts) -> str:
 
 def _excerpt(artefacts: Artefacts, longest: int) -> str:
     p = artefacts.processing
-    question, context = given(artefacts)
+    question, context = example_texts(artefacts)
     blank = "\n    nulls.append(start[0] + end[0])" if p.null_answers else ""
     answer = (
         'context[best[1]:best[2]] if best[0] >= min(nulls) else ""' if p.null_answers else "context[best[1]:best[2]]"

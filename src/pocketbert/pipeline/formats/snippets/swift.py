@@ -10,25 +10,25 @@ from pocketbert.pipeline.formats.snippets.parts import (
     UNKNOWN,
     applies_sigmoid,
     asks_questions,
-    comment,
+    comment_on_inputs,
     default_prompt,
-    has_sources,
-    inputs,
-    is_float,
+    has_token_outputs,
+    has_tokenizer_sources,
+    input_lengths,
+    input_names,
+    input_width,
+    is_float_input,
     is_tempered,
     keeps_end,
-    least_probability,
-    lengths,
-    per_token,
     quote_for_swift,
     row_of,
     takes_prompts,
+    unknown_threshold,
     width,
-    width_of,
 )
 
 ORT_PACKAGE = "https://github.com/microsoft/onnxruntime-swift-package-manager"
-NEVER = "parsed, but never compiled or run by this project: it has no Mac"
+_NEVER_RUN = "parsed, but never compiled or run by this project: it has no Mac"
 _VECTORS = """
     private func vectors(_ length: Int, _ width: Int) throws -> MLMultiArray {   // float32 [1, length, width]
         let out = try MLMultiArray(shape: [1, NSNumber(value: length), NSNumber(value: width)], dataType: .float32)
@@ -38,9 +38,9 @@ _VECTORS = """
 """
 
 
-def source(artefacts: Artefacts) -> str:
+def _tokenizer_source(artefacts: Artefacts) -> str:
     """Where token ids come from, in words."""
-    if has_sources(artefacts, "Swift"):
+    if has_tokenizer_sources(artefacts, "Swift"):
         return "the tokenizer is in `ios/`: add its sources, `unicode.bin` and `tokenizer.json` to the app's target"
     return "ids from a tokenizer of yours, which must give those of `golden_tokens.jsonl`"
 
@@ -48,7 +48,7 @@ def source(artefacts: Artefacts) -> str:
 def _tokenizer(artefacts: Artefacts, longest: int, integers: str, gives: str) -> tuple[str, str, str]:
     """Lines for a field, for `init` and for a method that takes text; empty where the folder has no sources in Swift."""
     table = _prompts(artefacts)
-    if not has_sources(artefacts, "Swift"):
+    if not has_tokenizer_sources(artefacts, "Swift"):
         return table, "", ""
     end, before, more = (", keepsEnd: true" if keeps_end(artefacts) else ""), "", ""
     if takes_prompts(artefacts):
@@ -92,21 +92,21 @@ def _prompts(artefacts: Artefacts) -> str:
 def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
     """With Core ML."""
     name = record.path.rsplit("/", 1)[-1].removesuffix(".mlpackage")
-    known = ", ".join(map(str, lengths(record)))
+    known = ", ".join(map(str, input_lengths(record)))
     padded = f"[{known}].first {{ $0 >= ids.count }}!" if known else "ids.count"
-    most = max(lengths(record), default=artefacts.processing.max_length)
+    most = max(input_lengths(record), default=artefacts.processing.max_length)
     values = {"input_ids": "ids", "attention_mask": "ids.map { _ in 1 }", "token_type_ids": "typeIds"}
     feed = ",\n".join(
-        f'            "{n}": try vectors(length, {width_of(record, n)})'
-        if is_float(artefacts, n)
+        f'            "{n}": try vectors(length, {input_width(record, n)})'
+        if is_float_input(artefacts, n)
         else f'            "{n}": try array({values.get(n, "ids.map { _ in 0 }")}, length)'
-        for n in inputs(record)
+        for n in input_names(record)
     )
-    feed += comment(artefacts, "//")
-    wide = _VECTORS if any(is_float(artefacts, n) for n in inputs(record)) else ""
+    feed += comment_on_inputs(artefacts, "//")
+    wide = _VECTORS if any(is_float_input(artefacts, n) for n in input_names(record)) else ""
     gives, answer = _package_answer(artefacts, record)
     field, opened, method = _tokenizer(artefacts, most, "Int", gives)
-    return f"""Swift, with Core ML ({source(artefacts)}; drag the package into Xcode, which compiles it; {NEVER}):
+    return f"""Swift, with Core ML ({_tokenizer_source(artefacts)}; drag the package into Xcode, which compiles it; {_NEVER_RUN}):
 
 ```swift
 import CoreML
@@ -165,7 +165,7 @@ def _package_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str
 
 def _believed(artefacts: Artefacts, record: ModelRecord, label: str, probability: str) -> tuple[str, str]:
     """The type of a label, and the lines that return it with its probability: nil where it is unknown."""
-    least = least_probability(artefacts, record)
+    least = unknown_threshold(artefacts, record)
     if not least:
         return "String", f"        return ({label}, {probability})"
     return (
@@ -185,18 +185,18 @@ def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime on iOS."""
     values = {"input_ids": "ids", "attention_mask": "ids.map { _ in 1 }", "token_type_ids": "typeIds"}
     feed = ",\n".join(
-        f'            "{n}": try vectors(ids.count, {width_of(record, n)})'
-        if is_float(artefacts, n)
+        f'            "{n}": try vectors(ids.count, {input_width(record, n)})'
+        if is_float_input(artefacts, n)
         else f'            "{n}": try tensor({values.get(n, "ids.map { _ in 0 }")})'
-        for n in inputs(record)
+        for n in input_names(record)
     )
-    feed += comment(artefacts, "//")
-    wide = "" if not any(is_float(artefacts, n) for n in inputs(record)) else _ORT_VECTORS
+    feed += comment_on_inputs(artefacts, "//")
+    wide = "" if not any(is_float_input(artefacts, n) for n in input_names(record)) else _ORT_VECTORS
     stem = record.path.rsplit("/", 1)[-1].removesuffix(".onnx")
     names = ", ".join(f'"{n}"' for n in row_of(artefacts).answer)
     gives, answer = _decided(artefacts, record)
     field, opened, method = _tokenizer(artefacts, artefacts.processing.max_length, "Int64", gives)
-    return f"""Swift, with ONNX Runtime, `{ORT_PACKAGE.rsplit("/", 1)[-1]}` ({source(artefacts)}; {NEVER}):
+    return f"""Swift, with ONNX Runtime, `{ORT_PACKAGE.rsplit("/", 1)[-1]}` ({_tokenizer_source(artefacts)}; {_NEVER_RUN}):
 
 ```swift
 import Foundation
@@ -272,6 +272,6 @@ def _decided(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
 
 def _shape(artefacts: Artefacts, record: ModelRecord) -> str:
     numbers = width(record) or "numbers"
-    if not per_token(artefacts):
+    if not has_token_outputs(artefacts):
         return f"[1, {numbers}]"
     return f"[1, length, {numbers}]" if len(row_of(artefacts).answer) == 1 else "[1, length]"
