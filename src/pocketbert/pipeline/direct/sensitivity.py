@@ -165,7 +165,7 @@ class MixedCandidate:
     rel: float
 
     def beats(self, other: MixedCandidate) -> bool:
-        """Return whether this file is predicted to be better than another one in size or error, and worse in neither."""
+        """Return whether this file is predicted to beat another one in size or error, and to be worse in neither."""
         mine, theirs = (self.bytes, self.rel), (other.bytes, other.rel)
         return mine != theirs and self.bytes <= other.bytes and self.rel <= other.rel
 

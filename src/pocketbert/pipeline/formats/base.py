@@ -1,10 +1,10 @@
 """Model files and the interface of a file format.
 
-- `ModelFile` is one planned file: format, scheme, client or runtime, and its paths. `model_files` lists the files of a recipe,
-  each exported file before the smaller ones made from it,
+- `ModelFile` is one planned file: format, scheme, client or runtime, and its paths. `model_files` lists the files of
+  a recipe, each exported file before the smaller ones made from it,
 - `RunModel` is the model of a run that becomes these files, opened once for all steps,
-- `FormatPlace` is what the pipeline needs of a format: which settings it reads, how it writes, checks and describes files. One
-  subclass per format is registered with `register_format_place`; plugins add their own,
+- `FormatPlace` is what the pipeline needs of a format: which settings it reads, how it writes, checks and describes
+  files. One subclass per format is registered with `register_format_place`; plugins add their own,
 - `oldest_engine` and `describe_required_engines` name the oldest engine that computes files of a scheme right.
 """
 
@@ -131,7 +131,7 @@ def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
 
 
 def quantized_forms(recipe: Recipe, format: Format) -> dict[Scheme, list[Runtime | None]]:
-    """Return the schemes of a format's smaller files in the recipe's order, each with its runtimes; None for any runtime."""
+    """Return the schemes of a format's smaller files in the recipe's order, with their runtimes; None is any runtime."""
     info, forms = FORMATS[format], dict[Scheme, list[Runtime | None]]()
     for file in (f for f in recipe.quantize.wanted if f.concerns(format)):
         scheme = info.smaller(file.scheme) if file.runtime is None and info.takes(file.scheme) else None
@@ -148,7 +148,7 @@ def base_of(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
 
 
 def default_file(files: Sequence[ModelFile]) -> ModelFile:
-    """Return the file that `pocketbert.load` opens: the first smaller plain file of the first format, else its exported file."""
+    """Return the file that `pocketbert.load` opens: the first format's first smaller plain file, else its exported one."""
     plain = [f for f in files if f.plain and f.format is files[0].format]
     return next((f for f in plain if not f.exported), plain[0])
 
@@ -299,7 +299,7 @@ class FormatPlace(ABC):
         return []
 
     def constants(self, path: Path) -> list[list[Constant]] | None:
-        """List the constants of each graph in a file, in the order in which it uses them; None if there is no reader."""
+        """List the constants of each graph in a file, in the order of their use; None if there is no reader."""
         return None
 
     def layout_of(self, path: Path) -> Layout:
@@ -330,7 +330,7 @@ class FormatPlace(ABC):
 
     @abstractmethod
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Write code for further clients, besides that of `offers`: a sentence that ends with a colon, then the code."""
+        """Write code for clients that `offers` leaves out: a sentence that ends with a colon, then the code."""
 
     # pack
 

@@ -141,7 +141,7 @@ def read_tensor(value: NDArray[Any], name: str) -> StoredTensor:
 
 
 def read_quantized_tensor(value: NDArray[Any], name: str) -> StoredTensor:
-    """Read a stored array that an operator dequantizes: integers of any type, in steps of 1 until their scale is known."""
+    """Read an array that an operator dequantizes: integers of any type, in steps of 1 until their scale is known."""
     if value.dtype in _QUANTIZED_TYPES or value.dtype.kind not in "iu":
         return read_tensor(value, name)
     one = np.ones((1,) * value.ndim, np.float32)
@@ -308,7 +308,7 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False)
 class _Affine:
-    """Data times a matrix, times a factor, plus an offset; any of the three may be missing. `source` computed the data."""
+    """Data times a matrix, times a factor, plus an offset, of which any may be missing. `source` computed the data."""
 
     upstream: int
     matrix: StoredTensor | None = None
@@ -372,7 +372,7 @@ class ConstantTracker:
         return value if isinstance(value, StoredTensor) else None
 
     def set_range(self, key: Hashable, stored: StoredRange) -> None:
-        """Note the range of a value that the file holds as integers; for a product with offset, as that of its result."""
+        """Note the range of a value that the file holds as integers; after product and offset, that of the result."""
         value = self._values.get(key)
         if isinstance(value, _Rows) and value.table.step is not None:
             numbers, step = value.table.value, stored.step
@@ -456,7 +456,7 @@ class ConstantTracker:
             self._combine(out, left, right, _Affine.multiply)
 
     def scale(self, out: Hashable, key: Hashable, factor: Hashable) -> None:
-        """Follow the product of a value with stored scales, one or one for each channel; the scale of its data is left out."""
+        """Follow a product with stored scales, one or one for each channel; the scale of the data is left out."""
         tensor = self.stored(factor)
         assert tensor is not None
         value, flat = self._values.get(key), tensor.transform(np.ravel)

@@ -1,4 +1,4 @@
-"""The ONNX format: one file for all lengths, opened by ONNX Runtime, OpenVINO, transformers.js and sentence-transformers.
+"""The ONNX format: one file for all lengths, opened by ONNX Runtime, OpenVINO, transformers.js and others.
 
 `OnnxPlace` exports and describes the files of a run. `_ConstantReader` lists the constants of a file for the gate
 that compares stored numbers (`pocketbert.pipeline.gates.stored`).
@@ -138,7 +138,7 @@ class OnnxPlace(FormatPlace):
         ]
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
-        """Give the int8 file the name that transformers.js asks for in a browser; without one, config.json names fp32."""
+        """Give the int8 file the name that transformers.js asks for; without one, let config.json name fp32."""
         int8 = next((f for f in files if f.plain and f.scheme is Scheme.INT8), None)
         if int8 is None:
             content = {**read_json(folder.path / "config.json"), "transformers.js_config": {"dtype": "fp32"}}
@@ -160,7 +160,7 @@ def _has_packages(artefacts: Artefacts) -> bool:
 
 
 def _requirements(library: str, record: ModelRecord) -> str:
-    """Return a library, with operator set, file version and engine that a file needs in parentheses if they are known."""
+    """Return a library with what a file needs of it in parentheses: operator set, file version, engine."""
     minimum = record.minimum
     opset = f"opset {minimum.opset}, IR {minimum.ir_version}" if minimum and minimum.opset else ""
     needs = ", ".join(filter(None, [opset, required_engine(record)]))
@@ -235,7 +235,7 @@ _SHAPE_OPERATORS = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class _ConstantReader:
-    """Follows the operators of a graph with a `ConstantTracker`; a method ``on_type`` follows the operators of one type.
+    """Follows the operators of a graph with a `ConstantTracker`; a method ``on_type`` follows those of one type.
 
     Args:
         graph: The graph of an ONNX model.
@@ -434,7 +434,7 @@ class _ConstantReader:
         self.activation_scales.add(node.output[1])
 
     def on_mul(self, node: Any) -> None:
-        """Follow a product: of an activation's scale with a weight's, of a product in integers with both, or of data."""
+        """Follow a product: of an activation's scale and a weight's, of integers and both scales, or of data."""
         left, right = node.input
         for one, other in ((left, right), (right, left)):
             if one in self.activation_scales and self.tracker.stored(other) is not None:

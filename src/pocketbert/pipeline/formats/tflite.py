@@ -209,7 +209,7 @@ class TokenizerEffect(BaseModel):
 
 
 def measure_tokenizer_effect(file: Path, weights: Path, task: Task) -> TokenizerEffect:
-    """Run a MediaPipe file on the project's sentences, tokenized by tokenizer.json and by an emulation of MediaPipe's tokenizer.
+    """Run a MediaPipe file on sentences tokenized by tokenizer.json and by MediaPipe's tokenizer, emulated.
 
     Args:
         file: ``mediapipe.tflite``.
@@ -460,7 +460,7 @@ def _read_buffer(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> 
 
 
 class _GraphReader:
-    """Follows the operators of one graph with a `ConstantTracker`; a method ``on_type`` follows the operators of one type.
+    """Follows the operators of one graph with a `ConstantTracker`; a method ``on_type`` follows those of one type.
 
     Args:
         file: Reader of the file.

@@ -1,8 +1,10 @@
 """Schemes of single weights: which scheme a recipe gives to each weight of a file, by role or by name.
 
-1. At export `weights_of` lists the matrices of the module with their roles, and `write_weights` records those that all files have,
-2. `resolved` gives each weight its scheme: that of the last matching name, else of its role, else the default of the file's
-   scheme; `roles_of` does so for a file of a run, and `check_names` and `role_problems` report choices that cannot be,
+1. At export `weights_of` lists the matrices of the module with their roles, and `write_weights` records those that
+   all files have,
+2. `resolved` gives each weight its scheme: that of the last matching name, else of its role, else the default of the
+   file's scheme; `roles_of` does so for a file of a run, and `check_names` and `role_problems` report choices that
+   cannot be,
 3. `simulation_of` returns the torch simulation of such a file,
 4. `role_table` lists for the card what became of the weights of each role, read from the written file.
 
@@ -135,10 +137,11 @@ def weights_in_file(model: RunModel, format: Format, path: Path) -> list[WeightR
 
 
 def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
-    """Return the scheme that the recipe, or the file's scheme itself, gives to each weight; empty if all have the file's scheme.
+    """Return the scheme of each weight by the recipe or by default; empty if all have the file's scheme.
 
     Raises:
-        InputError: If an earlier version exported the model, or a name gives a scheme to a weight whose role cannot have it.
+        InputError: If an earlier version exported the model, or a name gives a scheme to a weight whose role cannot
+            have it.
     """
     if file.exported:
         return []
@@ -267,8 +270,8 @@ def role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
         file: A file that a quantizer wrote.
 
     Returns:
-        A row for each role and each way in which its weights are stored; empty for exported files, for files that one client
-        has, and if an earlier version exported the model.
+        A row for each role and each way in which its weights are stored; empty for exported files, for files that one
+        client has, and if an earlier version exported the model.
     """
     weights = _recorded_weights(model.run, file.format)
     if file.exported or file.client is not None or not weights or not all(w.numbers for w in weights):

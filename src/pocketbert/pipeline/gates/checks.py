@@ -1,7 +1,8 @@
 """The gates that a file must pass before it is packed, and those of a student after its training.
 
 - `check_tokenizer` and `check_labels` compare what all files of a folder share,
-- `check_finite_weights`, `check_golden_rows`, `check_padding` and `check_weight_types` check one file without labelled rows,
+- `check_finite_weights`, `check_golden_rows`, `check_padding` and `check_weight_types` check one file without
+  labelled rows,
 - `check_chance`, `check_drop`, `check_kept` and `TorchScores` compare scores on labelled rows,
 - `judged` applies the gates to a student before any file is made of it, with advice if it fails,
 - `confusions_of` counts the labels that a file confuses.
@@ -69,7 +70,7 @@ def check_tokenizer(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: i
 
 
 def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-    """Compare a file's outputs on golden rows with the recorded ones and with the torch model's, and the names of its labels.
+    """Compare a file's outputs on golden rows with the recorded ones and the torch model's, and its label names.
 
     Outputs that are not finite or have another shape end the comparison.
     """
@@ -107,7 +108,7 @@ def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]
 
 
 def _check_label_names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
-    """Check that recorded answers still have the recorded label names; those of torch, so that no rounding changes one."""
+    """Check that torch's recorded answers, which no rounding changes, still have the recorded label names."""
     names = [decided(r.shaped(r.reference), subject.task, r.names(subject.labels)) for r in rows]
     wrong = [(r.label, n) for r, n in zip(rows, names, strict=True) if r.label != n]
     missing = unreached(rows, subject.task, subject.labels)
@@ -182,7 +183,7 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
 
 
 def check_labels(labels: Sequence[str], expected: Sequence[str]) -> Gate:
-    """Check that config.json has the label names of the data or of artifacts.json; golden rows may miss a rare label."""
+    """Check that config.json has the label names of another source; golden rows may miss a rare label."""
     pairs = enumerate(zip(labels, expected, strict=False))
     wrong = [f"output {i} is '{label}' instead of '{other}'" for i, (label, other) in pairs if label != other]
     if len(labels) != len(expected):

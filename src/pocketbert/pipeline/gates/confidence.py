@@ -1,9 +1,9 @@
 """Confidence of a classifier's files: temperature, "unknown" threshold, and the self-test of an app.
 
-- `fit_confidence` fits the temperature (Guo et al. 2017) and the threshold of a file on held-out rows and measures both on other
-  rows; `check_unknown_threshold` is the gate of a threshold that was asked for,
-- `write_selftest` writes ``selftest.json``: five golden rows as an app compares them, with a label and probabilities instead of
-  raw outputs. `check_temperatures` compares these probabilities with the recorded outputs.
+- `fit_confidence` fits the temperature (Guo et al. 2017) and the threshold of a file on held-out rows and measures
+  both on other rows; `check_unknown_threshold` is the gate of a threshold that was asked for,
+- `write_selftest` writes ``selftest.json``: five golden rows as an app compares them, with a label and probabilities
+  instead of raw outputs. `check_temperatures` compares these probabilities with the recorded outputs.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def fit_confidence(
         known: The parts that the recipe or the folder's list sets.
 
     Returns:
-        None for other tasks than text-classification, and if there are neither rows nor a temperature other than 1 nor a
-        threshold.
+        None for other tasks than text-classification, and if there are neither rows nor a temperature other than 1
+        nor a threshold.
     """
     if subject.task.name is not TaskName.TEXT_CLASSIFICATION:
         return None
@@ -291,7 +291,7 @@ def _choose_rows(artefacts: Artefacts, rows: Sequence[GoldenRow]) -> list[Golden
 
 
 def _is_clear(artefacts: Artefacts, row: GoldenRow) -> bool:
-    """Return whether all files answer with the row's label however an engine rounds; True for tasks without one label."""
+    """Return whether all files have the row's label however an engine rounds; True for tasks without one label."""
     if artefacts.task is not TaskName.TEXT_CLASSIFICATION:
         return True
     names = row.names(artefacts.labels)
@@ -307,7 +307,7 @@ def _is_clear(artefacts: Artefacts, row: GoldenRow) -> bool:
 
 
 def _expected_answer(artefacts: Artefacts, record: ModelRecord, row: GoldenRow, as_probabilities: bool) -> Expected:
-    """Return the recorded outputs of a file, or their probabilities at its temperature, with the tolerance of a right engine."""
+    """Return the recorded outputs of a file, or its probabilities, with the tolerance of a right engine."""
     values, tolerance = np.asarray(row.outputs[record.path], np.float64), row.tolerance[record.path]
     if as_probabilities:
         score = artefacts.processing.score
@@ -323,8 +323,8 @@ def _expected_answer(artefacts: Artefacts, record: ModelRecord, row: GoldenRow, 
 def _tolerance_at_temperature(values: NDArray[np.float64], tolerance: float, temperature: float) -> float:
     """Return how far probabilities may be apart at a temperature if those of the file may be `tolerance` apart.
 
-    Of p^(1/T) / S, where S is the sum over K labels, the numerator moves by at most e: tolerance^(1/T) for T above 1, and
-    tolerance / T below. The fraction then moves by at most e (K + 1) / S.
+    Of p^(1/T) / S, where S is the sum over K labels, the numerator moves by at most e: tolerance^(1/T) for T above 1,
+    and tolerance / T below. The fraction then moves by at most e (K + 1) / S.
 
     Args:
         values: Probabilities of a file, [K].
@@ -353,10 +353,10 @@ def _read_selftest(folder: Path) -> AppSelfTest:
 
 
 def check_temperatures(folder: Path, artefacts: Artefacts) -> list[Gate]:
-    """Compare the probabilities of ``selftest.json`` with the recorded outputs at the temperatures in the folder's list.
+    """Compare the probabilities of ``selftest.json`` with the recorded outputs at the listed temperatures.
 
-    An app checks its answers with these probabilities: with the temperature of another file they would be wrong, although
-    every output is right.
+    An app checks its answers with these probabilities: with the temperature of another file they would be wrong,
+    although every output is right.
 
     Args:
         folder: An artefact folder.

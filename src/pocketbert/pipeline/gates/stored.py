@@ -66,7 +66,7 @@ _LISTED_PROBLEMS = 3
 
 
 def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
-    """Check that every constant of a file is a tensor of the model, in its place, and that no tensor of the model is missing.
+    """Check that every constant of a file is a tensor of the model, in its place, and that none is missing.
 
     Quantized numbers may be off by the rounding of their scheme, channel by channel. The ranges of a static file must
     be those that torch measured on the calibration texts, and each weight must have the bits of its scheme.
@@ -186,7 +186,7 @@ class PreparedModels:
 
     @cached_property
     def _samples(self) -> list[dict[str, NDArray[np.int64]]]:
-        """Tokenized texts on which large numbers inside a model are measured; the exporter measured those of the data, too."""
+        """Tokenized texts on which large numbers inside a model are measured; the exporter had texts of the data, too."""
         return sentence_batches(self.task, TextTokenizer(self.folder, self.length))
 
 
@@ -233,7 +233,7 @@ class ReferenceConstants:
                 self._matches.clear()
 
     def matches(self, constant: Constant) -> list[int]:
-        """Return the places of the constants that a stored one may be: same role and shape, every number within its bound."""
+        """Return the places of the constants that a stored one may be: same role and shape, numbers within bounds."""
         key = constant.role, id(constant.tensor)
         if key not in self._matches:
             self._looked_up.append(constant.tensor)
@@ -499,7 +499,7 @@ def _is_near(stored: StoredTensor, expected: StoredTensor) -> NDArray[np.bool_]:
 
 
 def _is_fine(stored: StoredTensor, value: Floats) -> NDArray[np.bool_] | bool:
-    """Return for each number whether its step is no coarser than its bits require over the range of the numbers that share it.
+    """Return for each number whether its step is as fine as its bits allow for the numbers that share it.
 
     Numbers with equal steps count as sharing one, because the file does not always show which were quantized together.
 
@@ -527,10 +527,10 @@ def _is_fine(stored: StoredTensor, value: Floats) -> NDArray[np.bool_] | bool:
 # --- comparing ranges and schemes ------------------------------------------------------------------------------------------
 
 _RANGE_ERROR = 0.05
-"""Share of a range by which an end of it may be off. Rounding of the zero point moves ends by half a step, 0.002 of a range of 8
-bits, and fp16 by less; a wrong scale moves the width of the range by its factor."""
+"""Share of a range by which an end of it may be off. Rounding of the zero point moves ends by half a step, 0.002 of a range
+of 8 bits, and fp16 by less; a wrong scale moves the width of the range by its factor."""
 _LEAST_RANGE_ERROR = 255 * 2.0**-25
-"""Error that is allowed in any case: Core ML stores scales in fp16, whose least step is 2**-24, and a range has 255 of them."""
+"""Error that is allowed in any case: Core ML stores scales in fp16, in steps of 2**-24 at least, 255 in a range."""
 _FIXED_RANGES = ((0.0, 1.0), (-1.0, 1.0))
 """Ranges that compilers for NPUs prescribe for the results of softmax, sigmoid and tanh."""
 
@@ -572,7 +572,7 @@ def _compare_ranges(
 
 
 def _is_same_range(stored: StoredRange, measured: Range) -> bool:
-    """Return whether a stored range is a measured one; a range with zero in the middle reaches equally far on both sides."""
+    """Return whether a stored range is a measured one; with zero in the middle it reaches equally far on both sides."""
     if stored.low == -stored.high:
         most = max(-measured[0], measured[1])
         measured = -most, most

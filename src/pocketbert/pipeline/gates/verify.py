@@ -1,7 +1,7 @@
 """Verification: every gate on every file of a run or of an artefact folder.
 
-- `verify_files` runs the gates on opened files (`Subject`) with the `Evidence` that they are compared with: golden rows, labelled
-  rows, the teacher's and the torch model's scores, answers of the original library,
+- `verify_files` runs the gates on opened files (`Subject`) with the `Evidence` that they are compared with: golden
+  rows, labelled rows, the teacher's and the torch model's scores, answers of the original library,
 - a run opens its files with `run_subjects` and reads its evidence with `recorded_evidence`,
 - `verify_artefacts` does both for an artefact folder, after checking that its files are as listed,
 - `report_gates` prints the result.
@@ -143,8 +143,8 @@ def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
 def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: VerifySection) -> Verification:
     """Run every gate on every file.
 
-    If the tokenizer has ids beyond the embedding table, only the first gates run, because such ids would end the process inside
-    an engine.
+    If the tokenizer has ids beyond the embedding table, only the first gates run, because such ids would end the
+    process inside an engine.
 
     Args:
         subjects: Opened files, each exported one before what was made from it.
@@ -410,7 +410,7 @@ def open_subject(
 
 
 def _check_recorded(subjects: Sequence[Subject], golden: Sequence[GoldenRow]) -> list[Gate]:
-    """Return a failed gate for each file without a recorded answer to a text that it takes; other gates would skip the text."""
+    """Return a failed gate for each file without a recorded answer to a text that it takes."""
     gates = []
     for subject in subjects:
         lengths = [len(e) for e in subject.tokenizer.encode([r.input for r in golden])]
@@ -427,7 +427,7 @@ def _check_recorded(subjects: Sequence[Subject], golden: Sequence[GoldenRow]) ->
 
 
 def report_gates(result: Verification) -> None:
-    """Print one line for each file, and one for each check that failed or was skipped; with `-v` one for every check."""
+    """Print a line for each file, and for each check that failed or was skipped; with `-v` for every check."""
     for gate in result.gates:
         verdict = "skipped" if gate.skipped else "passed" if gate.passed else "FAILED"
         line = f"{verdict}  {gate.file or 'folder'} {gate.name}: {gate.detail}"
