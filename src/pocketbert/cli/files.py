@@ -422,7 +422,7 @@ def checked_output(model: Path, output: Path | None, inside: bool) -> Path:
 def print_search(folder: Path) -> None:
     """Print every candidate, and the recipe lines of those that were chosen."""
     from pocketbert.core.artefacts import read_artefacts
-    from pocketbert.pipeline.direct.search import chosen_files, recipe_lines
+    from pocketbert.pipeline.direct.choosing import chosen_files, recipe_lines
 
     found = read_artefacts(folder).search
     if found is None:

@@ -110,8 +110,12 @@ def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Place
     write_pruned(source, pruned_config(model.config, kept, size_key), kept, at.output)
     pruned = TextTokenizer(at.output, _WHOLE_TEXT, padding_side=side)
     result = coverage(original.encode(held_out), pruned.encode(held_out), kept, original.special_ids)
-    write_json(at.output / _KEPT_FILE, _KeptFile(before=kept.original_size, ids=[*kept.kept_ids], **vars(result)).model_dump())
-    say(f"  {len(kept.kept_ids):,} of {kept.original_size:,} pieces are kept ({len(counts):,} are in the training rows)")
+    write_json(
+        at.output / _KEPT_FILE, _KeptFile(before=kept.original_size, ids=[*kept.kept_ids], **vars(result)).model_dump()
+    )
+    say(
+        f"  {len(kept.kept_ids):,} of {kept.original_size:,} pieces are kept ({len(counts):,} are in the training rows)"
+    )
     say(f"  {result.sentence}")
     return _exceeded_limits(result, section)
 
