@@ -6,12 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pocketbert.cli import chain, files, info, measure, predict
-from pocketbert.cli import chain as demo
-from pocketbert.cli import info as devices
-from pocketbert.cli import inputs as data
-from pocketbert.cli import inputs as recipes
-from pocketbert.cli import measure as sensitivity
+from pocketbert.cli import chain, files, info, inputs, measure, predict
 from pocketbert.cli.commands import HELPERS, GroupedCommands, signals
 
 app = typer.Typer(
@@ -47,10 +42,10 @@ def _root(
     pass
 
 
-for module in (chain, demo, files, predict, measure, devices, sensitivity, info):
+for module in (chain, files, predict, measure, info):  # in the order in which --help lists the commands
     module.register(app)
-app.add_typer(recipes.recipes_app, name="recipes", rich_help_panel=HELPERS)
-app.add_typer(data.app, name="data", rich_help_panel=HELPERS)
+app.add_typer(inputs.recipes_app, name="recipes", rich_help_panel=HELPERS)
+app.add_typer(inputs.data_app, name="data", rich_help_panel=HELPERS)
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ def sources() -> dict[Path, ast.Module]:
 def installed(path: Path) -> bool:
     """Whether importing the file imports `pocketbert` first."""
     parts = path.relative_to(ROOT).parts
-    return parts[0] in ("src", *WINGS) and "peers" not in parts and path.parent.name != "on_mac"
+    return parts[0] in ("src", *WINGS) and "peers" not in parts and path.name != "on_mac.py"
 
 
 def part_of_the_session(path: Path) -> bool:

@@ -219,7 +219,7 @@ def toy() -> Iterator[Format]:
     register_format(replace(FORMATS[Format.ONNX], name=name, title="Toy", suffix=".toy", bounds=bounds))
     yield name
     del Format._known["toy"], FORMATS[name]
-    registry._PLACES.pop(name, None)
+    registry._FORMATS.pop(name, None)
 
 
 def place(format: Format) -> FormatPlace:
