@@ -227,7 +227,7 @@ class Registry(Generic[_T]):
 
 
 def importer(facade: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a facade, which imports a name when it is first used.
+    """Make the function by which a facade imports a name when it is first used.
 
     Args:
         facade: Name of its package.
@@ -235,11 +235,12 @@ def importer(facade: str, names: Mapping[str, Sequence[str]], modules: Sequence[
         modules: Submodules that are imported when they are first used.
 
     Returns:
-        A function that imports one name and stores it in the facade.
+        The facade's `__getattr__`, which imports one name and stores it in the facade.
     """
     module_of = {name: f"pocketbert.{module}" for module, public in names.items() for name in public}
 
     def get(name: str) -> Any:
+        """Import a public name or a submodule of the facade."""
         if name in modules:
             return import_module(f"{facade}.{name}")
         if name not in module_of:
@@ -252,7 +253,11 @@ def importer(facade: str, names: Mapping[str, Sequence[str]], modules: Sequence[
 
 
 def listing(facade: str, names: Sequence[str]) -> Callable[[], list[str]]:
-    """Make the `__dir__` of a facade, so that completion offers its public names only."""
+    """Make the function that lists a facade's names, so that completion offers the public ones only.
+
+    Returns:
+        The facade's `__dir__`.
+    """
 
     def list_names() -> list[str]:
         own = (n for n in vars(sys.modules[facade]) if n.startswith("__"))

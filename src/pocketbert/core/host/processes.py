@@ -255,6 +255,7 @@ def _watch_peers(channel: _Channel) -> Iterator[None]:
     block_ended, main = threading.Event(), channel.process.main
 
     def watch() -> None:
+        """End the process some seconds after another one failed, unless the block ends before."""
         while not block_ended.wait(1.0):
             try:
                 code = (1 if channel.failure() else 0) if main else channel.end_code() or 0

@@ -77,6 +77,7 @@ def _answers(address: str) -> bool:
     connected: list[bool] = []
 
     def connect() -> None:
+        """Try to connect, and note whether that was possible."""
         try:
             port = parts.port or (80 if parts.scheme == "http" else 443)
             socket.create_connection((parts.hostname or "", port), _TIMEOUT_S).close()

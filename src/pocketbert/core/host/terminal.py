@@ -88,7 +88,7 @@ def _wrap(line: str, indent: str) -> list[str]:
 def html_table(
     header: Sequence[str], rows: Sequence[Sequence[object]], title: str = "", link: Path | None = None
 ) -> str:
-    """Format a table as HTML, for `_repr_html_` in a notebook; cells are escaped.
+    """Format a table as HTML for a notebook; cells are escaped.
 
     Args:
         header: Titles of the columns.
