@@ -28,7 +28,7 @@ _HEADS = ("ForMaskedLM", "ForPreTraining")
 
 @dataclass(frozen=True)
 class TokenOutput:
-    """Output of a model for a batch.
+    """Result of `LmHead.run` for a batch.
 
     Attributes:
         hidden: Last hidden states, after the final norm, [B, S, d].
@@ -67,7 +67,7 @@ class LmHead:
         self._first_module = first_module
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor], selected: Tensor) -> TokenOutput:
-        """Run one forward pass.
+        """Run one forward pass, with the head computed only for selected tokens.
 
         Args:
             model: The model, or its wrapper.

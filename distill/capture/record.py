@@ -22,7 +22,7 @@ from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModu
 def record_attention(
     model: Any, family: Family, layers: Iterable[int], relations: Iterable[int] = (), *, stop: bool = False
 ) -> AttentionRecorder:
-    """Make a model hand its attention inputs to a recorder.
+    """Switch a model's attention to one that records its inputs, and create the recorder.
 
     Args:
         model: A transformers model; its attention implementation is switched.

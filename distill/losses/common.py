@@ -314,7 +314,7 @@ def divergence_sum(student: Tensor, teacher: Tensor, weight: Tensor | None = Non
 
 
 class _Divergence(torch.autograd.Function):
-    """The differentiable function of `divergence_sum`, on [R, C]."""
+    """The divergence of [R, C] as a differentiable function."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, weight: Tensor | None, temperature: float) -> Tensor:
@@ -366,7 +366,7 @@ def _squared_error_sum(student: Tensor, teacher: Tensor, counted: Tensor) -> Ten
 
 
 class _SquaredError(torch.autograd.Function):
-    """The differentiable function of `_squared_error_sum`."""
+    """The sum of squared differences as a differentiable function."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, counted: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ def relation_kl(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> T
 
 
 class _RelationDivergence(torch.autograd.Function):
-    """The differentiable function of `relation_kl`, on [B, S, width]."""
+    """The divergence of relations of [B, S, width] as a differentiable function."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> Tensor:

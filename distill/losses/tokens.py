@@ -219,36 +219,21 @@ def _sample(rest: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
 def sparse_token_soft_targets(student: Tensor, teacher: SparseLogits) -> Term:
     """Estimate `token_soft_targets` from a sample of the teacher's distributions, at the teacher's temperature.
 
+    ``-T^2 * mean_n sum_j weights_j log p_S(ids_j)``, with ``p_S = softmax(z_S / T)``, estimates the cross-entropy. The
+    teacher's entropy is exact: near a perfect student the number may fall below 0.
+
     Args:
         student: Logits at the selected tokens, [n, V].
-        teacher: At the same tokens.
+        teacher: At the same tokens, over the same vocabulary.
 
     Returns:
         Mean over the n tokens, in nats; right in expectation, and so is its gradient.
 
     Raises:
-        ValueError: If tokens or vocabularies differ.
+        ValueError: If tokens or vocabularies differ: ids would mean other tokens.
     """
-    return Term.of(_sparse_kl(student, teacher) if len(student) else student.float().sum(), len(student))
-
-
-def _sparse_kl(student: Tensor, teacher: SparseLogits) -> Tensor:
-    """Estimate `pocketbert.distill.losses.common.soft_targets` of logits [N, V] at the teacher's N positions.
-
-    The teacher's entropy is exact, the cross-entropy an estimate: near a perfect student the number may
-    fall below 0.
-    """
-    cross_entropy = _sparse_cross_entropy(student, teacher)
-    return cross_entropy + teacher.temperature**2 * teacher.negative_entropy.mean()
-
-
-def _sparse_cross_entropy(student: Tensor, teacher: SparseLogits) -> Tensor:
-    """Estimate the cross-entropy of logits [N, V] with a teacher's softened distributions, times T^2.
-
-    ``-T^2 * mean_N sum_j weights_j log p_S(ids_j)`` with ``p_S = softmax(z_S / T)``. In expectation over
-    the sample, value and gradient are those of the sum over the whole vocabulary. Raises ValueError if positions or
-    vocabularies differ: ids would mean other tokens.
-    """
+    if not len(student):
+        return Term.of(student.float().sum(), 0)
     if tuple(student.shape) != (len(teacher), teacher.vocabulary):
         raise ValueError(
             f"student logits {tuple(student.shape)} do not match a teacher of {len(teacher)} positions and "
@@ -256,7 +241,8 @@ def _sparse_cross_entropy(student: Tensor, teacher: SparseLogits) -> Tensor:
         )
     scaled = student.float() / teacher.temperature
     log_p = scaled.gather(-1, teacher.ids.long()) - scaled.logsumexp(-1, keepdim=True)
-    return -(teacher.temperature**2) * (teacher.weights * log_p).sum(-1).mean()
+    cross_entropy = -(teacher.temperature**2) * (teacher.weights * log_p).sum(-1).mean()
+    return Term.of(cross_entropy + teacher.temperature**2 * teacher.negative_entropy.mean(), len(student))
 
 
 # --- replaced-token detection -----------------------------------------------------------------------------------------

@@ -22,9 +22,6 @@ from pocketbert.core.heads.head import IGNORED
 from pocketbert.distill.capture.outputs import places
 from pocketbert.distill.losses.common import Term, wide
 
-_TRUTH_SHARE = 0.5
-"""Alpha of `pretraining_distillation` in the released training command (distill_ground_truth_ratio)."""
-
 _EPSILON = 1e-12
 """Added to the variance by the norm of the released code."""
 
@@ -93,7 +90,7 @@ def feature_transfer(student: Tensor, teacher: Tensor, counted: Tensor) -> Featu
     )
 
 
-def pretraining_distillation(student: Tensor, teacher: Tensor, labels: Tensor, truth: float = _TRUTH_SHARE) -> Term:
+def pretraining_distillation(student: Tensor, teacher: Tensor, labels: Tensor, truth: float = 0.5) -> Term:
     """Compute the cross-entropy of the masked tokens with a mixture of the original ids and the teacher's predictions.
 
     ``alpha L_MLM + (1 - alpha) L_KD`` of ``L_PD = alpha L_MLM + (1 - alpha) L_KD + L_NSP`` (Sun et al. 2020, arXiv
@@ -105,7 +102,7 @@ def pretraining_distillation(student: Tensor, teacher: Tensor, labels: Tensor, t
         student: Logits at the selected tokens, [n, V].
         teacher: Likewise, [n, V]; gets no gradient.
         labels: Original ids, -100 at tokens that are not predicted, [n].
-        truth: alpha, 0 to 1.
+        truth: alpha, 0 to 1; default that of the released training command (distill_ground_truth_ratio).
 
     Returns:
         Mean over the tokens with a label, in nats; 0 with count 0 if there are none.

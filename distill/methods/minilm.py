@@ -37,7 +37,7 @@ _SIGNALS = {
 
 
 def train(job: StageJob[MiniLmStage]) -> StageResult:
-    """Train a stage."""
+    """Train a stage with the objective `MiniLmDistillation`."""
     pair = job.pair
     return StageResult(job.fit(MiniLmDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)))
 

@@ -103,7 +103,7 @@ class ReplacedTokens:
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the weighted terms.
+        """Compute the weighted terms ``generator``, ``replaced`` and ``logits``.
 
         Args:
             model: The student, or its wrapper.

@@ -133,7 +133,7 @@ def open_places(vectors: Tensor) -> Tensor:
     return vectors.abs().sum(-1).clamp(0.0, _OPEN_FROM) * (1 / _OPEN_FROM)
 
 
-class EntityAttention(nn.Module):
+class _EntityAttention(nn.Module):
     """Attention between entities, without transformers' attention interface, where recorders count layers of text."""
 
     def __init__(self, config: ErnieThuConfig) -> None:
@@ -164,7 +164,7 @@ class EntityAttention(nn.Module):
         return context.transpose(1, 2).reshape(batch, length, width)
 
 
-class EntityOutput(nn.Module):
+class _EntityOutput(nn.Module):
     """A linear layer, a residual and a normalization after the attention between entities."""
 
     def __init__(self, config: ErnieThuConfig) -> None:
@@ -178,13 +178,13 @@ class EntityOutput(nn.Module):
         return self.LayerNorm(self.dropout(self.dense(context)) + entities)  # type: ignore[no-any-return]
 
 
-class ErnieThuAttention(BertAttention):  # type: ignore[misc]
+class _ErnieThuAttention(BertAttention):  # type: ignore[misc]
     """Attention of the text, and in a `norm` layer between the entities."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
         super().__init__(config)
         if kind is LayerKind.NORM:
-            self.self_ent, self.output_ent = EntityAttention(config), EntityOutput(config)
+            self.self_ent, self.output_ent = _EntityAttention(config), _EntityOutput(config)
 
     def entities(self, entities: Tensor, mask: Tensor) -> Tensor:
         """Compute the feed-forward part's input from the entities, [B, S, E] and [B, S] to [B, S, E]."""
@@ -193,7 +193,7 @@ class ErnieThuAttention(BertAttention):  # type: ignore[misc]
         return entities * mask[:, :, None].to(entities.dtype)
 
 
-class ErnieThuIntermediate(BertIntermediate):  # type: ignore[misc]
+class _ErnieThuIntermediate(BertIntermediate):  # type: ignore[misc]
     """First half of the feed-forward part, which fuses both streams."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
@@ -206,7 +206,7 @@ class ErnieThuIntermediate(BertIntermediate):  # type: ignore[misc]
         return self.intermediate_act_fn(self.dense(states) + self.dense_ent(entities))  # type: ignore[no-any-return]
 
 
-class ErnieThuOutput(BertOutput):  # type: ignore[misc]
+class _ErnieThuOutput(BertOutput):  # type: ignore[misc]
     """Second half of the feed-forward part, with an output for each stream."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
@@ -226,8 +226,8 @@ class ErnieThuLayer(nn.Module):
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
         super().__init__()
         self.kind = kind
-        self.attention = ErnieThuAttention(config, kind)
-        self.intermediate, self.output = ErnieThuIntermediate(config, kind), ErnieThuOutput(config, kind)
+        self.attention = _ErnieThuAttention(config, kind)
+        self.intermediate, self.output = _ErnieThuIntermediate(config, kind), _ErnieThuOutput(config, kind)
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None, entities: Tensor, entity_mask: Tensor, **more: Any
@@ -252,7 +252,7 @@ class ErnieThuLayer(nn.Module):
         return self.output(hidden, states), self.output.entities(hidden, attended_entities)
 
 
-class ErnieThuEncoder(nn.Module):
+class _ErnieThuEncoder(nn.Module):
     """The stack of layers."""
 
     def __init__(self, config: ErnieThuConfig) -> None:
@@ -283,7 +283,7 @@ class ErnieThuEncoder(nn.Module):
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
-class ErnieThuPreTrainedModel(BertPreTrainedModel):  # type: ignore[misc]
+class _ErnieThuPreTrainedModel(BertPreTrainedModel):  # type: ignore[misc]
     """Base class of all models."""
 
     config_class = ErnieThuConfig
@@ -296,7 +296,7 @@ class ErnieThuPreTrainedModel(BertPreTrainedModel):  # type: ignore[misc]
         super().__init__(config)
 
 
-class ErnieThuModel(ErnieThuPreTrainedModel):
+class ErnieThuModel(_ErnieThuPreTrainedModel):
     """The encoder: token ids, and entities if there are any, to hidden states of the text.
 
     Args:
@@ -309,7 +309,7 @@ class ErnieThuModel(ErnieThuPreTrainedModel):
     def __init__(self, config: ErnieThuConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
         self.embeddings = BertEmbeddings(config)
-        self.encoder = ErnieThuEncoder(config)
+        self.encoder = _ErnieThuEncoder(config)
         self.pooler = BertPooler(config) if add_pooling_layer else None
         rows = config.entity_rows
         self.entity_table = nn.Embedding(rows + 1, config.entity_size, padding_idx=0) if rows else None
@@ -372,61 +372,61 @@ class ErnieThuModel(ErnieThuPreTrainedModel):
 # --- the encoder with the heads of BERT: each class is BERT's of the same suffix with another encoder -----------------
 
 
-class ErnieThuForMaskedLM(BertForMaskedLM, ErnieThuPreTrainedModel):  # type: ignore[misc]
+class ErnieThuForMaskedLM(BertForMaskedLM, _ErnieThuPreTrainedModel):  # type: ignore[misc]
     """ERNIE with the masked-LM head."""
 
     config_class = ErnieThuConfig
 
     def __init__(self, config: ErnieThuConfig) -> None:
-        ErnieThuPreTrainedModel.__init__(self, config)
+        _ErnieThuPreTrainedModel.__init__(self, config)
         self.bert, self.cls = ErnieThuModel(config, add_pooling_layer=False), BertOnlyMLMHead(config)
         self.post_init()
 
 
-class ErnieThuForPreTraining(BertForPreTraining, ErnieThuPreTrainedModel):  # type: ignore[misc]
+class ErnieThuForPreTraining(BertForPreTraining, _ErnieThuPreTrainedModel):  # type: ignore[misc]
     """ERNIE with the text heads of its pre-training: masked LM and next sentence."""
 
     config_class = ErnieThuConfig
 
     def __init__(self, config: ErnieThuConfig) -> None:
-        ErnieThuPreTrainedModel.__init__(self, config)
+        _ErnieThuPreTrainedModel.__init__(self, config)
         self.bert, self.cls = ErnieThuModel(config), BertPreTrainingHeads(config)
         self.post_init()
 
 
-class ErnieThuForSequenceClassification(BertForSequenceClassification, ErnieThuPreTrainedModel):  # type: ignore[misc]
+class ErnieThuForSequenceClassification(BertForSequenceClassification, _ErnieThuPreTrainedModel):  # type: ignore[misc]
     """ERNIE with a linear head on the pooled state; the entity-typing head of the authors is one without a bias."""
 
     config_class = ErnieThuConfig
 
     def __init__(self, config: ErnieThuConfig) -> None:
-        ErnieThuPreTrainedModel.__init__(self, config)
+        _ErnieThuPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         self.bert, self.dropout = ErnieThuModel(config), _head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
 
-class ErnieThuForTokenClassification(BertForTokenClassification, ErnieThuPreTrainedModel):  # type: ignore[misc]
+class ErnieThuForTokenClassification(BertForTokenClassification, _ErnieThuPreTrainedModel):  # type: ignore[misc]
     """ERNIE with a linear head on every token."""
 
     config_class = ErnieThuConfig
 
     def __init__(self, config: ErnieThuConfig) -> None:
-        ErnieThuPreTrainedModel.__init__(self, config)
+        _ErnieThuPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         self.bert, self.dropout = ErnieThuModel(config, add_pooling_layer=False), _head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
 
-class ErnieThuForQuestionAnswering(BertForQuestionAnswering, ErnieThuPreTrainedModel):  # type: ignore[misc]
+class ErnieThuForQuestionAnswering(BertForQuestionAnswering, _ErnieThuPreTrainedModel):  # type: ignore[misc]
     """ERNIE with a head that gives every token a score as the start and as the end of the answer."""
 
     config_class = ErnieThuConfig
 
     def __init__(self, config: ErnieThuConfig) -> None:
-        ErnieThuPreTrainedModel.__init__(self, config)
+        _ErnieThuPreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         self.bert = ErnieThuModel(config, add_pooling_layer=False)
         self.qa_outputs = nn.Linear(config.hidden_size, config.num_labels)

@@ -13,7 +13,7 @@ import torch
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named
-from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.checkpoints import complete, load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.student import StudentSection
@@ -22,7 +22,6 @@ from pocketbert.core.types import Format
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.outputs import LayerOutputs, LmHead
 from pocketbert.distill.students.build import build_student
-from pocketbert.distill.students.checkpoints import _add_default_language
 from pocketbert.export.adapters.xlm import LANGUAGES
 from pocketbert.export.prepare import prepare
 from support.tiny import NAMES, noisy_model, tiny_classifier
@@ -90,8 +89,8 @@ def test_without_languages_as_an_input_all_tokens_have_the_default_one() -> None
     model = noisy_model("xlm", 2, CLASSIFY.auto_class, NAMES, **LANGUAGES_OF_TESTS)
     inputs = batch(4, 11)
     module, bare = prepare(model, ROW, CLASSIFY), copy.deepcopy(model)
-    _add_default_language(model)
-    _add_default_language(model)  # once is enough
+    complete(model, ROW)
+    complete(model, ROW)  # once is enough
     assert worst(model, module, inputs) < 2e-4
     with torch.no_grad():
         named = bare(**inputs, langs=torch.ones_like(inputs["input_ids"])).logits

@@ -43,8 +43,10 @@ def write_xlm(folder: Path, tokens: Sequence[str]) -> int:
     Returns:
         The number of tokens.
     """
-    from pocketbert.distill.students.checkpoints import _xlm_tokenizer_json
+    from pocketbert.core.families import family_named
+    from pocketbert.core.families.table import checkpoint_code
 
-    rows = write_xlm_files(folder, tokens)
-    (folder / "tokenizer.json").write_text(_xlm_tokenizer_json(folder))
+    rows, convert = write_xlm_files(folder, tokens), checkpoint_code(family_named("xlm")).tokenizer_json
+    assert convert is not None
+    (folder / "tokenizer.json").write_text(convert(folder))
     return rows

@@ -13,7 +13,6 @@ from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.distill.losses.common import attention_kl, share
 from pocketbert.distill.losses.tokens import masked_lm, token_soft_targets
 from pocketbert.distill.losses.transfer import (
-    _TRUTH_SHARE,
     FeatureTransfer,
     counted_mask,
     feature_transfer,
@@ -77,9 +76,9 @@ def test_feature_transfer_token_by_token(seed: int, reference: bool) -> None:
 def test_the_released_factors() -> None:
     stage = MobileBertStage(method="mobilebert", steps=1000)
     weights = stage.weights
-    factors = (weights.maps, weights.means, weights.variances, weights.attention, _TRUTH_SHARE)
+    factors = (weights.maps, weights.means, weights.variances, weights.attention, stage.truth)
     assert factors == (100, 5000, 5, 1, 0.5)
-    assert stage.truth == _TRUTH_SHARE
+    assert pretraining_distillation.__defaults__ == (stage.truth,)
 
 
 @pytest.mark.parametrize("scale", [1e5, 1e6])
