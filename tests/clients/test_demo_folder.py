@@ -19,7 +19,7 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
 import pocketbert
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.tasks import task_of
-from pocketbert.pipeline.formats.tflite import tokenizer_effect
+from pocketbert.pipeline.formats.tflite import measure_tokenizer_effect
 
 RUNS = Path(__file__).resolve().parents[2] / "runs"
 
@@ -73,7 +73,7 @@ def test_the_int8_file_gives_the_toolkits_labels(phone: Path, mediapipe: Callabl
 
 def test_the_card_states_what_mediapipe_really_changes(phone: Path, mediapipe: Callable[..., np.ndarray]) -> None:
     file = phone / "tflite" / "mediapipe.tflite"
-    effect = tokenizer_effect(file, phone, task_of("text-classification"))
+    effect = measure_tokenizer_effect(file, phone, task_of("text-classification"))
     seen, own = mediapipe(file, UNICODE_SENTENCES), ours(phone, "tflite/mediapipe.tflite", UNICODE_SENTENCES)
     assert effect.scores == np.mean(np.abs(seen - own).max(-1) > 1e-5)
     assert effect.labels == np.mean(seen.argmax(-1) != own.argmax(-1))

@@ -25,7 +25,7 @@ from pocketbert.distill.students.build import build_student
 from pocketbert.export.adapters.xlnet import sines
 from pocketbert.export.mediapipe import refusal
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.direct.exporting import known_task
+from pocketbert.pipeline.direct.exporting import _task_of_model
 from support.tiny import NAMES, noisy_model, tiny_classifier
 from support.tiny_sentencepiece import write_sentencepiece
 from support.tiny_texts import vocabulary
@@ -137,7 +137,7 @@ def test_guessing_words_is_refused_with_the_reason(tmp_path: Path) -> None:
     assert folder.config["architectures"] == ["XLNetLMHeadModel"]
     assert folder.task is None, "it was trained for no task of the table, nor for embeddings"
     with pytest.raises(InputError) as error:
-        known_task(folder)
+        _task_of_model(folder)
     said = str(error.value)
     assert "config.json names XLNetLMHeadModel, but no task. XLNet cannot do fill-mask: its language model" in said
     assert "--task text-classification | " in said

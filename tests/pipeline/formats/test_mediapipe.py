@@ -45,7 +45,7 @@ def test_the_model_pads_where_its_family_does_and_mediapipe_on_the_right(
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "my-bert"}))
     engine = Engine()
     monkeypatch.setattr(mediapipe, "open_file", lambda *_: engine)
-    effect = mediapipe.tokenizer_effect(tmp_path / "mediapipe.tflite", tmp_path, TASK)
+    effect = mediapipe.measure_tokenizer_effect(tmp_path / "mediapipe.tflite", tmp_path, TASK)
     assert effect.sentences == len(UNICODE_SENTENCES) == len(engine.masks) / 2
     own, theirs = np.stack(engine.masks[: effect.sentences]), np.stack(engine.masks[effect.sentences :])
     assert (own.sum(1) < LENGTH).any()
@@ -58,7 +58,7 @@ def test_both_tokenizers_get_the_default_prompt(
 ) -> None:
     make_tokenizer(tmp_path)
     monkeypatch.setattr(mediapipe, "open_file", lambda *_: Engine())
-    plain = mediapipe.tokenizer_effect(tmp_path / "mediapipe.tflite", tmp_path, TASK)
+    plain = mediapipe.measure_tokenizer_effect(tmp_path / "mediapipe.tflite", tmp_path, TASK)
     settings = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
-    assert mediapipe.tokenizer_effect(tmp_path / "mediapipe.tflite", tmp_path, TASK) == plain
+    assert mediapipe.measure_tokenizer_effect(tmp_path / "mediapipe.tflite", tmp_path, TASK) == plain

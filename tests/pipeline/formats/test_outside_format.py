@@ -47,7 +47,7 @@ def outside() -> Iterator[Format]:
     for scheme in row.schemes:
         register_scheme(replace(row_of(Format.ONNX, scheme), format=name))
     yield name
-    del Format._known["outside"], FORMATS[name], registry._PLACES[name], engines._ENGINES[name], table._READERS[name]
+    del Format._known["outside"], FORMATS[name], registry._FORMATS[name], engines._ENGINES[name], table._READERS[name]
     for key in [k for k in table._ROWS if k[0] == name]:
         del table._ROWS[key]
 

@@ -23,8 +23,13 @@ from pocketbert.core.heads import Prepared, head_of
 from pocketbert.core.predict.scores import Confidence, fit_temperature, fit_threshold, logits_of, probabilities
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.gates.confidence import Settled, confidence_of, read_selftest, unknown_gates
-from pocketbert.pipeline.results import Subject, told_confidence
+from pocketbert.pipeline.gates.confidence import (
+    KnownConfidence,
+    _read_selftest,
+    check_unknown_threshold,
+    fit_confidence,
+)
+from pocketbert.pipeline.results import Subject, _confidence_summary
 from support.commands import completed_run
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
@@ -63,7 +68,7 @@ EVAL, HELD = rows("eval", 2.0), rows("holdout", 2.0)
 
 
 def test_the_temperature_comes_from_the_held_out_rows_and_the_error_from_the_others() -> None:
-    found = confidence_of(subject(), [EVAL, HELD])
+    found = fit_confidence(subject(), [EVAL, HELD])
     assert found is not None
     held, logits = HELD
     assert found.temperature == fit_temperature(np.concatenate(logits), np.asarray(held.rows.truth)).temperature
@@ -76,7 +81,7 @@ def test_the_temperature_comes_from_the_held_out_rows_and_the_error_from_the_oth
 
 def test_rows_that_decide_the_score_move_no_temperature() -> None:
     other = rows("eval", 0.5)
-    first, second = (confidence_of(subject(), [s, HELD]) for s in (EVAL, other))
+    first, second = (fit_confidence(subject(), [s, HELD]) for s in (EVAL, other))
     assert first is not None
     assert second is not None
     assert first.temperature == second.temperature
@@ -84,27 +89,27 @@ def test_rows_that_decide_the_score_move_no_temperature() -> None:
 
 
 def test_without_held_out_rows_nothing_is_fitted_and_the_reason_is_told() -> None:
-    found = confidence_of(subject(), [EVAL])
+    found = fit_confidence(subject(), [EVAL])
     assert found is not None
     assert (found.temperature, found.fitted_rows) == (1.0, 0)
     assert found.note == "no training rows are held out (data.holdout)"
     assert found.error == found.error_before
-    few = confidence_of(subject(), [EVAL, rows("holdout", 2.0, 20)])
+    few = fit_confidence(subject(), [EVAL, rows("holdout", 2.0, 20)])
     assert few is not None
     assert few.note.startswith("20 held-out rows are too few")
     assert (few.temperature, few.fitted_rows) == (1.0, 0)
 
 
 def test_a_known_temperature_is_measured_and_not_fitted() -> None:
-    found = confidence_of(subject(), [EVAL, HELD], Settled(3.0))
+    found = fit_confidence(subject(), [EVAL, HELD], KnownConfidence(3.0))
     assert found is not None
     assert (found.temperature, found.fitted_rows, found.note) == (3.0, 0, "")
-    assert confidence_of(subject(), [], Settled(3.0)) == Confidence(temperature=3.0)
-    assert confidence_of(subject(), [], Settled(1.0)) is None is confidence_of(subject(), [])
+    assert fit_confidence(subject(), [], KnownConfidence(3.0)) == Confidence(temperature=3.0)
+    assert fit_confidence(subject(), [], KnownConfidence(1.0)) is None is fit_confidence(subject(), [])
 
 
 def test_the_threshold_comes_from_the_held_out_rows_and_its_worth_from_the_others() -> None:
-    found = confidence_of(subject(), [EVAL, HELD], Settled(accuracy=0.75))
+    found = fit_confidence(subject(), [EVAL, HELD], KnownConfidence(accuracy=0.75))
     assert found is not None
     held, logits = HELD
     scores = probabilities(np.concatenate(logits).astype(np.float64) / found.temperature, ScoreFunction.SOFTMAX)
@@ -112,7 +117,7 @@ def test_the_threshold_comes_from_the_held_out_rows_and_its_worth_from_the_other
     assert found.unknown == fit_threshold(scores.max(-1), right, 0.75).value
     assert found.unknown is not None
     assert (found.unknown_rows, found.unknown_note) == (600, "")
-    other = confidence_of(subject(), [rows("eval", 0.5), HELD], Settled(accuracy=0.75))
+    other = fit_confidence(subject(), [rows("eval", 0.5), HELD], KnownConfidence(accuracy=0.75))
     assert other is not None
     assert other.unknown == found.unknown
     rows_, kept = EVAL
@@ -122,20 +127,20 @@ def test_the_threshold_comes_from_the_held_out_rows_and_its_worth_from_the_other
     hits = told.argmax(-1) == np.asarray(rows_.rows.truth)
     assert found.answered_accuracy == pytest.approx(hits[sure].mean())
     assert found.answered_accuracy > hits.mean() + 0.03
-    [gate] = unknown_gates("onnx/model.onnx", found, Settled(accuracy=0.75))
+    [gate] = check_unknown_threshold("onnx/model.onnx", found, KnownConfidence(accuracy=0.75))
     assert (gate.passed, gate.value, gate.bound) == (True, found.unknown, 0.75)
-    assert f"unknown below {found.unknown:g}: answers {found.answered:.1%}"[:-1] in told_confidence(found)
+    assert f"unknown below {found.unknown:g}: answers {found.answered:.1%}"[:-1] in _confidence_summary(found)
 
 
 def test_a_file_that_is_less_sure_gets_another_threshold() -> None:
     held, logits = HELD
     noise = np.random.default_rng(1).normal(0, 2, (600, 1, 3)).astype(np.float32)
     changed = (held, [m + n for m, n in zip(logits, noise, strict=True)])
-    sharp, dull = (confidence_of(subject(), [EVAL, s], Settled(accuracy=0.8)) for s in (HELD, changed))
+    sharp, dull = (fit_confidence(subject(), [EVAL, s], KnownConfidence(accuracy=0.8)) for s in (HELD, changed))
     assert sharp is not None
     assert dull is not None
     assert (sharp.temperature, sharp.unknown) != (dull.temperature, dull.unknown)
-    assert unknown_gates("a", dull, Settled(accuracy=0.8))[0].passed == (dull.unknown is not None)
+    assert check_unknown_threshold("a", dull, KnownConfidence(accuracy=0.8))[0].passed == (dull.unknown is not None)
 
 
 def test_a_threshold_that_cannot_be_fitted_fails_its_gate_with_the_nearest_accuracy() -> None:
@@ -143,24 +148,24 @@ def test_a_threshold_that_cannot_be_fitted_fails_its_gate_with_the_nearest_accur
         ([EVAL, HELD], "600 held-out rows do not show an accuracy of 0.999"),
         ([EVAL], "no training rows are"),
     ):
-        found = confidence_of(subject(), sets, Settled(accuracy=0.999))
+        found = fit_confidence(subject(), sets, KnownConfidence(accuracy=0.999))
         assert found is not None
         assert found.unknown is None
-        [gate] = unknown_gates("onnx/model.onnx", found, Settled(accuracy=0.999))
+        [gate] = check_unknown_threshold("onnx/model.onnx", found, KnownConfidence(accuracy=0.999))
         assert not gate.passed
         assert why in gate.failure
         assert "Ask for less (answer.unknown.accuracy)" in gate.failure
-    assert unknown_gates("onnx/model.onnx", found, Settled()) == []
-    assert unknown_gates("onnx/model.onnx", None, Settled(accuracy=0.9)) == []
+    assert check_unknown_threshold("onnx/model.onnx", found, KnownConfidence()) == []
+    assert check_unknown_threshold("onnx/model.onnx", None, KnownConfidence(accuracy=0.9)) == []
 
 
 def test_a_threshold_that_is_given_is_measured() -> None:
-    found = confidence_of(subject(), [EVAL], Settled(temperature=2.0, unknown=0.8))
+    found = fit_confidence(subject(), [EVAL], KnownConfidence(temperature=2.0, unknown=0.8))
     assert found is not None
     assert (found.unknown, found.unknown_rows) == (0.8, 0)
     assert found.answered is not None
     assert 0 < found.answered < 1
-    assert confidence_of(subject(), [], Settled(unknown=0.8)) == Confidence(unknown=0.8)
+    assert fit_confidence(subject(), [], KnownConfidence(unknown=0.8)) == Confidence(unknown=0.8)
 
 
 def test_a_file_with_the_softmax_inside_gets_the_same_temperature() -> None:
@@ -168,8 +173,8 @@ def test_a_file_with_the_softmax_inside_gets_the_same_temperature() -> None:
         (s, [probabilities(m, ScoreFunction.SOFTMAX).astype(np.float32) for m in kept]) for s, kept in (EVAL, HELD)
     ]
     plain, other = (
-        confidence_of(subject(), [EVAL, HELD]),
-        confidence_of(subject(output="probabilities"), inside),
+        fit_confidence(subject(), [EVAL, HELD]),
+        fit_confidence(subject(output="probabilities"), inside),
     )
     assert plain is not None
     assert other is not None
@@ -179,16 +184,16 @@ def test_a_file_with_the_softmax_inside_gets_the_same_temperature() -> None:
 
 @pytest.mark.parametrize("task", [t for t in TaskName if t is not TaskName.TEXT_CLASSIFICATION])
 def test_other_tasks_have_none(task: TaskName) -> None:
-    assert confidence_of(subject(task), [EVAL, HELD], Settled(unknown=0.5)) is None
+    assert fit_confidence(subject(task), [EVAL, HELD], KnownConfidence(unknown=0.5)) is None
 
 
 def test_numbers_that_are_not_finite_have_no_error() -> None:
     broken = [m.copy() for m in EVAL[1]]
     broken[0][:] = np.nan
-    found = confidence_of(subject(), [(EVAL[0], broken), HELD])
+    found = fit_confidence(subject(), [(EVAL[0], broken), HELD])
     assert found is not None
     assert found.error is None
-    assert told_confidence(found) == "" == told_confidence(None)
+    assert _confidence_summary(found) == "" == _confidence_summary(None)
 
 
 def listed(phone: Path, **temperatures: float | None) -> None:
@@ -218,8 +223,8 @@ def test_a_temperature_of_the_recipe_reaches_the_whole_folder(warm: Path, finish
     assert {r.temperature for r in before.models()} == {1.0}
     assert [r.sha256 for r in phone.models()] == [r.sha256 for r in before.models()]
     own, plain = pocketbert.load(warm / "phone"), pocketbert.load(finished / "phone")
-    texts = [str(r.text) for r in read_selftest(warm / "phone").rows]
-    for told, a, b in zip(read_selftest(warm / "phone").rows, own.predict(texts), plain.predict(texts), strict=True):
+    texts = [str(r.text) for r in _read_selftest(warm / "phone").rows]
+    for told, a, b in zip(_read_selftest(warm / "phone").rows, own.predict(texts), plain.predict(texts), strict=True):
         assert a.fields()["label"] == b.fields()["label"]
         assert a.fields()["score"] < b.fields()["score"]
         assert a.fields()["unknown"] == (a.fields()["score"] < 0.4)

@@ -16,7 +16,7 @@ from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.predict.scores import tempered
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
-from pocketbert.pipeline.gates.confidence import ROWS, raised_tolerance, read_selftest, write_selftest
+from pocketbert.pipeline.gates.confidence import _ROWS, _read_selftest, _tolerance_at_temperature, write_selftest
 from support.card_folders import folder as listed
 
 TOKENS = '{"text": "%s", "ids": [1, 5, 2]}\n'
@@ -24,9 +24,9 @@ TOKENS = '{"text": "%s", "ids": [1, 5, 2]}\n'
 
 def test_the_default_file_answers_as_the_self_test_says(finished_tflite: Path) -> None:
     phone = finished_tflite / "phone"
-    artefacts, test = read_artefacts(phone), read_selftest(phone)
+    artefacts, test = read_artefacts(phone), _read_selftest(phone)
     assert "selftest.json" in {r.path for r in artefacts.files}
-    assert (test.values, len(test.rows)) == ("probabilities", ROWS)
+    assert (test.values, len(test.rows)) == ("probabilities", _ROWS)
     assert {p for row in test.rows for p in row.answers} == {r.path for r in artefacts.models()}
     tokenizer = TextTokenizer(phone, artefacts.processing.max_length)
     model = pocketbert.load(phone)
@@ -58,7 +58,7 @@ def written(folder: Path, rows: list[GoldenRow], task: TaskName = TaskName.TEXT_
     (folder / "golden.jsonl").write_text("".join(r.model_dump_json() + "\n" for r in rows))
     (folder / "golden_tokens.jsonl").write_text("".join(TOKENS % r.text for r in rows if isinstance(r.text, str)))
     write_selftest(folder, listed(task))
-    return [str(row.text) for row in read_selftest(folder).rows]
+    return [str(row.text) for row in _read_selftest(folder).rows]
 
 
 def test_clear_short_texts_with_different_labels_come_first(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_clear_short_texts_with_different_labels_come_first(tmp_path: Path) -> N
         golden("very clear, too", "yes", [0.0, 3.0]),
     ]
     assert written(tmp_path, rows) == ["clear", "clear as well", "very clear, too", "a longer clear text", "wrong"]
-    first = read_selftest(tmp_path).rows[0]
+    first = _read_selftest(tmp_path).rows[0]
     assert (first.ids, first.label) == ([1, 5, 2], "no")
     assert first.answers["onnx/model.onnx"].values == pytest.approx([0.9525741, 0.0474259])
     assert first.answers["onnx/model.onnx"].tolerance == pytest.approx(0.1, abs=1e-6)
@@ -84,7 +84,7 @@ def test_clear_short_texts_with_different_labels_come_first(tmp_path: Path) -> N
 def test_parts_of_outputs_stay_outputs(tmp_path: Path) -> None:
     rows = [golden(f"text {i}", "", [1.0, 2.0], columns=[4, 7]) for i in range(6)]
     written(tmp_path, rows)
-    test = read_selftest(tmp_path)
+    test = _read_selftest(tmp_path)
     assert test.values == "outputs"
     assert test.rows[0].columns == [4, 7]
     assert test.rows[0].answers["onnx/model.onnx"].values == [1.0, 2.0]
@@ -105,5 +105,5 @@ def test_the_tolerance_of_probabilities_holds_at_a_temperature(
     second /= second.sum()
     tolerance = float(np.abs(first - second).max())
     apart = np.abs(tempered(first, temperature, True) - tempered(second, temperature, True)).max()
-    assert apart <= raised_tolerance(first, tolerance, temperature) + 1e-9
-    assert raised_tolerance(first, tolerance, 1.0) == tolerance
+    assert apart <= _tolerance_at_temperature(first, tolerance, temperature) + 1e-9
+    assert _tolerance_at_temperature(first, tolerance, 1.0) == tolerance

@@ -56,7 +56,7 @@ VALUES = {s.name: 0.80 - i / 100 for i, s in enumerate(SUBJECTS)}
 def against(name: str, rows: str = "eval", settings: VerifySection | None = None, **more: Any) -> list[Gate]:
     scores = {s: {rows: score(v)} for s, v in VALUES.items()}
     given = {"reference": score(0.9), **more}
-    return verify._against(BY_NAME[name], rows, scores, SUBJECTS, evidence(**given), settings or VerifySection())
+    return verify._compare_scores(BY_NAME[name], rows, scores, SUBJECTS, evidence(**given), settings or VerifySection())
 
 
 @pytest.mark.parametrize(

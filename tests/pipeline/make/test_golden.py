@@ -20,7 +20,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, Level, Task, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.base import ModelFile, RunModel
-from pocketbert.pipeline.gates.checks import golden_gates, padding_gate
+from pocketbert.pipeline.gates.checks import check_golden_rows, check_padding
 from pocketbert.pipeline.make import golden
 from pocketbert.pipeline.make.golden import COLUMNS, PLACES, make_golden
 from pocketbert.pipeline.reference import decided, reference_model
@@ -94,7 +94,7 @@ def made(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
 
 def gates(made: Made, **fault: Any) -> dict[str, Gate]:
     subject = replace(made.subject, predictor=Broken(made.right, **fault))
-    found = [*golden_gates(subject, made.rows), padding_gate(subject, made.rows)]
+    found = [*check_golden_rows(subject, made.rows), check_padding(subject, made.rows)]
     return {g.name: g for g in found}
 
 
@@ -183,7 +183,7 @@ def test_words_that_no_sentence_has_are_missed(made: Callable[[TaskName], Made])
     read = {int(i) for e in case.subject.tokenizer.encode([r.input for r in sentences]) for i in e.ids}
     assert not read & set(UNREAD)
     subject = replace(case.subject, predictor=Broken(case.right, words_lost))
-    assert all(g.passed for g in golden_gates(subject, sentences))
+    assert all(g.passed for g in check_golden_rows(subject, sentences))
     assert not gates(case, before=words_lost)["reference"].passed
 
 
@@ -255,7 +255,7 @@ def test_start_and_end_exchanged(made: Callable[[TaskName], Made]) -> None:
             out = self.right.run(inputs)
             return {"start_logits": out["end_logits"], "end_logits": out["start_logits"]}
 
-    found = {g.name: g for g in golden_gates(replace(case.subject, predictor=Exchanged(case.right)), case.rows)}
+    found = {g.name: g for g in check_golden_rows(replace(case.subject, predictor=Exchanged(case.right)), case.rows)}
     assert not found["golden"].passed
     assert not found["reference"].passed
 
@@ -263,7 +263,7 @@ def test_start_and_end_exchanged(made: Callable[[TaskName], Made]) -> None:
 def test_renamed_tags_are_seen(made: Callable[[TaskName], Made]) -> None:
     case = made(TOKENS)
     renamed = replace(case.subject, labels=["O", "I-per", "B-per"])
-    found = {g.name: g for g in golden_gates(renamed, case.rows)}
+    found = {g.name: g for g in check_golden_rows(renamed, case.rows)}
     assert not found["labels"].passed
     assert "label order changed?" in found["labels"].detail
 

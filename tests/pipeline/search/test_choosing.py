@@ -9,8 +9,15 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.types import Format, Role, Scheme
-from pocketbert.pipeline.direct.search import chosen_files, recipe_lines
-from pocketbert.pipeline.direct.search.choosing import best, front, is_inside, limits_for, nearest_outside
+from pocketbert.pipeline.direct.choosing import (
+    best_candidate,
+    chosen_files,
+    is_inside,
+    nearest_candidate,
+    pareto_front,
+    recipe_lines,
+    widened_budget,
+)
 
 
 def candidate(scheme: Scheme, mb: float, rel: float, drop: float | None = None, **more: object) -> Candidate:
@@ -34,7 +41,7 @@ def test_the_front_has_what_no_other_one_beats_in_size_and_error() -> None:
         candidate(Scheme.LUT4, 5, float("nan")),
         candidate(Scheme.LUT6, 5, 0.01, note="a gate failed"),
     ]
-    assert [c.scheme for c in front(found)] == [SMALL, INT8]
+    assert [c.scheme for c in pareto_front(found)] == [SMALL, INT8]
 
 
 def test_with_a_limit_on_size_the_closest_file_wins_and_without_one_the_smallest() -> None:
@@ -46,7 +53,7 @@ def test_with_a_limit_on_size_the_closest_file_wins_and_without_one_the_smallest
         ({"max_drop": 0.01}, W4),
     ):
         budget = BudgetSection(**limits)
-        chosen = best(judged(found, budget), budget)
+        chosen = best_candidate(judged(found, budget), budget)
         assert chosen is not None
         assert chosen.scheme is wanted, limits
 
@@ -63,13 +70,13 @@ def test_a_missing_figure_is_neither_inside_nor_outside_and_nan_is_outside() -> 
 def test_the_nearest_one_and_the_limits_that_would_take_it() -> None:
     found = [candidate(W4, 11.04, 0.06, 0.0304), candidate(SMALL, 12.45, 0.05, 0.0121), candidate(INT8, 17, 0.03, 0.0)]
     budget = BudgetSection(max_drop=0.01, max_size_mb=12)
-    nearest = nearest_outside(found, budget)
+    nearest = nearest_candidate(found, budget)
     assert nearest is not None
     assert nearest.scheme is SMALL
-    enough = limits_for(nearest, budget)
+    enough = widened_budget(nearest, budget)
     assert enough.text == "max_drop=0.013,max_size_mb=12.5"
     assert is_inside(nearest, enough)
-    assert nearest_outside([candidate(SMALL, 12, 0.05)], budget) is None, "it was never scored"
+    assert nearest_candidate([candidate(SMALL, 12, 0.05)], budget) is None, "it was never scored"
 
 
 def test_recipe_lines_make_the_chosen_files_and_no_others() -> None:

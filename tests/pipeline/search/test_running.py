@@ -14,7 +14,7 @@ from pocketbert.core.data.examples import hold_out_share, read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.recipe.file import load_recipe
-from pocketbert.pipeline.direct.search import searching as workbench
+from pocketbert.pipeline.direct import budget_search as workbench
 from pocketbert.pipeline.gates import verify
 from pocketbert.pipeline.learn import finishing as labelled
 from pocketbert.pipeline.run import Run

@@ -18,7 +18,7 @@ from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.pipeline.direct import quantizing as budgeting
-from pocketbert.pipeline.direct.search import Finding
+from pocketbert.pipeline.direct.choosing import FormatResult
 from pocketbert.pipeline.options import BudgetOptions
 from pocketbert.quantize import Plan
 from pocketbert.quantize import table as quantizers
@@ -42,16 +42,17 @@ class _Stop(Exception):
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+def found(monkeypatch: pytest.MonkeyPatch) -> list[FormatResult]:
     """What the searches of a test found; none of them goes on to write a folder."""
-    out: list[Finding] = []
-    search = budgeting._search
+    out: list[FormatResult] = []
+    require = budgeting.require_chosen_files
 
-    def stopped(*args: Any) -> list[Finding]:
-        out[:] = search(*args)
+    def stopped(results: list[FormatResult], *args: Any) -> None:
+        out[:] = results
+        require(results, *args)
         raise _Stop
 
-    monkeypatch.setattr(budgeting, "_search", stopped)
+    monkeypatch.setattr(budgeting, "require_chosen_files", stopped)
     return out
 
 
@@ -129,12 +130,12 @@ def test_a_killed_search_goes_on_where_it_was(
     phone: Path,
     tmp_path: Path,
     rows: tuple[DataSource, DataSource],
-    found: list[Finding],
+    found: list[FormatResult],
     counted: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pocketbert.pipeline.direct.search import candidates as bench
-    from pocketbert.pipeline.direct.search import searching as workbench
+    from pocketbert.pipeline.direct import budget_search as workbench
+    from pocketbert.pipeline.direct import candidates as bench
 
     ranked = bench.rms_error
     with monkeypatch.context() as killed:
@@ -175,7 +176,7 @@ def test_a_quantizer_that_does_nothing_is_reported_and_not_chosen(
     phone: Path,
     tmp_path: Path,
     rows: tuple[DataSource, DataSource],
-    found: list[Finding],
+    found: list[FormatResult],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _with_writer(
@@ -194,7 +195,7 @@ def test_a_candidate_with_other_numbers_is_reported_and_not_chosen(
     phone: Path,
     tmp_path: Path,
     rows: tuple[DataSource, DataSource],
-    found: list[Finding],
+    found: list[FormatResult],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its types are right and its size is the smallest: without the stored gate a limit on size only would take it."""

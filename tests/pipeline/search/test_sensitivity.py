@@ -18,10 +18,10 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.types import Format, Role, Scheme, Status
-from pocketbert.pipeline.direct.search import candidates as benches
-from pocketbert.pipeline.direct.search import candidates as role_trials
-from pocketbert.pipeline.direct.search.candidates import Bench, Trial
-from pocketbert.pipeline.formats.base import smaller_file
+from pocketbert.pipeline.direct import candidates as candidates
+from pocketbert.pipeline.direct import sensitivity
+from pocketbert.pipeline.direct.candidates import CandidateFiles, CandidateSpec
+from pocketbert.pipeline.formats.base import quantized_file
 from pocketbert.pipeline.options import BudgetOptions
 from pocketbert.quantize import Plan, weights
 from pocketbert.quantize import table as quantizers
@@ -100,15 +100,15 @@ def test_weights_that_the_model_does_not_have_have_no_role(phone: Path, tmp_path
         api.sensitivity(other, train, ["int8"])
 
 
-class _Bench:
-    """A bench whose schemes have known sensitivities."""
+class _Files:
+    """Candidates whose schemes have known sensitivities."""
 
     weights = tuple(SimpleNamespace(role=r) for r in (Role.EMBEDDING, Role.FFN_DOWN, Role.HEAD))
 
-    def expected_bytes(self, trial: Trial) -> int:
+    def expected_bytes(self, spec: CandidateSpec) -> int:
         return 20
 
-    def written(self, trial: Trial) -> Any:
+    def write(self, spec: CandidateSpec) -> Any:
         return SimpleNamespace(bytes=20)
 
 
@@ -119,21 +119,23 @@ def test_only_files_that_no_other_is_predicted_to_beat_are_written(monkeypatch: 
         Scheme.A8W8: {Role.EMBEDDING: 0.02, Role.FFN_DOWN: 0.06, Role.HEAD: 0.03},
     }
 
-    def known(_: Bench, file: Any) -> Sensitivity:
+    def known(_: CandidateFiles, file: Any) -> Sensitivity:
         order = sorted(saved, key=lambda r: -rels[file.scheme][r])
         roles = [RoleError(role=r, rel=rels[file.scheme][r], saved=saved[r]) for r in order]
         return Sensitivity(format=file.format, scheme=file.scheme, roles=roles)
 
-    monkeypatch.setattr(role_trials, "sensitivity", known)
+    monkeypatch.setattr(sensitivity, "measure_role_sensitivity", known)
     schemes = (Scheme.INT8, Scheme.A8W8, Scheme.SMALL)
-    whole = [Trial(smaller_file(Format.ONNX, s)) for s in schemes]
-    found = list(role_trials.role_trials(cast(Bench, _Bench()), whole, 100))
-    assert [(t.trial.file.scheme, t.trial.left, t.bytes) for t in found] == [
+    whole = [CandidateSpec(quantized_file(Format.ONNX, s)) for s in schemes]
+    found = list(sensitivity.mixed_candidates(cast(CandidateFiles, _Files()), whole, 100))
+    assert [(t.spec.file.scheme, t.spec.left, t.bytes) for t in found] == [
         (Scheme.INT8, (Role.FFN_DOWN,), 30),
         (Scheme.INT8, (Role.FFN_DOWN, Role.HEAD), 31),
     ]
     assert found[1].rel == pytest.approx(0.01)
-    assert not list(role_trials.role_trials(cast(Bench, _Bench()), whole, 10)), "too small for any of them"
+    assert not list(sensitivity.mixed_candidates(cast(CandidateFiles, _Files()), whole, 10)), (
+        "too small for any of them"
+    )
 
 
 def test_a_budget_leaves_the_most_sensitive_roles_float_and_is_resumed(
@@ -145,9 +147,9 @@ def test_a_budget_leaves_the_most_sensitive_roles_float_and_is_resumed(
     def choose() -> Path:
         return api.quantize(phone, tmp_path / "made", ["int8"], calibrate=train, budget=limits)
 
-    ranked = benches.rms_error
+    ranked = candidates.rms_error
     with monkeypatch.context() as killed:
-        killed.setattr(benches, "rms_error", lambda a, b: ranked(a, b) if len(counted) < 4 else _kill())
+        killed.setattr(candidates, "rms_error", lambda a, b: ranked(a, b) if len(counted) < 4 else _kill())
         with pytest.raises(KeyboardInterrupt):
             choose()
     made = choose()

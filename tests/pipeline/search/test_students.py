@@ -13,9 +13,18 @@ from pocketbert.core.artefacts import Candidate, ConsideredStudent, read_artefac
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.recipe.file import load_recipe
+from pocketbert.core.recipe.student import OWN
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.direct import budgeted_run as students
-from pocketbert.pipeline.direct.search import Considered, Finding, best_student, cannot_win, one_choice, refuse_all
+from pocketbert.pipeline.direct.budget_search import SearchInputs
+from pocketbert.pipeline.direct.choosing import (
+    FormatResult,
+    StudentResult,
+    best_student,
+    cannot_win,
+    merge_student_results,
+    no_student_error,
+)
 from support.folders import tree
 from support.tiny_task import Task
 
@@ -37,8 +46,15 @@ def test_one_student_is_chosen_for_the_folder_and_a_plain_recipe_makes_it_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     recipe, weights = load_recipe(task.recipe, overrides("max_drop: 0.2")), run_copy / "students" / NAME / "student"
+    search_files = students.search_files
+
+    def interrupted(inputs: SearchInputs, *args: Any) -> list[FormatResult]:
+        if inputs.student != OWN:
+            raise KeyboardInterrupt
+        return search_files(inputs, *args)
+
     with monkeypatch.context() as patch:
-        patch.setattr(students, "search", _interrupted)
+        patch.setattr(students, "search_files", interrupted)
         with pytest.raises(KeyboardInterrupt):
             api.run(recipe, run_copy, overwrite=True)
     trained = (weights / "model.safetensors").stat().st_mtime_ns
@@ -69,10 +85,6 @@ def test_one_student_is_chosen_for_the_folder_and_a_plain_recipe_makes_it_again(
     assert "The nearest is onnx/model_w4.onnx" in str(caught.value)
     assert f"{NAME}: not exported: at least 0.0 MB" in str(caught.value)
     assert tree(run_copy / "phone") == packed, "what was packed before stays"
-
-
-def _interrupted(*_: Any) -> list[Finding]:
-    raise KeyboardInterrupt
 
 
 def _models(phone: Path | None) -> dict[str, str]:
@@ -118,7 +130,7 @@ def test_a_student_that_is_not_smaller_is_refused_before_anything_is_trained(tas
     assert not (tmp_path / "run").exists()
 
 
-def _considered(name: str, *files: tuple[Format, float, int, bool]) -> Considered:
+def _considered(name: str, *files: tuple[Format, float, int, bool]) -> StudentResult:
     findings = []
     for format, rel, size, inside in files:
         path = f"{format}/model_small"
@@ -133,8 +145,8 @@ def _considered(name: str, *files: tuple[Format, float, int, bool]) -> Considere
             inside=inside,
             chosen=inside,
         )
-        findings.append(Finding(format, "accuracy", [one], one if inside else None, None if inside else one))
-    return Considered(ConsideredStudent(name=name), findings)
+        findings.append(FormatResult(format, "accuracy", [one], one if inside else None, None if inside else one))
+    return StudentResult(ConsideredStudent(name=name), findings)
 
 
 def test_the_student_must_have_a_file_inside_in_every_format() -> None:
@@ -150,9 +162,9 @@ def test_the_student_must_have_a_file_inside_in_every_format() -> None:
     assert cannot_win(0.05, close, by_size)
     assert not cannot_win(0.025, close, by_size), "the file of one format may still be closer"
     assert not cannot_win(0.05, close, by_drop), "where the smallest wins, further files may"
-    kept = [c for f in one_choice(everyone, close) for c in f.candidates]
+    kept = [c for f in merge_student_results(everyone, close) for c in f.candidates]
     assert {c.student for c in kept if c.chosen} == {"close"}
     assert [c.student for c in kept if c.front and c.format is onnx] == ["half"]
-    lines = refuse_all([half], BudgetSection(max_size_mb=0.00005)).failures
+    lines = no_student_error([half], BudgetSection(max_size_mb=0.00005)).failures
     assert "The nearest is half" in lines[0]
     assert "tflite: no file is inside" in lines[1]

@@ -15,8 +15,8 @@ import numpy as np
 
 from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.base import place_of
-from pocketbert.pipeline.formats.constants import Constant, Role
-from pocketbert.pipeline.gates.stored import Reference
+from pocketbert.pipeline.formats.constants import Constant, ConstantRole
+from pocketbert.pipeline.gates.stored import ReferenceConstants
 from support.defects import defects_of, format_of
 
 Array = Any
@@ -30,21 +30,21 @@ class Editor(ABC):
         reference: The module that it was made of, still right.
     """
 
-    def __init__(self, path: Path, reference: Reference) -> None:
+    def __init__(self, path: Path, reference: ReferenceConstants) -> None:
         self.path = path
         graphs = place_of(format_of(path)).constants(path)
         assert graphs is not None
-        self._found: dict[tuple[str, Role], Constant] = {}
+        self._found: dict[tuple[str, ConstantRole], Constant] = {}
         for constant in (c for graph in graphs for c in graph):
-            for i in reference.places(constant):
+            for i in reference.matches(constant):
                 wanted = reference.constants[i]
-                key = (wanted.numbers.name, wanted.role)
+                key = (wanted.tensor.name, wanted.role)
                 before = self._found.get(key)
                 # of several signatures the one that holds most
-                if before is None or constant.numbers.value.size > before.numbers.value.size:
+                if before is None or constant.tensor.value.size > before.tensor.value.size:
                     self._found[key] = constant
 
-    def change(self, end: str, role: Role, change: Callable[[Array], Array]) -> None:
+    def change(self, end: str, role: ConstantRole, change: Callable[[Array], Array]) -> None:
         """Change the stored numbers of the tensor whose name ends so; integers stay integers."""
         constant = self._constant(end, role)
         before = self.read(constant)
@@ -52,48 +52,48 @@ class Editor(ABC):
         assert not np.array_equal(before, after), f"{end} did not change"
         self.replace(constant, after)
 
-    def swap(self, one: str, other: str, role: Role) -> None:
+    def swap(self, one: str, other: str, role: ConstantRole) -> None:
         """Let two tensors change places, with their scales."""
         first, second = self._constant(one, role), self._constant(other, role)
         values = self.read(first).copy(), self.read(second).copy()
         self.replace(first, values[1])
         self.replace(second, values[0])
-        if first.numbers.step is not None:
+        if first.tensor.step is not None:
             scales = self.scales(first).copy(), self.scales(second).copy()
             self.replace_scales(first, scales[1])
             self.replace_scales(second, scales[0])
 
     def scale(self, end: str, change: Callable[[Array], Array]) -> None:
         """Change the scales of a compressed matrix, or the numbers of one that is none."""
-        constant = self._constant(end, Role.MATRIX)
-        if constant.numbers.step is None:
-            self.change(end, Role.MATRIX, lambda v: change(v.T).T)
+        constant = self._constant(end, ConstantRole.MATRIX)
+        if constant.tensor.step is None:
+            self.change(end, ConstantRole.MATRIX, lambda v: change(v.T).T)
         else:
             self.replace_scales(constant, change(self.scales(constant).copy()))
 
-    def _constant(self, end: str, role: Role) -> Constant:
+    def _constant(self, end: str, role: ConstantRole) -> Constant:
         [found] = [c for (name, kind), c in self._found.items() if name.endswith(end) and kind is role]
         return found
 
-    def has(self, end: str, role: Role) -> bool:
+    def has(self, end: str, role: ConstantRole) -> bool:
         """Whether the file holds such a tensor."""
         return any(name.endswith(end) and kind is role for name, kind in self._found)
 
-    def stored(self, end: str, role: Role) -> Array:
+    def stored(self, end: str, role: ConstantRole) -> Array:
         """The stored numbers of the tensor whose name ends so, as they are."""
         return self.read(self._constant(end, role)).copy()
 
     def read(self, constant: Constant) -> Array:
         """The numbers as they are stored, in the form of their role."""
-        raw, like = self._raw(constant.numbers.name), constant.numbers.value
+        raw, like = self._raw(constant.tensor.name), constant.tensor.value
         flat = raw.reshape([n for n in raw.shape if n > 1] or [1])
         return flat.T if self._turned(flat, like) else flat.reshape(like.shape)
 
     def replace(self, constant: Constant, value: Array) -> None:
         """Store other numbers of the same type and shape."""
-        raw, like = self._raw(constant.numbers.name), constant.numbers.value
+        raw, like = self._raw(constant.tensor.name), constant.tensor.value
         turned = self._turned(raw.reshape([n for n in raw.shape if n > 1] or [1]), like)
-        self._store(constant.numbers.name, np.ascontiguousarray(value.T if turned else value).reshape(raw.shape))
+        self._store(constant.tensor.name, np.ascontiguousarray(value.T if turned else value).reshape(raw.shape))
 
     def _turned(self, raw: Array, like: Array) -> bool:
         if like.ndim != 2 or raw.ndim != 2:
@@ -163,7 +163,7 @@ class _Packing:
 class OnnxEditor(Editor):
     """An ONNX file."""
 
-    def __init__(self, path: Path, reference: Reference) -> None:
+    def __init__(self, path: Path, reference: ReferenceConstants) -> None:
         import onnx
 
         super().__init__(path, reference)
@@ -196,7 +196,7 @@ class OnnxEditor(Editor):
         return _Packing(int(end[-1]), width, name.removesuffix(end) + "_columns" in self.tensors)
 
     def _scale_name(self, constant: Constant) -> str:
-        name = constant.numbers.name
+        name = constant.tensor.name
         if self._packing(name) is not None:
             return f"{name[: -len('_int8')]}_scales"
         if f"{name}_scale" in self.tensors:
@@ -204,7 +204,7 @@ class OnnxEditor(Editor):
         return name.replace("_quantized", "_scale") if "_quantized" in name else name.replace("_int8", "_scale")
 
     def _in_blocks(self, constant: Constant) -> bool:
-        return self._packing(constant.numbers.name) is not None
+        return self._packing(constant.tensor.name) is not None
 
     def scales(self, constant: Constant) -> Array:
         """Scales [out]; of blocks [blocks, out]."""
@@ -233,7 +233,7 @@ TYPES = {0: "float32", 1: "float16", 2: "int32", 4: "int64", 7: "int16", 9: "int
 class TfliteEditor(Editor):
     """A TFLite file; a buffer that signatures share is changed for all of them."""
 
-    def __init__(self, path: Path, reference: Reference) -> None:
+    def __init__(self, path: Path, reference: ReferenceConstants) -> None:
         from pocketbert.export.tflite_metadata import load_model
 
         super().__init__(path, reference)
@@ -254,13 +254,13 @@ class TfliteEditor(Editor):
         blocks = self._blocks(constant)
         if blocks is not None:
             return self.module.stored(self.model, blocks, "float16").T  # [blocks, out]
-        return np.asarray(self._tensor(constant.numbers.name).quantization.scale, np.float32)
+        return np.asarray(self._tensor(constant.tensor.name).quantization.scale, np.float32)
 
     def _blocks(self, constant: Constant) -> Any:
         """The tensor that holds the scales of blocks; None where a channel has one scale."""
         for graph in self.model.subgraphs:
             for tensor in graph.tensors:
-                if tensor.name.decode() == constant.numbers.name and tensor.quantization.details is not None:
+                if tensor.name.decode() == constant.tensor.name and tensor.quantization.details is not None:
                     return graph.tensors[tensor.quantization.details.scales]
         return None
 
@@ -269,7 +269,7 @@ class TfliteEditor(Editor):
         if blocks is not None:
             self.module.store(self.model, blocks, scales.T.astype(np.float16))
             return
-        buffer = self._tensor(constant.numbers.name).buffer
+        buffer = self._tensor(constant.tensor.name).buffer
         for tensor in (t for g in self.model.subgraphs for t in g.tensors if t.buffer == buffer):
             tensor.quantization.scale = scales
 
@@ -285,7 +285,7 @@ class TfliteEditor(Editor):
 class CoremlEditor(Editor):
     """A Core ML package."""
 
-    def __init__(self, path: Path, reference: Reference) -> None:
+    def __init__(self, path: Path, reference: ReferenceConstants) -> None:
         super().__init__(path, reference)
         self.package = defects_of(Format.COREML).Package(path)
 
@@ -303,12 +303,12 @@ class CoremlEditor(Editor):
 
     def scales(self, constant: Constant) -> Array:
         """Scales, [blocks, out] where there are several for a channel; of a palette its numbers."""
-        maker, place = self._place(constant.numbers.name)
+        maker, place = self._place(constant.tensor.name)
         found = self.package.array(maker, "lut" if place == "indices" else "scale")
         return found.T if found.ndim == 2 and found.shape[1] > 1 else found
 
     def replace_scales(self, constant: Constant, scales: Array) -> None:
-        maker, place = self._place(constant.numbers.name)
+        maker, place = self._place(constant.tensor.name)
         several = scales.ndim == 2 and scales.shape[1] > 1
         self.package.store(maker, scales.T if several else scales, "lut" if place == "indices" else "scale")
 

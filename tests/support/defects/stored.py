@@ -10,8 +10,8 @@ import numpy as np
 
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden, read_simulated, write_golden
-from pocketbert.pipeline.formats.constants import Role
-from pocketbert.pipeline.gates.stored import Reference
+from pocketbert.pipeline.formats.constants import ConstantRole
+from pocketbert.pipeline.gates.stored import ReferenceConstants
 from pocketbert.pipeline.gates.verify import checked_config, open_subject
 from pocketbert.pipeline.results import Subject
 from support.defects import format_of, relist
@@ -46,17 +46,17 @@ def rows_lost(end: str, rows: slice | Sequence[int]) -> Callable[[Editor], None]
         return value
 
     def apply(editor: Editor) -> None:
-        role = next(r for r in (Role.TABLE, Role.ARRAY) if editor.has(end, r))
+        role = next(r for r in (ConstantRole.TABLE, ConstantRole.ARRAY) if editor.has(end, r))
         editor.change(end, role, lost)
 
     return apply
 
 
 def _segment_lost(editor: Editor) -> None:
-    if editor.has(SEGMENTS, Role.TABLE):
+    if editor.has(SEGMENTS, ConstantRole.TABLE):
         rows_lost(SEGMENTS, [1])(editor)
     else:  # a line through both segments
-        editor.change("token_type_embeddings.difference", Role.FACTOR, np.zeros_like)
+        editor.change("token_type_embeddings.difference", ConstantRole.FACTOR, np.zeros_like)
 
 
 def _times(channel: int, factor: float) -> Callable[[Array], Array]:
@@ -78,7 +78,7 @@ def _heads(value: Array) -> Array:
 
 def _heads_swapped(editor: Editor) -> None:
     end = "layer.0.attention.value.weight"
-    editor.change(end, Role.MATRIX, _heads)
+    editor.change(end, ConstantRole.MATRIX, _heads)
 
 
 def _norm(value: Array) -> Array:
@@ -97,8 +97,8 @@ def _another_number(value: Array) -> Array:
 
 def _tables_swapped(editor: Editor) -> None:
     """Words and positions change places, as many rows as the smaller table has, in the range and type of the other one."""
-    role = next(r for r in (Role.TABLE, Role.ARRAY) if editor.has(POSITIONS, r))
-    words, positions = editor.stored(WORDS, Role.TABLE), editor.stored(POSITIONS, role)
+    role = next(r for r in (ConstantRole.TABLE, ConstantRole.ARRAY) if editor.has(POSITIONS, r))
+    words, positions = editor.stored(WORDS, ConstantRole.TABLE), editor.stored(POSITIONS, role)
     rows = min(len(words), len(positions))
 
     def become(other: Array) -> Callable[[Array], Array]:
@@ -111,7 +111,7 @@ def _tables_swapped(editor: Editor) -> None:
 
         return change
 
-    editor.change(WORDS, Role.TABLE, become(positions))
+    editor.change(WORDS, ConstantRole.TABLE, become(positions))
     editor.change(POSITIONS, role, become(words))
 
 
@@ -119,7 +119,7 @@ DAMAGES = [
     Damage(
         "one-number",
         "one number of a matrix is another one",
-        lambda e: e.change("layer.0.attention.key.weight", Role.MATRIX, _another_number),
+        lambda e: e.change("layer.0.attention.key.weight", ConstantRole.MATRIX, _another_number),
     ),
     Damage("tables-swapped", "tables of words and positions change places", _tables_swapped),
     Damage("word-rows", "the last 50 words are zeroed", rows_lost(WORDS, slice(-50, None))),
@@ -130,17 +130,17 @@ DAMAGES = [
     Damage(
         "feed-forward",
         "the feed-forward part of layer 0 is lost",
-        lambda e: e.change("layer.0.down.weight", Role.MATRIX, np.zeros_like),
+        lambda e: e.change("layer.0.down.weight", ConstantRole.MATRIX, np.zeros_like),
     ),
     Damage(
         "layers-swapped",
         "a matrix of layer 0 and one of layer 1 change places",
-        lambda e: e.swap("layer.0.up.weight", "layer.1.up.weight", Role.MATRIX),
+        lambda e: e.swap("layer.0.up.weight", "layer.1.up.weight", ConstantRole.MATRIX),
     ),
     Damage(
         "biases-swapped",
         "the biases of queries and keys change places",
-        lambda e: e.swap("layer.0.attention.query.bias", "layer.0.attention.key.bias", Role.OFFSET),
+        lambda e: e.swap("layer.0.attention.query.bias", "layer.0.attention.key.bias", ConstantRole.OFFSET),
     ),
     Damage("class-x4", "a class has 4 times its scale", lambda e: e.scale("classifier.weight", _times(1, 4))),
     Damage("channel-x8", "a channel is 8 times as large", lambda e: e.scale("layer.0.up.weight", _times(5, 8))),
@@ -153,16 +153,20 @@ DAMAGES = [
     Damage(
         "turned",
         "a square matrix is transposed",
-        lambda e: e.change("layer.0.attention.query.weight", Role.MATRIX, lambda v: v.T),
+        lambda e: e.change("layer.0.attention.query.weight", ConstantRole.MATRIX, lambda v: v.T),
     ),
     Damage("heads", "the two halves of the heads change places", _heads_swapped),
     Damage(
         "norm",
         "a factor of a normalization is a third smaller",
-        lambda e: e.change("layer.0.attention_norm.weight", Role.FACTOR, _norm),
+        lambda e: e.change("layer.0.attention_norm.weight", ConstantRole.FACTOR, _norm),
     ),
-    Damage("bias", "a bias is zeroed", lambda e: e.change("layer.0.up.bias", Role.OFFSET, np.zeros_like)),
-    Damage("class-bias", "the bias of a class is zeroed", lambda e: e.change("classifier.bias", Role.OFFSET, _first)),
+    Damage("bias", "a bias is zeroed", lambda e: e.change("layer.0.up.bias", ConstantRole.OFFSET, np.zeros_like)),
+    Damage(
+        "class-bias",
+        "the bias of a class is zeroed",
+        lambda e: e.change("classifier.bias", ConstantRole.OFFSET, _first),
+    ),
 ]
 """Files broken on purpose that the gate `stored` must find, in every format and scheme."""
 
@@ -172,7 +176,7 @@ def _first(value: Array) -> Array:
     return value
 
 
-def damage(path: Path, reference: Reference, how: Damage) -> None:
+def damage(path: Path, reference: ReferenceConstants, how: Damage) -> None:
     """Break a file in place."""
     editor = EDITORS[format_of(path)](path, reference)
     how.apply(editor)

@@ -1,9 +1,10 @@
-"""Verbs that start from a folder instead of a recipe: the same steps, in a work folder next to the output."""
+"""Commands that start from a model or folder instead of a recipe, and runs that choose files inside a budget."""
 
 from pocketbert.pipeline.direct.budgeted_run import ChoosingRun
 from pocketbert.pipeline.direct.exporting import export_model, plan_export
 from pocketbert.pipeline.direct.folders import measure_folders, pack_run, verify_folder, write_report
-from pocketbert.pipeline.direct.quantizing import measure_sensitivity, quantize_folder
+from pocketbert.pipeline.direct.quantizing import quantize_folder
+from pocketbert.pipeline.direct.sensitivity import measure_sensitivity
 
 __all__ = [
     "ChoosingRun",

@@ -1,17 +1,34 @@
-"""`export`: the steps of a recipe that the options make, in a work folder next to the output."""
+"""Export: the files of a model as an artefact folder, without a recipe.
+
+`export_model` runs the same steps as a recipe, in a work folder next to the output, and `plan_export` lists them. Both
+
+1. open the model and write the recipe that follows from the options (`export_recipe`); its problems name command-line
+   flags,
+2. skip the work if the output was finished before from the same inputs (`is_finished`, `skip_finished`),
+3. execute the steps in a workspace that a killed process leaves for the next one.
+
+`options_of_folder` returns the options with which the files of an existing artefact folder were exported.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
-from pocketbert.core.artefacts import FILE_NAME, Artefacts, integrity_problems, read_artefacts, strangers
+from pocketbert.core.artefacts import (
+    FILE_NAME,
+    Artefacts,
+    ModelRecord,
+    integrity_problems,
+    read_artefacts,
+    strangers,
+)
 from pocketbert.core.data.columns import found_columns
 from pocketbert.core.disk.destination import folder_destination, leaving_nothing
 from pocketbert.core.disk.ownership import refuse_strangers
@@ -28,65 +45,114 @@ from pocketbert.core.host.progress import say
 from pocketbert.core.host.system import expanded
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.data import LONGEST
-from pocketbert.core.recipe.file import recipe_of
+from pocketbert.core.recipe.file import load_recipe, recipe_of
 from pocketbert.core.recipe.quantize import files_of
-from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import Task, TaskName, task_of
+from pocketbert.core.recipe.recipe import CoremlSection, Recipe
+from pocketbert.core.tasks import TaskName, task_of
 from pocketbert.core.types import Attention, Runtime, Scheme
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_files, check_threshold
-from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
+from pocketbert.pipeline.options import FLAGS, KEYS, AnswerOptions, ExportOptions
 from pocketbert.pipeline.phone.recording import write_page
 from pocketbert.pipeline.reference import say_row
-from pocketbert.pipeline.run import Run
+from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import Permission
-from pocketbert.pipeline.steps import Inputs
 
-# --- finished ---
-# Whether an output was written before from the same inputs, and what may not be replaced.
+_WORK = "export"
+"""Name of the workspace's content, by which a later export finds an interrupted one."""
+_TITLE = "command line"
+_MODEL = "teacher.model"
+_ASSUMED_TASK = TaskName.TEXT_CLASSIFICATION
+
+
+def export_model(
+    model: str,
+    output: Path,
+    options: ExportOptions,
+    *,
+    overwrite: bool,
+    ready: Mapping[str, Path] | None = None,
+) -> Path:
+    """Export a model to an artefact folder; see `pocketbert.api.export`.
+
+    Args:
+        model: Hugging Face folder, or Hub name.
+        output: The new artefact folder.
+        options: What to write.
+        overwrite: Whether an existing artefact folder may be replaced.
+        ready: Exported files of the same model to use instead of exporting again, by path in the artefact folder.
+
+    Returns:
+        The folder.
+    """
+    if ready is None and (problems := unread_calibration(options)):
+        raise InputError(problems)
+    recipe, folder = export_recipe(model, options)
+    say_row(folder)
+    output = folder_destination(output, folder.path)
+    inputs = Inputs(recipe, ready or {}, folder)  # of both runs, so that each file is hashed once
+    finish_interrupted(output)
+    with naming_flags():
+        check_threshold(recipe, None)
+        if is_finished(output, Run(recipe, output, inputs=inputs), overwrite):
+            remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
+            return output
+    with leaving_nothing(output), workspace(output, resume=_WORK) as work:
+        if work.resumed:
+            say(f"continuing the interrupted work in {work.path}")
+        with naming_flags():
+            Run(recipe, work.path / "run", Permission(overwrite=True), inputs).execute()
+        if options.data is not None or options.benchmark:
+            write_page(work.path / "run" / "phone")
+        work.install(work.path / "run" / "phone", strangers, FILE_NAME)
+    return output
+
+
+def plan_export(model: str, output: Path, options: ExportOptions, *, overwrite: bool) -> list[tuple[str, str]]:
+    """List the steps of an export, each with its state, without executing any; see `pocketbert.api.plan_export`."""
+    if problems := unread_calibration(options):
+        raise InputError(problems)
+    recipe, folder = export_recipe(model, options)
+    output = folder_destination(output, folder.path)
+    run = Run(recipe, output, inputs=Inputs(recipe, {}, folder))
+    with naming_flags():
+        check_files(recipe.data)
+        check_threshold(recipe, None)
+        state = "finished" if is_finished(output, run, overwrite) else "to do"
+        return [(step.title, state) for step in run.steps()]
+
+
+# --- outputs that exist ----------------------------------------------------------------------------------------------------
 
 
 def is_finished(output: Path, run: Run, overwrite: bool) -> bool:
-    """Whether `output` was written from the same recipe, model and versions as `run`, and is whole.
+    """Return whether `output` was written from the same recipe, model and versions as `run`, and is undamaged.
 
     Raises:
         InputError: If it holds something else, which may not be replaced.
     """
-    return is_made(output, lambda made: made.made_from == run.origin.everything, overwrite)
+    is_same = False
+    if (output / FILE_NAME).is_file():
+        with suppress(InputError):
+            is_same = read_artefacts(output).made_from == run.origin.everything
+    return skip_finished(output, is_same, overwrite)
 
 
-def is_made(output: Path, same: Callable[[Artefacts], bool], overwrite: bool) -> bool:
-    """Whether `output` is a whole artefact folder that has been made before.
+def skip_finished(output: Path, is_same: bool, overwrite: bool) -> bool:
+    """Return whether the work on `output` can be skipped, and say so; otherwise check that it may be written.
 
     Args:
         output: The folder that would be written.
-        same: Whether a folder with such a list is the one that would be written.
+        is_same: Whether its list names the same inputs; it may still be damaged.
         overwrite: Whether another artefact folder may be replaced.
 
     Raises:
         InputError: If it holds something else, which may not be replaced.
     """
-    damage: list[str] = []
-    if _made_before(output, same):
-        damage = integrity_problems(output, read_artefacts(output))
-        if not damage:
-            say(f"{output}: finished before with the same model and settings, skipped")
-            return True
-    _refuse_existing(output, overwrite, damage)
-    return False
-
-
-def _made_before(output: Path, same: Callable[[Artefacts], bool]) -> bool:
-    """Whether `output` is the folder that would be written; it may be damaged."""
-    if not (output / FILE_NAME).is_file():
-        return False
-    try:
-        return same(read_artefacts(output))
-    except InputError:
-        return False
-
-
-def _refuse_existing(output: Path, overwrite: bool, damage: Sequence[str]) -> None:
-    """Refuse to replace anything but an artefact folder."""
+    damage = integrity_problems(output, read_artefacts(output)) if is_same else []
+    if is_same and not damage:
+        say(f"{output}: finished before with the same model and settings, skipped")
+        return True
     if output.is_dir() and occupants(output):
         if not overwrite:
             fix = "Choose another -o/--output, or --overwrite to replace it."
@@ -99,20 +165,17 @@ def _refuse_existing(output: Path, overwrite: bool, damage: Sequence[str]) -> No
             raise InputError(Problem(str(output), what, "Choose another -o/--output."))
     if output.is_dir():
         refuse_strangers(output, beside_workspaces(strangers))
+    return False
 
 
-# --- export_recipe ---
-# Build the recipe that `export` follows: its rules are the recipe's, its problems name flags.
-
-
-_TITLE = "command line"
-_MODEL = "teacher.model"
-_KEY = re.compile(r"(?<![\w.])[a-z_]+(?:\.[a-z_]+)+")
-_ASSUMED_TASK = TaskName.TEXT_CLASSIFICATION
+# --- the recipe of the options ---------------------------------------------------------------------------------------------
 
 
 def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFolder]:
     """Open a model and write the recipe that exports it.
+
+    Options that are not set are taken from the model: attention in blocks, task, form, longest input, columns of the
+    rows.
 
     Args:
         model: Hugging Face folder, or Hub name.
@@ -131,96 +194,77 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
         try:
             attention = Attention(options.attention) if options.attention in set(Attention) else None
             folder = open_model_folder(name, options.revision, _MODEL, options.family, attention)
-            options = _with_attention(options, folder)
+            if options.attention is None and folder.family.in_blocks:
+                options = replace(options, attention=Attention.BLOCKS.value)
             check_exported(folder.family, _MODEL)
-            task = options.task or known_task(folder)
-            options = _with_length(_with_form(options, folder), folder)
+            task = options.task or _task_of_model(folder)
+            if options.form is not None:
+                folder.family.in_form(options.form, folder.config, "export.form")
+            elif folder.family.form is not None:
+                options = replace(options, form=folder.family.form.name)
+            if options.max_length is None and (options.data is not None or options.calibrate is not None):
+                # with rows, a recipe has another default than the model's own limit
+                options = replace(options, max_length=min(folder.positions, folder.tokenizer_length, LONGEST))
             if task in set(TaskName):
-                options = _with_columns(options, task_of(TaskName(task)))
+                labels = task_of(TaskName(task)).labels
+                options = replace(
+                    options,
+                    data=options.data and found_columns(options.data, labels),
+                    calibrate=options.calibrate and found_columns(options.calibrate, labels),
+                )
         except InputError as error:
             raise InputError([*error.problems, *option_problems(name, options)]) from error
-        recipe = recipe_of(_content(name, _run_name(folder), options, task), _TITLE)
+        recipe = recipe_of(_recipe_content(name, _recipe_name(folder), options, task), _TITLE)
         licence = recipe.teacher.licence or folder.licence
         return recipe, replace(folder, licence=licence, used_for=TaskName(task))
-
-
-def _with_attention(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
-    """The options with what attention is over in the folder's files, where they name nothing else."""
-    found = options.attention is None and folder.family.in_blocks
-    return replace(options, attention=Attention.BLOCKS.value) if found else options
-
-
-def _with_form(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
-    """The options with the form that the folder has, where they name none."""
-    if options.form is not None:
-        folder.family.in_form(options.form, folder.config, "export.form")
-        return options
-    return options if folder.family.form is None else replace(options, form=folder.family.form.name)
-
-
-def _with_columns(options: ExportOptions, task: Task) -> ExportOptions:
-    """The options with the columns of their files, found where they are not named."""
-    return replace(
-        options,
-        data=options.data and found_columns(options.data, task.labels),
-        calibrate=options.calibrate and found_columns(options.calibrate, task.labels),
-    )
-
-
-def _with_length(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
-    """The options with the model's own limit, where they name none: with rows, a recipe has another default."""
-    if (options.data is None and options.calibrate is None) or options.max_length is not None:
-        return options
-    return replace(options, max_length=min(folder.positions, folder.tokenizer_length, LONGEST))
 
 
 def option_problems(model: str, options: ExportOptions) -> list[Problem]:
     """List what is wrong with options whatever the model is, by the names of the flags.
 
-    What depends on the task is left out where no task is given: its problems could be wrong.
+    Options that depend on the task are left out if no task is named, because their problems could be wrong.
     """
-    known = options if options.task else replace(options, labels=None, answer={})
+    checked = options if options.task else replace(options, labels=None, answer={})
     try:
-        recipe_of(_content(model, "model", known, options.task or _ASSUMED_TASK), _TITLE)
+        recipe_of(_recipe_content(model, "model", checked, options.task or _ASSUMED_TASK), _TITLE)
     except InputError as error:
         return list(dict.fromkeys(_with_flags(p) for p in error.problems))
     return []
 
 
 def unread_calibration(options: ExportOptions) -> list[Problem]:
-    """Tell that nothing reads the calibration rows: most likely a static scheme was forgotten."""
+    """Return a problem if no scheme reads the calibration rows: most likely a static scheme was forgotten."""
     if options.calibrate is None or any(Scheme(s).static for s in options.schemes if s in set(Scheme)):
         return []
     what = f"{', '.join(options.schemes)} reads no calibration rows."
     return [Problem("--calibrate", what, "Add a static scheme, e.g. --scheme int8,a8w8, or leave --calibrate out.")]
 
 
-def known_task(folder: ModelFolder) -> str:
-    """Return the task that a model says it was trained for.
+def _task_of_model(folder: ModelFolder) -> str:
+    """Return the task that a model's config.json names.
 
     Raises:
-        InputError: If it does not say.
+        InputError: If it names none.
     """
     if folder.task is not None:
         return folder.task.value
-    made = ", ".join(map(str, folder.config.get("architectures") or [])) or "no class"
+    classes = ", ".join(map(str, folder.config.get("architectures") or [])) or "no class"
     family = folder.family
     reasons = [f" {family.title} cannot do {task}: {why}." for task, why in family.invalid_tasks.items()]
     possible = " | ".join(task for task in TaskName if task not in family.invalid_tasks)
-    what = f"config.json names {made}, but no task.{''.join(reasons)}"
+    what = f"config.json names {classes}, but no task.{''.join(reasons)}"
     raise InputError(Problem("task", what, f"Give one: --task {possible}"))
 
 
-@contextmanager
-def naming_flags() -> Iterator[None]:
-    """Raise the `InputError` of this context with flags where its problems name keys of a recipe."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(list(dict.fromkeys(_with_flags(p) for p in error.problems))) from error
+def _recipe_name(folder: ModelFolder) -> str:
+    """Return the name of a model as a recipe may have it: at most 64 letters, digits, dots, dashes and underscores."""
+    local = Path(folder.title)  # the copy of a model from the Hub lies in a folder that is named after a commit
+    title = local.name if local.is_dir() else folder.title.rsplit("/", 1)[-1]
+    cleaned = "".join(c if c.isalnum() or c in "._-" else "-" for c in title).lstrip("._-")
+    return cleaned[:64] or "model"
 
 
-def _content(model: str, name: str, options: ExportOptions, task: str) -> dict[str, Any]:
+def _recipe_content(model: str, name: str, options: ExportOptions, task: str) -> dict[str, Any]:
     """Nest the options under the keys of a recipe."""
     content: dict[str, Any] = {"schema": 1, "name": name, "teacher": {"model": model}}
     for option, key in KEYS.items():
@@ -231,20 +275,16 @@ def _content(model: str, name: str, options: ExportOptions, task: str) -> dict[s
         place = content
         for section in sections:
             place = place.setdefault(section, {})
-        place[last] = _written(value)
-    return {
-        **content,
-        "quantize": {
-            **content.get("quantize", {}),
-            **_quantize(options.schemes, options.runtimes),
-            **_chosen(options.roles),
-        },
-        "task": task,
-    }
+        place[last] = _recipe_value(value)
+    names = {key: scheme for key, scheme in options.roles.items() if "." in key or "*" in key}
+    roles = {key: scheme for key, scheme in options.roles.items() if key not in names}
+    chosen = {key: value for key, value in (("roles", roles), ("names", names)) if value}
+    quantize = {**content.get("quantize", {}), **_quantize_files(options.schemes, options.runtimes), **chosen}
+    return {**content, "quantize": quantize, "task": task}
 
 
-def _written(value: object) -> object:
-    """The value of an option as a recipe has it."""
+def _recipe_value(value: object) -> object:
+    """Return the value of an option as YAML has it."""
     match value:
         case True:  # a section with its defaults
             return {}
@@ -259,8 +299,8 @@ def _written(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be written into a recipe")
 
 
-def _quantize(schemes: Sequence[str], runtimes: Sequence[str]) -> dict[str, Any]:
-    """Write schemes and runtimes as the section `quantize`, which says what is wrong with them."""
+def _quantize_files(schemes: Sequence[str], runtimes: Sequence[str]) -> dict[str, Any]:
+    """Return the `quantize` section of schemes and runtimes; unknown names stay, for its validation to refuse."""
     if len(schemes) == 1 and not runtimes:
         return {"scheme": schemes[0]}
     if schemes and set(schemes) <= set(Scheme) and set(runtimes) <= set(Runtime):
@@ -269,85 +309,77 @@ def _quantize(schemes: Sequence[str], runtimes: Sequence[str]) -> dict[str, Any]
     return {"files": [*schemes, *({"scheme": (*schemes, "int8")[0], "runtime": r} for r in runtimes)]}
 
 
-def _chosen(roles: Mapping[str, str]) -> dict[str, Any]:
-    """Write what an option chooses for roles and names as the two keys that a recipe has for them."""
-    names = {key: scheme for key, scheme in roles.items() if "." in key or "*" in key}
-    given = {"roles": {k: s for k, s in roles.items() if k not in names}, "names": names}
-    return {key: value for key, value in given.items() if value}
+def options_of_folder(
+    model: Path,
+    artefacts: Artefacts,
+    exported: Sequence[ModelRecord],
+    schemes: Sequence[str],
+    runtimes: Sequence[str],
+) -> ExportOptions:
+    """Return the options with which the files of an artefact folder were exported, and schemes for smaller files.
+
+    Args:
+        model: The folder.
+        artefacts: Its list.
+        exported: The records of its exported files.
+        schemes: Schemes of the smaller files.
+        runtimes: Runtimes of further files.
+    """
+    resolved = model / RECIPE_FILE
+    packages = load_recipe(resolved).export.coreml if resolved.is_file() else CoremlSection()
+    defaults = ExportOptions()
+    default_format = artefacts.default_model().format if exported else None
+    # the format of the default file comes first, wherever the list of files has it
+    formats = [str(r.format) for r in sorted(exported, key=lambda r: r.format is not default_format)]
+    # a temperature that a user set for all files; fitted ones belong to single files
+    set_temperatures = {r.temperature for r in exported if r.confidence is None or not r.confidence.fitted_rows}
+    answer = artefacts.processing.settings().model_dump(mode="json")
+    if len(set_temperatures) == 1 and set_temperatures != {1.0}:
+        answer["temperature"] = set_temperatures.pop()
+    return ExportOptions(
+        task=artefacts.task,
+        form=artefacts.form,
+        formats=list(dict.fromkeys(formats)) or defaults.formats,
+        schemes=schemes,
+        runtimes=runtimes,
+        lengths=sorted({n for r in exported if r.signature for n in r.signature.lengths}) or defaults.lengths,
+        max_length=artefacts.processing.max_length,
+        ios=packages.ios,
+        shapes=packages.shapes,
+        precision=packages.precision,
+        layout=packages.layout,
+        answer=cast(AnswerOptions, answer),
+    )
 
 
-def _run_name(folder: ModelFolder) -> str:
-    # the copy of a model from the Hub lies in a folder that is named after a commit
-    local = Path(folder.title)
-    title = local.name if local.is_dir() else folder.title.rsplit("/", 1)[-1]
-    cleaned = "".join(c if c.isalnum() or c in "._-" else "-" for c in title).lstrip("._-")
-    return cleaned[:64] or "model"
+# --- flags instead of keys -------------------------------------------------------------------------------------------------
+
+_KEY = re.compile(r"(?<![\w.])[a-z_]+(?:\.[a-z_]+)+")
+
+
+@contextmanager
+def naming_flags() -> Iterator[None]:
+    """Raise the `InputError` of this context with flags instead of the keys of a recipe in its problems."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(list(dict.fromkeys(_with_flags(p) for p in error.problems))) from error
 
 
 def _with_flags(problem: Problem) -> Problem:
-    """Write flags for the keys that have one."""
+    """Replace the keys of a recipe in a problem by the flags that set them."""
+
+    def replace_keys(text: str) -> str:
+        return _KEY.sub(lambda match: FLAGS.get(match[0], match[0]), text)
+
     key = problem.where.removeprefix(_TITLE).strip()
-    return Problem(_flag(key) or problem.where, _flags_in(problem.what), _flags_in(problem.fix))
+    return Problem(_flag_of(key) or problem.where, replace_keys(problem.what), replace_keys(problem.fix))
 
 
-def _flag(key: str) -> str:
-    """The flag that sets a key, or those that set the keys of a section; empty where there is none."""
+def _flag_of(key: str) -> str:
+    """Return the flag that sets a key, or those that set the keys of a section; empty if there is none."""
     parts = [part for part in key.split(".") if not part.isdecimal()]
     for end in range(len(parts), 0, -1):
         if flag := FLAGS.get(".".join(parts[:end])):
             return " ".join([flag, *parts[end:]])
     return ", ".join(flag for inner, flag in FLAGS.items() if inner.startswith(f"{key}."))
-
-
-def _flags_in(text: str) -> str:
-    return _KEY.sub(lambda found: FLAGS.get(found[0], found[0]), text)
-
-
-_WORK = "export"
-"""What the workspace of an export remembers, so that a later one finds it."""
-
-
-def export_model(
-    model: str,
-    output: Path,
-    options: ExportOptions,
-    *,
-    overwrite: bool,
-    ready: Mapping[str, Path] | None = None,
-) -> Path:
-    """See `pocketbert.api.export`; `ready` are fp32 files of the same model to use instead of exporting anew."""
-    if ready is None and (problems := unread_calibration(options)):
-        raise InputError(problems)
-    recipe, folder = export_recipe(model, options)
-    say_row(folder)
-    output = folder_destination(output, folder.path)
-    inputs = Inputs(recipe, ready or {}, folder)  # of both runs, so that each file is hashed once
-    finish_interrupted(output)
-    with naming_flags():
-        check_threshold(recipe, None)
-        if is_finished(output, Run(recipe, output, inputs=inputs), overwrite):
-            remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
-            return output
-    with leaving_nothing(output), workspace(output, resume=_WORK) as own:
-        if own.resumed:
-            say(f"continuing the interrupted work in {own.path}")
-        with naming_flags():
-            Run(recipe, own.path / "run", Permission(overwrite=True), inputs).execute()
-        if options.data is not None or options.benchmark:
-            write_page(own.path / "run" / "phone")
-        own.install(own.path / "run" / "phone", strangers, FILE_NAME)
-    return output
-
-
-def plan_export(model: str, output: Path, options: ExportOptions, *, overwrite: bool) -> list[tuple[str, str]]:
-    """See `pocketbert.api.plan_export`: each step and its state."""
-    if problems := unread_calibration(options):
-        raise InputError(problems)
-    recipe, folder = export_recipe(model, options)
-    output = folder_destination(output, folder.path)
-    run = Run(recipe, output, inputs=Inputs(recipe, {}, folder))
-    with naming_flags():
-        check_files(recipe.data)
-        check_threshold(recipe, None)
-        state = "finished" if is_finished(output, run, overwrite) else "to do"
-        return [(step.title, state) for step in run.steps()]

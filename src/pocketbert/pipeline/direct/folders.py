@@ -1,4 +1,10 @@
-"""`verify`, `benchmark` and `report` of a folder."""
+"""Commands on a finished folder, which may be a run folder or an artefact folder.
+
+- `verify_folder` checks its files again,
+- `measure_folders` measures the latency and the answers of several folders,
+- `write_report` writes its report page, or one that compares it with an earlier result,
+- `pack_run` writes the artefact folder of a run, or the files that an app on one platform needs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +27,7 @@ from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.types import Status
-from pocketbert.pipeline.direct.budgeted_run import FOLDER as STUDENTS
+from pocketbert.pipeline.direct.budgeted_run import STUDENTS_FOLDER
 from pocketbert.pipeline.direct.exporting import is_finished
 from pocketbert.pipeline.gates.verify import report_gates, verify_artefacts
 from pocketbert.pipeline.make.measuring import benchmark_folders, labelled_rows, only_compiled
@@ -38,41 +44,25 @@ if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
 
 
-def open_run(folder: Path) -> Run:
-    """A run folder with the recipe it was made with: where a budget chose a smaller student, that of this student.
+def verify_folder(model: Path, source: DataSource | None, max_drop: float, record: bool = False) -> Verification:
+    """Verify the files of a run folder or an artefact folder; see `pocketbert.api.verify`.
+
+    Args:
+        model: The folder.
+        source: Labelled rows to score an artefact folder's files on; a run folder has the rows of its recipe.
+        max_drop: Largest loss of a smaller file, as a fraction of the metric.
+        record: Whether to write the scores into the artefact folder.
 
     Raises:
-        InputError: If it is none.
+        InputError: If the folder is neither, or a run is not finished, or an option does not apply.
     """
-    if not (folder / RECIPE_FILE).is_file() or not is_marked(folder, KIND):
-        raise InputError(
-            Problem(
-                str(folder),
-                f"is not a run folder: it has no {RECIPE_FILE} of a run.",
-                "Make one: pocketbert run RECIPE -o FOLDER",
-            )
-        )
-    search = read_json(folder / SEARCH_FILE) if (folder / SEARCH_FILE).is_file() else None
-    student = BudgetSearch.model_validate(search).student if search is not None else None
-    if student is not None and is_marked(folder / STUDENTS / student, KIND):
-        folder = folder / STUDENTS / student
-    return Run(load_recipe(folder / RECIPE_FILE), folder)
-
-
-def verify_folder(model: Path, source: DataSource | None, max_drop: float, record: bool = False) -> Verification:
-    """See `pocketbert.api.verify`."""
     if is_marked(model, KIND):
         if record:
             fix = f"Name the artefact folder: -m {model}/phone"
             raise InputError(Problem("--record", "a run folder records what its own recipe measures.", fix))
         if source is not None:
-            raise InputError(
-                Problem(
-                    "--data",
-                    "a run folder is verified with its recipe's data.",
-                    f"Leave --data out, or verify the artefact folder: -m {model}/phone",
-                )
-            )
+            fix = f"Leave --data out, or verify the artefact folder: -m {model}/phone"
+            raise InputError(Problem("--data", "a run folder is verified with its recipe's data.", fix))
         return _verify_run(model)
     finish_interrupted(model)  # a process that was killed while it recorded figures
     sets = [labelled_rows(model, source)] if source is not None else []
@@ -88,29 +78,41 @@ def verify_folder(model: Path, source: DataSource | None, max_drop: float, recor
 
 
 def _verify_run(folder: Path) -> Verification:
-    run = open_run(folder)
+    """Verify a run folder, and write the result into it."""
+    run = _open_run(folder)
     with run.folder.locked():
         missing = [name for name in (*run.recipe.export.formats, "golden") if run.folder.marks.read(name) is None]
         if missing:
-            raise InputError(
-                Problem(
-                    str(folder),
-                    f"step {missing[0]} is not finished.",
-                    f"Continue: pocketbert run ... -o {folder}",
-                )
-            )
+            fix = f"Continue: pocketbert run ... -o {folder}"
+            raise InputError(Problem(str(folder), f"step {missing[0]} is not finished.", fix))
         result = run.verify()
         write_json(folder / "verify.json", json.loads(result.model_dump_json()))
         mark = run.folder.marks.read("verify")
         if mark is not None:
-            changed = {
+            outcome = {
                 "status": result.status,
                 "failures": result.failures,
                 "files": digests(folder / "verify.json"),
             }
-            run.folder.marks.write(mark.model_copy(update=changed))
+            run.folder.marks.write(mark.model_copy(update=outcome))
     report_gates(result)
     return result
+
+
+def _open_run(folder: Path) -> Run:
+    """Open a run folder with its own recipe; if a budget chose a smaller student, the run of that student.
+
+    Raises:
+        InputError: If it is no run folder.
+    """
+    if not (folder / RECIPE_FILE).is_file() or not is_marked(folder, KIND):
+        what = f"is not a run folder: it has no {RECIPE_FILE} of a run."
+        raise InputError(Problem(str(folder), what, "Make one: pocketbert run RECIPE -o FOLDER"))
+    if (folder / SEARCH_FILE).is_file():
+        student = BudgetSearch.model_validate(read_json(folder / SEARCH_FILE)).student
+        if student is not None and is_marked(folder / STUDENTS_FOLDER / student, KIND):
+            folder = folder / STUDENTS_FOLDER / student
+    return Run(load_recipe(folder / RECIPE_FILE), folder)
 
 
 def measure_folders(
@@ -121,7 +123,19 @@ def measure_folders(
     record: bool,
     facts: Sequence[Fact] = (),
 ) -> BenchmarkResult:
-    """See `pocketbert.api.benchmark`."""
+    """Measure the files of folders on devices; see `pocketbert.api.benchmark`.
+
+    Args:
+        models: Run folders or artefact folders.
+        options: What to measure; None to import only.
+        texts: Texts to measure on.
+        imports: Results of tools on other machines.
+        record: Whether to write the figures into the one artefact folder.
+        facts: Texts saved on other machines.
+
+    Raises:
+        InputError: If there is nothing to record, or more than one folder to record in.
+    """
     if record and (len(models) != 1 or is_marked(models[0], KIND)):
         what = "writes into one artefact folder" + ("." if len(models) != 1 else f", and {models[0]} is a run folder.")
         raise InputError(
@@ -140,55 +154,61 @@ def measure_folders(
 
 
 def write_report(folder: Path, output: Path, overwrite: bool, baseline: Path | None = None) -> Path:
-    """See `pocketbert.api.report`."""
+    """Write the report page of a folder; see `pocketbert.api.report`.
+
+    Args:
+        folder: A run folder or an artefact folder; with a baseline also the result of a benchmark.
+        output: The page.
+        overwrite: Whether an existing file may be replaced.
+        baseline: An earlier result; the page then compares both.
+
+    Returns:
+        The path of the page.
+    """
     if baseline is not None:
-        return _write_comparison(folder, baseline, output, overwrite)
+        from pocketbert.benchmarks.report.comparison import write_comparison
+
+        output = file_destination(output, overwrite, folder, baseline)
+        write_comparison(folder, baseline, output)
+        return output
     output = file_destination(output, overwrite)
     if is_marked(folder, KIND):
-        run = open_run(folder)
+        run = _open_run(folder)
         output.parent.mkdir(parents=True, exist_ok=True)
         run.report(output)
         return output
     from pocketbert.benchmarks.report import write_report as write_page_of
 
-    facts = read_facts(_artefacts_only(folder))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_page_of(facts, output)
-    return output
-
-
-def _write_comparison(later: Path, earlier: Path, output: Path, overwrite: bool) -> Path:
-    from pocketbert.benchmarks.report.comparison import write_comparison
-
-    output = file_destination(output, overwrite, later, earlier)
-    write_comparison(later, earlier, output)
-    return output
-
-
-def _artefacts_only(folder: Path) -> Path:
-    """An artefact folder.
-
-    Raises:
-        InputError: If it is none.
-    """
     if not (folder / FILE_NAME).is_file():
         what = f"is not a run folder or an artefact folder: it has no {RECIPE_FILE} of a run and no {FILE_NAME}."
         fix = "Make one: pocketbert run RECIPE -o FOLDER"
         if folder.is_file():
             fix = "The result of a benchmark is compared with an earlier one: --baseline FILE"
         raise InputError(Problem(str(folder), what, fix))
-    return folder
+    facts = read_facts(folder)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_page_of(facts, output)
+    return output
 
 
-# --- packing ---
-# `pack`: the files of a run, or what an app needs of them.
+# --- packing ---------------------------------------------------------------------------------------------------------------
 
 
 def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | None = None) -> Path:
-    """See `pocketbert.api.pack`."""
+    """Write the artefact folder of a run, or the files of a folder for one platform; see `pocketbert.api.pack`.
+
+    Args:
+        run_folder: The run folder; with a platform also an artefact folder.
+        output: The folder to write.
+        overwrite: Whether existing files may be replaced.
+        platform: The platform of the app; None for the artefact folder.
+
+    Raises:
+        GateError: If a step failed, or the packed folder answers otherwise than the library of the checkpoint.
+    """
     if platform is not None:
-        return _pack_assets(run_folder, output, platform, overwrite)
-    run = open_run(run_folder)
+        return _pack_for_platform(run_folder, output, platform, overwrite)
+    run = _open_run(run_folder)
     output = folder_destination(output, run_folder)
     finish_interrupted(output)
     with run.folder.locked(), leaving_nothing(output):
@@ -197,22 +217,12 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
             remove_interrupted(output)  # a process killed after its last rename leaves it
         else:
             with building(output, strangers, FILE_NAME) as target:
-                _make_checked(run, target)
+                _write_artefacts(run, target)
     return output
 
 
-def _make_checked(run: Run, destination: Path) -> None:
-    """Write the artefact folder of a run.
-
-    Raises:
-        GateError: If the packed folder answers otherwise than the library of the checkpoint.
-    """
-    failures = make_pack(run.exported, run.data.pair, run.origin, destination, run.confusions)
-    if failures:
-        raise GateError(failures)
-
-
-def _pack_assets(model: Path, output: Path, name: str, overwrite: bool) -> Path:
+def _pack_for_platform(model: Path, output: Path, name: str, overwrite: bool) -> Path:
+    """Write what an app on one platform needs of a folder, unless it was written before from the same files."""
     platform = platform_named(name)
     output = folder_destination(output, model)
     finish_interrupted(output)
@@ -226,24 +236,24 @@ def _pack_assets(model: Path, output: Path, name: str, overwrite: bool) -> Path:
         if earlier is not None and not overwrite:
             what = "holds files that were packed before; nothing was written."
             raise InputError(Problem(str(output), what, "Choose another -o/--output, or --overwrite to replace them."))
-        names = [r.path for r in earlier.files] if earlier is not None else []
-        with adding(output, [FILE_NAME, *names] if earlier is not None else [], FILE_NAME) as target:
+        replaced = [FILE_NAME, *(r.path for r in earlier.files)] if earlier is not None else []
+        with adding(output, replaced, FILE_NAME) as target:
             write_pack(platform, folder, artefacts, choice, target)
     return output
 
 
 @contextlib.contextmanager
 def _artefact_folder(model: Path) -> Iterator[Path]:
-    """An artefact folder; of a run folder the one that `pack_run` would write, for as long as the block lasts."""
+    """Yield an artefact folder; for a run folder a temporary one, as `pack_run` would write it."""
     if not is_marked(model, KIND):
         yield model
         return
-    run = open_run(model)
-    with run.folder.locked(), temporary_folder(model) as place:
+    run = _open_run(model)
+    with run.folder.locked(), temporary_folder(model) as folder:
         _check_steps(run)
-        (place / "phone").mkdir()
-        _make_checked(run, place / "phone")
-        yield place / "phone"
+        (folder / "phone").mkdir()
+        _write_artefacts(run, folder / "phone")
+        yield folder / "phone"
 
 
 def _check_steps(run: Run) -> None:
@@ -257,3 +267,14 @@ def _check_steps(run: Run) -> None:
         if mark.name in steps and mark.status is Status.FAILED:
             raise GateError([*mark.failures, f"Step {mark.name} failed; nothing was packed."])
     check_packable(run.exported)
+
+
+def _write_artefacts(run: Run, destination: Path) -> None:
+    """Write the artefact folder of a run.
+
+    Raises:
+        GateError: If the packed folder answers otherwise than the library of the checkpoint.
+    """
+    failures = make_pack(run.exported, run.data.pair, run.origin, destination, run.confusions)
+    if failures:
+        raise GateError(failures)

@@ -1,4 +1,4 @@
-"""The file formats of the pipeline: one module each, registered here."""
+"""The file formats of the pipeline, one module each; importing this package registers them."""
 
 from pocketbert.pipeline.formats.base import register_format_place
 from pocketbert.pipeline.formats.coreml import CoremlPlace

@@ -1,4 +1,12 @@
-"""What the pipeline knows of a file format, in one place: one class per format, registered under its name."""
+"""Model files and the interface of a file format.
+
+- `ModelFile` is one planned file: format, scheme, client or runtime, and its paths. `model_files` lists the files of
+  a recipe, each exported file before the smaller ones made from it,
+- `RunModel` is the model of a run that becomes these files, opened once for all steps,
+- `FormatPlace` is what the pipeline needs of a format: which settings it reads, how it writes, checks and describes
+  files. One subclass per format is registered with `register_format_place`; plugins add their own,
+- `oldest_engine` and `describe_required_engines` name the oldest engine that computes files of a scheme right.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from pocketbert.core.artefacts import Artefacts, Kind, MadeFor, Minimum, ModelRecord, OldestEngine
 from pocketbert.core.compare.golden import GoldenRow
@@ -26,9 +34,11 @@ from pocketbert.pipeline.results import Gate, Subject
 if TYPE_CHECKING:
     from torch import nn
 
+LICENCE_FILE = "LICENCE.txt"
+"""File in the folder of a run's teacher with the licence of its weights."""
 
-# --- model_files ---
-# A model file of a run: where it is in the run folder, where it goes in the artefact folder, what it was made from.
+
+# --- model files -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class ModelFile(MadeFor):
     Attributes:
         source: Path in the run folder; its first part is the output of the step that writes it.
         path: Path in the artefact folder.
-        format: What opens it.
+        format: File format.
         scheme: How its numbers are stored.
         client: The client it is made for, if it is for one only.
         runtime: The runtime it is made for, if it is for one.
@@ -63,85 +73,100 @@ class ModelFile(MadeFor):
 
     @property
     def title(self) -> str:
-        """What tables call it, e.g. ``ONNX int8``."""
+        """Name in tables, e.g. ``ONNX int8``."""
         extra = self.client or self.runtime
         return f"{FORMATS[self.format].title} {self.scheme}{f' for {extra}' if extra else ''}"
 
 
+def model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
+    """List the files that a recipe makes, each exported file before the smaller files made from it.
+
+    Args:
+        recipe: The recipe.
+        weights: Folder of the exported model, whose tokenizer decides whether a client can run it.
+    """
+    files = []
+    for format in recipe.export.formats:
+        place = place_of(format)
+        scheme = place.exported_scheme(recipe)
+        bases = [exported_file(format, scheme, client) for client in (None, *place.clients(recipe, weights))]
+        files += [*bases, *smaller(recipe, bases)]
+    return files
+
+
+def exported_file(format: Format, scheme: Scheme, client: Client | None = None) -> ModelFile:
+    """Return the file of a format that an exporter writes, for any client or for one."""
+    return _model_file(format.value, format, scheme, client)
+
+
+def quantized_file(format: Format, scheme: Scheme) -> ModelFile:
+    """Return the file of a format and scheme that a quantizer writes, for any client and runtime."""
+    return _model_file(quantized_step(format, scheme), format, scheme)
+
+
 def quantized_step(format: Format, scheme: Scheme) -> str:
-    """Name of the step, and of its folder, that makes a format's files of one scheme."""
+    """Return the name of the step, and of its folder, that makes a format's files of one scheme."""
     return f"{format}-{scheme}"
 
 
+def _model_file(
+    step: str, format: Format, scheme: Scheme, client: Client | None = None, runtime: Runtime | None = None
+) -> ModelFile:
+    """Return a file with the name that follows from client, scheme and runtime; the base scheme has no name."""
+    stem = client.value if client else FORMATS[format].stem
+    is_base = scheme is FORMATS[format].base
+    name = stem + ("" if is_base else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
+    return ModelFile(f"{step}/{name}", f"{format}/{name}", format, scheme, client, runtime)
+
+
 def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
-    """What is made from the exported files of one format: scheme by scheme, files for one runtime last."""
-    format = bases[0].format
-    stem, out = FORMATS[format].stem, []
+    """List the files made from the exported files of one format: scheme by scheme, files for one runtime last."""
+    format, files = bases[0].format, []
     for scheme, runtimes in quantized_forms(recipe, format).items():
         step = quantized_step(format, scheme)
         for runtime in sorted(runtimes, key=lambda r: r is not None):
-            if runtime is None:
-                out += [_file(step, format, b.client.value if b.client else stem, scheme, b.client) for b in bases]
-            else:
-                out.append(_file(step, format, stem, scheme, None, runtime))
-    return out
+            clients = [b.client for b in bases] if runtime is None else [None]
+            files += [_model_file(step, format, scheme, client, runtime) for client in clients]
+    return files
 
 
 def quantized_forms(recipe: Recipe, format: Format) -> dict[Scheme, list[Runtime | None]]:
-    """Schemes of a format's smaller files in the recipe's order, each with its runtimes; None is any runtime."""
-    info, out = FORMATS[format], dict[Scheme, list[Runtime | None]]()
+    """Return the schemes of a format's smaller files in the recipe's order, with their runtimes; None is any runtime."""
+    info, forms = FORMATS[format], dict[Scheme, list[Runtime | None]]()
     for file in (f for f in recipe.quantize.wanted if f.concerns(format)):
         scheme = info.smaller(file.scheme) if file.runtime is None and info.takes(file.scheme) else None
         if file.runtime is not None and (file.scheme, file.runtime) in info.forms:
             scheme = file.scheme
-        if scheme is not None and file.runtime not in out.setdefault(scheme, []):
-            out[scheme].append(file.runtime)
-    return out
+        if scheme is not None and file.runtime not in forms.setdefault(scheme, []):
+            forms[scheme].append(file.runtime)
+    return forms
 
 
 def base_of(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
-    """The exported file that a file was made from."""
+    """Return the exported file from which a file is made."""
     return next(f for f in files if f.format is file.format and f.client is file.client and f.exported)
 
 
 def default_file(files: Sequence[ModelFile]) -> ModelFile:
-    """What `pocketbert.load` opens: of the first format's plain files the first smaller one, else the exported one."""
+    """Return the file that `pocketbert.load` opens: the first format's first smaller plain file, else its exported one."""
     plain = [f for f in files if f.plain and f.format is files[0].format]
     return next((f for f in plain if not f.exported), plain[0])
 
 
-def exported_file(format: Format, scheme: Scheme, client: Client | None = None) -> ModelFile:
-    """The file of a format that an exporter writes, for any client or for one."""
-    return _file(format.value, format, client.value if client else FORMATS[format].stem, scheme, client)
+def absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:
+    """Return why files are absent that a reader of the folder may look for, by path."""
+    return {k: v for format in recipe.export.formats for k, v in place_of(format).absent(recipe, weights).items()}
 
 
-def smaller_file(format: Format, scheme: Scheme) -> ModelFile:
-    """The file of a format and scheme for any client and runtime, that a quantizer writes."""
-    return _file(quantized_step(format, scheme), format, FORMATS[format].stem, scheme)
-
-
-def _file(
-    step: str, format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Runtime | None = None
-) -> ModelFile:
-    unnamed = scheme is FORMATS[format].base
-    name = stem + ("" if unnamed else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
-    return ModelFile(f"{step}/{name}", f"{format}/{name}", format, scheme, client, runtime)
-
-
-# --- run_model ---
-# The model of a run that becomes files, opened once for all steps that work on it.
-
-
-LICENCE_FILE = "LICENCE.txt"
-"""Where the folder of a run's teacher names the licence of its weights."""
+# --- the model of a run ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RunModel:
-    """A trained model in a run folder, and what the run makes from it.
+    """A trained model in a run folder, and the files made of it.
 
     Attributes:
-        recipe: What to do.
+        recipe: The recipe.
         run: The run folder.
         folder: The model, opened.
         length: Longest input in tokens.
@@ -161,7 +186,7 @@ class RunModel:
 
     @property
     def task(self) -> Task:
-        """What the model does, with the score function that its files name."""
+        """Task of the model, with the score function that its files name."""
         return self.folder.task_row(self.recipe.task)
 
     @cached_property
@@ -175,34 +200,30 @@ class RunModel:
         return tuple(self.folder.labels or ()) if self.task.names_labels else ()
 
     def source(self, file: ModelFile) -> Path:
-        """Find one of its files in the run folder."""
+        """Return the path of one of its files in the run folder."""
         return self.run / file.source
 
 
 def open_weights(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
-    """Open a model of a run, with the licence of its teacher, before it is known which files are made of it."""
+    """Open a model of a run with the licence of its teacher, before its files are known."""
     folder, note = open_model_folder(str(weights)), run / "teacher" / LICENCE_FILE
     licence = note.read_text(encoding="utf-8").strip() if note.is_file() else folder.licence
     return RunModel(recipe, run, replace(folder, licence=licence), length)
 
 
-class Formed(Protocol):
-    """Anything that tells a model file's format, scheme and runtime: a planned file, an opened one, a listed one."""
+def open_run_model(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
+    """Open the model that a run exports.
 
-    @property
-    def format(self) -> Format:
-        """What opens it."""
-        ...
+    Args:
+        recipe: The recipe.
+        run: The run folder.
+        weights: Folder of the model in it.
+        length: Longest input in tokens.
+    """
+    return replace(open_weights(recipe, run, weights, length), files=model_files(recipe, weights))
 
-    @property
-    def scheme(self) -> Scheme:
-        """How its numbers are stored."""
-        ...
 
-    @property
-    def runtime(self) -> Runtime | None:
-        """The one runtime that it is made for."""
-        ...
+# --- formats ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -211,7 +232,7 @@ class Extras:
 
     Attributes:
         kinds: Kind of every further file, by its path.
-        aliases: Model file that a further name belongs to, by that name.
+        aliases: Path of the model file that a further name stands for, by that name.
     """
 
     kinds: Mapping[str, Kind] = field(default_factory=dict)
@@ -219,7 +240,7 @@ class Extras:
 
 
 class FormatPlace(ABC):
-    """One format: what it reads of a recipe, how it writes files, their bounds, and what is reported of them.
+    """One format: the settings that it reads, how it writes and checks files, and how the card describes them.
 
     Attributes:
         format: Its name.
@@ -234,18 +255,18 @@ class FormatPlace(ABC):
         """Return the format's row in the table of formats."""
         return FORMATS[self.format]
 
-    # what it reads of a recipe
+    # settings
 
     def exported_scheme(self, recipe: Recipe) -> Scheme:
-        """Tell how the exported files store their numbers."""
+        """Return how the exported files store their numbers."""
         return Scheme.FP32
 
     def layout(self, recipe: Recipe) -> Layout:
-        """Tell how activations lie in memory."""
+        """Return how activations lie in memory."""
         return Layout.PLAIN
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """Collect the settings that decide the exported files, in addition to those that every format reads, nested as in a recipe."""
+        """Return the settings that decide the exported files besides those of every format, nested as in a recipe."""
         return {}
 
     def clients(self, recipe: Recipe, weights: Path) -> list[Client]:
@@ -253,68 +274,68 @@ class FormatPlace(ABC):
         return []
 
     def absent(self, recipe: Recipe, weights: Path) -> dict[str, str]:
-        """List files that a reader of the folder may look for, and why they are not there."""
+        """Return why files are absent that a reader of the folder may look for, by path."""
         return {}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
         """List the lengths in tokens that a file takes: those of the recipe, and the longest input allowed."""
         if file.runtime is not None and file.runtime.accelerator:
             return [length]
-        return sorted({*shorter(recipe, length), length})
+        return sorted({*cut_lengths(recipe, length), length})
 
-    # how a file is written
+    # writing
 
     @abstractmethod
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
         """Export the prepared module to a file."""
 
     def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:  # noqa: B027 (nothing to do by default)
-        """Complete a file that was made from an exported one, where a quantizer drops a part of it."""
+        """Complete a file that a quantizer made from an exported one, if the quantizer drops a part of it."""
 
     # gates
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Check what only files of this format have."""
+        """Run the gates that only files of this format have."""
         return []
 
     def constants(self, path: Path) -> list[list[Constant]] | None:
-        """List the constants of each graph in a file, in the order in which it uses them; None where nothing reads them."""
+        """List the constants of each graph in a file, in the order of their use; None if there is no reader."""
         return None
 
     def layout_of(self, path: Path) -> Layout:
-        """Tell how activations lie in memory in a written file."""
+        """Return how activations lie in memory in a written file."""
         return Layout.PLAIN
 
     # card and report
 
     def notes(self, recipe: Recipe) -> list[str]:
-        """List what a reader of card and report must know of this format."""
+        """List notes on this format for card and report."""
         return []
 
     def file_notes(self, model: RunModel) -> dict[str, str]:
-        """Collect what the card tells of finished files: a sentence by the file's path in the artefact folder."""
+        """Return a sentence of the card on each finished file that has one, by its path in the artefact folder."""
         return {}
 
     def minimum(self, file: ModelFile, path: Path) -> Minimum | None:
-        """Tell what a written file needs; None where files of the format do not say it and nothing is known of engines."""
+        """Return what a written file needs; None if files of the format do not name it and no engine was measured."""
         return None
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """List the files that a reader of the card's first table may take, at most one for each platform."""
+        """List the files offered in the first table of the card, at most one for each platform."""
         return []
 
     @abstractmethod
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Describe inputs and outputs of the folder's files, one line each; nothing where it has no file of the format."""
+        """Describe inputs and outputs of the folder's files, one line each; nothing if it has no file of the format."""
 
     @abstractmethod
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Write code for further clients, in addition to that of `offers`: a sentence that ends with a colon, then the code."""
+        """Write code for clients that `offers` leaves out: a sentence that ends with a colon, then the code."""
 
     # pack
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
-        """Add what clients of this format look for to an artefact folder that has the model files.
+        """Add the files that clients of this format look for to an artefact folder with the model files.
 
         Args:
             files: The format's files.
@@ -324,12 +345,22 @@ class FormatPlace(ABC):
         return Extras()
 
 
-def shorter(recipe: Recipe, length: int) -> list[int]:
+def cut_lengths(recipe: Recipe, length: int) -> list[int]:
     """List the lengths of a recipe, cut to the longest input allowed."""
     return sorted({min(n, length) for n in recipe.export.lengths})
 
 
-_PLACES: dict[Format, FormatPlace] = {}
+def describe_model(recipe: Recipe, folder: ModelFolder, task: Task) -> str:
+    """Return the recipe's description of a model, or its family and task."""
+    return recipe.description or f"{folder.family.title} for {task.name}"
+
+
+def producer_name() -> str:
+    """Return the name of this package and its version."""
+    return f"PocketBERT {version_of('pocketbert') or ''}".strip()
+
+
+_FORMATS: dict[Format, FormatPlace] = {}
 
 
 def register_format_place(place: FormatPlace) -> None:
@@ -340,96 +371,46 @@ def register_format_place(place: FormatPlace) -> None:
     """
     if place.format not in FORMATS:
         raise ValueError(f"format '{place.format}' has no row: call register_format first")
-    if place.format in _PLACES:
+    if place.format in _FORMATS:
         raise ValueError(f"format '{place.format}' has a place already")
-    _PLACES[place.format] = place
-
-
-def form_title(form: Form) -> str:
-    """Name a scheme and a runtime, e.g. ``int8 for openvino``."""
-    scheme, runtime = form
-    return f"{scheme} for {runtime}" if runtime else str(scheme)
+    _FORMATS[place.format] = place
 
 
 def places() -> list[FormatPlace]:
-    """List all formats, in the order of their registration."""
-    return list(_PLACES.values())
+    """List all formats in the order of their registration."""
+    return list(_FORMATS.values())
 
 
 def place_of(format: Format) -> FormatPlace:
-    """Find the place of a format.
+    """Return the registered class of a format.
 
     Raises:
-        InputError: If nothing registered one.
+        InputError: If none was registered.
     """
-    if format not in _PLACES:
-        raise InputError(
-            Problem(
-                "export.formats",
-                f"'{format}' can be opened, but not written: no installed package registered how.",
-                f"Choose among {', '.join(_PLACES)}.",
-            )
-        )
-    return _PLACES[format]
+    if format not in _FORMATS:
+        what = f"'{format}' can be opened, but not written: no installed package registered how."
+        raise InputError(Problem("export.formats", what, f"Choose among {', '.join(_FORMATS)}."))
+    return _FORMATS[format]
 
 
-def bounds_of(file: Formed) -> Bounds:
-    """Find what a file must keep.
+# --- bounds ----------------------------------------------------------------------------------------------------------------
+
+
+def bounds_of(file: ModelFile | Subject) -> Bounds:
+    """Return the bounds that a file must keep.
 
     Raises:
         InputError: If its format has no bounds for its scheme and runtime.
     """
     info, form = place_of(file.format).info, (file.scheme, file.runtime)
     if form not in info.bounds:
-        raise InputError(
-            Problem(
-                "quantize",
-                f"{info.title} has no bounds for {form_title(form)}, so nothing could tell whether the file is right.",
-                f"Choose among {', '.join(map(form_title, info.bounds))}.",
-            )
-        )
+        what = f"{info.title} has no bounds for {form_title(form)}, so nothing could tell whether the file is right."
+        raise InputError(Problem("quantize", what, f"Choose among {', '.join(map(form_title, info.bounds))}."))
     return info.bounds[form]
 
 
-# --- recipe_files ---
-# Which model files a recipe makes, format by format.
-
-
-def model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
-    """List the files that a recipe makes, each exported file before what is made from it.
-
-    Args:
-        recipe: What to do.
-        weights: Folder of the exported model, whose tokenizer decides whether a client can run it.
-    """
-    out = []
-    for format in recipe.export.formats:
-        place = place_of(format)
-        scheme = place.exported_scheme(recipe)
-        bases = [exported_file(format, scheme, client) for client in (None, *place.clients(recipe, weights))]
-        out += [*bases, *smaller(recipe, bases)]
-    return out
-
-
-def open_run_model(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
-    """Open the model that a run exports.
-
-    Args:
-        recipe: What to do.
-        run: The run folder.
-        weights: Folder of the model in it.
-        length: Longest input in tokens.
-    """
-    return replace(open_weights(recipe, run, weights, length), files=model_files(recipe, weights))
-
-
-def absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:
-    """List files that a reader of the folder may look for, and why they are not there."""
-    return {k: v for format in recipe.export.formats for k, v in place_of(format).absent(recipe, weights).items()}
-
-
 def check_bounds(recipe: Recipe) -> None:
-    """Refuse a recipe before its first step if nothing could tell whether one of its files is right.
+    """Check before the first step of a run that every file of its recipe has bounds.
 
     Raises:
         InputError: Naming every format, scheme and runtime without bounds.
@@ -451,13 +432,18 @@ def check_bounds(recipe: Recipe) -> None:
         raise InputError(problems)
 
 
-# --- oldest ---
-# Which version of an engine computes files of a scheme right at least, measured with the packages of PyPI on x86-64.
+def form_title(form: Form) -> str:
+    """Return the name of a scheme and a runtime, e.g. ``int8 for openvino``."""
+    scheme, runtime = form
+    return f"{scheme} for {runtime}" if runtime else str(scheme)
+
+
+# --- oldest engines --------------------------------------------------------------------------------------------------------
 #
-# `scripts/runtimes/oldest_engines.py` measures it; docs/quantization.md has the table. Files for one runtime or client were not tried.
+# Measured with the packages of PyPI on x86-64 by `scripts/runtimes/oldest_engines.py`; docs/quantization.md has the table. Files
+# for one runtime or client were not tried.
 
-
-_NAMES = {"onnxruntime": "ONNX Runtime", "ai-edge-litert": "LiteRT"}
+_ENGINE_NAMES = {"onnxruntime": "ONNX Runtime", "ai-edge-litert": "LiteRT"}
 _ONNX = {
     **dict.fromkeys((Scheme.FP32, Scheme.INT8, Scheme.A8W8, Scheme.SMALL), "1.18.0"),
     **dict.fromkeys((Scheme.W4, Scheme.INT8_B32), "1.23.0"),
@@ -473,25 +459,25 @@ _OLDEST: Mapping[Format, tuple[str, Mapping[Scheme, str]]] = {
     Format.TFLITE: ("ai-edge-litert", _TFLITE),
 }
 _SILENT = {(Format.TFLITE, s) for s in (Scheme.INT8, Scheme.A8W8, Scheme.SMALL, Scheme.W4)}
-"""Files that an older version answers wrongly without an error; others are refused."""
+"""Files to which an older version gives wrong answers without an error; other files it refuses."""
 
 
 def oldest_engine(format: Format, scheme: Scheme) -> OldestEngine | None:
-    """Find the oldest engine that computes files of a scheme right; None where none was measured."""
+    """Return the oldest engine that computes files of a scheme right; None if none was measured."""
     engine, versions = _OLDEST.get(format, ("", {}))
     if scheme not in versions:
         return None
     return OldestEngine(engine=engine, version=versions[scheme], older_answer_wrongly=(format, scheme) in _SILENT)
 
 
-def engine_needs(record: ModelRecord) -> str:
-    """Name the engine that a file needs, e.g. ``ONNX Runtime 1.23.0 or newer``; empty where none was measured."""
+def required_engine(record: ModelRecord) -> str:
+    """Return the engine that a file needs, e.g. ``ONNX Runtime 1.23.0 or newer``; empty if none was measured."""
     engine = record.minimum.engine if record.minimum is not None else None
-    return "" if engine is None else f"{_NAMES.get(engine.engine, engine.engine)} {engine.version} or newer"
+    return "" if engine is None else f"{_ENGINE_NAMES.get(engine.engine, engine.engine)} {engine.version} or newer"
 
 
-def engine_lines(records: Sequence[ModelRecord]) -> list[str]:
-    """Write which engine files need, a line for all that need the same."""
+def describe_required_engines(records: Sequence[ModelRecord]) -> list[str]:
+    """Describe which engine files need, one line for all that need the same."""
     files: dict[str, list[str]] = {}
     for record in records:
         minimum = record.minimum
@@ -503,19 +489,5 @@ def engine_lines(records: Sequence[ModelRecord]) -> list[str]:
             if minimum.engine.older_answer_wrongly
             else ""
         )
-        files.setdefault(f"{engine_needs(record)}.{wrong}{alone}", []).append(f"`{record.path}`")
+        files.setdefault(f"{required_engine(record)}.{wrong}{alone}", []).append(f"`{record.path}`")
     return [f"{', '.join(names)}: {needs}" for needs, names in files.items()]
-
-
-# --- about ---
-# What files tell about themselves.
-
-
-def description_of(recipe: Recipe, folder: ModelFolder, task: Task) -> str:
-    """Describe a model in one sentence: the recipe's, or its family and task."""
-    return recipe.description or f"{folder.family.title} for {task.name}"
-
-
-def maker() -> str:
-    """Name this package and its version."""
-    return f"PocketBERT {version_of('pocketbert') or ''}".strip()

@@ -1,4 +1,8 @@
-"""Core ML: packages with listed lengths, in fp16 or fp32; checked by the project's evaluator where there is no Mac."""
+"""The Core ML format: packages with listed lengths, in fp16 or fp32, checked by the project's evaluator without a Mac.
+
+`CoremlPlace` exports, checks and describes the packages of a run. `_ConstantReader` lists the constants of a package
+for the gate that compares stored numbers (`pocketbert.pipeline.gates.stored`).
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,32 @@ from pocketbert.core.predict.scores import probabilities
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Layout, Scheme, Shapes
-from pocketbert.pipeline.formats.base import Extras, FormatPlace, ModelFile, RunModel, description_of, maker, shorter
-from pocketbert.pipeline.formats.constants import Constant, Tracker, dequantized, from_palette, numbers_of, range_of
+from pocketbert.pipeline.formats.base import (
+    Extras,
+    FormatPlace,
+    ModelFile,
+    RunModel,
+    cut_lengths,
+    describe_model,
+    producer_name,
+)
+from pocketbert.pipeline.formats.constants import (
+    Constant,
+    ConstantTracker,
+    dequantize,
+    integer_range,
+    read_palettized_tensor,
+    read_tensor,
+)
 from pocketbert.pipeline.formats.snippets import swift
-from pocketbert.pipeline.formats.snippets.parts import TOKENIZER, Offer, Platform, lengths, offered, tokenizer_of
+from pocketbert.pipeline.formats.snippets.parts import (
+    TOKENIZER_FILE,
+    Offer,
+    Platform,
+    describe_tokenizer,
+    input_lengths,
+    offered_file,
+)
 from pocketbert.pipeline.results import Gate, Subject, unread_gate
 from pocketbert.runtime.coreml.kernels.constexpr import PREFIX
 from pocketbert.runtime.coreml.package import read_package
@@ -42,13 +68,13 @@ if TYPE_CHECKING:
 
 
 MAC_SCRIPT = f"{Format.COREML}/{FILE_NAME_ON_MAC}"
-LAYOUT_NOTE = "pocketbert.layout"
-"""Entry of a package's metadata that names its layout."""
-SCANNED = 6
-"""Golden rows whose every intermediate result is looked at."""
+_LAYOUT_NOTE = "pocketbert.layout"
+"""Entry of a package's metadata with its layout."""
+_SCANNED_ROWS = 6
+"""Golden rows on which every intermediate result is checked for overflow."""
 _OLDEST = 16
 """Oldest iOS version that packages can be exported for."""
-PROBABILITY = 2e-3
+_PROBABILITY_ERROR = 2e-3
 """How far a probability may be from its logit's: softmax rounded to fp16 is within 1e-3."""
 
 
@@ -67,18 +93,18 @@ class CoremlPlace(FormatPlace):
         return recipe.export.coreml.layout
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """Return the recipe's section on packages, and what they tell about themselves."""
+        """Return the recipe's section on packages, and the name and description inside them."""
         section = recipe.export.coreml.model_dump(mode="json")
         return {"export": {"coreml": section}, "name": recipe.name, "description": recipe.description}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """Choose one length in packages of fixed shape, which pad everything to it: the recipe's longest."""
+        """Choose the recipe's longest length for packages of fixed shape, which pad every text to it."""
         if recipe.export.coreml.lengths is Shapes.FIXED:
-            return shorter(recipe, length)[-1:]
+            return cut_lengths(recipe, length)[-1:]
         return super().lengths(recipe, file, length)
 
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
-        """Export a package that names its labels, task and origin."""
+        """Export a package with its labels, task and origin in the metadata."""
         from pocketbert.export import coreml
 
         recipe, folder, labels = model.recipe, model.folder, model.labels
@@ -87,13 +113,13 @@ class CoremlPlace(FormatPlace):
         notes = {
             "pocketbert.task": model.task.name.value,
             "pocketbert.family": folder.family.name,
-            LAYOUT_NOTE: settings.layout.value,
+            _LAYOUT_NOTE: settings.layout.value,
             "pocketbert.labels": json.dumps(labels, ensure_ascii=False),
         }
         info = coreml.CoremlInfo(
-            description=description_of(recipe, folder, model.task),
+            description=describe_model(recipe, folder, model.task),
             version=f"{recipe.name} {folder.sha256[:12]}",
-            author=maker(),
+            author=producer_name(),
             license=folder.licence,
             labels=labels,
             notes=tuple(notes.items()),
@@ -102,40 +128,51 @@ class CoremlPlace(FormatPlace):
         coreml.export(module, folder.family, model.task, lengths, destination, form, info)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Check label names inside the package, the classifier's answer, and room in fp16."""
-        return _own_gates(subject, rows)
+        """Check label names inside the package, the classifier's answer, and overflow of intermediate results."""
+        unread = unread_gate(subject, "overflow")
+        if unread is not None:
+            return [unread]
+        names = subject.predictor.inputs
+        encoded = subject.tokenizer.encode([r.input for r in rows])
+        longest_first = sorted(encoded, key=len, reverse=True)[:_SCANNED_ROWS]
+        batches = [feed(subject.predictor, subject.tokenizer, [e]) for e in longest_first]
+        inputs = [{n: b[n].astype(np.float32 if b[n].dtype.kind == "f" else np.int32) for n in names} for b in batches]
+        gates = [_check_overflow(subject, inputs)]
+        if subject.task.name is TaskName.TEXT_CLASSIFICATION:
+            gates = [_check_labels(subject), _check_classifier(subject, inputs), *gates]
+        return gates
 
     def constants(self, path: Path) -> list[list[Constant]]:
-        """Read the constants of a package."""
-        return coreml_constants(path)
+        """List the constants of a package in the order in which its program uses them."""
+        return [_ConstantReader(path).run()]
 
     def layout_of(self, path: Path) -> Layout:
-        """Read the layout that a package names."""
-        from pocketbert.runtime.coreml.package import read_package
-
-        named = read_package(path).model.description.metadata.userDefined
-        return Layout(named[LAYOUT_NOTE]) if LAYOUT_NOTE in named else Layout.PLAIN
+        """Read the layout from the metadata of a package."""
+        notes = read_package(path).model.description.metadata.userDefined
+        return Layout(notes[_LAYOUT_NOTE]) if _LAYOUT_NOTE in notes else Layout.PLAIN
 
     def notes(self, recipe: Recipe) -> list[str]:
-        """Tell what was checked without a Mac, and that the layout for the Neural Engine was not timed."""
-        out = []
+        """List the limits of checks without a Mac, and that the layout for the Neural Engine was not timed."""
+        notes = []
         if not self.info.timed:
             from pocketbert.runtime.coreml import LIMITS
 
-            out.append(
+            notes.append(
                 f"Core ML packages were checked by the project's evaluator, without a Mac. {' '.join(LIMITS)} "
                 f"`{MAC_SCRIPT}` checks and times them on one."
             )
         if recipe.export.coreml.layout is Layout.ANE:
-            out.append("Core ML layout `ane`: same answers as the plain layout; whether it is faster was not measured.")
-        return out
+            notes.append(
+                "Core ML layout `ane`: same answers as the plain layout; whether it is faster was not measured."
+            )
+        return notes
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Tell inputs, lengths and outputs."""
-        record = offered(artefacts, self.format)
+        """Describe inputs, lengths and outputs."""
+        record = offered_file(artefacts, self.format)
         if record is None or not record.signature:
             return []
-        known = ", ".join(map(str, lengths(record)))
+        known = ", ".join(map(str, input_lengths(record)))
         outputs = ", ".join(f"`{o.name}`" for o in record.signature.outputs)
         answer = (
             "A classifier answers with `classLabel`, `classLabel_probs` and `logits`."
@@ -155,7 +192,7 @@ class CoremlPlace(FormatPlace):
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
         """Offer a package to iOS."""
-        record = offered(artefacts, self.format)
+        record = offered_file(artefacts, self.format)
         if record is None:
             return []
         ios = record.minimum.ios if record.minimum is not None else None
@@ -164,9 +201,9 @@ class CoremlPlace(FormatPlace):
             Offer(
                 platform=Platform.IOS,
                 record=record,
-                beside=(TOKENIZER,),
+                beside=(TOKENIZER_FILE,),
                 needs=f"iOS {ios}" if ios is not None else "iOS 18, unless it was exported with `--ios`",
-                tokenizer=tokenizer_of(artefacts, "Swift"),
+                tokenizer=describe_tokenizer(artefacts, "Swift"),
                 dependencies=(),
                 snippet=swift.coreml(artefacts, record),
                 notes=(
@@ -177,7 +214,7 @@ class CoremlPlace(FormatPlace):
         ]
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Add nothing: the table has a row for iOS."""
+        """Return nothing: the table of the card has a row for iOS."""
         return []
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
@@ -186,26 +223,11 @@ class CoremlPlace(FormatPlace):
         return Extras(kinds={MAC_SCRIPT: Kind.TOOL})
 
 
-def _own_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-    """Check label names inside the package, and that every intermediate result has room in its type.
-
-    Args:
-        subject: The file.
-        rows: Golden rows.
-    """
-    unread = unread_gate(subject, "overflow")
-    if unread is not None:
-        return [unread]
-    names = subject.predictor.inputs
-    encoded = subject.tokenizer.encode([r.input for r in rows])
-    longest_first = sorted(encoded, key=len, reverse=True)[:SCANNED]
-    batches = [feed(subject.predictor, subject.tokenizer, [e]) for e in longest_first]
-    inputs = [{n: b[n].astype(np.float32 if b[n].dtype.kind == "f" else np.int32) for n in names} for b in batches]
-    own = [_labels(subject), _classifier(subject, inputs)]
-    return [*(own if subject.task.name is TaskName.TEXT_CLASSIFICATION else []), _overflow(subject, inputs)]
+# --- gates -----------------------------------------------------------------------------------------------------------------
 
 
-def _labels(subject: Subject) -> Gate:
+def _check_labels(subject: Subject) -> Gate:
+    """Check that the label names inside a package are those of the folder."""
     from pocketbert.runtime.coreml.stored import StoredTensors
 
     inside = StoredTensors(subject.path).labels()
@@ -224,33 +246,33 @@ def _labels(subject: Subject) -> Gate:
     )
 
 
-def _classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
-    """Whether the label and the probabilities that an app reads belong to the logits that everything else here reads."""
+def _check_classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
+    """Check that label and probabilities, which an app reads, follow from the logits, which all other gates read."""
     from pocketbert.runtime.coreml.evaluator import Evaluator
 
     evaluator, differences, wrong = Evaluator(subject.path), list[float](), 0
-    for one in inputs:
-        out = evaluator.run(one)
-        want = probabilities(np.asarray(out[subject.output], np.float32)[0], subject.task.score)
+    for row in inputs:
+        out = evaluator.run(row)
+        expected = probabilities(np.asarray(out[subject.output], np.float32)[0], subject.task.score)
         table, label = out.get(SCORES), out.get(LABEL)
-        have = np.array(list(table.values()) if isinstance(table, dict) else [])
-        differences.append(worst_difference(have, want))  # NaN where there are more or fewer
+        reported = np.array(list(table.values()) if isinstance(table, dict) else [])
+        differences.append(worst_difference(reported, expected))  # NaN where there are more or fewer
         wrong += not (isinstance(table, dict) and label == max(table, key=lambda k: table[k]))
     worst = float(np.max(differences))  # keeps a NaN
-    passed = worst <= PROBABILITY and not wrong
+    passed = worst <= _PROBABILITY_ERROR and not wrong
     return Gate(
         name="classifier",
         file=subject.name,
         passed=passed,
         value=worst,
-        bound=PROBABILITY,
+        bound=_PROBABILITY_ERROR,
         detail=f"`{SCORES}` differs from the logits' probabilities by {worst:.2g}, `{LABEL}` is another label "
         f"than the most probable one in {wrong} of {len(inputs)} golden rows.",
     )
 
 
-def _overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
-    """Whether every intermediate result fits into the type that the program declares for it."""
+def _check_overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
+    """Check that every intermediate result fits into the type that the program declares for it."""
     from pocketbert.runtime.coreml.scan import overflow_scan
     from pocketbert.runtime.coreml.types import LARGEST
 
@@ -266,52 +288,60 @@ def _overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic
     )
 
 
-# --- coreml ---
-# The constants of a Core ML package.
+# --- constants -------------------------------------------------------------------------------------------------------------
 
-
-_KEPT = ("cast", "expand_dims", "squeeze")
+_SHAPE_OPERATIONS = ("cast", "expand_dims", "squeeze")
 _SHIFT_SCALE = f"{PREFIX}blockwise_shift_scale"
 _PALETTE = f"{PREFIX}lut_to_dense"
 _AFFINE = f"{PREFIX}affine_dequantize"
 
 
-def coreml_constants(path: Path) -> list[list[Constant]]:
-    """List the constants of a package, in the order in which its program uses them."""
-    return [_Reader(path).run()]
+class _ConstantReader:
+    """Follows the operations of a program with a `ConstantTracker`; a method ``on_type`` follows those of one type.
 
+    Args:
+        path: The package.
+    """
 
-class _Reader:
     def __init__(self, path: Path) -> None:
         package = read_package(path)
-        self.block, self.tracker = package.block, Tracker()
+        self.block, self.tracker = package.block, ConstantTracker()
         self.reader = ConstantReader(package, Budget(str(path)))
         self.raw: dict[str, Any] = {}
         self.types: dict[str, Any] = {}
 
     def run(self) -> list[Constant]:
+        """Return the constants of the program."""
         for op in self.block.operations:
             handler = getattr(self, f"on_{op.type}", None)
             if op.type == "const":
                 self._store(op.outputs[0].name, self.reader.read(op.attributes["val"]))
-            elif op.type in (_SHIFT_SCALE, _AFFINE, _PALETTE):
-                self._compressed(op)
-            elif op.type in _KEPT:
-                self._kept(op)
+            elif op.type in (_SHIFT_SCALE, _AFFINE):
+                self._store_dequantized(op)
+            elif op.type == _PALETTE:
+                self._store_palettized(op)
+            elif op.type in _SHAPE_OPERATIONS:
+                self._follow_shape_operation(op)
             elif handler is not None:
                 handler(op)
             else:
                 self._other(op)
         return self.tracker.finish(self.block.outputs)
 
+    def _follow_shape_operation(self, op: pb.Operation) -> None:
+        """Follow an operation that changes shape or type."""
+        source, axes = self._name(op, "x"), self._value(op, "axes")
+        self.tracker.keep(op.outputs[0].name, source, lambda v: _reshape(v, op.type, axes))
+
     def _store(self, name: str, constant: Stored) -> None:
+        """Store a constant under a name."""
         value = self.raw[name] = constant.value
         self.types[name] = constant.type
         if isinstance(value, np.ndarray):
-            self.tracker.store(name, numbers_of(value, name))
+            self.tracker.store(name, read_tensor(value, name))
 
     def _name(self, op: pb.Operation, parameter: str) -> str | None:
-        """Name of an operand; one that is written in place gets a name here."""
+        """Return the name of an operand; a constant that is written in place is stored under a new name."""
         if parameter not in op.inputs:
             return None
         [binding] = op.inputs[parameter].arguments
@@ -322,37 +352,39 @@ class _Reader:
         return name
 
     def _value(self, op: pb.Operation, parameter: str) -> Any:
-        """Value of a constant operand; None of a computed one."""
+        """Return the value of a constant operand; None for a computed one."""
         if parameter in op.attributes:
             return self.reader.read(op.attributes[parameter]).value
         name = self._name(op, parameter)
         return None if name is None else self.raw.get(name)
 
     def _other(self, op: pb.Operation) -> None:
+        """Follow an operation of which nothing is known."""
         names = [b.name for a in op.inputs.values() for b in a.arguments if b.name]
         self.tracker.other([o.name for o in op.outputs], names)
 
-    def _compressed(self, op: pb.Operation) -> None:
-        if op.type == _PALETTE:
-            self._from_palette(op)
-            return
-        whole = op.type == _SHIFT_SCALE
-        data = self._value(op, "data" if whole else "quantized_data")
+    def _store_dequantized(self, op: pb.Operation) -> None:
+        """Store a tensor with scales: in blocks of any shape (iOS 18), or along one axis (iOS 16)."""
+        in_blocks, out = op.type == _SHIFT_SCALE, op.outputs[0].name
+        data = self._value(op, "data" if in_blocks else "quantized_data")
         scale = np.asarray(self._value(op, "scale"))
-        zero = self._value(op, "offset" if whole else "zero_point")
-        axis = 0 if whole else int(np.asarray(self._value(op, "axis")))
-        numbers = numbers_of(data, op.outputs[0].name)
-        if whole:
+        zero = self._value(op, "offset" if in_blocks else "zero_point")
+        axis = 0 if in_blocks else int(np.asarray(self._value(op, "axis")))
+        tensor = read_tensor(data, out)
+        if in_blocks:
             name = self._name(op, "data")
-            numbers = replace(numbers, bits=8 if name is None else self.types[name].dtype.bits)
-            scale = _each(scale, data.shape)
-            zero = None if zero is None else _each(np.asarray(zero), data.shape)
-        half = scale.dtype == np.float16
-        numbers = dequantized(numbers, scale, zero, axis, half)
-        self.tracker.store(op.outputs[0].name, numbers)
+            tensor = replace(tensor, bits=8 if name is None else self.types[name].dtype.bits)
+            scale = _repeat_blocks(scale, data.shape)
+            zero = None if zero is None else _repeat_blocks(np.asarray(zero), data.shape)
+        self.tracker.store(out, dequantize(tensor, scale, zero, axis, half=scale.dtype == np.float16))
 
-    def _from_palette(self, op: pb.Operation) -> None:
-        places, palette, shape = (self._value(op, name) for name in ("indices", "lut", "shape"))
+    def _store_palettized(self, op: pb.Operation) -> None:
+        """Store a tensor of entries in one palette.
+
+        Raises:
+            ValueError: If there are several palettes, or palettes of vectors.
+        """
+        indices, palette, shape = (self._value(op, name) for name in ("indices", "lut", "shape"))
         palette = np.asarray(palette)
         if palette.size != max(palette.shape):
             raise ValueError(f"{op.outputs[0].name}: several palettes, or palettes of vectors, are not known")
@@ -360,28 +392,24 @@ class _Reader:
         if shape is not None:  # packed bits
             sizes = tuple(int(n) for n in np.asarray(shape))
             kind = {64: Dtype.UINT6, 16: Dtype.UINT4}[palette.size]
-            places = unpack(np.asarray(places).reshape(-1), kind, math.prod(sizes)).reshape(sizes)
-        self.tracker.store(op.outputs[0].name, from_palette(places, palette, op.outputs[0].name))
-
-    def _kept(self, op: pb.Operation) -> None:
-        source = self._name(op, "x")
-        axes = self._value(op, "axes")
-        self.tracker.keep(op.outputs[0].name, source, lambda v: _reshaped(v, op.type, axes))
+            indices = unpack(np.asarray(indices).reshape(-1), kind, math.prod(sizes)).reshape(sizes)
+        self.tracker.store(op.outputs[0].name, read_palettized_tensor(indices, palette, op.outputs[0].name))
 
     def on_transpose(self, op: pb.Operation) -> None:
         order = self._value(op, "perm")
         self.tracker.rearrange(op.outputs[0].name, self._name(op, "x"), lambda v: v.transpose(order))
 
+    def on_dequantize(self, op: pb.Operation) -> None:
+        self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
+
     def on_quantize(self, op: pb.Operation) -> None:
-        """Follow an activation into 8 bits."""
+        """Follow an activation into 8 bits, and note its range."""
         self.on_dequantize(op)
         scale, zero = (self._value(op, name) for name in ("scale", "zero_point"))
         if scale is not None and np.size(scale) == 1:
             ends = (0, 255) if self._value(op, "output_dtype") == "uint8" else (-128, 127)
-            self.tracker.limit(op.outputs[0].name, range_of(np.asarray(scale), 0 if zero is None else zero, ends))
-
-    def on_dequantize(self, op: pb.Operation) -> None:
-        self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
+            stored = integer_range(np.asarray(scale), 0 if zero is None else zero, ends)
+            self.tracker.set_range(op.outputs[0].name, stored)
 
     def on_gather(self, op: pb.Operation) -> None:
         if np.asarray(self._value(op, "axis")).any():
@@ -396,12 +424,17 @@ class _Reader:
     on_conv = on_linear
 
     def on_matmul(self, op: pb.Operation) -> None:
+        """Follow a product whose right operand is stored."""
         right = self._name(op, "y")
-        if right is None or self.tracker.stored(right) is None or _set(self._value(op, "transpose_x")):
+        if right is None or self.tracker.stored(right) is None or self._is_set(op, "transpose_x"):
             self._other(op)
         else:
-            turned = not _set(self._value(op, "transpose_y"))
-            self.tracker.product(op.outputs[0].name, self._name(op, "x"), right, turned=turned)
+            transposed = not self._is_set(op, "transpose_y")
+            self.tracker.product(op.outputs[0].name, self._name(op, "x"), right, transposed=transposed)
+
+    def _is_set(self, op: pb.Operation, parameter: str) -> bool:
+        value = self._value(op, parameter)
+        return value is not None and bool(np.asarray(value).any())
 
     def on_add(self, op: pb.Operation) -> None:
         self.tracker.add(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
@@ -410,27 +443,25 @@ class _Reader:
         self.tracker.multiply(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
 
     def on_layer_norm(self, op: pb.Operation) -> None:
+        """Follow a norm as factor and offset after an operation of which nothing is known."""
         out = op.outputs[0].name
         self.tracker.other([out], [self._name(op, "x")])
-        for parameter, change in (("gamma", self.tracker.multiply), ("beta", self.tracker.add)):
+        for parameter, follow in (("gamma", self.tracker.multiply), ("beta", self.tracker.add)):
             name = self._name(op, parameter)
             if name is not None:
-                change(out, out, name)
+                follow(out, out, name)
 
 
-def _each(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """The numbers of blocks, once for each number of a block."""
+def _repeat_blocks(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Repeat the scales or zero points of blocks for each number of the block, up to a shape."""
     for axis, (have, want) in enumerate(zip(values.shape, shape, strict=True)):
         if 1 < have < want:
             values = np.repeat(values, want // have, axis)
     return values
 
 
-def _set(value: Any) -> bool:
-    return value is not None and bool(np.asarray(value).any())
-
-
-def _reshaped(value: NDArray[Any], kind: str, axes: Any) -> NDArray[Any]:
+def _reshape(value: NDArray[Any], kind: str, axes: Any) -> NDArray[Any]:
+    """Apply `cast`, `expand_dims` or `squeeze` to a constant."""
     places = () if axes is None else tuple(int(a) for a in np.asarray(axes).reshape(-1))
     if kind == "expand_dims":
         return np.expand_dims(value, places)

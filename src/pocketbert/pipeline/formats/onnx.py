@@ -1,4 +1,8 @@
-"""ONNX: one file for all lengths; what ONNX Runtime, OpenVINO, transformers.js and sentence-transformers open."""
+"""The ONNX format: one file for all lengths, opened by ONNX Runtime, OpenVINO, transformers.js and others.
+
+`OnnxPlace` exports and describes the files of a run. `_ConstantReader` lists the constants of a file for the gate
+that compares stored numbers (`pocketbert.pipeline.gates.stored`).
+"""
 
 from __future__ import annotations
 
@@ -24,34 +28,33 @@ from pocketbert.pipeline.formats.base import (
     FormatPlace,
     ModelFile,
     RunModel,
-    engine_lines,
-    engine_needs,
+    describe_required_engines,
     oldest_engine,
+    required_engine,
 )
 from pocketbert.pipeline.formats.constants import (
     Constant,
-    Numbers,
-    Tracker,
-    compressed,
-    dequantized,
-    numbers_of,
-    range_of,
+    ConstantTracker,
+    StoredTensor,
+    dequantize,
+    integer_range,
+    read_quantized_tensor,
+    read_tensor,
 )
 from pocketbert.pipeline.formats.snippets import javascript, kotlin, python, swift
 from pocketbert.pipeline.formats.snippets.parts import (
     CHECKED,
-    TOKENIZER,
+    TOKENIZER_FILE,
     Offer,
     Platform,
-    offered,
-    pinned,
-    tokenizer_of,
+    describe_tokenizer,
+    offered_file,
+    pip_requirement,
 )
 from pocketbert.quantize.onnx.tables import PackedLookup, packed_lookups, unpacked
 
 if TYPE_CHECKING:
     from torch import nn
-
 
 ALIAS = "onnx/model_quantized.onnx"
 """Name under which transformers.js (browser) and optimum look for the int8 file."""
@@ -82,22 +85,24 @@ class OnnxPlace(FormatPlace):
             fix_shape(path, model.length)
 
     def constants(self, path: Path) -> list[list[Constant]]:
-        """Read the constants of a file."""
-        return onnx_constants(path)
+        """List the constants of a file in the order in which its graph uses them."""
+        import onnx
+
+        return [_ConstantReader(onnx.load(path).graph).run()]
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Tell that both axes are free, and what dynamic int8 depends on."""
+        """Describe inputs and outputs: both axes are free, and dynamic int8 depends on the batch."""
         own = [r for r in artefacts.models() if r.format is self.format]
         if not own:
             return []
         return [
             "ONNX: int64 inputs [batch, length], any sizes. Dynamic int8 depends a little on batch and padding: feed one unpadded "
             "text at a time for the recorded figures.",
-            *engine_lines(own),
+            *describe_required_engines(own),
         ]
 
     def minimum(self, file: ModelFile, path: Path) -> Minimum | None:
-        """Read operator set, version of the file format and foreign operators; None where the `onnx` package is not installed."""
+        """Read operator set, file version and foreign operators; None if the `onnx` package is not installed."""
         if version_of("onnx") is None:
             return None
         import onnx
@@ -109,64 +114,68 @@ class OnnxPlace(FormatPlace):
         return Minimum(opset=opset, ir_version=int(model.ir_version), operators=foreign, engine=engine)
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """Offer one file to Android, the web and Python, and to iOS where there is no Core ML package."""
-        record = offered(artefacts, self.format)
+        """Offer one file to Android, the web and Python, and to iOS if there is no Core ML package."""
+        record = offered_file(artefacts, self.format)
         if record is None:
             return []
-        platforms = [_android(artefacts, record), _python(artefacts, record)]
-        if artefacts.form is None:  # transformers.js has no place for another input
-            platforms.append(_web(artefacts, record))
+        offers = [_android_offer(artefacts, record), _python_offer(artefacts, record)]
+        if artefacts.form is None:  # transformers.js takes no other inputs than those of a text
+            offers.append(_web_offer(artefacts, record))
         if not _has_packages(artefacts):
-            platforms.append(_ios(artefacts, record))
-        return platforms
+            offers.append(_ios_offer(artefacts, record))
+        return offers
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Show sentence-transformers, and ONNX Runtime in Swift where a Core ML package is the first choice on iOS."""
-        record = offered(artefacts, self.format)
+        """Write code for sentence-transformers, and for ONNX Runtime in Swift if Core ML is the first choice on iOS."""
+        record = offered_file(artefacts, self.format)
         if record is None:
             return []
         vectors = artefacts.task is TaskName.FEATURE_EXTRACTION
-        text_only = artefacts.form is None  # these clients have no place for another input
+        text_only = artefacts.form is None
         return [
             *([python.sentence_transformers(artefacts, record)] if vectors and text_only else []),
             *([swift.onnx(artefacts, record)] if _has_packages(artefacts) else []),
         ]
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
-        """Give the int8 file the name that transformers.js asks for in a browser; without one, config.json names fp32."""
+        """Give the int8 file the name that transformers.js asks for; without one, let config.json name fp32."""
         int8 = next((f for f in files if f.plain and f.scheme is Scheme.INT8), None)
-        if int8 is not None:
-            _link(destination / int8.path, destination / ALIAS)
-            return Extras(aliases={ALIAS: int8.path})
-        content = {**read_json(folder.path / "config.json"), "transformers.js_config": {"dtype": "fp32"}}
-        write_json(destination / "config.json", content)
-        return Extras()
+        if int8 is None:
+            content = {**read_json(folder.path / "config.json"), "transformers.js_config": {"dtype": "fp32"}}
+            write_json(destination / "config.json", content)
+            return Extras()
+        try:
+            os.link(destination / int8.path, destination / ALIAS)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(destination / int8.path, destination / ALIAS)
+        return Extras(aliases={ALIAS: int8.path})
+
+
+# --- offers ----------------------------------------------------------------------------------------------------------------
 
 
 def _has_packages(artefacts: Artefacts) -> bool:
+    """Return whether a folder has a Core ML package."""
     return any(r.format is Format.COREML for r in artefacts.models())
 
 
-def _file_needs(record: ModelRecord) -> str:
-    """Operator set and file version, where they were read."""
+def _requirements(library: str, record: ModelRecord) -> str:
+    """Return a library with what a file needs of it in parentheses: operator set, file version, engine."""
     minimum = record.minimum
-    needs = f"opset {minimum.opset}, IR {minimum.ir_version}" if minimum and minimum.opset else ""
-    return ", ".join(filter(None, [needs, engine_needs(record)]))
-
-
-def _with_file(library: str, record: ModelRecord) -> str:
-    needs = _file_needs(record)
+    opset = f"opset {minimum.opset}, IR {minimum.ir_version}" if minimum and minimum.opset else ""
+    needs = ", ".join(filter(None, [opset, required_engine(record)]))
     return f"{library} ({needs})" if needs else library
 
 
-def _android(artefacts: Artefacts, record: ModelRecord) -> Offer:
+def _android_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
+    """Offer a file to ONNX Runtime on Android."""
     version = kotlin.ORT.rpartition(":")[2]
     return Offer(
         platform=Platform.ANDROID_ONNX,
         record=record,
-        beside=(TOKENIZER,),
-        needs=f"{kotlin.ANDROID}; {_with_file(f'ONNX Runtime {version}', record)}",
-        tokenizer=tokenizer_of(artefacts, "Kotlin"),
+        beside=(TOKENIZER_FILE,),
+        needs=f"{kotlin.ANDROID}; {_requirements(f'ONNX Runtime {version}', record)}",
+        tokenizer=describe_tokenizer(artefacts, "Kotlin"),
         dependencies=kotlin.gradle(kotlin.ORT, kotlin.GSON),
         snippet=kotlin.onnx(artefacts, record),
         notes=(
@@ -176,25 +185,27 @@ def _android(artefacts: Artefacts, record: ModelRecord) -> Offer:
     )
 
 
-def _ios(artefacts: Artefacts, record: ModelRecord) -> Offer:
+def _ios_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
+    """Offer a file to ONNX Runtime on iOS."""
     return Offer(
         platform=Platform.IOS_ONNX,
         record=record,
-        beside=(TOKENIZER,),
-        needs=_with_file("ONNX Runtime", record),
-        tokenizer=tokenizer_of(artefacts, "Swift"),
+        beside=(TOKENIZER_FILE,),
+        needs=_requirements("ONNX Runtime", record),
+        tokenizer=describe_tokenizer(artefacts, "Swift"),
         dependencies=(f"{swift.ORT_PACKAGE} (SwiftPM; no version was tried)",),
         snippet=swift.onnx(artefacts, record),
     )
 
 
-def _web(artefacts: Artefacts, record: ModelRecord) -> Offer:
+def _web_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
+    """Offer a file to transformers.js."""
     return Offer(
         platform=Platform.WEB,
         record=record,
-        beside=(TOKENIZER,),
-        needs=f"transformers.js {javascript.VERSION}" + (f" ({needs})" if (needs := _file_needs(record)) else ""),
-        tokenizer=f"built in, reads `{TOKENIZER}`",
+        beside=(TOKENIZER_FILE,),
+        needs=_requirements(f"transformers.js {javascript.VERSION}", record),
+        tokenizer=f"built in, reads `{TOKENIZER_FILE}`",
         dependencies=(f"npm install {javascript.PACKAGE}@{javascript.VERSION}",),
         snippet=javascript.transformers_js(artefacts, record),
         notes=(
@@ -204,67 +215,66 @@ def _web(artefacts: Artefacts, record: ModelRecord) -> Offer:
     )
 
 
-def _python(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    engine, tokenizers = (pinned(artefacts, name) for name in ("onnxruntime", "tokenizers"))
+def _python_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
+    """Offer a file to ONNX Runtime in Python."""
+    engine, tokenizers = (pip_requirement(artefacts, name) for name in ("onnxruntime", "tokenizers"))
     return Offer(
         platform=Platform.PYTHON,
         record=record,
-        beside=(TOKENIZER,),
-        needs=_with_file(engine.replace("==", " "), record),
-        tokenizer=f"`tokenizers`, reads `{TOKENIZER}`",
+        beside=(TOKENIZER_FILE,),
+        needs=_requirements(engine.replace("==", " "), record),
+        tokenizer=f"`tokenizers`, reads `{TOKENIZER_FILE}`",
         dependencies=(f"pip install {engine} {tokenizers} numpy",),
         snippet=python.onnx(artefacts, record),
     )
 
 
-def _link(source: Path, destination: Path) -> None:
-    try:
-        os.link(source, destination)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(source, destination)
+# --- constants -------------------------------------------------------------------------------------------------------------
+
+_SHAPE_OPERATORS = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
-# --- onnx ---
-# The constants of an ONNX file.
+class _ConstantReader:
+    """Follows the operators of a graph with a `ConstantTracker`; a method ``on_type`` follows those of one type.
 
+    Args:
+        graph: The graph of an ONNX model.
+    """
 
-_KEPT = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-
-
-def onnx_constants(path: Path) -> list[list[Constant]]:
-    """List the constants of a file, in the order in which its graph uses them."""
-    import onnx
-
-    return [_Reader(onnx.load(path).graph).run()]
-
-
-class _Reader:
     def __init__(self, graph: Any) -> None:
         from onnx import numpy_helper
 
-        self.graph, self.tracker = graph, Tracker()
+        self.graph, self.tracker = graph, ConstantTracker()
         self.raw: dict[str, NDArray[Any]] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-        widened = {n.input[0] for n in graph.node if n.op_type == "DequantizeLinear"}
+        dequantized = {n.input[0] for n in graph.node if n.op_type == "DequantizeLinear"}
         for name, value in self.raw.items():
-            self.tracker.store(name, (compressed if name in widened else numbers_of)(value, name))
-        self.rounded: set[str] = set()  # what quantized tensors were computed from is that of the tensors
-        # scales of activations
-        self.units = {n.input[1] for n in graph.node if n.op_type == "QuantizeLinear" and n.input[1] in self.raw}
-        self.scales: dict[str, str] = {}  # stored scales that were multiplied with one of them
-        # under which names products read tables
-        self.tables = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "Reshape" and n.input[0] in self.raw}
+            read = read_quantized_tensor if name in dequantized else read_tensor
+            self.tracker.store(name, read(value, name))
+        # outputs of QuantizeLinear in graphs that compute in integers
+        self.quantized: set[str] = set()
+        # scales of activations, and the stored scales of weights by the name of their product with one of these
+        self.activation_scales = {
+            n.input[1] for n in graph.node if n.op_type == "QuantizeLinear" and n.input[1] in self.raw
+        }
+        self.scale_products: dict[str, str] = {}
+        # stored tables by the names under which products read them
+        self.reshaped = {
+            n.output[0]: n.input[0] for n in graph.node if n.op_type == "Reshape" and n.input[0] in self.raw
+        }
+        # lookups of 4-bit tables, each of several operators
         self.packed = {p.output: p for p in packed_lookups(graph, self.raw)}
-        self.unpacking = frozenset[str]().union(*(p.inside for p in self.packed.values()))
+        self.inside_packed = frozenset[str]().union(*(p.inside for p in self.packed.values()))
 
     def run(self) -> list[Constant]:
+        """Return the constants of the graph."""
         for node in self.graph.node:
             handler = getattr(self, f"on_{node.op_type.lower()}", None)
-            if node.output[0] in self.unpacking:
+            if node.output[0] in self.inside_packed:
                 continue
             if node.output[0] in self.packed:
-                self._unpacked(self.packed[node.output[0]])
-            elif node.op_type in _KEPT:
-                self._moved(node)
+                self._follow_packed_lookup(self.packed[node.output[0]])
+            elif node.op_type in _SHAPE_OPERATORS:
+                self._follow_shape_operator(node)
             elif handler is not None:
                 handler(node)
             else:
@@ -272,44 +282,48 @@ class _Reader:
         return self.tracker.finish(o.name for o in self.graph.output)
 
     def _other(self, node: Any) -> None:
+        """Follow an operator of which nothing is known."""
         self.tracker.other(node.output, [name for name in node.input if name])
 
-    def _moved(self, node: Any) -> None:
+    def _follow_shape_operator(self, node: Any) -> None:
+        """Follow an operator that changes shape or type; a reshape of data may split channels into heads."""
         source, out = node.input[0], node.output[0]
-        value = self.tracker.stored(source)
-        shape = self._shape(node, value) if value is not None else None
-        if (node.op_type == "Reshape" and value is None) or (value is not None and shape is None):
-            self._other(node)  # channels may be split into heads
-            self.tracker.move_range(out, source)
+        tensor = self.tracker.stored(source)
+        shape = self._shape_after(node, tensor.value.shape) if tensor is not None else None
+        if (node.op_type == "Reshape" and tensor is None) or (tensor is not None and shape is None):
+            self._other(node)
+            self.tracker.copy_range(out, source)
         else:
             self.tracker.keep(out, source, None if shape is None else lambda v: v.reshape(shape))
 
-    def _shape(self, node: Any, value: Numbers) -> tuple[int, ...] | None:
-        """The shape that a constant gets; None where it is computed."""
-        now = value.value.shape
+    def _shape_after(self, node: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return the shape of a constant after a shape operator; None if it is computed."""
         if node.op_type in ("Cast", "Identity"):
-            return now
-        given = self.raw.get(node.input[1]) if len(node.input) > 1 else np.array([], np.int64)
-        if given is None:
+            return shape
+        operand = self.raw.get(node.input[1]) if len(node.input) > 1 else np.array([], np.int64)
+        if operand is None:
             return None
         if node.op_type == "Reshape":
-            return tuple(int(n) or now[i] for i, n in enumerate(given))
+            return tuple(int(n) or shape[i] for i, n in enumerate(operand))
         if node.op_type == "Squeeze":
-            return tuple(n for i, n in enumerate(now) if n > 1 or (given.size and i not in given % len(now)))
-        new = list(now)
-        for axis in sorted(int(a) % (len(now) + given.size) for a in given):
-            new.insert(axis, 1)
-        return tuple(new)
+            kept = [n > 1 or (operand.size and i not in operand % len(shape)) for i, n in enumerate(shape)]
+            return tuple(n for n, keep in zip(shape, kept, strict=True) if keep)
+        widened = list(shape)
+        for axis in sorted(int(a) % (len(shape) + operand.size) for a in operand):
+            widened.insert(axis, 1)
+        return tuple(widened)
 
     def on_constant(self, node: Any) -> None:
+        """Store a constant that is an operator."""
         from onnx import numpy_helper
 
         [value] = [a.t for a in node.attribute if a.name == "value"] or [None]
         if value is None:
             self._other(node)
             return
-        self.raw[node.output[0]] = numpy_helper.to_array(value)
-        self.tracker.store(node.output[0], numbers_of(self.raw[node.output[0]], node.output[0]))
+        name = node.output[0]
+        self.raw[name] = numpy_helper.to_array(value)
+        self.tracker.store(name, read_tensor(self.raw[name], name))
 
     def on_transpose(self, node: Any) -> None:
         order = [int(i) for a in node.attribute for i in a.ints] or None
@@ -321,17 +335,18 @@ class _Reader:
         else:
             self.tracker.lookup(node.output[0], node.input[0], node.input[1])
 
-    def _unpacked(self, lookup: PackedLookup) -> None:
-        """Follow the lookup of a table in 4 bits, as one operator."""
+    def _follow_packed_lookup(self, lookup: PackedLookup) -> None:
+        """Follow the operators that look up a 4-bit table as one operator."""
         codes, scales = lookup.values(self.raw)
-        numbers = Numbers(codes, lookup.table, np.ones_like(codes), bits=4).times(Numbers(scales, halves=1))
-        self.tracker.store((lookup.table, "rows"), numbers)
+        table = StoredTensor(codes, lookup.table, np.ones_like(codes), bits=4)
+        self.tracker.store((lookup.table, "rows"), table.multiply(StoredTensor(scales, fp16_factors=1)))
         self.tracker.lookup(lookup.output, (lookup.table, "rows"), lookup.indices)
 
     def on_matmulnbits(self, node: Any) -> None:
+        """Follow a product with a matrix in blocks of few bits; zero points are not read."""
         data, weight, scales = node.input[:3]
         flags = {a.name: a.i for a in node.attribute}
-        stored = self.raw.get(self.tables.get(weight, weight))
+        stored = self.raw.get(self.reshaped.get(weight, weight))
         if stored is None or scales not in self.raw or len(node.input) > 3:
             self._other(node)
             return
@@ -340,6 +355,7 @@ class _Reader:
         self.tracker.product(node.output[0], data, (weight, "matrix"))
 
     def on_gatherblockquantized(self, node: Any) -> None:
+        """Follow a lookup in a table in blocks of few bits; zero points are not read."""
         table, indices, scales = node.input[:3]
         flags = {a.name: a.i for a in node.attribute}
         if table not in self.raw or scales not in self.raw or len(node.input) > 3 or flags.get("gather_axis"):
@@ -351,29 +367,31 @@ class _Reader:
     def _store_blocks(
         self, key: object, codes: NDArray[Any], scales: NDArray[Any], flags: dict[str, int], name: str
     ) -> None:
-        """Store rows whose numbers share scales in blocks."""
+        """Store rows whose numbers share scales in blocks; codes [rows, padded width] have their zero in the middle."""
         width = flags.get("K", codes.shape[1])
         values = codes[:, :width].astype(np.float32) - 2.0 ** (flags["bits"] - 1)
         steps = np.repeat(scales.reshape(len(codes), -1), flags["block_size"], axis=1)[:, :width]
-        numbers = Numbers(values, name, np.ones_like(values), bits=flags["bits"])
-        self.tracker.store(key, numbers.times(Numbers(steps)))
+        integers = StoredTensor(values, name, np.ones_like(values), bits=flags["bits"])
+        self.tracker.store(key, integers.multiply(StoredTensor(steps)))
 
     def on_quantizelinear(self, node: Any) -> None:
-        if node.domain:  # a whole graph in integers: operators read what these made fp32 again
+        """Follow an activation into integers, and note its range."""
+        if node.domain:  # a whole graph in integers: later operators dequantize the result
             self.tracker.keep(node.output[0], node.input[0])
-            self.rounded.add(node.output[0])
+            self.quantized.add(node.output[0])
         else:
             self._other(node)
         names = [*node.input, ""]
         scale, zero = self.raw.get(names[1]), self.raw.get(names[2])
         if scale is not None and scale.size == 1 and zero is not None:
-            kind = np.iinfo(zero.dtype)
-            # what is stored with zero in the middle has as many steps on both sides
-            low = -kind.max if kind.min < 0 and not zero.any() else kind.min
-            self.tracker.limit(node.output[0], range_of(scale, zero, (low, kind.max)))
+            integers = np.iinfo(zero.dtype)
+            # integers with zero in the middle have as many steps on both sides
+            low = -integers.max if integers.min < 0 and not zero.any() else integers.min
+            self.tracker.set_range(node.output[0], integer_range(scale, zero, (low, integers.max)))
 
     def on_dequantizelinear(self, node: Any) -> None:
-        if node.input[0] in self.rounded:
+        """Dequantize a stored tensor, or pass an activation through that was quantized before."""
+        if node.input[0] in self.quantized:
             self.tracker.keep(node.output[0], node.input[0])
             return
         names = [*node.input, ""]
@@ -382,12 +400,12 @@ class _Reader:
         if scale is None:
             self._other(node)
         else:
-            self.tracker.dequantize(node.output[0], names[0], lambda n: dequantized(n, scale, zero, axis))
+            self.tracker.dequantize(node.output[0], names[0], lambda t: dequantize(t, scale, zero, axis))
 
     def on_matmul(self, node: Any) -> None:
         left, right = node.input
         if self.tracker.stored(right) is not None:
-            self.tracker.product(node.output[0], left, right, turned=True)
+            self.tracker.product(node.output[0], left, right, transposed=True)
         else:
             self.tracker.product(node.output[0], right, left)
 
@@ -400,6 +418,7 @@ class _Reader:
             self.tracker.product(node.output[0], names[0], names[1], names[2] or None, not flags.get("transB"))
 
     def on_matmulinteger(self, node: Any) -> None:
+        """Follow a product with an integer matrix, of which the zero point is subtracted; scales follow in `on_mul`."""
         names = [*node.input, "", ""]
         zero, (data, weight) = self.raw.get(names[3]), names[:2]
         stored = self.tracker.stored(weight)
@@ -407,21 +426,22 @@ class _Reader:
             self._other(node)
             return
         one = np.ones(1, np.float32)
-        self.tracker.store((weight, "centred"), dequantized(stored, one, zero, stored.value.ndim - 1))
-        self.tracker.product(node.output[0], data, (weight, "centred"), turned=True)
+        self.tracker.store((weight, "centred"), dequantize(stored, one, zero, stored.value.ndim - 1))
+        self.tracker.product(node.output[0], data, (weight, "centred"), transposed=True)
 
     def on_dynamicquantizelinear(self, node: Any) -> None:
         self._other(node)
-        self.units.add(node.output[1])
+        self.activation_scales.add(node.output[1])
 
     def on_mul(self, node: Any) -> None:
+        """Follow a product: of an activation's scale and a weight's, of integers and both scales, or of data."""
         left, right = node.input
         for one, other in ((left, right), (right, left)):
-            if one in self.units and self.tracker.stored(other) is not None:
-                self.scales[node.output[0]] = other
+            if one in self.activation_scales and self.tracker.stored(other) is not None:
+                self.scale_products[node.output[0]] = other
                 return
-            if one in self.scales:
-                self.tracker.scale(node.output[0], other, self.scales[one])
+            if one in self.scale_products:
+                self.tracker.scale(node.output[0], other, self.scale_products[one])
                 return
         self.tracker.multiply(node.output[0], left, right)
 

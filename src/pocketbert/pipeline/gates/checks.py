@@ -1,4 +1,14 @@
-"""The gates a file must pass before it is packed. Each is proven by a broken model in tests/pipeline/gates/test_common.py."""
+"""The gates that a file must pass before it is packed, and those of a student after its training.
+
+- `check_tokenizer` and `check_labels` compare what all files of a folder share,
+- `check_finite_weights`, `check_golden_rows`, `check_padding` and `check_weight_types` check one file without
+  labelled rows,
+- `check_chance`, `check_drop`, `check_kept` and `TorchScores` compare scores on labelled rows,
+- `judged` applies the gates to a student before any file is made of it, with advice if it fails,
+- `confusions_of` counts the labels that a file confuses.
+
+Each gate is proven by a broken model in tests/pipeline/gates/test_common.py.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +40,14 @@ from pocketbert.pipeline.results import Gate, Subject, unread_gate
 from pocketbert.runtime.coreml import REFERENCE
 
 
-def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:
-    """Whether the tokenizer is the one the model was made with."""
+def check_tokenizer(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:
+    """Check that the tokenizer is the one with which the model was made.
+
+    Args:
+        tokenizer: The folder's tokenizer.
+        golden_tokens: File of texts with their recorded token ids.
+        vocabulary: Rows of the model's embedding table; None if unknown.
+    """
     largest = tokenizer.largest_id
     if vocabulary is not None and largest >= vocabulary:
         return Gate(
@@ -53,31 +69,21 @@ def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int |
     )
 
 
-def golden_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-    """Recorded outputs again, the reference's outputs, and its labels by name."""
+def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
+    """Compare a file's outputs on golden rows with the recorded ones and the torch model's, and its label names.
+
+    Outputs that are not finite or have another shape end the comparison.
+    """
     rows = subject.rows(rows)
     answers, references = subject.answers(rows), subject.reference(rows)
     bad = sum(not np.isfinite(a).all() for a in answers)
     if bad:
-        return [
-            Gate(
-                name="finite",
-                file=subject.name,
-                passed=False,
-                value=float("nan"),
-                detail=f"{bad} of {len(rows)} golden rows give NaN or infinite logits.",
-            )
-        ]
+        detail = f"{bad} of {len(rows)} golden rows give NaN or infinite logits."
+        return [Gate(name="finite", file=subject.name, passed=False, value=float("nan"), detail=detail)]
     wrong_shape = [(a.shape, r.shape) for a, r in zip(answers, references, strict=True) if a.shape != r.shape]
     if wrong_shape:
-        return [
-            Gate(
-                name="golden",
-                file=subject.name,
-                passed=False,
-                detail=f"logits have shape {wrong_shape[0][0]}, the golden rows {wrong_shape[0][1]}.",
-            )
-        ]
+        detail = f"logits have shape {wrong_shape[0][0]}, the golden rows {wrong_shape[0][1]}."
+        return [Gate(name="golden", file=subject.name, passed=False, detail=detail)]
     logits, reference = whole(answers), whole(references)
     gates = [
         Gate(name="finite", file=subject.name, passed=True, detail=f"all logits of {len(rows)} golden rows are finite.")
@@ -95,14 +101,14 @@ def golden_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
                 detail=f"recorded logits differ by {worst:.3g}, allowed {bound:.3g}.",
             )
         )
-    gates.append(_fidelity(subject, logits, reference))
+    gates.append(_check_fidelity(subject, logits, reference))
     if subject.task.names_labels:
-        gates.append(_names(subject, rows))
+        gates.append(_check_label_names(subject, rows))
     return gates
 
 
-def _names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
-    """Whether the recorded answers are still called what they were called; the torch model's, so that no rounding flips one."""
+def _check_label_names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
+    """Check that torch's recorded answers, which no rounding changes, still have the recorded label names."""
     names = [decided(r.shaped(r.reference), subject.task, r.names(subject.labels)) for r in rows]
     wrong = [(r.label, n) for r, n in zip(rows, names, strict=True) if r.label != n]
     missing = unreached(rows, subject.task, subject.labels)
@@ -115,7 +121,8 @@ def _names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     return Gate(name="labels", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail)
 
 
-def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
+def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
+    """Compare the logits with the torch model's: of fp32 files the largest difference, of others the RMS difference."""
     same = (
         f", same label on {agreement(logits, reference):.1%} of the rows"
         if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS)
@@ -144,8 +151,8 @@ def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
     )
 
 
-def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
-    """Whether padding changes the answer: proof that the file uses its mask."""
+def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
+    """Check that padding does not change the answer, which proves that the file uses its mask."""
     bound = bounds_of(subject).padding
     rows = subject.rows(rows)
     encoded = subject.tokenizer.encode([r.input for r in rows], places=True)
@@ -175,25 +182,26 @@ def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     )
 
 
-def labels_gate(have: Sequence[str], want: Sequence[str]) -> Gate:
-    """Whether config.json calls the outputs what data or artifacts.json call them; golden rows may miss a rare label."""
-    wrong = [
-        f"output {i} is '{h}' instead of '{w}'" for i, (h, w) in enumerate(zip(have, want, strict=False)) if h != w
-    ]
-    if len(have) != len(want):
-        wrong.insert(0, f"{len(have)} labels instead of {len(want)}")
+def check_labels(labels: Sequence[str], expected: Sequence[str]) -> Gate:
+    """Check that config.json has the label names of another source; golden rows may miss a rare label."""
+    pairs = enumerate(zip(labels, expected, strict=False))
+    wrong = [f"output {i} is '{label}' instead of '{other}'" for i, (label, other) in pairs if label != other]
+    if len(labels) != len(expected):
+        wrong.insert(0, f"{len(labels)} labels instead of {len(expected)}")
     return Gate(
         name="labels",
         file="config.json",
         passed=not wrong,
         value=float(len(wrong)),
         bound=0.0,
-        detail=f"{'; '.join(wrong[:3])}: label order changed?" if wrong else f"{len(have)} labels in the right order.",
+        detail=f"{'; '.join(wrong[:3])}: label order changed?"
+        if wrong
+        else f"{len(labels)} labels in the right order.",
     )
 
 
-def weights_gate(subject: Subject) -> Gate:
-    """Whether every stored number is finite, also those that no golden row reaches."""
+def check_finite_weights(subject: Subject) -> Gate:
+    """Check that every stored number is finite, also those that no golden row reaches."""
     unread = unread_gate(subject, "weights")
     if unread is not None:
         return unread
@@ -216,8 +224,8 @@ def weights_gate(subject: Subject) -> Gate:
     )
 
 
-def types_gate(subject: Subject) -> Gate | None:
-    """Whether a smaller file holds what its name says, operator by operator; None for fp32 files."""
+def check_weight_types(subject: Subject) -> Gate | None:
+    """Check that the types in a smaller file are those of its scheme, operator by operator; None for fp32 files."""
     if subject.scheme is Scheme.FP32:
         return None
     unread = unread_gate(subject, "types")
@@ -232,8 +240,14 @@ def types_gate(subject: Subject) -> Gate | None:
     return Gate(name="types", file=subject.name, passed=not problems, detail=" ".join(problems) or f"{types.summary}.")
 
 
-def chance_gate(name: str, score: Score, rows: str) -> Gate:
-    """Whether a score tells anything at all."""
+def check_chance(name: str, score: Score, rows: str) -> Gate:
+    """Check that a score is better than that of a model that does not read its input.
+
+    Args:
+        name: File, or model, that the score is of.
+        score: The score.
+        rows: Name of the rows.
+    """
     better = bool(score.finite and METRICS[score.metric].beats(score.value, score.chance))
     verdict = "better than" if better else "at"
     return Gate(
@@ -247,8 +261,16 @@ def chance_gate(name: str, score: Score, rows: str) -> Gate:
     )
 
 
-def drop_gate(name: str, score: Score, reference: Score, bound: float, what: str) -> Gate:
-    """Whether a file loses more than allowed against a reference's score on the same rows."""
+def check_drop(name: str, score: Score, reference: Score, bound: float, what: str) -> Gate:
+    """Check that a file loses no more than allowed against a reference's score on the same rows.
+
+    Args:
+        name: The file.
+        score: Its score.
+        reference: Score of the reference.
+        bound: Largest loss, as a fraction of the metric.
+        what: The reference in words.
+    """
     metric = METRICS[score.metric]
     drop = metric.drop(reference.value, score.value)
     return Gate(
@@ -258,20 +280,20 @@ def drop_gate(name: str, score: Score, reference: Score, bound: float, what: str
         value=drop,
         bound=bound,
         detail=f"{score.metric} {metric.format(score.value)}, {what} has {metric.format(reference.value)}: "
-        f"{metric.lost(drop)}, allowed {metric.lost(bound)}{_grain(score)}.",
+        f"{metric.lost(drop)}, allowed {metric.lost(bound)}{_describe_uncertainty(score)}.",
     )
 
 
-def _grain(score: Score) -> str:
-    """What one row counts, and how far the score itself is uncertain; empty for metrics that are no share of rows."""
+def _describe_uncertainty(score: Score) -> str:
+    """Describe the weight of one row and the standard error of an accuracy; empty for other metrics."""
     if score.metric != "accuracy" or not score.finite:
         return ""
     error = math.sqrt(score.value * (1 - score.value) / score.rows)
     return f"; 1 of {score.rows:,} rows is {100 / score.rows:.2f} points, one standard error of the score {100 * error:.2f}"
 
 
-def kept_gate(name: str, score: Score, teacher: Score, bound: float) -> Gate:
-    """Whether a file keeps the wanted share of the teacher's score."""
+def check_kept(name: str, score: Score, teacher: Score, bound: float) -> Gate:
+    """Check that a file keeps at least the share `bound` of the teacher's score."""
     kept = METRICS[score.metric].kept(teacher.value, score.value)
     return Gate(
         name="kept",
@@ -283,8 +305,8 @@ def kept_gate(name: str, score: Score, teacher: Score, bound: float) -> Gate:
     )
 
 
-def seen_right(predictor: Predictor) -> SeenRight:
-    """A record that this engine computed a file right on this machine."""
+def record_engine(predictor: Predictor) -> SeenRight:
+    """Return the record that this engine computed a file right on this machine."""
     emulated = predictor.engine == REFERENCE
     return SeenRight(
         engine=predictor.engine,
@@ -294,39 +316,37 @@ def seen_right(predictor: Predictor) -> SeenRight:
     )
 
 
-# --- torch_scores ---
-# Scores of the torch model on labelled rows, which those of exported files are compared with.
+# --- scores of the torch model ---------------------------------------------------------------------------------------------
+
+_WEIGHTS = "model.safetensors"
 
 
-WEIGHTS = "model.safetensors"
-
-
-def folder_model(folder: Path, task: Task, changed: Sequence[str]) -> tuple[TorchPredictor | None, str]:
-    """Open the torch model that an artefact folder's files were made of.
+def open_torch_model(folder: Path, task: Task, changed: Sequence[str]) -> tuple[TorchPredictor | None, str]:
+    """Open the torch model from which an artefact folder's files were made.
 
     Args:
         folder: The artefact folder.
-        task: What it does.
-        changed: Files that are not as the folder lists them.
+        task: The task of the model.
+        changed: Files that differ from the folder's list.
 
     Returns:
         The model, or None and the reason why it cannot be run here.
     """
-    if not (folder / WEIGHTS).is_file() or WEIGHTS in changed:
-        return None, f"the folder has no {WEIGHTS}, or another one than it lists."
+    if not (folder / _WEIGHTS).is_file() or _WEIGHTS in changed:
+        return None, f"the folder has no {_WEIGHTS}, or another one than it lists."
     if missing := missing_for_weights():
         return None, f"{' and '.join(missing)} cannot be found here."
     return reference_model(open_model_folder(str(folder)), task), ""
 
 
 class TorchScores:
-    """Compares exported files with the torch model on labelled rows; it scores each set once for each length.
+    """Compares the scores of exported files with the torch model's, which is run once for each set of rows and length.
 
     Args:
-        tokenizer: Pads.
-        known: Its score on ``eval``, where a run recorded it.
-        model: The torch model, where it can be run.
-        absent: Why it cannot be; empty where it can, or where no folder promises it.
+        tokenizer: Pads the rows.
+        known: Score of the torch model on ``eval``, if a run recorded it.
+        model: The torch model, if it can be run.
+        absent: Why it cannot be run; empty if it can, or if nothing requires it.
     """
 
     def __init__(self, tokenizer: TextTokenizer, known: Score | None, model: Predictor | None, absent: str) -> None:
@@ -334,7 +354,7 @@ class TorchScores:
         self._scores: dict[tuple[str, int], Score] = {}
 
     def gates(self, subject: Subject, rows: EvalSet, score: Score) -> list[Gate]:
-        """Compare the score of one file on a set; nothing for files that are made from exported ones."""
+        """Compare the score of one file on a set; returns no gate for files that are made from exported ones."""
         if not subject.exported:
             return []
         if self.absent:
@@ -345,9 +365,10 @@ class TorchScores:
             return []
         # they compute what torch computes; a row or two near a tie may flip by rounding
         bound = max(bounds_of(subject).drop, 2 / score.rows)
-        return [drop_gate(subject.name, score, reference, bound, "the torch model")]
+        return [check_drop(subject.name, score, reference, bound, "the torch model")]
 
     def _reference(self, rows: EvalSet, subject: Subject) -> Score | None:
+        """Return the torch model's score on rows cut to the file's length; None if it is not known."""
         if rows.name == "eval" and self.known is not None:
             return self.known
         if self.model is None:
@@ -359,110 +380,89 @@ class TorchScores:
         return self._scores[rows.name, length]
 
 
-# --- student ---
-# Judge a student right after its training, before any file is made of it.
+# --- the student -----------------------------------------------------------------------------------------------------------
 
-
-_FEW_PASSES = 2.0
-_USUAL_RATES = (1e-5, 1e-3)
 STUDENT = "student"
+_FEW_PASSES = 2.0
+"""Passes over the training rows below which the advice is to train longer."""
+_USUAL_RATES = (1e-5, 1e-3)
 
 
 def student_gates(
     student: Score | None, teacher: Score | None, min_kept: float | None, rows: str = "eval"
 ) -> list[Gate]:
-    """The gates that each file of the student has to pass, put to the torch model.
+    """Run the gates on scores that each file of a student has to pass on its torch model.
 
     Args:
-        student: Its score; None where there are no rows to score.
-        teacher: The teacher's.
+        student: Its score; None if there are no rows to score.
+        teacher: The teacher's score.
         min_kept: `verify.min_kept` of the recipe.
         rows: Name of the rows that both scores are of.
     """
-    gates = [chance_gate("teacher", teacher, rows)] if teacher is not None else []
+    gates = [check_chance("teacher", teacher, rows)] if teacher is not None else []
     if student is not None:
-        gates.append(chance_gate(STUDENT, student, rows))
+        gates.append(check_chance(STUDENT, student, rows))
     if student is not None and teacher is not None and min_kept is not None:
-        gates.append(kept_gate(STUDENT, student, teacher, min_kept))
+        gates.append(check_kept(STUDENT, student, teacher, min_kept))
     return gates
 
 
 def judged(recipe: Recipe, rows: Callable[[], int], student: Training, teacher: Training) -> Sequence[str]:
-    """What closes a run after the training of its student: failed gates, the scores so far, and what to change.
+    """Run the gates on a trained student; if one fails, print the scores and return the failures with advice.
 
     Args:
-        recipe: What was done.
+        recipe: The recipe of the run.
         rows: Counts the training rows, for the advice.
         student: How the student was trained, with its score.
         teacher: The same of the teacher.
 
     Returns:
-        The failures and the advice, a line each; nothing where the student is good enough.
+        The failures and the advice, a line each; empty if the student is good enough.
     """
     gates = student_gates(student.score, teacher.score, recipe.verify.min_kept)
     failed = [g.failure for g in gates if not g.passed]
     if not failed:
         return ()
-    for line in score_lines(student, teacher):
-        say(f"  {line}")
-    weak = teacher.score is not None and not gates[0].passed
-    return [*failed, *_advice(recipe, student, rows(), weak)]
-
-
-def score_lines(student: Training, teacher: Training) -> list[str]:
-    """A small table of the teacher and the student: parameters, score, and what the student keeps of it."""
-    lines = []
-    for name, made in (("teacher", teacher), (STUDENT, student)):
-        score = made.score
+    for name, training in (("teacher", teacher), (STUDENT, student)):
+        score = training.score
         if score is None:
             continue
-        metric = METRICS[score.metric]
-        kept = (
-            f", keeps {metric.kept(teacher.score.value, score.value):.1%}" if made is student and teacher.score else ""
-        )
-        lines.append(
-            f"{name:8} {made.parameters / 1e6:5.1f} M parameters  {metric.name} {metric.format(score.value)}{kept}"
-        )
-    return lines
-
-
-def _advice(recipe: Recipe, student: Training, rows: int, weak_teacher: bool) -> list[str]:
-    """What to change, the most likely cause first."""
-    if weak_teacher:
+        metric, kept = METRICS[score.metric], ""
+        if training is student and teacher.score:
+            kept = f", keeps {metric.kept(teacher.score.value, score.value):.1%}"
+        size = f"{training.parameters / 1e6:5.1f} M parameters"
+        say(f"  {name:8} {size}  {metric.name} {metric.format(score.value)}{kept}")
+    if teacher.score is not None and not gates[0].passed:
         where = "teacher.finetune.epochs" if recipe.teacher.finetune else "teacher.model"
-        return [
-            f"Advice: the teacher itself does no better than chance: look at the labels of the data, then at {where}."
-        ]
+        reason = f"the teacher itself does no better than chance: look at the labels of the data, then at {where}"
+        return [*failed, f"Advice: {reason}."]
+    return [*failed, f"Advice: {'; '.join(_advise(recipe, student, rows()))}."]
+
+
+def _advise(recipe: Recipe, student: Training, rows: int) -> list[str]:
+    """List what to change in a recipe, the most likely cause of a weak student first."""
     advice = []
     for number, stage in enumerate(recipe.distill):
-        curve = next((c for c in student.curves if c.stage == f"distill.{number}"), None)
+        key = f"distill.{number}"
+        curve = next((c for c in student.curves if c.stage == key), None)
         if stage.general or curve is None or not curve.steps:
             continue
-        key, steps = f"distill.{number}", curve.steps[-1]
+        steps = curve.steps[-1]
         passes = steps * stage.batch / max(rows, 1)
         if passes < _FEW_PASSES:
-            unit = (
-                "epochs=4"
-                if stage.epochs is not None
-                else f"steps={max(1, round(4 * rows / stage.batch)):,}".replace(",", "")
-            )
-            advice.append(
-                f"train longer than {steps:,} steps of {stage.batch:,} rows ({passes:.2g} passes over {rows:,} rows): try {key}.{unit}"
-            )
+            longer = "epochs=4" if stage.epochs is not None else f"steps={max(1, round(4 * rows / stage.batch))}"
+            trained = f"{steps:,} steps of {stage.batch:,} rows ({passes:.2g} passes over {rows:,} rows)"
+            advice.append(f"train longer than {trained}: try {key}.{longer}")
         if not _USUAL_RATES[0] <= stage.lr <= _USUAL_RATES[1]:
             advice.append(f"another learning rate: {key}.lr is {stage.lr:g}, try 1e-4 to 5e-4")
     if recipe.task is not TaskName.FEATURE_EXTRACTION:
         advice.append("more layers: student.layers; or a teacher that was fine-tuned longer")
     advice.append("a lower verify.min_kept, if this score is enough for you")
-    return [f"Advice: {'; '.join(advice)}."]
-
-
-# --- confusions ---
-# Which labels a file takes for one another.
+    return advice
 
 
 def confusions_of(subject: Subject, rows: EvalSet, names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Label pairs that a file confuses most: gold, predicted, rows.
+    """Return the label pairs that a file confuses most: gold, predicted, number of rows.
 
     Args:
         subject: The file.

@@ -1,9 +1,29 @@
-"""Compares the constants of a file with those of the module that it was made of, by value."""
+"""The gate `stored`: whether the numbers in a file are those of the model, each in its place.
+
+Parity compares the answers of a file with those of torch on golden rows, whose drawn ids reach every position and
+every row of the vocabulary. Faults that stay below its bounds, or that no golden row shows, are left to this gate:
+
+- In a quantized file the bound is several per cent of the spread of the logits. One wrong row of a table, a lost
+  bias, a scale of another channel or two matrices of one shape in each other's place can hide in it, as long as
+  golden rows are not sensitive to them. `compare_constants` compares every constant with the model's, up to the
+  rounding of its own scheme.
+- Golden rows that were recorded from the broken file agree with it.
+- Each length of a TFLite file has its own graph. Rotations of positions, windows and rows of position tables in the
+  graph of a length that no golden row has are compared as well.
+- A range of activations that was measured on other texts clips only inputs larger than those of the golden rows
+  (`_compare_ranges`).
+- A weight stored in 8 bits where 4 were chosen, and one in 4 where 8 were chosen, have similar answers and, if they
+  changed places, the same size (`_compare_schemes`).
+
+`PreparedModels` prepares the torch model as the exporter does and traces its constants into `ReferenceConstants`; the
+format's reader lists those of the file, and `stored_gate` compares them. Names play no part, since exporters rename
+tensors.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +41,14 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.pipeline.formats.base import place_of
-from pocketbert.pipeline.formats.constants import Constant, Floats, Numbers, Role, StoredRange, StoredRanges
+from pocketbert.pipeline.formats.constants import (
+    Constant,
+    ConstantRole,
+    Floats,
+    StoredRange,
+    StoredRanges,
+    StoredTensor,
+)
 from pocketbert.pipeline.reference import sentence_batches
 from pocketbert.pipeline.results import Gate, Subject, unread_gate
 from pocketbert.quantize.calibration import ROOM
@@ -31,30 +58,148 @@ if TYPE_CHECKING:
 
     from pocketbert.quantize.table import SchemeRow
 
-
-ROUNDING = 1e-6
-"""Of a number, what fp32 loses where an exporter multiplies two constants in advance."""
-HALF = 2.0**-11
-"""Of a number, what fp16 rounds away."""
-LEAST_HALF = 2.0**-24
-"""The smallest number of fp16: coremltools writes it for smaller ones, so that none becomes zero."""
-SAMPLED = 64
-"""Numbers of a tensor that are looked at first."""
-
-SHOWN = 60
-"""Last characters of a name that are shown: TFLite's are as long as the path of their module."""
+UNDIVIDED = "outlier channels are as in the model"
+"""Note on files that were exported before outlier channels were divided."""
+_NAME = "stored"
+_LISTED_PROBLEMS = 3
+"""Problems that the gate lists in full."""
 
 
-class Reference:
-    """The constants of a prepared module.
+def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
+    """Check that every constant of a file is a tensor of the model, in its place, and that none is missing.
+
+    Quantized numbers may be off by the rounding of their scheme, channel by channel. The ranges of a static file must
+    be those that torch measured on the calibration texts, and each weight must have the bits of its scheme.
 
     Args:
-        constants: As `module_constants` returns them.
-        multiples: Whether the exporter may have multiplied any of them by a power of two, see
-            `pocketbert.export.adapters.half_range`. By which, it measured on texts that are not known here.
-        of_length: Returns what the module computes from nothing but its own constants, for inputs of a length: files that
-            take one length hold that. None where there is nothing of the kind.
-        needed: Names of the numbers from which that is computed.
+        subject: The file.
+        models: The model that it was made of.
+    """
+    from pocketbert.quantize import row_of
+
+    def skipped(reason: str) -> Gate:
+        return Gate(name=_NAME, file=subject.name, passed=True, skipped=True, detail=f"not checked: {reason}.")
+
+    unread, place = unread_gate(subject, _NAME), place_of(subject.format)
+    if unread is not None:
+        return unread
+    if models.absent is not None:
+        return skipped(models.absent)
+    try:
+        graphs = place.constants(subject.path)
+    except MissingBackendError as error:
+        return skipped(str(error).rstrip("."))
+    if graphs is None:
+        return skipped(f"nothing reads the constants of {place.info.title} files")
+    if subject.scheme is Scheme.FP32:  # only exact values will do
+        graphs = [
+            [replace(c, tensor=replace(c.tensor, step=None, fp16_factors=0)) for c in constants] for constants in graphs
+        ]
+    layout, lengths = place.layout_of(subject.path), subject.predictor.lengths
+    comparison, note = compare_constants(graphs, models.reference(subject.format, layout), lengths), ""
+    row = row_of(subject.format, subject.scheme, subject.runtime)
+    range_problems, range_count = _compare_ranges(comparison.products, subject.ranges, whole=row.weights.whole)
+    scheme_problems = _compare_schemes(comparison.weights, subject.weights, row)
+    if comparison.problems and (older := models.undivided(subject.format, layout)) is not None:
+        with_older = compare_constants(graphs, older, lengths)
+        if not with_older.problems:
+            comparison, note = with_older, f"; {UNDIVIDED}"
+    problems = [*comparison.problems, *range_problems, *scheme_problems]
+    more = len(problems) - _LISTED_PROBLEMS
+    note += f"; {range_count} ranges of activations are those of the calibration texts" if range_count else ""
+    return Gate(
+        name=_NAME,
+        file=subject.name,
+        passed=not problems,
+        value=float(len(problems)),
+        bound=0.0,
+        detail=f"{'; '.join(problems[:_LISTED_PROBLEMS])}{f' ({more} more)' if more > 0 else ''}."
+        if problems
+        else f"all {comparison.count} tensors of the model are in the file, value by value{note}.",
+    )
+
+
+# --- the model -------------------------------------------------------------------------------------------------------------
+
+
+class PreparedModels:
+    """The prepared torch modules of one model folder, one for each format and layout; loaded when first needed.
+
+    Args:
+        folder: A folder that may have ``model.safetensors``.
+        task: The task of the model.
+        length: Longest input in tokens.
+        model: The folder's torch model, if it is loaded already; it is not changed.
+    """
+
+    def __init__(self, folder: Path, task: Task, length: int, model: torch.nn.Module | None = None) -> None:
+        self.folder, self.task, self.length, self._loaded = folder, task, length, model
+        self._references: dict[tuple[Format, Layout, bool], ReferenceConstants] = {}
+        self._with_outliers: set[tuple[Format, Layout]] = set()
+
+    @property
+    def absent(self) -> str | None:
+        """Why there is no model to compare with; None if there is one."""
+        if missing_packages := missing_for_weights():
+            return f"{missing_packages[0]} is not installed here"
+        missing = [name for name in ("model.safetensors", "config.json") if not (self.folder / name).is_file()]
+        return f"the folder has no {missing[0]}" if missing else None
+
+    def reference(self, format: Format, layout: Layout) -> ReferenceConstants:
+        """Return the constants of the module from which files of a format and layout are exported."""
+        return self._reference(format, layout, divided=True)
+
+    def undivided(self, format: Format, layout: Layout) -> ReferenceConstants | None:
+        """Return the constants of files with outlier channels as in the model; None if `reference` is the same.
+
+        Such files were exported by versions of PocketBERT that did not divide outlier channels.
+        """
+        self.reference(format, layout)
+        return self._reference(format, layout, divided=False) if (format, layout) in self._with_outliers else None
+
+    def _reference(self, format: Format, layout: Layout, divided: bool) -> ReferenceConstants:
+        """Prepare the model as the exporter does, with or without divided outlier channels, and trace its constants."""
+        from pocketbert.export.prepare import carries_multiples, outliers_of, prepare
+        from pocketbert.pipeline.gates.torch_constants import ModuleConstants
+
+        if (format, layout, divided) not in self._references:
+            pooling = pooling_of(self.folder) or DEFAULT_POOLING
+            family, samples = self._opened.family, self._samples
+            sentences = samples if divided else ()
+            module = prepare(self._model, family, self.task, format, layout, pooling, samples, sentences)
+            if outliers_of(module):
+                self._with_outliers.add((format, layout))
+            traced = ModuleConstants(module, family.inputs, family.extra)
+            multiples = carries_multiples(self._model, family, self.task, samples)
+            self._references[format, layout, divided] = ReferenceConstants(
+                traced.constants, multiples, traced.of_length, traced.needed
+            )
+        return self._references[format, layout, divided]
+
+    @cached_property
+    def _opened(self) -> ModelFolder:
+        return open_model_folder(str(self.folder))
+
+    @cached_property
+    def _model(self) -> Any:
+        return load_model(self._opened, self.task) if self._loaded is None else self._loaded
+
+    @cached_property
+    def _samples(self) -> list[dict[str, NDArray[np.int64]]]:
+        """Tokenized texts on which large numbers inside a model are measured; the exporter had texts of the data, too."""
+        return sentence_batches(self.task, TextTokenizer(self.folder, self.length))
+
+
+class ReferenceConstants:
+    """The constants of a prepared module, to look up those of a file in them.
+
+    Args:
+        constants: As `trace_constants` returns them.
+        multiples: Whether the exporter may have multiplied some of them by a power of two, see
+            `pocketbert.export.adapters.half_range`. Which power depends on texts that are not known here.
+        of_length: Returns what the module computes from its own constants alone for inputs of a length, since files
+            that take one length store the result. None if there is nothing of the kind.
+        needed: Names of the constants from which that is computed.
     """
 
     def __init__(
@@ -65,88 +210,97 @@ class Reference:
         needed: Sequence[str] = (),
     ) -> None:
         self.constants, self.multiples, self.needed = list(constants), multiples, tuple(needed)
-        self._own = len(self.constants)
+        self._own_count = len(self.constants)
         self._of_length, self._known_lengths = of_length, set[int]()
-        self._by_shape: dict[tuple[Role, tuple[int, ...]], list[int]] = {}
-        for i, c in enumerate(constants):
-            self._by_shape.setdefault((c.role, c.numbers.value.shape), []).append(i)
-        self.after = [0] * len(constants)
-        for i, c in enumerate(constants):
-            for j in _bits(c.before):
-                self.after[j] |= 1 << i
-        self._found: dict[tuple[Role, int], list[int]] = {}
-        self._kept: list[Numbers] = []
+        self._by_shape: dict[tuple[ConstantRole, tuple[int, ...]], list[int]] = {}
+        for i, constant in enumerate(constants):
+            self._by_shape.setdefault((constant.role, constant.tensor.value.shape), []).append(i)
+        self.downstream = [0] * len(constants)
+        for i, constant in enumerate(constants):
+            for j in _bits(constant.upstream):
+                self.downstream[j] |= 1 << i
+        self._matches: dict[tuple[ConstantRole, int], list[int]] = {}
+        self._looked_up: list[StoredTensor] = []  # kept alive, so that no other tensor gets their id
 
-    def know(self, lengths: Sequence[int]) -> None:
-        """Add what files hold that take inputs of these lengths only; it is none that a file needs."""
+    def add_lengths(self, lengths: Sequence[int]) -> None:
+        """Add constants that files for inputs of these lengths may store; no file needs them."""
         for length in set(lengths) - self._known_lengths:
             self._known_lengths.add(length)
             for constant in self._of_length(length) if self._of_length else ():
-                self._by_shape.setdefault((constant.role, constant.numbers.value.shape), []).append(len(self.constants))
-                self.constants.append(replace(constant, before=0, group=-len(self.constants), covers=0, used=False))
-                self.after.append(0)
-                self._found.clear()
+                self._by_shape.setdefault((constant.role, constant.tensor.value.shape), []).append(len(self.constants))
+                self.constants.append(replace(constant, upstream=0, group=-len(self.constants), covers=0, used=False))
+                self.downstream.append(0)
+                self._matches.clear()
 
-    def places(self, constant: Constant) -> list[int]:
-        """Places of the constants that a stored one may be: the same role and shape, and every number within its bound."""
-        key = constant.role, id(constant.numbers)
-        if key not in self._found:
-            self._kept.append(constant.numbers)  # else its number could be another's later
-            shape = constant.numbers.value.shape
-            candidates = self._by_shape.get((constant.role, shape), [])
-            self._found[key] = [i for i in candidates if self._same(constant.numbers, self.constants[i].numbers)]
-            if constant.role is Role.ARRAY and not self._found[key]:
-                self._found[key] = self._parts(constant.numbers)
-        return self._found[key]
+    def matches(self, constant: Constant) -> list[int]:
+        """Return the places of the constants that a stored one may be: same role and shape, numbers within bounds."""
+        key = constant.role, id(constant.tensor)
+        if key not in self._matches:
+            self._looked_up.append(constant.tensor)
+            candidates = self._by_shape.get((constant.role, constant.tensor.value.shape), [])
+            found = [i for i in candidates if self._is_same(constant.tensor, self.constants[i].tensor)]
+            if constant.role is ConstantRole.ARRAY and not found:
+                found = self._tables_with_first_rows(constant.tensor)
+            self._matches[key] = found
+        return self._matches[key]
 
-    def _same(self, numbers: Numbers, wanted: Numbers) -> bool:
-        if _equal(numbers, wanted) or not self.multiples or not wanted.is_float:
-            return _equal(numbers, wanted)
-        sizes = np.array([np.abs(n.value).max() for n in (wanted, numbers)], np.float64)
-        if not sizes.all():
+    def _is_same(self, stored: StoredTensor, expected: StoredTensor) -> bool:
+        """Return whether a stored tensor is the expected one, or a power of two times it if that is allowed."""
+        if _is_equal(stored, expected):
+            return True
+        if not self.multiples or not expected.is_float:
             return False
-        factor = 2.0 ** np.round(np.log2(sizes[0] / sizes[1]))
-        return _equal(numbers.times(Numbers(np.array(factor, np.float32))), wanted)
+        largest = np.array([np.abs(t.value).max() for t in (expected, stored)], np.float64)
+        if not largest.all():
+            return False
+        factor = 2.0 ** np.round(np.log2(largest[0] / largest[1]))
+        return _is_equal(stored.multiply(StoredTensor(np.array(factor, np.float32))), expected)
 
-    def _parts(self, numbers: Numbers) -> list[int]:
-        """Tables whose first rows an array is: an exporter looks them up in advance where it knows the places.
+    def _tables_with_first_rows(self, stored: StoredTensor) -> list[int]:
+        """Return the tables that begin with the rows of an array: exporters look up known positions in advance.
 
-        What else an exporter cuts out of them for a length, `know` adds.
+        `add_lengths` adds other parts that an exporter cuts out of tables for a length.
         """
-        if not numbers.is_float:
-            flat = numbers.value.reshape(-1)
-            ids = [(i, c.numbers.value) for i, c in enumerate(self.constants[: self._own]) if not c.numbers.is_float]
+        if not stored.is_float:
+            flat = stored.value.reshape(-1)
+            ids = [
+                (i, c.tensor.value) for i, c in enumerate(self.constants[: self._own_count]) if not c.tensor.is_float
+            ]
             return [i for i, value in ids if np.array_equal(value.reshape(-1)[: flat.size], flat)]
-        rows = numbers.changed(lambda v: v.reshape(-1, v.shape[-1]))
+        rows = stored.transform(lambda v: v.reshape(-1, v.shape[-1]))
         count, width = rows.value.shape
-        out = []
-        for i, c in enumerate(self.constants):
-            table = c.numbers.value
-            if c.role is Role.TABLE and table.shape[1] == width:
+        found = []
+        for i, constant in enumerate(self.constants):
+            table = constant.tensor.value
+            if constant.role is ConstantRole.TABLE and table.shape[1] == width:
                 first = np.broadcast_to(table, rows.value.shape) if len(table) == 1 else table[:count]
-                if len(first) == count and self._same(rows, Numbers(first)):
-                    out.append(i)
-        return out
+                if len(first) == count and self._is_same(rows, StoredTensor(first)):
+                    found.append(i)
+        return found
 
-    def nearest(self, constant: Constant) -> str:
-        """Tell what is wrong with a constant that is none of the module's: how far it is from the most similar one."""
-        value = constant.numbers.value
-        found = self._by_shape.get((constant.role, value.shape), [])
-        if not found:
+    def describe_mismatch(self, constant: Constant) -> str:
+        """Describe how a constant without a match differs from the most similar one of the same role and shape."""
+        candidates = self._by_shape.get((constant.role, constant.tensor.value.shape), [])
+        if not candidates:
             return "the model has no tensor of that shape in such a place"
-        wrong = [~_within(constant.numbers, self.constants[i].numbers) for i in found]
-        best = int(np.argmin([w.sum() for w in wrong]))
-        title = self.constants[found[best]].numbers.name or "a tensor"
-        bad = wrong[best]
+        wrong = [~_is_within_bounds(constant.tensor, self.constants[i].tensor) for i in candidates]
+        nearest = int(np.argmin([w.sum() for w in wrong]))
+        name, bad = self.constants[candidates[nearest]].tensor.name or "a tensor", wrong[nearest]
         if bad.ndim == 2 and bad.any(1).sum() < len(bad):
             rows = np.flatnonzero(bad.any(1))
-            return f"{title} has other numbers in {len(rows):,} of {len(bad):,} rows, first in row {rows[0]}"
-        return f"{title} has other numbers in {int(bad.sum()):,} of {bad.size:,} places"
+            return f"{name} has other numbers in {len(rows):,} of {len(bad):,} rows, first in row {rows[0]}"
+        return f"{name} has other numbers in {int(bad.sum()):,} of {bad.size:,} places"
+
+
+# --- comparing constants ---------------------------------------------------------------------------------------------------
+
+_SHOWN = 60
+"""Last characters of a name that are shown: TFLite's are as long as the path of their module."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What is wrong with the constants of a file.
+class _Comparison:
+    """The result of comparing the constants of a file.
 
     Attributes:
         count: Tensors of the model.
@@ -161,39 +315,34 @@ class Comparison:
     weights: list[tuple[str, Constant]] = field(default_factory=list)
 
 
-def as_floats(graphs: Sequence[Sequence[Constant]]) -> list[list[Constant]]:
-    """Take constants for fp32, so that nothing but their exact values will do."""
-
-    def exact(constant: Constant) -> Constant:
-        return replace(constant, numbers=replace(constant.numbers, step=None, halves=0))
-
-    return [[exact(c) for c in constants] for constants in graphs]
-
-
-def compare(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths: Sequence[int]) -> Comparison:
-    """Compare all graphs of a file with the module.
+def compare_constants(
+    graphs: Sequence[Sequence[Constant]], reference: ReferenceConstants, lengths: Sequence[int]
+) -> _Comparison:
+    """Compare the constants of all graphs of a file with the module's.
 
     Args:
         graphs: Constants of the file, of each signature.
-        reference: Those of the module.
-        lengths: Tokens of the inputs of each graph that takes one length; empty where a graph takes any.
+        reference: Constants of the module.
+        lengths: Tokens of the inputs of each graph that takes one length; empty if graphs take any.
     """
-    problems: dict[str, None] = {}
+    problems: dict[str, None] = {}  # the same in several graphs count once
     weights = list[tuple[str, Constant]]()
-    reference.know(lengths)
+    reference.add_lengths(lengths)
     for constants in graphs:
-        places = [reference.places(c) for c in constants]
-        for constant, found in zip(constants, places, strict=True):
+        matches = [reference.matches(c) for c in constants]
+        for constant, found in zip(constants, matches, strict=True):
             if not found:
-                problems[_unknown(constant, reference)] = None
-        used = [found for c, found in zip(constants, places, strict=True) if c.used]
-        problems.update(dict.fromkeys(_missing(used, reference)))
-        problems.update(dict.fromkeys(_misplaced(constants, places, reference)))
-        problems.update(dict.fromkeys(_strange(constants, places, reference)))
-        weights += _weights(constants, places, reference)
-    problems.update(dict.fromkeys(_uncovered(graphs, reference, lengths)))
-    products = [(name, c.ranges) for name, c in weights if c.role is Role.MATRIX]
-    return Comparison(
+                shape = "x".join(map(str, constant.tensor.value.shape))
+                title = f"{constant.role} '{constant.tensor.name[-_SHOWN:]}' [{shape}]"
+                problems[f"{title}: {reference.describe_mismatch(constant)}"] = None
+            names = {reference.constants[i].tensor.name for i in found}
+            if constant.role in (ConstantRole.MATRIX, ConstantRole.TABLE) and len(names) == 1:
+                weights.append((names.pop(), constant))
+        for check in (_find_missing, _find_misplaced, _find_misused):
+            problems.update(dict.fromkeys(check(constants, matches, reference)))
+    problems.update(dict.fromkeys(_find_short_tables(graphs, reference, lengths)))
+    products = [(name, c.ranges) for name, c in weights if c.role is ConstantRole.MATRIX]
+    return _Comparison(
         count=sum(c.used and not c.covers for c in reference.constants),
         problems=list(problems),
         products=[] if reference.multiples else products,  # multiples were measured on texts that are not known here
@@ -201,307 +350,248 @@ def compare(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths:
     )
 
 
-def _weights(
-    constants: Sequence[Constant], places: Sequence[Sequence[int]], reference: Reference
-) -> list[tuple[str, Constant]]:
-    """List matrices and tables that are one tensor of the module, with its path."""
-    out = []
-    for constant, found in zip(constants, places, strict=True):
-        names = {reference.constants[i].numbers.name for i in found}
-        if constant.role in (Role.MATRIX, Role.TABLE) and len(names) == 1:
-            out.append((names.pop(), constant))
-    return out
+def _find_missing(
+    constants: Sequence[Constant], matches: Sequence[Sequence[int]], reference: ReferenceConstants
+) -> list[str]:
+    """Name the tensors that decide the answer and that a graph lacks, unless it holds a sum that they were added to."""
+    held = {i for constant, found in zip(constants, matches, strict=True) if constant.used for i in found}
+    problems = []
+    for i, constant in enumerate(reference.constants):
+        if i in held or not constant.used or not constant.tensor.is_float or constant.covers:
+            continue
+        sums = [j for j, other in enumerate(reference.constants) if other.used and other.covers >> i & 1]
+        if not (sums and held.issuperset(sums)):
+            name = constant.tensor.name or "without a name"
+            problems.append(f"{constant.role} {name} is not in the file, or not used")
+    return problems
 
 
-def _unknown(constant: Constant, reference: Reference) -> str:
-    shape = "x".join(map(str, constant.numbers.value.shape))
-    return f"{constant.role} '{constant.numbers.name[-SHOWN:]}' [{shape}]: {reference.nearest(constant)}"
-
-
-def _missing(places: Sequence[Sequence[int]], reference: Reference) -> list[str]:
-    """Name the tensors that decide the module's answer and that a graph lacks, unless it holds what they were added to."""
-    held = {i for found in places for i in found}
-    lost = []
-    for i, c in enumerate(reference.constants):
-        instead = [j for j, other in enumerate(reference.constants) if other.used and other.covers >> i & 1]
-        needed = c.used and c.numbers.is_float and not c.covers and not (instead and held.issuperset(instead))
-        lost += [c] if needed and i not in held else []
-    return [f"{c.role} {c.numbers.name or 'without a name'} is not in the file, or not used" for c in lost]
-
-
-def _misplaced(constants: Sequence[Constant], places: Sequence[Sequence[int]], reference: Reference) -> list[str]:
-    """Name tensors that the file uses behind one that the module uses later, or beside another one's."""
-    own = [found[0] if len(found) == 1 else None for found in places]
-    out, groups = [], dict[int, int]()
-    for constant, place in zip(constants, own, strict=True):
+def _find_misplaced(
+    constants: Sequence[Constant], matches: Sequence[Sequence[int]], reference: ReferenceConstants
+) -> list[str]:
+    """Name tensors that the file uses after one that the module uses later, or together with another one's."""
+    places = [found[0] if len(found) == 1 else None for found in matches]
+    problems, groups = [], dict[int, int]()
+    for constant, place in zip(constants, places, strict=True):
         if place is None:
             continue
-        theirs = reference.constants[place]
-        before = 0
-        for j in _bits(constant.before):
-            known = own[j]
-            before |= 0 if known is None else 1 << known
-        late = before & reference.after[place]
-        if late:
-            other = reference.constants[next(_bits(late))].numbers.name
-            out.append(f"{theirs.numbers.name} is used behind {other}, which the model uses later")
-        elif groups.setdefault(constant.group, theirs.group) != theirs.group:
-            out.append(f"{theirs.numbers.name} is used with another tensor than in the model")
-    return out
+        expected, upstream = reference.constants[place], 0
+        for j in _bits(constant.upstream):
+            before = places[j]
+            upstream |= 0 if before is None else 1 << before
+        if too_early := upstream & reference.downstream[place]:
+            other = reference.constants[next(_bits(too_early))].tensor.name
+            problems.append(f"{expected.tensor.name} is used behind {other}, which the model uses later")
+        elif groups.setdefault(constant.group, expected.group) != expected.group:
+            problems.append(f"{expected.tensor.name} is used with another tensor than in the model")
+    return problems
 
 
-def _strange(constants: Sequence[Constant], places: Sequence[Sequence[int]], reference: Reference) -> list[str]:
-    """Name what the module computes with in advance, where a file lacks it or uses it for another part of the model.
+def _find_misused(
+    constants: Sequence[Constant], matches: Sequence[Sequence[int]], reference: ReferenceConstants
+) -> list[str]:
+    """Name constants such as rotations of positions that a file lacks, or uses for another part of the model.
 
-    Such numbers and their results, such as rotations of positions, have no place of their own among the module's constants:
-    what counts is which tensors the module uses behind them.
+    They have no place of their own in the module's order, since exporters compute with them in advance. Only the
+    tensors that the module uses after them count.
     """
-    used = [found for constant, found in zip(constants, places, strict=True) if constant.used]
+    used = [found for constant, found in zip(constants, matches, strict=True) if constant.used]
     held = {name for found in used for i in found for name in reference.constants[i].names}
-    out = [f"{name} is not in the file, or not used" for name in reference.needed if name not in held]
-    for constant, found in zip(constants, places, strict=True):
+    problems = [f"{name} is not in the file, or not used" for name in reference.needed if name not in held]
+    for constant, found in zip(constants, matches, strict=True):
         if len(found) != 1 or not reference.constants[found[0]].used:
             continue
-        theirs = reference.constants[found[0]]
-        known = set[str]().union(*(reference.constants[j].names for j in _bits(theirs.before)))
-        for j in _bits(constant.before):
-            other = [reference.constants[i] for i in places[j]]
-            free = other and not any(o.used or o.covers or not o.numbers.is_float for o in other)
-            if free and not any(o.names <= known for o in other):
-                out.append(f"{other[0].numbers.name} is used for {theirs.numbers.name}, in the model it is not")
-    return out
+        expected = reference.constants[found[0]]
+        known = set[str]().union(*(reference.constants[j].names for j in _bits(expected.upstream)))
+        for j in _bits(constant.upstream):
+            others = [reference.constants[i] for i in matches[j]]
+            has_no_place = others and not any(o.used or o.covers or not o.tensor.is_float for o in others)
+            if has_no_place and not any(o.names <= known for o in others):
+                problems.append(f"{others[0].tensor.name} is used for {expected.tensor.name}, in the model it is not")
+    return problems
 
 
-def _uncovered(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths: Sequence[int]) -> list[str]:
+def _find_short_tables(
+    graphs: Sequence[Sequence[Constant]], reference: ReferenceConstants, lengths: Sequence[int]
+) -> list[str]:
     """Name tables of which a file with listed lengths holds fewer rows than its longest input reads."""
     rows: dict[int, int] = {}
-    for constants in graphs:
-        for constant in constants:
-            for i in reference.places(constant):
-                if constant.role is Role.ARRAY and reference.constants[i].role is Role.TABLE:
-                    held = constant.numbers.value.shape[0] if constant.numbers.value.ndim > 1 else 1
-                    rows[i] = max(rows.get(i, 0), held)
-    out = []
+    for constant in (c for constants in graphs for c in constants if c.role is ConstantRole.ARRAY):
+        for i in reference.matches(constant):
+            if reference.constants[i].role is ConstantRole.TABLE:
+                held = constant.tensor.value.shape[0] if constant.tensor.value.ndim > 1 else 1
+                rows[i] = max(rows.get(i, 0), held)
+    problems = []
     for i, held in rows.items():
-        table = reference.constants[i].numbers
-        wanted = min(len(table.value), max(lengths, default=len(table.value)))
-        if held < wanted:
-            out.append(f"{table.name}: {held} rows are in the file, {wanted} are needed")
-    return out
+        table = reference.constants[i].tensor
+        needed = min(len(table.value), max(lengths, default=len(table.value)))
+        if held < needed:
+            problems.append(f"{table.name}: {held} rows are in the file, {needed} are needed")
+    return problems
 
 
-def _equal(numbers: Numbers, wanted: Numbers) -> bool:
-    """Whether stored numbers are a tensor's, rounded as their scheme may round."""
-    value = wanted.value
-    if not wanted.is_float or not numbers.is_float:
-        return bool(np.array_equal(numbers.value, value))
-    if numbers.step is None and np.array_equal(numbers.value, value):
-        return True
-    places = np.unique(np.linspace(0, value.size - 1, min(SAMPLED, value.size)).astype(np.int64))
-    spots = np.unravel_index(places, value.shape)
-    some = Numbers(numbers.value[spots], halves=numbers.halves, offset=numbers.offset, size=numbers.magnitude[spots])
-    if numbers.step is not None:
-        some = replace(some, step=np.broadcast_to(numbers.step, value.shape)[spots])
-    if numbers.ends is not None:
-        low, high = (np.broadcast_to(end, value.shape)[spots] for end in numbers.ends)
-        some = replace(some, ends=(low, high))
-    close = _near(some, Numbers(value[spots], size=wanted.magnitude[spots]))
-    return bool(close.all() and _within(numbers, wanted).all())
-
-
-def _within(numbers: Numbers, wanted: Numbers) -> NDArray[np.bool_]:
-    """Where numbers are close enough to a tensor's."""
-    return _near(numbers, wanted) & _fine(numbers, wanted.value)
-
-
-def _near(numbers: Numbers, wanted: Numbers) -> NDArray[np.bool_]:
-    """Where numbers differ from a tensor's by no more than rounding."""
-    # what is compressed was rounded to fp16 before, and its zero point then
-    halves = numbers.halves + (2 if numbers.halves and numbers.step is not None else 0)
-    relative = ROUNDING + halves * HALF * (1 + 2 * HALF)
-    bound = np.maximum(wanted.magnitude, numbers.magnitude) * np.float32(relative)
-    if halves:
-        bound += np.float32(LEAST_HALF)
-    if numbers.step is not None:
-        # a zero point is rounded too, so that the numbers at both ends may be another half step off
-        bound += numbers.step * np.float32((1.0 if numbers.offset else 0.5) * 1.001)
-    value = wanted.value if numbers.ends is None else np.clip(wanted.value, *numbers.ends)
-    near: NDArray[np.bool_] = np.abs(numbers.value - value) <= bound
-    return near
-
-
-def _fine(numbers: Numbers, value: Floats) -> NDArray[np.bool_] | bool:
-    """Where steps are no coarser than their bits allow over the range of the numbers that share one.
-
-    What shares a step is told by its value: blocks with equal steps are taken together, however the numbers were moved.
-    """
-    if numbers.step is None or numbers.bits > 16:
-        return True
-    if numbers.ends is not None:  # a palette: no worse in all than equal steps could be
-        most = np.ptp(value) / (2**numbers.bits - 1) / 2
-        return bool(np.sqrt(np.mean((numbers.value - value) ** 2)) <= most * 1.01)
-    if numbers.shared:
-        ratio = float((np.abs(value) / np.broadcast_to(numbers.step, value.shape)).max())
-        return bool(ratio * 1.01 >= 2 ** (numbers.bits - 1) - 1)
-    steps, groups = np.unique(numbers.step, return_inverse=True)
-    groups = np.broadcast_to(groups.reshape(numbers.step.shape), value.shape)
-    largest = np.zeros(steps.shape, np.float32)
-    np.maximum.at(largest, groups.reshape(-1), np.abs(value).reshape(-1))
-    fine = (steps <= largest / (2 ** (numbers.bits - 1) - 1) * 1.01) | (largest == 0)
-    return np.asarray(fine[groups], bool)
-
-
-def _bits(mask: int) -> Any:
-    """Places of the bits that are set."""
+def _bits(mask: int) -> Iterator[int]:
+    """Yield the places of the bits that are set."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
         mask ^= low
 
 
-# --- prepared ---
-# The model of a folder, prepared for each format once: what its files have to hold.
+# --- comparing numbers -----------------------------------------------------------------------------------------------------
+
+_ROUNDING = 1e-6
+"""Relative error of fp32 where an exporter multiplies two constants in advance."""
+_HALF = 2.0**-11
+"""Relative error of rounding to fp16."""
+_LEAST_HALF = 2.0**-24
+"""Smallest number of fp16; coremltools writes it for smaller ones, so that none becomes zero."""
+_SAMPLED = 64
+"""Numbers of a tensor that are compared first, because most pairs of tensors differ everywhere."""
 
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+def _is_equal(stored: StoredTensor, expected: StoredTensor) -> bool:
+    """Return whether a stored tensor is the expected one, up to the rounding of its scheme."""
+    value = expected.value
+    if not expected.is_float or not stored.is_float:
+        return bool(np.array_equal(stored.value, value))
+    if stored.step is None and np.array_equal(stored.value, value):
+        return True
+    places = np.unique(np.linspace(0, value.size - 1, min(_SAMPLED, value.size)).astype(np.int64))
+    spots = np.unravel_index(places, value.shape)
+
+    def at_spots(numbers: Floats) -> Floats:
+        return np.broadcast_to(numbers, value.shape)[spots]
+
+    sample = replace(
+        stored,
+        value=stored.value[spots],
+        magnitude_sum=stored.magnitude[spots],
+        step=None if stored.step is None else at_spots(stored.step),
+        palette_ends=None
+        if stored.palette_ends is None
+        else (at_spots(stored.palette_ends[0]), at_spots(stored.palette_ends[1])),
+    )
+    if not _is_near(sample, StoredTensor(value[spots], magnitude_sum=expected.magnitude[spots])).all():
+        return False
+    return bool(_is_within_bounds(stored, expected).all())
 
 
-class PreparedModels:
-    """The prepared modules of one model folder; nothing is loaded before the first one is asked for.
+def _is_within_bounds(stored: StoredTensor, expected: StoredTensor) -> NDArray[np.bool_]:
+    """Return for each number whether it is close enough to the expected one, in steps that are fine enough."""
+    return _is_near(stored, expected) & _is_fine(stored, expected.value)
+
+
+def _is_near(stored: StoredTensor, expected: StoredTensor) -> NDArray[np.bool_]:
+    """Return for each number whether it differs from the expected one by no more than rounding."""
+    # quantized numbers were rounded to fp16 before, and their zero point afterwards
+    roundings = stored.fp16_factors + (2 if stored.fp16_factors and stored.step is not None else 0)
+    relative = _ROUNDING + roundings * _HALF * (1 + 2 * _HALF)
+    bound = np.maximum(expected.magnitude, stored.magnitude) * np.float32(relative)
+    if roundings:
+        bound += np.float32(_LEAST_HALF)
+    if stored.step is not None:
+        # a zero point is rounded too, so that the numbers at both ends may be another half step off
+        bound += stored.step * np.float32((1.0 if stored.has_zero_point else 0.5) * 1.001)
+    value = expected.value if stored.palette_ends is None else np.clip(expected.value, *stored.palette_ends)
+    near: NDArray[np.bool_] = np.abs(stored.value - value) <= bound
+    return near
+
+
+def _is_fine(stored: StoredTensor, value: Floats) -> NDArray[np.bool_] | bool:
+    """Return for each number whether its step is as fine as its bits allow for the numbers that share it.
+
+    Numbers with equal steps count as sharing one, because the file does not always show which were quantized together.
 
     Args:
-        folder: A folder that may have ``model.safetensors``.
-        task: What the model does.
-        length: Longest input in tokens.
-        model: The folder's torch model, where it is loaded already; it is not changed.
+        stored: The stored tensor.
+        value: The exact numbers.
     """
-
-    def __init__(self, folder: Path, task: Task, length: int, model: torch.nn.Module | None = None) -> None:
-        self.folder, self.task, self.length, self._loaded = folder, task, length, model
-        self._made: dict[tuple[Format, Layout, bool], Reference] = {}
-        self._divided: set[tuple[Format, Layout]] = set()
-
-    @property
-    def absent(self) -> str | None:
-        """Why there is nothing to compare with; None where there is."""
-        if lost := missing_for_weights():
-            return f"{lost[0]} is not installed here"
-        missing = [name for name in (WEIGHTS, CONFIG) if not (self.folder / name).is_file()]
-        return f"the folder has no {missing[0]}" if missing else None
-
-    def reference(self, format: Format, layout: Layout) -> Reference:
-        """Return the constants of the module that files of a format and layout are exported from."""
-        return self._reference(format, layout, divided=True)
-
-    def undivided(self, format: Format, layout: Layout) -> Reference | None:
-        """Return those of files with outlier channels as in the model; None where `reference` is the same.
-
-        Such files were exported by versions of PocketBERT that did not divide them.
-        """
-        self.reference(format, layout)
-        return self._reference(format, layout, divided=False) if (format, layout) in self._divided else None
-
-    def _reference(self, format: Format, layout: Layout, divided: bool) -> Reference:
-        from pocketbert.export.prepare import carries_multiples, outliers_of, prepare
-        from pocketbert.pipeline.gates.torch_constants import Trace
-
-        if (format, layout, divided) not in self._made:
-            pooling = pooling_of(self.folder) or DEFAULT_POOLING
-            family, samples = self._opened.family, self._samples
-            sentences = samples if divided else ()
-            module = prepare(self._model, family, self.task, format, layout, pooling, samples, sentences)
-            if outliers_of(module):
-                self._divided.add((format, layout))
-            trace = Trace(module, family.inputs, family.extra)
-            multiples = carries_multiples(self._model, family, self.task, samples)
-            self._made[format, layout, divided] = Reference(trace.constants, multiples, trace.of_length, trace.needed)
-        return self._made[format, layout, divided]
-
-    @cached_property
-    def _opened(self) -> ModelFolder:
-        return open_model_folder(str(self.folder))
-
-    @cached_property
-    def _model(self) -> Any:
-        return load_model(self._opened, self.task) if self._loaded is None else self._loaded
-
-    @cached_property
-    def _samples(self) -> list[dict[str, NDArray[np.int64]]]:
-        """Texts that large numbers inside a model are measured on; the exporter measured those of the data, too."""
-        tokenizer = TextTokenizer(self.folder, self.length)
-        return sentence_batches(self.task, tokenizer)
+    if stored.step is None or stored.bits > 16:
+        return True
+    if stored.palette_ends is not None:  # in all no worse than equal steps could be
+        largest_error = np.ptp(value) / (2**stored.bits - 1) / 2
+        return bool(np.sqrt(np.mean((stored.value - value) ** 2)) <= largest_error * 1.01)
+    levels = 2 ** (stored.bits - 1) - 1
+    if stored.had_one_step:
+        ratio = float((np.abs(value) / np.broadcast_to(stored.step, value.shape)).max())
+        return bool(ratio * 1.01 >= levels)
+    steps, groups = np.unique(stored.step, return_inverse=True)
+    groups = np.broadcast_to(groups.reshape(stored.step.shape), value.shape)
+    largest = np.zeros(steps.shape, np.float32)
+    np.maximum.at(largest, groups.reshape(-1), np.abs(value).reshape(-1))
+    fine = (steps <= largest / levels * 1.01) | (largest == 0)
+    return np.asarray(fine[groups], bool)
 
 
-# --- ranges ---
-# Compares the ranges of activations in a static file with those that torch measured on the calibration texts.
+# --- comparing ranges and schemes ------------------------------------------------------------------------------------------
+
+_RANGE_ERROR = 0.05
+"""Share of a range by which an end of it may be off. Rounding of the zero point moves ends by half a step, 0.002 of a range
+of 8 bits, and fp16 by less; a wrong scale moves the width of the range by its factor."""
+_LEAST_RANGE_ERROR = 255 * 2.0**-25
+"""Error that is allowed in any case: Core ML stores scales in fp16, in steps of 2**-24 at least, 255 in a range."""
+_FIXED_RANGES = ((0.0, 1.0), (-1.0, 1.0))
+"""Ranges that compilers for NPUs prescribe for the results of softmax, sigmoid and tanh."""
 
 
-CLOSE = 0.05
-"""Of a range, how far an end of it may be off. Rounding of the zero point moves ends by half a step, 0.002 of a range of 8
-bits, and fp16 by less; a wrong scale moves the width of the range by its factor."""
-LEAST = 255 * 2.0**-25
-"""What an end may be off in any case: Core ML stores scales in fp16, whose least step is 2**-24, and a range has 255 of them."""
-_FIXED = ((0.0, 1.0), (-1.0, 1.0))
-"""Ranges that compilers for NPUs prescribe behind softmax, sigmoid and tanh."""
-
-
-def range_problems(
+def _compare_ranges(
     products: Sequence[tuple[str, StoredRanges]], measured: Mapping[str, Sequence[ProductRanges]], whole: bool = False
 ) -> tuple[list[str], int]:
-    """Compare ranges product by product.
+    """Compare the activation ranges of a static file with those that torch measured on the calibration texts.
 
-    Products for which the file holds no range are not compared: the types gate tells whether there must be one. A range in 16
-    bits may have the room that quantizers give it.
+    Products without a range in the file are left out: the types gate checks whether there must be one. A range in 16
+    bits may have the room that quantizers add.
 
     Args:
-        products: What the file holds, by the paths of weights in the torch module.
-        measured: What torch measured, by the same paths; any of several is right. Empty where nothing was recorded.
-        whole: Whether the file is in integers throughout; results of softmax and tanh have fixed ranges there.
+        products: The ranges in the file, by the paths of weights in the torch module.
+        measured: The measured ranges by the same paths, any of several being right. Empty if nothing was recorded.
+        whole: Whether the whole file computes in integers, so that results of softmax and tanh have fixed ranges.
 
     Returns:
-        Sentences without a full stop, one for each wrong range, and how many ranges were compared.
+        Sentences without a full stop, one for each wrong range, and the number of ranges that were compared.
     """
     problems, count = dict[str, None](), 0
-    for name, stored in products:
+    for name, ranges in products:
         own = measured.get(name, ())
         inputs, outputs = [r.inputs for r in own if r.inputs], [r.outputs for r in own if r.outputs]
-        pairs = ("is multiplied with numbers", stored.inputs, inputs), ("gives results", stored.outputs, outputs)
-        for what, found, wanted in pairs:
-            if found is None or not wanted or found.of_table:
+        pairs = ("is multiplied with numbers", ranges.inputs, inputs), ("gives results", ranges.outputs, outputs)
+        for what, stored, expected in pairs:
+            if stored is None or not expected or stored.of_table:
                 continue
             count += 1
-            right = [*wanted, *(_FIXED if whole else ())]
-            right += [(ROOM * low, ROOM * high) for low, high in wanted if found.bits > 8]
-            if not any(_same(found, w) for w in right):
-                problems[
-                    f"{name} {what} from {found.low:.4g} to {found.high:.4g}, which were from {wanted[0][0]:.4g} to "
-                    f"{wanted[0][1]:.4g} on the calibration texts"
-                ] = None
+            right = [*expected, *(_FIXED_RANGES if whole else ())]
+            right += [(ROOM * low, ROOM * high) for low, high in expected if stored.bits > 8]
+            if not any(_is_same_range(stored, r) for r in right):
+                low, high = expected[0]
+                problem = (
+                    f"{name} {what} from {stored.low:.4g} to {stored.high:.4g}, which were from {low:.4g} to {high:.4g}"
+                )
+                problems[f"{problem} on the calibration texts"] = None
     return list(problems), count
 
 
-def _same(found: StoredRange, wanted: Range) -> bool:
-    """Whether a stored range is a measured one; with zero in the middle it reaches as far on both sides."""
-    if found.low == -found.high:
-        most = max(-wanted[0], wanted[1])
-        wanted = -most, most
-    room = CLOSE * (wanted[1] - wanted[0]) + LEAST
-    return all(abs(a - b) <= room for a, b in zip(found[:2], wanted, strict=True))
+def _is_same_range(stored: StoredRange, measured: Range) -> bool:
+    """Return whether a stored range is a measured one; with zero in the middle it reaches equally far on both sides."""
+    if stored.low == -stored.high:
+        most = max(-measured[0], measured[1])
+        measured = -most, most
+    allowed = _RANGE_ERROR * (measured[1] - measured[0]) + _LEAST_RANGE_ERROR
+    return all(abs(a - b) <= allowed for a, b in zip(stored[:2], measured, strict=True))
 
 
-# --- schemes ---
-# Compares the schemes of single weights with what was chosen for them: two weights of one size may have changed places.
+def _compare_schemes(
+    stored: Sequence[tuple[str, Constant]], weights: Sequence[WeightRole], row: SchemeRow
+) -> list[str]:
+    """Compare the bits of single weights, and whether their products have ranges, with the schemes chosen for them.
 
-
-def scheme_problems(stored: Sequence[tuple[str, Constant]], weights: Sequence[WeightRole], row: SchemeRow) -> list[str]:
-    """Compare the bits of weights, and whether their products have ranges, with what their schemes want.
-
-    The types gate counts the weights of each size and type, since quantizers rename them. Here a weight is known by its
-    numbers, so that one of 8 bits in the place of one of 4 is seen, and a static product in the place of a dynamic one.
+    The types gate counts the weights of each size and type, since quantizers rename them. Here weights are identified
+    by their numbers, so that one of 8 bits in the place of one of 4 is found, and a static product in the place of a
+    dynamic one.
 
     Args:
         stored: Matrices and tables of a file, by the paths of the tensors in the torch module.
-        weights: What was chosen for each weight; empty where all have the scheme of the file.
+        weights: The scheme chosen for each weight; empty if all have the scheme of the file.
         row: The file's scheme.
 
     Returns:
@@ -510,81 +600,18 @@ def scheme_problems(stored: Sequence[tuple[str, Constant]], weights: Sequence[We
     from pocketbert.quantize.weights import Use
 
     chosen, problems = {w.name: w for w in weights}, dict[str, None]()
-    largest = max((c.numbers.value.size for _, c in stored if c.role is Role.TABLE), default=0)
+    largest_table = max((c.tensor.value.size for _, c in stored if c.role is ConstantRole.TABLE), default=0)
     for name, constant in stored:
-        weight, numbers = chosen.get(name), constant.numbers
-        if weight is None or weight.scheme is None or numbers.step is None:
+        weight, tensor = chosen.get(name), constant.tensor
+        if weight is None or weight.scheme is None or tensor.step is None:
             continue  # of floats the types gate compares every number
-        use = Use.TABLE if constant.role is Role.TABLE else Use.MATMUL
-        wanted = row.expected(weight.scheme).of(use, numbers.value.size >= largest)
-        bits = re.search(r"\d+$", wanted.dtype)
-        if bits is not None and int(bits[0]) != numbers.bits:
-            problems[f"{name} is stored in {numbers.bits} bits, and {weight.scheme} was chosen for it"] = None
-        static = constant.ranges.inputs is not None
-        if row.seconds and use is Use.MATMUL and static is not (wanted.bits is not None):
-            has = "a measured range" if static else "no measured range"
+        use = Use.TABLE if constant.role is ConstantRole.TABLE else Use.MATMUL
+        expected = row.expected(weight.scheme).of(use, tensor.value.size >= largest_table)
+        bits = re.search(r"\d+$", expected.dtype)
+        if bits is not None and int(bits[0]) != tensor.bits:
+            problems[f"{name} is stored in {tensor.bits} bits, and {weight.scheme} was chosen for it"] = None
+        is_static = constant.ranges.inputs is not None
+        if row.seconds and use is Use.MATMUL and is_static is not (expected.bits is not None):
+            has = "a measured range" if is_static else "no measured range"
             problems[f"{name} is multiplied with numbers that have {has}, and {weight.scheme} was chosen for it"] = None
     return list(problems)
-
-
-# --- gate ---
-# The gate that compares the numbers in a file with those of the model, by value.
-
-
-NAME = "stored"
-UNDIVIDED = "outlier channels are as in the model"
-"""What the gate says of files that were exported before outlier channels were divided."""
-TOLD = 3
-"""Problems that are told in full."""
-
-
-def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
-    """Whether every constant of a file is a tensor of the model, in its place, and every tensor of the model is in the file.
-
-    Names play no part. Compressed numbers may be off by what their scheme rounds, channel by channel. The ranges of a static
-    file must be those that torch measured on the calibration texts, and each weight must have the bits of its scheme.
-
-    Args:
-        subject: The file.
-        models: The model that it was made of.
-    """
-    from pocketbert.quantize import row_of
-
-    unread, place = unread_gate(subject, NAME), place_of(subject.format)
-    if unread is not None:
-        return unread
-    if models.absent is not None:
-        return _skipped(subject, models.absent)
-    try:
-        graphs = place.constants(subject.path)
-    except MissingBackendError as error:
-        return _skipped(subject, str(error).rstrip("."))
-    if graphs is None:
-        return _skipped(subject, f"nothing reads the constants of {place.info.title} files")
-    if subject.scheme is Scheme.FP32:
-        graphs = as_floats(graphs)
-    layout, lengths = place.layout_of(subject.path), subject.predictor.lengths
-    found, note = compare(graphs, models.reference(subject.format, layout), lengths), ""
-    row = row_of(subject.format, subject.scheme, subject.runtime)
-    told, count = range_problems(found.products, subject.ranges, whole=row.weights.whole)
-    told += scheme_problems(found.weights, subject.weights, row)
-    if found.problems and (older := models.undivided(subject.format, layout)) is not None:
-        as_before = compare(graphs, older, lengths)
-        found, note = (found, note) if as_before.problems else (as_before, f"; {UNDIVIDED}")
-    problems = [*found.problems, *told]
-    more = len(problems) - TOLD
-    note += f"; {count} ranges of activations are those of the calibration texts" if count else ""
-    return Gate(
-        name=NAME,
-        file=subject.name,
-        passed=not problems,
-        value=float(len(problems)),
-        bound=0.0,
-        detail=f"{'; '.join(problems[:TOLD])}{f' ({more} more)' if more > 0 else ''}."
-        if problems
-        else f"all {found.count} tensors of the model are in the file, value by value{note}.",
-    )
-
-
-def _skipped(subject: Subject, why: str) -> Gate:
-    return Gate(name=NAME, file=subject.name, passed=True, skipped=True, detail=f"not checked: {why}.")

@@ -1,4 +1,11 @@
-"""Verification of a run's files or of an artefact folder: the task metric on the file itself, and golden rows."""
+"""Verification: every gate on every file of a run or of an artefact folder.
+
+- `verify_files` runs the gates on opened files (`Subject`) with the `Evidence` that they are compared with: golden
+  rows, labelled rows, the teacher's and the torch model's scores, answers of the original library,
+- a run opens its files with `run_subjects` and reads its evidence with `recorded_evidence`,
+- `verify_artefacts` does both for an artefact folder, after checking that its files are as listed,
+- `report_gates` prints the result.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +28,7 @@ from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.compare.golden import (
     GOLDEN_FILE,
     LEAST_ROWS,
+    SIMULATED_FILE,
     TOKENS_FILE_NAME,
     GoldenRow,
     LibraryAnswers,
@@ -29,7 +37,6 @@ from pocketbert.core.compare.golden import (
     read_library,
     read_simulated,
 )
-from pocketbert.core.compare.golden import SIMULATED_FILE as SIMULATED_FILE
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
@@ -46,20 +53,26 @@ from pocketbert.pipeline.formats.base import ModelFile, RunModel, place_of
 from pocketbert.pipeline.formats.weight_roles import roles_of
 from pocketbert.pipeline.gates.checks import (
     TorchScores,
-    chance_gate,
-    drop_gate,
-    folder_model,
-    golden_gates,
-    kept_gate,
-    labels_gate,
-    padding_gate,
-    seen_right,
-    tokens_gate,
-    types_gate,
-    weights_gate,
+    check_chance,
+    check_drop,
+    check_finite_weights,
+    check_golden_rows,
+    check_kept,
+    check_labels,
+    check_padding,
+    check_tokenizer,
+    check_weight_types,
+    open_torch_model,
+    record_engine,
 )
 from pocketbert.pipeline.gates.confidence import FILE_NAME as SELFTEST_FILE
-from pocketbert.pipeline.gates.confidence import NOTHING, Settled, confidence_of, temperature_gates, unknown_gates
+from pocketbert.pipeline.gates.confidence import (
+    FIT_TEMPERATURE,
+    KnownConfidence,
+    check_temperatures,
+    check_unknown_threshold,
+    fit_confidence,
+)
 from pocketbert.pipeline.gates.stored import PreparedModels, stored_gate
 from pocketbert.pipeline.make.library import library_gates
 from pocketbert.pipeline.results import Gate, Subject, Verification
@@ -70,23 +83,23 @@ log = logging.getLogger("pocketbert")
 
 @dataclass(frozen=True)
 class Evidence:
-    """What files are verified against.
+    """The data that files are verified with.
 
     Attributes:
         golden: Golden rows.
-        golden_tokens: Golden rows of the tokenizer.
-        vocabulary: Rows of the model's embedding table; None where config.json does not tell.
+        golden_tokens: File of the tokenizer's golden rows.
+        vocabulary: Rows of the model's embedding table; None if config.json does not name them.
         tokenizer: The folder's tokenizer, which cuts where the folder does.
         sets: Labelled rows; empty without data.
         teacher: The teacher's score on ``eval``.
         reference: The torch model's score on ``eval``.
-        torch: The torch model, to score on the sets too where `reference` is not known.
-        no_torch: Why there is none to compare scores with; empty where there is, or where none is needed.
-        labels: Label names as another source has them, to compare the files' with.
-        settled: Temperature and threshold that are known, by file; what is not is fitted on the held-out rows.
-        selection: Held-out rows that are fitted on and not scored; empty where a held-out set is among `sets`.
-        library: What the library that the checkpoint was published for answers to texts; None where none is recorded.
-        head: Makes answers of outputs, to compare with the library's; None where these are not compared.
+        torch: The torch model, to score on the sets too if `reference` is not known.
+        no_torch: Why there is none to compare scores with; empty if there is, or if none is needed.
+        labels: Label names of another source, to compare the files' with.
+        settled: Temperature and threshold that are known, by file; the rest is fitted on the held-out rows.
+        selection: Held-out rows that are fitted on and not scored; empty if a held-out set is among `sets`.
+        library: Recorded answers of the library that the checkpoint was published for; None if there are none.
+        head: Makes answers of outputs, to compare with the library's; None if these are not compared.
     """
 
     golden: Sequence[GoldenRow]
@@ -99,40 +112,48 @@ class Evidence:
     torch: TorchPredictor | None = None
     no_torch: str = ""
     labels: Sequence[str] | None = None
-    settled: Mapping[str, Settled] = field(default_factory=dict)
+    settled: Mapping[str, KnownConfidence] = field(default_factory=dict)
     selection: Sequence[EvalSet] = ()
     library: LibraryAnswers | None = None
     head: Head | None = None
 
 
 def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
-    """Read what a folder recorded itself: golden rows, tokenizer, size of the embedding table.
+    """Read the evidence that a folder recorded itself: golden rows, tokenizer, size of the embedding table.
 
     Args:
         recorded: Folder of the golden rows.
         weights: Folder with config.json and tokenizer.
         length: Longest input in tokens.
     """
+    config = weights / CONFIG_FILE
+    vocabulary = read_config(config).get("vocab_size") if config.is_file() else None
     return Evidence(
         golden=read_golden(recorded / GOLDEN_FILE, LEAST_ROWS),
         golden_tokens=recorded / TOKENS_FILE_NAME,
-        vocabulary=vocabulary_rows(weights),
+        vocabulary=int(vocabulary) if vocabulary else None,
         tokenizer=TextTokenizer(weights, length),
         library=read_library(recorded),
     )
 
 
+# --- every gate on every file ----------------------------------------------------------------------------------------------
+
+
 def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: VerifySection) -> Verification:
-    """Put every file through every gate.
+    """Run every gate on every file.
+
+    If the tokenizer has ids beyond the embedding table, only the first gates run, because such ids would end the
+    process inside an engine.
 
     Args:
         subjects: Opened files, each exported one before what was made from it.
-        evidence: What they are compared with.
+        evidence: The data that they are compared with.
         settings: Bounds.
     """
-    gates = [tokens_gate(evidence.tokenizer, evidence.golden_tokens, evidence.vocabulary)]
+    gates = [check_tokenizer(evidence.tokenizer, evidence.golden_tokens, evidence.vocabulary)]
     if evidence.labels is not None:
-        gates.append(labels_gate(subjects[0].labels, evidence.labels))
+        gates.append(check_labels(subjects[0].labels, evidence.labels))
     result = Verification(
         status=Status.FAILED,
         gates=gates,
@@ -141,59 +162,62 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
         files={s.name: sha256_path(s.path) for s in subjects},
     )
     if evidence.vocabulary is not None and evidence.tokenizer.largest_id >= evidence.vocabulary:
-        return result  # ids beyond the embedding table would stop the runtime before the other gates could speak
+        return result
     if evidence.teacher is not None:
-        gates.append(chance_gate("teacher", evidence.teacher, "eval"))
+        gates.append(check_chance("teacher", evidence.teacher, "eval"))
     if evidence.head is not None:
-        labels = len(evidence.labels or ())
-        gates += library_gates(evidence.library, evidence.tokenizer, evidence.head, labels, subjects)
+        label_count = len(evidence.labels or ())
+        gates += library_gates(evidence.library, evidence.tokenizer, evidence.head, label_count, subjects)
     scores: dict[str, dict[str, Score]] = {}
-    right, sure = {}, dict[str, Confidence]()
-    loaded = evidence.torch.model if evidence.torch is not None else None
-    models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length, loaded)
-    torch = TorchScores(evidence.tokenizer, evidence.reference, evidence.torch, evidence.no_torch)
+    engines, confidences = {}, dict[str, Confidence]()
+    torch_model = evidence.torch.model if evidence.torch is not None else None
+    models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length, torch_model)
+    torch_scores = TorchScores(evidence.tokenizer, evidence.reference, evidence.torch, evidence.no_torch)
     for subject in subjects:
         own = [*own_gates(subject, evidence.golden), stored_gate(subject, models)]
         if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
-            right[subject.name] = seen_right(subject.predictor)
+            engines[subject.name] = record_engine(subject.predictor)
         gates += own
         scores[subject.name] = {}
         outputs = list[tuple[EvalSet, list[Matrix]]]()
         for rows in evidence.sets:
-            score, kept = _score(subject, rows)
+            score, logits = _score(subject, rows)
             scores[subject.name][rows.name] = score
-            outputs.append((rows, kept))
-            gates.append(chance_gate(subject.name, score, rows.name))
-            gates += torch.gates(subject, rows, score)
-            gates += _against(subject, rows.name, scores, subjects, evidence, settings)
+            outputs.append((rows, logits))
+            gates.append(check_chance(subject.name, score, rows.name))
+            gates += torch_scores.gates(subject, rows, score)
+            gates += _compare_scores(subject, rows.name, scores, subjects, evidence, settings)
         outputs += [(rows, _score(subject, rows)[1]) for rows in evidence.selection]
-        settled = evidence.settled.get(subject.name, NOTHING)
-        confidence = confidence_of(subject, outputs, settled)
-        sure |= {subject.name: confidence} if confidence is not None else {}
-        gates += unknown_gates(subject.name, confidence, settled)
+        known = evidence.settled.get(subject.name, FIT_TEMPERATURE)
+        confidence = fit_confidence(subject, outputs, known)
+        if confidence is not None:
+            confidences[subject.name] = confidence
+        gates += check_unknown_threshold(subject.name, confidence, known)
     status = Status.PASSED if all(g.passed for g in gates) else Status.FAILED
-    told = {"status": status, "gates": gates, "scores": scores, "seen_right": right, "confidence": sure}
-    return result.model_copy(update=told)
+    return result.model_copy(
+        update={"status": status, "gates": gates, "scores": scores, "seen_right": engines, "confidence": confidences}
+    )
 
 
 def own_gates(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
-    """Put one file through the gates that need no labelled rows: first those of every format, then those of its format."""
-    types = types_gate(subject)
+    """Run the gates on one file that need no labelled rows: first those of every format, then those of its format."""
+    types = check_weight_types(subject)
     return [
-        weights_gate(subject),
-        *golden_gates(subject, golden),
-        padding_gate(subject, golden),
+        check_finite_weights(subject),
+        *check_golden_rows(subject, golden),
+        check_padding(subject, golden),
         *([types] if types else []),
         *place_of(subject.format).gates(subject, golden),
     ]
 
 
 def _score(subject: Subject, rows: EvalSet) -> tuple[Score, list[Matrix]]:
+    """Score a file on rows cut to its longest input; returns its outputs as well."""
     cut, label = rows.within(subject.tokenizer.max_length), f"{subject.name} on {rows.name}"
     return evaluate(subject.predictor, subject.tokenizer, cut, label=label)
 
 
-def _against(
+def _compare_scores(
     subject: Subject,
     rows: str,
     scores: Mapping[str, Mapping[str, Score]],
@@ -201,36 +225,47 @@ def _against(
     evidence: Evidence,
     settings: VerifySection,
 ) -> list[Gate]:
-    """What a score is compared with: of smaller files what they were made from, of all the teacher."""
-    out, score = [], scores[subject.name][rows]
+    """Compare the score of a smaller file with that of the file it was made from, and every score with the teacher's.
+
+    Args:
+        subject: The file.
+        rows: Name of the rows.
+        scores: Scores by file, then by rows.
+        subjects: All files.
+        evidence: The evidence, with the teacher's score on ``eval``.
+        settings: Bounds.
+    """
+    gates, score = [], scores[subject.name][rows]
     if not subject.exported:
-        same = [s for s in subjects if s.exported and s.format is subject.format]
-        base = next((s for s in same if s.client is subject.client), subjects[0])
+        exported = [s for s in subjects if s.exported and s.format is subject.format]
+        base = next((s for s in exported if s.client is subject.client), subjects[0])
         before = scores[base.name][rows]
-        out.append(drop_gate(subject.name, score, before, settings.max_drop, f"{base.scheme} on {rows}"))
+        gates.append(check_drop(subject.name, score, before, settings.max_drop, f"{base.scheme} on {rows}"))
     if rows == "eval" and evidence.teacher is not None and settings.min_kept is not None:
-        out.append(kept_gate(subject.name, score, evidence.teacher, settings.min_kept))
-    return out
+        gates.append(check_kept(subject.name, score, evidence.teacher, settings.min_kept))
+    return gates
+
+
+# --- files of a run --------------------------------------------------------------------------------------------------------
 
 
 def run_subjects(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
-    """Open files of a run folder."""
-    simulated = read_simulated(model.run / "golden")
-
-    def subject(file: ModelFile) -> Subject:
+    """Open files of a run folder, with the errors and ranges that were simulated in torch."""
+    simulated, subjects = read_simulated(model.run / "golden"), []
+    for file in files:
         error, ranges = simulated.errors.get(file.path), simulated.ranges.get(file.path, {})
-        return replace(subject_of(model, file, model.source(file)), simulated=error, ranges=ranges)
+        subject = open_model_file(model, file, model.source(file))
+        subjects.append(replace(subject, simulated=error, ranges=ranges))
+    return subjects
 
-    return [subject(file) for file in files]
 
-
-def subject_of(model: RunModel, file: ModelFile, path: Path) -> Subject:
-    """Open one file of a model, wherever it is.
+def open_model_file(model: RunModel, file: ModelFile, path: Path) -> Subject:
+    """Open one file of a model.
 
     Args:
-        model: What it was exported from.
-        file: What it is.
-        path: Where it is.
+        model: The model that it was exported from.
+        file: Format, scheme and purpose of the file.
+        path: Its path, which need not be in the run folder.
     """
     predictor = open_file(path, file.format, runtime=file.runtime)
     return Subject(
@@ -241,7 +276,7 @@ def subject_of(model: RunModel, file: ModelFile, path: Path) -> Subject:
         client=file.client,
         runtime=file.runtime,
         predictor=predictor,
-        tokenizer=file_tokenizer(model.weights, model.length, predictor),
+        tokenizer=_file_tokenizer(model.weights, model.length, predictor),
         labels=list(model.labels),
         task=model.task,
         folder=model.weights,
@@ -249,88 +284,31 @@ def subject_of(model: RunModel, file: ModelFile, path: Path) -> Subject:
     )
 
 
-def file_tokenizer(folder: Path, length: int, predictor: Predictor) -> TextTokenizer:
-    """A tokenizer that cuts at the longest input that folder and file both take."""
+def _file_tokenizer(folder: Path, length: int, predictor: Predictor) -> TextTokenizer:
+    """Return a tokenizer that cuts at the longest input that folder and file both take."""
     return TextTokenizer(folder, min(length, max(predictor.lengths, default=length)))
 
 
+# --- an artefact folder ----------------------------------------------------------------------------------------------------
+
+
 def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: VerifySection | None = None) -> Verification:
-    """Verify an artefact folder: its list, its golden rows, and with data the task metric.
+    """Verify an artefact folder: its list, its golden rows, and with data the task metric. Nothing in it is changed.
+
+    Damaged files are not opened, because they may end the process inside their engines.
 
     Args:
         folder: The folder.
         sets: Labelled rows, tokenized with the folder's tokenizer.
         settings: Bounds; default the recipe's.
 
-    Returns:
-        The result; nothing in the folder is changed.
+    Raises:
+        MissingBackendError: If no engine is installed for any of its files.
     """
     artefacts = read_artefacts(folder)
     models, changed = artefacts.models(), changed_files(folder, artefacts)
-    integrity, notes = _integrity(folder, artefacts, changed), edited_documents(folder, artefacts)
-    described = [f.path for f in artefacts.files if f.path == CONFIG_FILE]
-    needed = [*(r.path for r in models), GOLDEN_FILE, TOKENS_FILE_NAME, "tokenizer.json", *described]
-    if any(name in changed for name in (*needed, SIMULATED_FILE)):
-        # nothing is opened: damaged model files end the process inside their engines
-        return Verification(status=Status.FAILED, gates=[integrity], notes=notes)
-    refusal = _refusal(models, [name for name in needed if not (folder / name).exists()])
-    if refusal is not None:
-        return Verification(status=Status.FAILED, gates=[integrity, refusal], notes=notes)
-    config = checked_config(folder, artefacts)
-    subjects, unopened, simulated = [], [], read_simulated(folder)
-    for record in models:
-        try:
-            subjects.append(open_subject(folder, artefacts, record, config, simulated))
-        except MissingBackendError as error:
-            unopened.append(
-                Gate(name="engine", file=record.path, passed=True, skipped=True, detail=f"not checked: {error}")
-            )
-            if len(unopened) == len(models):
-                raise
-    torch, no_torch = folder_model(folder, task_of(artefacts.task), changed) if sets else (None, "")
-    evidence = replace(
-        recorded_evidence(folder, folder, artefacts.processing.max_length),
-        sets=sets,
-        torch=torch,
-        no_torch=no_torch,
-        head=artefacts.head(),
-        labels=artefacts.labels if TASKS[artefacts.task].names_labels else None,
-        settled={r.path: Settled(r.temperature, artefacts.unknown_below(r)) for r in models},
-    )
-    result = verify_files(subjects, evidence, settings or VerifySection())
-    gates = [integrity, *result.gates, *unopened, *_unrecorded(subjects, evidence.golden)]
-    gates += temperature_gates(folder, artefacts) if SELFTEST_FILE not in changed else []
-    return result.model_copy(
-        update={
-            "gates": gates,
-            "notes": notes,
-            "status": Status.PASSED if all(g.passed for g in gates) else Status.FAILED,
-        }
-    )
-
-
-def _unrecorded(subjects: Sequence[Subject], golden: Sequence[GoldenRow]) -> list[Gate]:
-    """A failed gate for each file whose answers to texts that it takes are not recorded: the other gates would skip them."""
-    out = []
-    for subject in subjects:
-        lengths = [len(e) for e in subject.tokenizer.encode([r.input for r in golden])]
-        longest = max(subject.predictor.lengths, default=None)
-        lost = sum(
-            subject.name not in row.outputs and (longest is None or tokens < longest)
-            for row, tokens in zip(golden, lengths, strict=True)
-        )
-        if lost:
-            detail = f"{lost} of {len(golden)} golden rows record no answer of this file."
-            out.append(
-                Gate(name="recorded", file=subject.name, passed=False, value=float(lost), bound=0.0, detail=detail)
-            )
-    return out
-
-
-def _integrity(folder: Path, artefacts: Artefacts, changed: Sequence[str]) -> Gate:
-    """Whether the folder holds what its list names, and nothing else."""
-    broken = integrity_problems(folder, artefacts, changed)
-    return Gate(
+    broken, notes = integrity_problems(folder, artefacts, changed), edited_documents(folder, artefacts)
+    integrity = Gate(
         name="integrity",
         file="",
         passed=not broken,
@@ -338,30 +316,60 @@ def _integrity(folder: Path, artefacts: Artefacts, changed: Sequence[str]) -> Ga
         bound=0.0,
         detail="; ".join(broken[:10]) or f"{len(artefacts.files)} files are as listed.",
     )
+    described = [f.path for f in artefacts.files if f.path == CONFIG_FILE]
+    needed = [*(r.path for r in models), GOLDEN_FILE, TOKENS_FILE_NAME, "tokenizer.json", *described]
+    if any(name in changed for name in (*needed, SIMULATED_FILE)):
+        return Verification(status=Status.FAILED, gates=[integrity], notes=notes)
+    refusal = _check_complete(models, [name for name in needed if not (folder / name).exists()])
+    if refusal is not None:
+        return Verification(status=Status.FAILED, gates=[integrity, refusal], notes=notes)
+    subjects, unopened = _open_artefact_files(folder, artefacts)
+    torch, no_torch = open_torch_model(folder, task_of(artefacts.task), changed) if sets else (None, "")
+    evidence = replace(
+        recorded_evidence(folder, folder, artefacts.processing.max_length),
+        sets=sets,
+        torch=torch,
+        no_torch=no_torch,
+        head=artefacts.head(),
+        labels=artefacts.labels if TASKS[artefacts.task].names_labels else None,
+        settled={r.path: KnownConfidence(r.temperature, artefacts.unknown_below(r)) for r in models},
+    )
+    result = verify_files(subjects, evidence, settings or VerifySection())
+    gates = [integrity, *result.gates, *unopened, *_check_recorded(subjects, evidence.golden)]
+    gates += check_temperatures(folder, artefacts) if SELFTEST_FILE not in changed else []
+    status = Status.PASSED if all(g.passed for g in gates) else Status.FAILED
+    return result.model_copy(update={"gates": gates, "notes": notes, "status": status})
 
 
-def _refusal(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate | None:
-    """The failed gate of a folder that lacks what verification needs, or whose files failed before; None otherwise."""
+def _check_complete(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate | None:
+    """Return a failed gate if a folder lacks what verification needs or a file failed before; None otherwise."""
     if lost or not models:
-        return Gate(
-            name="complete",
-            file="",
-            passed=False,
-            value=float(len(lost)),
-            bound=0.0,
-            detail=f"cannot be verified without {', '.join(lost) or 'a model file'}.",
-        )
+        detail = f"cannot be verified without {', '.join(lost) or 'a model file'}."
+        return Gate(name="complete", file="", passed=False, value=float(len(lost)), bound=0.0, detail=detail)
     failed = [r.path for r in models if r.status is Status.FAILED]
     if failed:
-        return Gate(
-            name="status",
-            file="",
-            passed=False,
-            value=float(len(failed)),
-            bound=0.0,
-            detail=f"{', '.join(failed)}: marked failed in {ARTEFACTS_FILE}.",
-        )
+        detail = f"{', '.join(failed)}: marked failed in {ARTEFACTS_FILE}."
+        return Gate(name="status", file="", passed=False, value=float(len(failed)), bound=0.0, detail=detail)
     return None
+
+
+def _open_artefact_files(folder: Path, artefacts: Artefacts) -> tuple[list[Subject], list[Gate]]:
+    """Open the model files of an artefact folder; returns them, and a skipped gate for each file without an engine.
+
+    Raises:
+        MissingBackendError: If no file can be opened.
+    """
+    config, simulated = checked_config(folder, artefacts), read_simulated(folder)
+    models, subjects, unopened = artefacts.models(), list[Subject](), list[Gate]()
+    for record in models:
+        try:
+            subjects.append(open_subject(folder, artefacts, record, config, simulated))
+        except MissingBackendError as error:
+            detail = f"not checked: {error}"
+            unopened.append(Gate(name="engine", file=record.path, passed=True, skipped=True, detail=detail))
+            if len(unopened) == len(models):
+                raise
+    return subjects, unopened
 
 
 def open_subject(
@@ -371,7 +379,15 @@ def open_subject(
     config: Mapping[str, object] | None,
     simulated: Simulated,
 ) -> Subject:
-    """Open a file of an artefact folder."""
+    """Open a model file of an artefact folder.
+
+    Args:
+        folder: The folder.
+        artefacts: Its list.
+        record: The file in the list.
+        config: Content of config.json, whose label names are used; None for those of the list.
+        simulated: Errors and ranges that were simulated in torch.
+    """
     task = task_of(artefacts.task)
     predictor = open_file(folder / record.path, record.format, runtime=record.runtime)
     check_outputs(predictor, task, folder / record.path)
@@ -383,7 +399,7 @@ def open_subject(
         client=record.client,
         runtime=record.runtime,
         predictor=predictor,
-        tokenizer=file_tokenizer(folder, artefacts.processing.max_length, predictor),
+        tokenizer=_file_tokenizer(folder, artefacts.processing.max_length, predictor),
         labels=(label_names(config or {}) or artefacts.labels) if task.names_labels else [],
         task=task,
         folder=folder,
@@ -393,15 +409,25 @@ def open_subject(
     )
 
 
-def vocabulary_rows(folder: Path) -> int | None:
-    """Rows of the embedding table, as config.json says."""
-    path = folder / CONFIG_FILE
-    rows = read_config(path).get("vocab_size") if path.is_file() else None
-    return int(rows) if rows else None
+def _check_recorded(subjects: Sequence[Subject], golden: Sequence[GoldenRow]) -> list[Gate]:
+    """Return a failed gate for each file without a recorded answer to a text that it takes."""
+    gates = []
+    for subject in subjects:
+        lengths = [len(e) for e in subject.tokenizer.encode([r.input for r in golden])]
+        longest = max(subject.predictor.lengths, default=None)
+        lost = sum(
+            subject.name not in row.outputs and (longest is None or tokens < longest)
+            for row, tokens in zip(golden, lengths, strict=True)
+        )
+        if lost:
+            detail = f"{lost} of {len(golden)} golden rows record no answer of this file."
+            gate = Gate(name="recorded", file=subject.name, passed=False, value=float(lost), bound=0.0, detail=detail)
+            gates.append(gate)
+    return gates
 
 
 def report_gates(result: Verification) -> None:
-    """Print one line for each file, and one for each check that failed or was skipped; with `-v` one for every check."""
+    """Print a line for each file, and for each check that failed or was skipped; with `-v` for every check."""
     for gate in result.gates:
         verdict = "skipped" if gate.skipped else "passed" if gate.passed else "FAILED"
         line = f"{verdict}  {gate.file or 'folder'} {gate.name}: {gate.detail}"

@@ -12,7 +12,7 @@ import pytest
 
 from pocketbert.core.types import Format, Layout, Status
 from pocketbert.pipeline.formats.base import place_of
-from pocketbert.pipeline.gates.stored import PreparedModels, compare
+from pocketbert.pipeline.gates.stored import PreparedModels, compare_constants
 from pocketbert.pipeline.gates.verify import verify_artefacts
 from pocketbert.runtime.tflite import TflitePredictor
 from support.defects import defects_of, format_of
@@ -55,7 +55,7 @@ def problems(path: Path, models: PreparedModels) -> list[str]:
     graphs = place_of(format).constants(path)
     assert graphs is not None
     lengths = TflitePredictor(path, 1).lengths if format is Format.TFLITE else ()
-    return compare(graphs, models.reference(format, Layout.PLAIN), lengths).problems
+    return compare_constants(graphs, models.reference(format, Layout.PLAIN), lengths).problems
 
 
 @pytest.mark.parametrize("file", FILES)

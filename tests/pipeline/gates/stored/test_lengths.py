@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from pocketbert.core.families import family_named
 from pocketbert.core.types import Format
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.gates.stored import Reference, compare
-from pocketbert.pipeline.gates.torch_constants import Trace, _traced, example
+from pocketbert.pipeline.gates.stored import ReferenceConstants, compare_constants
+from pocketbert.pipeline.gates.torch_constants import ModuleConstants, _trace, example_inputs
 from support.stored_models import CLASSIFY
 from support.tiny import tiny_classifier
 
@@ -24,10 +24,10 @@ KINDS = "full_attention", "sliding_attention"
 
 def found(module: nn.Module, whole: nn.Module, inputs: tuple[str, ...], length: int = LENGTH) -> list[str]:
     """What is wrong with a file of inputs of one length that holds the constants of `module`, if `whole` is right."""
-    trace = Trace(whole, inputs)
-    reference = Reference(trace.constants, of_length=trace.of_length, needed=trace.needed)
-    file, _ = _traced(module, example(inputs, length))
-    return compare([file], reference, (length,)).problems
+    trace = ModuleConstants(whole, inputs)
+    reference = ReferenceConstants(trace.constants, of_length=trace.of_length, needed=trace.needed)
+    file, _ = _trace(module, example_inputs(inputs, length))
+    return compare_constants([file], reference, (length,)).problems
 
 
 def prepared() -> Any:

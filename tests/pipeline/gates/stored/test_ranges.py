@@ -23,8 +23,8 @@ from pocketbert.core.types import Calibration, Format, Layout, Scheme
 from pocketbert.export import coreml
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.pipeline.formats.base import place_of
-from pocketbert.pipeline.formats.constants import Numbers, StoredRange, StoredRanges
-from pocketbert.pipeline.gates.stored import PreparedModels, compare, range_problems
+from pocketbert.pipeline.formats.constants import StoredRange, StoredRanges, StoredTensor
+from pocketbert.pipeline.gates.stored import PreparedModels, _compare_ranges, compare_constants
 from pocketbert.quantize import Plan, quantize, row_of
 from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.simulated import product_ranges
@@ -71,7 +71,7 @@ def products(path: Path, models: PreparedModels) -> list[tuple[str, StoredRanges
     graphs = place_of(format_of(path)).constants(path)
     assert graphs is not None
     lengths = TflitePredictor(path, 1).lengths if format_of(path) is Format.TFLITE else ()
-    return compare(graphs, models.reference(format_of(path), Layout.PLAIN), lengths).products
+    return compare_constants(graphs, models.reference(format_of(path), Layout.PLAIN), lengths).products
 
 
 @pytest.mark.parametrize("file", STATIC)
@@ -79,7 +79,7 @@ def test_a_file_that_nobody_changed_passes(
     file: str, every_file: Path, models: PreparedModels, measured: Measured
 ) -> None:
     found = products(every_file / "files" / file, models)
-    problems, count = range_problems(found, measured(file), _whole(STATIC[file]))
+    problems, count = _compare_ranges(found, measured(file), _whole(STATIC[file]))
     assert problems == []
     # every product of the module was looked at, in every signature
     assert {name for name, ranges in found if ranges.inputs is not None} == set(measured(file))
@@ -107,7 +107,7 @@ def test_one_wrong_range_is_found(
     quantize(
         every_file / "files" / PLAIN[plan.format], path, Plan(plan.format, plan.scheme, plan.runtime, lambda: rows)
     )
-    problems, _ = range_problems(products(path, models), measured(file), _whole(plan))
+    problems, _ = _compare_ranges(products(path, models), measured(file), _whole(plan))
     assert [p for p in problems if p.startswith(f"{name} is multiplied with numbers from ")]
     assert all("on the calibration texts" in p for p in problems)
 
@@ -126,7 +126,7 @@ def test_ranges_of_a_method_are_those_that_torch_chooses_by_it(
     quantize(every_file / "files" / PLAIN[plan.format], path, plan)
     found = products(path, models)
     wanted = measured(file, plan.calibration)
-    assert range_problems(found, wanted, _whole(plan))[0] == []
+    assert _compare_ranges(found, wanted, _whole(plan))[0] == []
     usual = dict(products(every_file / "files" / file, models))
     narrower = [n for n, r in found if r.inputs and _width(r.inputs) < 0.98 * _width(usual[n].inputs)]
     assert (len(narrower) > len(found) / 4) is (plan.scheme is Scheme.A8W8), (
@@ -177,7 +177,7 @@ def test_ranges_of_every_family(
             bases[plan.format], path, replace(plan, rows=lambda: rows, pads_left=tokenizer.padding_side == "left")
         )
         measured = product_ranges(PreparedPredictor(modules[plan.format], source.family, CLASSIFY), rows)
-        problems, count = range_problems(products(path, references), measured, row.weights.whole)
+        problems, count = _compare_ranges(products(path, references), measured, row.weights.whole)
         assert (file, problems) == (file, [])
         assert count >= 3
 
@@ -200,7 +200,7 @@ def test_ranges_of_every_family(
 )
 def test_which_ranges_are_right(stored: tuple[Any, ...], whole: bool, right: bool) -> None:
     measured = {"a.weight": [ProductRanges(inputs=(-1.0, 3.0)), ProductRanges(inputs=(-9.0, 9.5))]}
-    problems, count = range_problems(
+    problems, count = _compare_ranges(
         [
             ("a.weight", StoredRanges(StoredRange(*stored), StoredRange(5.0, 6.0))),
             ("b", StoredRanges(StoredRange(*stored))),
@@ -215,7 +215,7 @@ def test_a_range_that_fp16_cannot_tell_is_right() -> None:
     # 255 steps of 1e-7: fp16, in which Core ML stores the scale, has 1.2e-7 and nothing nearer
     measured = {"a.weight": [ProductRanges(outputs=(-1.4e-5, 1.13e-5))]}
     for stored, right in (((-1.68e-5, 1.36e-5), True), ((-2.8e-5, 2.26e-5), False)):
-        problems, _ = range_problems([("a.weight", StoredRanges(outputs=StoredRange(*stored)))], measured)
+        problems, _ = _compare_ranges([("a.weight", StoredRanges(outputs=StoredRange(*stored)))], measured)
         assert (problems == []) is right
 
 
@@ -223,14 +223,14 @@ def test_rows_of_a_table_in_its_own_integers_are_not_compared() -> None:
     measured = {"a.weight": [ProductRanges(inputs=(-1.0, 3.0))]}
     for of_table in (True, False):
         stored = StoredRanges(StoredRange(-9.0, 9.0, of_table=of_table))
-        problems, count = range_problems([("a.weight", stored)], measured)
+        problems, count = _compare_ranges([("a.weight", stored)], measured)
         assert (problems == [], count) == (of_table, int(not of_table))
 
 
 def test_a_sum_of_rounded_numbers_may_be_off_by_both_steps() -> None:
-    one, other = (Numbers(np.ones(3, np.float32), step=np.array([step], np.float32)) for step in (0.25, 0.5))
+    one, other = (StoredTensor(np.ones(3, np.float32), step=np.array([step], np.float32)) for step in (0.25, 0.5))
     for left, right in ((one, other), (other, one)):
         assert left.plus(right).step == pytest.approx([0.75])
-    plain = Numbers(np.ones(3, np.float32))
+    plain = StoredTensor(np.ones(3, np.float32))
     assert plain.plus(one).step == one.plus(plain).step == pytest.approx([0.25])
     assert plain.plus(plain).step is None

@@ -12,7 +12,7 @@ import pytest
 
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.pipeline.formats.base import place_of
-from pocketbert.pipeline.gates.stored import PreparedModels, compare
+from pocketbert.pipeline.gates.stored import PreparedModels, compare_constants
 from pocketbert.quantize import Plan, quantize
 from support.stored_models import CLASSIFY
 
@@ -38,6 +38,6 @@ def test_a_wrong_row_is_found(part: str | None, small: Path, open_tiny: Callable
     graphs = place_of(Format.ONNX).constants(tmp_path / "model.onnx")
     assert graphs is not None
     models = PreparedModels(open_tiny("xlnet", 2)[1].path, CLASSIFY, 40)
-    found = compare(graphs, models.reference(Format.ONNX, Layout.PLAIN), ()).problems
+    found = compare_constants(graphs, models.reference(Format.ONNX, Layout.PLAIN), ()).problems
     assert bool(found) == (part is not None), found
     assert part is None or any("offsets" in problem for problem in found)

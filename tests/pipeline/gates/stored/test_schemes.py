@@ -17,7 +17,7 @@ from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export.prepare import prepare
 from pocketbert.pipeline.formats.base import place_of
 from pocketbert.pipeline.formats.weight_roles import float_digests, weights_of
-from pocketbert.pipeline.gates.stored import PreparedModels, compare, scheme_problems
+from pocketbert.pipeline.gates.stored import PreparedModels, _compare_schemes, compare_constants
 from pocketbert.quantize import Plan, quantize, row_of, weight_types, weights
 from pocketbert.quantize.files import file_problems
 from pocketbert.runtime.tflite import TflitePredictor
@@ -71,10 +71,10 @@ def test_schemes_that_changed_places_are_found(
     graphs = place_of(format).constants(path)
     assert graphs is not None
     lengths = TflitePredictor(path, 1).lengths if format is Format.TFLITE else ()
-    found = compare(graphs, models.reference(format, Layout.PLAIN), lengths)
+    found = compare_constants(graphs, models.reference(format, Layout.PLAIN), lengths)
     assert found.problems == []
-    assert scheme_problems(found.weights, asked, row) == []
-    problems = scheme_problems(found.weights, other, row)
+    assert _compare_schemes(found.weights, asked, row) == []
+    problems = _compare_schemes(found.weights, other, row)
     what = {s: f"is stored in {4 if s is Scheme.W4 else 8} bits" for s in (scheme, second)}
     if scheme.static:
         read = "is multiplied with numbers that have"

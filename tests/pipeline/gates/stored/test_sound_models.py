@@ -20,8 +20,8 @@ from pocketbert.export import coreml, onnx
 from pocketbert.export.adapters import half_range
 from pocketbert.export.prepare import carries_multiples, prepare
 from pocketbert.pipeline.formats.base import place_of
-from pocketbert.pipeline.gates.stored import PreparedModels, Reference, compare
-from pocketbert.pipeline.gates.torch_constants import example, module_constants
+from pocketbert.pipeline.gates.stored import PreparedModels, ReferenceConstants, compare_constants
+from pocketbert.pipeline.gates.torch_constants import example_inputs, trace_constants
 from pocketbert.quantize import Plan, quantize
 from support.half_range import FAMILY, HEADS, ordinary, planted
 from support.stored_models import CLASSIFY, write_model
@@ -31,7 +31,7 @@ from support.tiny import BASIC, EXPORTED, tiny_classifier
 def problems(file: Path, models: PreparedModels, format: Format, lengths: tuple[int, ...] = ()) -> list[str]:
     graphs = place_of(format).constants(file)
     assert graphs is not None
-    return compare(graphs, models.reference(format, Layout.PLAIN), lengths).problems
+    return compare_constants(graphs, models.reference(format, Layout.PLAIN), lengths).problems
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_powers_of_two_that_other_texts_lead_to_are_taken(monkeypatch: pytest.Mo
     ids = np.arange(60, dtype=np.int64).reshape(2, 30)
     samples = [{"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}]
     task = HEADS[0]
-    model, inputs = planted(ordinary(task)), example(FAMILY.inputs, 8)
-    written = module_constants(prepare(model, FAMILY, task, samples=samples), inputs)
+    model, inputs = planted(ordinary(task)), example_inputs(FAMILY.inputs, 8)
+    written = trace_constants(prepare(model, FAMILY, task, samples=samples), inputs)
     monkeypatch.setattr(half_range, "ROOM", 4 * half_range.ROOM)  # as if larger numbers had been measured
-    constants = module_constants(prepare(model, FAMILY, task, samples=samples), inputs)
+    constants = trace_constants(prepare(model, FAMILY, task, samples=samples), inputs)
     assert carries_multiples(model, FAMILY, task, samples)
-    assert compare([written], Reference(constants, True), ()).problems == []
-    assert compare([written], Reference(constants), ()).problems
+    assert compare_constants([written], ReferenceConstants(constants, True), ()).problems == []
+    assert compare_constants([written], ReferenceConstants(constants), ()).problems
 
 
 def test_a_model_of_ordinary_numbers_may_not_be_multiplied() -> None:
@@ -99,10 +99,10 @@ def test_long_tables_of_places_and_numbers_too_small_for_fp16(tmp_path: Path) ->
     info = coreml.CoremlInfo("a", "1", "b", "c")
     coreml.export(modules[Format.COREML], family, CLASSIFY, (16,), written[Format.COREML], coreml.CoremlForm(), info)
     for format, path in written.items():
-        reference = Reference(module_constants(modules[format], example(family.inputs, 8)))
+        reference = ReferenceConstants(trace_constants(modules[format], example_inputs(family.inputs, 8)))
         graphs = place_of(format).constants(path)
         assert graphs is not None
-        assert compare(graphs, reference, (16,) if format is Format.COREML else ()).problems == []
+        assert compare_constants(graphs, reference, (16,) if format is Format.COREML else ()).problems == []
 
 
 def test_the_folds_of_the_adapters_are_those_that_are_declared(tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ def test_the_folds_of_the_adapters_are_those_that_are_declared(tmp_path: Path) -
     for format in Format:
         found = models.reference(format, Layout.PLAIN).constants
         for constant in (
-            c for c in found if c.used and not c.covers and not c.numbers.name.endswith(("own", "probing"))
+            c for c in found if c.used and not c.covers and not c.tensor.name.endswith(("own", "probing"))
         ):
-            value = torch.from_numpy(np.asarray(constant.numbers.value))
-            scaled = value * depth**0.5 if ".query." in constant.numbers.name else value
+            value = torch.from_numpy(np.asarray(constant.tensor.value))
+            scaled = value * depth**0.5 if ".query." in constant.tensor.name else value
             forms = [scaled, scaled.mT] if scaled.ndim == 2 else [scaled]
             tables = [*stock.values(), *_with_segments(stock)]
             same = any(t.shape == v.shape and torch.allclose(t, v, 1e-6, 0) for t in tables for v in forms)
-            assert same, (format, constant.numbers.name)
+            assert same, (format, constant.tensor.name)
 
 
 def _with_segments(stock: dict[str, torch.Tensor]) -> list[torch.Tensor]:

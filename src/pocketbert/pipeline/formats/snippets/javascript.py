@@ -1,4 +1,7 @@
-"""JavaScript code for the model card: transformers.js, and onnxruntime-node where that does not know the model."""
+"""JavaScript code for the model card: transformers.js, and onnxruntime-node for models that it does not support.
+
+`transformers_js` chooses among its pipeline, its model class and a session of onnxruntime-node.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from pocketbert.pipeline.formats.snippets.parts import (
     TEMPERED,
     UNKNOWN,
     applies_sigmoid,
-    given,
+    example_texts,
     is_tempered,
     keeps_end,
-    least_probability,
-    quoted,
+    quote_texts,
     row_of,
     takes_prompts,
+    unknown_threshold,
 )
 
 VERSION = "4.3.1"
@@ -37,7 +40,7 @@ _ALWAYS = (
     "roformer",
 )
 _SEQUENCE = (*_ALWAYS, "albert", "mobilebert", "squeezebert", "modernbert", "esm")
-KNOWN: dict[TaskName, tuple[str, ...]] = {
+_KNOWN: dict[TaskName, tuple[str, ...]] = {
     TaskName.TEXT_CLASSIFICATION: _SEQUENCE,
     TaskName.MULTI_LABEL: _SEQUENCE,
     TaskName.REGRESSION: _SEQUENCE,
@@ -46,31 +49,31 @@ KNOWN: dict[TaskName, tuple[str, ...]] = {
     TaskName.FILL_MASK: _SEQUENCE,
     TaskName.FEATURE_EXTRACTION: _SEQUENCE,
 }
-"""`model_type` values that the client itself lists for each task (src/models/registry.js of 4.3.1): data about the client."""
+"""`model_type` values that the client lists for each task (src/models/registry.js of 4.3.1)."""
 
 PACKAGE = "@huggingface/transformers"
-_WHERE = 'env.allowRemoteModels = false; env.localModelPath = "models/";'
+_SET_FOLDER = 'env.allowRemoteModels = false; env.localModelPath = "models/";'
 
 
 def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
-    """With transformers.js's pipeline; with its tokenizer and model where the pipeline cannot serve."""
-    if artefacts.family not in KNOWN[artefacts.task]:
-        return _session(artefacts, record)
+    """Return code with transformers.js's pipeline; if that cannot serve, with its model class or a session."""
+    if artefacts.family not in _KNOWN[artefacts.task]:
+        return _session_code(artefacts, record)
     if artefacts.pair and artefacts.task is not TaskName.QUESTION_ANSWERING:
-        return _model(artefacts, record, "its text-classification pipeline takes no pairs")
+        return _model_code(artefacts, record, "its text-classification pipeline takes no pairs")
     if artefacts.task is TaskName.REGRESSION:
-        return _model(artefacts, record, "its pipeline turns the number into a softmax, which is always 1")
+        return _model_code(artefacts, record, "its pipeline turns the number into a softmax, which is always 1")
     name, call, note = _pipeline(artefacts, record)
     return _block(
         f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`){note}{_cut_note(artefacts)}",
-        f'import {{ env, pipeline }} from "{PACKAGE}";\n{_WHERE}\n{_prompts(artefacts)}'
-        f'const run = await pipeline("{name}", "FOLDER", {_options(record)});\n{call}\nconsole.log(answer);',
+        f'import {{ env, pipeline }} from "{PACKAGE}";\n{_SET_FOLDER}\n{_prompt_table(artefacts)}'
+        f'const run = await pipeline("{name}", "FOLDER", {_file_options(record)});\n{call}\nconsole.log(answer);',
     )
 
 
 def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]:
-    """Its name, the call that gives `answer`, and what differs from the answers of this project."""
-    texts, p = _before(artefacts, quoted(given(artefacts))), artefacts.processing
+    """Return the name of the pipeline, the lines to `answer`, and how it differs from the answers of this project."""
+    texts, p = _with_prompt(artefacts, quote_texts(example_texts(artefacts))), artefacts.processing
     match artefacts.task:
         case TaskName.MULTI_LABEL:
             limits = ", ".join(f"{t:g}" for t in p.thresholds or [])
@@ -104,7 +107,7 @@ def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]
         case TaskName.FILL_MASK:
             return (
                 "fill-mask",
-                f"const answer = await run({_before(artefacts, '`your text with a ${run.tokenizer.mask_token}`')});",
+                f"const answer = await run({_with_prompt(artefacts, '`your text with a ${run.tokenizer.mask_token}`')});",
                 "; it fills only the first mask",
             )
         case TaskName.FEATURE_EXTRACTION:
@@ -116,35 +119,38 @@ def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]
             )
     if not is_tempered(record):
         call = f"const answer = await run({texts}, {{ top_k: null }});"
-        return "text-classification", _believed(artefacts, record, call), ""
+        return "text-classification", _with_threshold(artefacts, record, call), ""
     call = (
         f"const scores = await run({texts}, {{ top_k: null }});\n"
         f"const powers = scores.map(s => s.score ** (1 / {record.temperature:g}));   // {TEMPERED}\n"
         "const sum = powers.reduce((a, b) => a + b);\n"
         f"const answer = scores.map((s, i) => ({{ label: s.label, score: powers[i] / sum }}));"
     )
-    return "text-classification", _believed(artefacts, record, call), ""
+    return "text-classification", _with_threshold(artefacts, record, call), ""
 
 
-def _believed(artefacts: Artefacts, record: ModelRecord, code: str) -> str:
-    """Code whose last line gives `answer`, a list with the best label first, so that it is empty where this is unknown."""
-    least = least_probability(artefacts, record)
+def _with_threshold(artefacts: Artefacts, record: ModelRecord, code: str) -> str:
+    """Change code that sets `answer`, best label first, so that it is empty if that is below the threshold."""
+    least = unknown_threshold(artefacts, record)
     if not least:
         return code
     every = code.replace("const answer =", "const every =")
     return f"{every}\nconst answer = every[0].score >= {least} ? every : [];   // empty {UNKNOWN}"
 
 
-def _model(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
-    texts = given(artefacts)
-    pair = f", {{ text_pair: {quoted(texts[1:])}, truncation: true }}" if len(texts) > 1 else ", { truncation: true }"
+def _model_code(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
+    """Return code with the tokenizer and the model class of transformers.js, and why the pipeline cannot serve."""
+    texts = example_texts(artefacts)
+    pair = (
+        f", {{ text_pair: {quote_texts(texts[1:])}, truncation: true }}" if len(texts) > 1 else ", { truncation: true }"
+    )
     lines = [
         f'import {{ env, AutoModelForSequenceClassification, AutoTokenizer, softmax }} from "{PACKAGE}";',
-        _WHERE,
+        _SET_FOLDER,
         'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
-        f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_options(record)});',
-        f"{_prompts(artefacts)}const {{ logits }} = await model(tokenizer({_before(artefacts, quoted(texts[:1]))}{pair}));",
-        _decided(artefacts, record, "model.config.id2label"),
+        f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_file_options(record)});',
+        f"{_prompt_table(artefacts)}const {{ logits }} = await model(tokenizer({_with_prompt(artefacts, quote_texts(texts[:1]))}{pair}));",
+        _answer_lines(artefacts, record, "model.config.id2label"),
         "console.log(answer);",
     ]
     if row_of(artefacts).labels is not LabelKind.NAME:
@@ -155,14 +161,15 @@ def _model(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
     )
 
 
-def _decided(artefacts: Artefacts, record: ModelRecord, names: str) -> str:
+def _answer_lines(artefacts: Artefacts, record: ModelRecord, names: str) -> str:
+    """Return the lines from `logits` to `answer`; `names` is code of the label names by id."""
     kind = row_of(artefacts).labels
     if kind is LabelKind.SCORE:
         return f"const answer = {'1 / (1 + Math.exp(-logits.data[0]))' if applies_sigmoid(artefacts) else 'logits.data[0]'};"
     named = f"(score, i) => ({{ label: {names}[i], score }})"
     if kind is LabelKind.NAME:
         line = f"const answer = Array.from(softmax(logits.data), {named}).sort((a, b) => b.score - a.score);"
-        line = _believed(artefacts, record, line)
+        line = _with_threshold(artefacts, record, line)
         if not is_tempered(record):
             return line
         divided = f"const divided = logits.data.map(x => x / {record.temperature:g});   // {TEMPERED}"
@@ -175,11 +182,12 @@ def _decided(artefacts: Artefacts, record: ModelRecord, names: str) -> str:
     )
 
 
-def _session(artefacts: Artefacts, record: ModelRecord) -> str:
-    texts = given(artefacts)
-    pair = f", {{ text_pair: {quoted(texts[1:])} }}" if len(texts) > 1 else ""
+def _session_code(artefacts: Artefacts, record: ModelRecord) -> str:
+    """Return code with a session of onnxruntime-node, up to the outputs."""
+    texts = example_texts(artefacts)
+    pair = f", {{ text_pair: {quote_texts(texts[1:])} }}" if len(texts) > 1 else ""
     outputs = ", ".join(row_of(artefacts).answer)
-    text = quoted(texts[:1])
+    text = quote_texts(texts[:1])
     if artefacts.task is TaskName.FILL_MASK:
         text = "`your text with a ${tokenizer.mask_token}`"
     kept = f"; it cuts no text: of longer ones, keep the last {artefacts.processing.max_length} tokens"
@@ -191,10 +199,10 @@ def _session(artefacts: Artefacts, record: ModelRecord) -> str:
                 f'import {{ env, AutoTokenizer }} from "{PACKAGE}";',
                 'import * as ort from "onnxruntime-node";',
                 'process.env.ORT_DISABLE_TELEMETRY ??= "1";   // before the first session: otherwise ONNX Runtime sends telemetry to its vendor',
-                _WHERE,
+                _SET_FOLDER,
                 'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
                 f'const session = await ort.InferenceSession.create("models/FOLDER/{record.path}");',
-                f"{_prompts(artefacts)}const inputs = tokenizer({_before(artefacts, text)}{pair});",
+                f"{_prompt_table(artefacts)}const inputs = tokenizer({_with_prompt(artefacts, text)}{pair});",
                 'const feed = Object.fromEntries(session.inputNames.map(n => [n, new ort.Tensor("int64", inputs[n].data, inputs[n].dims)]));',
                 f"const {{ {outputs} }} = await session.run(feed);",
                 f"const answer = {{ {outputs} }};",
@@ -204,8 +212,8 @@ def _session(artefacts: Artefacts, record: ModelRecord) -> str:
     )
 
 
-def _prompts(artefacts: Artefacts) -> str:
-    """Lines with a table of the prompts and a function that puts one in front of a text; empty where the folder has none."""
+def _prompt_table(artefacts: Artefacts) -> str:
+    """Return a table of the prompts and a function that puts one in front of a text; empty if there are none."""
     p = artefacts.processing
     if not takes_prompts(artefacts):
         return ""
@@ -213,21 +221,21 @@ def _prompts(artefacts: Artefacts) -> str:
     return f"const prompts = {json.dumps(p.prompts)};\nconst behind = (text, prompt = {default}) => prompt + text;\n"
 
 
-def _before(artefacts: Artefacts, text: str) -> str:
-    """Code of a text with the default prompt in front."""
+def _with_prompt(artefacts: Artefacts, text: str) -> str:
+    """Return the code of a text with the default prompt in front."""
     return f"behind({text})" if takes_prompts(artefacts) else text
 
 
 def _cut_note(artefacts: Artefacts) -> str:
-    """What to do with long texts where their end should stay: this client's tokenizer has no setting for it."""
+    """Return what to do with long texts whose end should stay, for which this tokenizer has no setting."""
     if not keeps_end(artefacts):
         return ""
     most = artefacts.processing.max_length
     return f"; it cuts off the end of a text of more than {most} tokens, where this folder keeps the end: shorten such a text at its beginning"
 
 
-def _options(record: ModelRecord) -> str:
-    """How it finds the file: by `dtype` where its table has one, else by name."""
+def _file_options(record: ModelRecord) -> str:
+    """Return the options that name the file: by `dtype` if the table of transformers.js has one, else by name."""
     if record.scheme in _DTYPES:
         return f'{{ dtype: "{_DTYPES[record.scheme]}" }}'
     stem = record.path.rsplit("/", 1)[-1].removesuffix(".onnx")

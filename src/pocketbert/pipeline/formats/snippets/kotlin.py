@@ -1,4 +1,7 @@
-"""Kotlin code for the model card. The demo's Maven build compiles that for classification and runs it on a desktop."""
+"""Kotlin code for the model card: `onnx` and `litert` for one of the folder's files, `mediapipe` for MediaPipe's file.
+
+The demo's Maven build compiles the code for classification and runs it on a desktop.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,24 @@ from pocketbert.pipeline.formats.snippets.parts import (
     UNKNOWN,
     applies_sigmoid,
     asks_questions,
-    camel,
-    can_be_precise,
-    comment,
+    camel_case,
+    can_avoid_saturation,
+    comment_on_inputs,
     default_prompt,
-    has_sources,
-    inputs,
-    is_float,
+    has_token_outputs,
+    has_tokenizer_sources,
+    input_lengths,
+    input_names,
+    input_width,
+    is_float_input,
     is_tempered,
     keeps_end,
-    least_probability,
-    lengths,
-    per_token,
     quote_for_kotlin,
     row_of,
-    takes_pairs,
     takes_prompts,
+    takes_two_texts,
+    unknown_threshold,
     width,
-    width_of,
 )
 
 ORT, LITERT = "com.microsoft.onnxruntime:onnxruntime-android:1.26.0", "com.google.ai.edge.litert:litert:1.4.0"
@@ -50,13 +53,13 @@ _LABELS = """    private val labels =
 
 
 def gradle(*coordinates: str) -> tuple[str, ...]:
-    """Lines for the dependencies of a Gradle build in Kotlin."""
+    """Return the lines for the dependencies of a Gradle build in Kotlin."""
     return tuple(f'implementation("{c}")' for c in coordinates)
 
 
-def source(artefacts: Artefacts) -> str:
-    """Where the tokenizer of the code comes from, in words."""
-    if has_sources(artefacts, "Kotlin"):
+def _tokenizer_source(artefacts: Artefacts) -> str:
+    """Describe where the tokenizer of the code comes from."""
+    if has_tokenizer_sources(artefacts, "Kotlin"):
         return "the tokenizer is in `android/`: copy `android/java` and `android/resources` into `src/main`"
     return (
         "this folder has no sources of the tokenizer, so `org.pocketbert.tokenizers` is PocketBERT's `android_demo/core`, or "
@@ -65,33 +68,33 @@ def source(artefacts: Artefacts) -> str:
 
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
-    """With ONNX Runtime on Android."""
-    feed = "\n".join(f'            "{n}" to {_tensor(artefacts, record, n)},' for n in inputs(record))
+    """Return the code that runs a file with ONNX Runtime on Android."""
+    feed = "\n".join(f'            "{n}" to {_onnx_input(artefacts, record, n)},' for n in input_names(record))
     imports = [
         "ai.onnxruntime.OnnxTensor",
         "ai.onnxruntime.OrtEnvironment",
         "ai.onnxruntime.OrtSession",
         "android.system.Os",
     ]
-    floats = any(is_float(artefacts, n) for n in inputs(record))
+    floats = any(is_float_input(artefacts, n) for n in input_names(record))
     vectors = """
     private fun vectors(tokens: Int, width: Int) =
         OnnxTensor.createTensor(environment, arrayOf(Array(tokens) { FloatArray(width) }))
 """
     opened = f'assets.open("{record.path}").use {{ it.readBytes() }}'
-    if can_be_precise(artefacts):
+    if can_avoid_saturation(artefacts):
         opened = f"{opened}, options"
         setting = """
         val options = OrtSession.SessionOptions()
         options.addConfigEntry("session.x64quantprecision", "1")   // else int8 saturates on x86 without VNNI (emulators)"""
     else:
         setting = ""
-    return f"""Kotlin, with `{ORT.rpartition(":")[0]}` ({source(artefacts)}; this project compiles and runs the code for
+    return f"""Kotlin, with `{ORT.rpartition(":")[0]}` ({_tokenizer_source(artefacts)}; this project compiles and runs the code for
 classification on a desktop, not on a phone):
 
 ```kotlin
 {_imports(artefacts, imports)}
-{_opening(artefacts, "OnnxModel")}    private val environment: OrtEnvironment
+{_class_opening(artefacts, "OnnxModel")}    private val environment: OrtEnvironment
     private val session: OrtSession
 
     init {{
@@ -100,14 +103,14 @@ classification on a desktop, not on a phone):
         session = environment.createSession({opened})
     }}
 
-    {_signature(artefacts, record)} {{
-        {_encode(artefacts, artefacts.processing.max_length)}
-        val inputs = mapOf(   // int64 [1, tokens]{comment(artefacts, ";").replace("   ; ", "; ")}
+    {_answer_signature(artefacts, record)} {{
+        {_encode_line(artefacts, artefacts.processing.max_length)}
+        val inputs = mapOf(   // int64 [1, tokens]{comment_on_inputs(artefacts, ";").replace("   ; ", "; ")}
 {feed}
         )
         try {{
             session.run(inputs).use {{ outputs ->
-{_indent(_onnx_answer(artefacts, record), 16)}
+{_indent(_onnx_answer_lines(artefacts, record), 16)}
             }}
         }} finally {{
             inputs.values.forEach {{ it.close() }}
@@ -123,20 +126,20 @@ classification on a desktop, not on a phone):
 
 
 def litert(artefacts: Artefacts, record: ModelRecord) -> str:
-    """With LiteRT on Android."""
-    names, longest = row_of(artefacts).answer, max(lengths(record), default=artefacts.processing.max_length)
-    feed = "\n".join(f'            "{n}" to {_padded(artefacts, record, n)},' for n in inputs(record))
-    buffers = "\n".join(f"        val {camel(n)} = {_buffer(artefacts, record)}" for n in names)
-    outputs = ", ".join(f'"{n}" to {camel(n)}' for n in names)
+    """Return the code that runs a file with LiteRT on Android."""
+    names, longest = row_of(artefacts).answer, max(input_lengths(record), default=artefacts.processing.max_length)
+    feed = "\n".join(f'            "{n}" to {_litert_input(artefacts, record, n)},' for n in input_names(record))
+    buffers = "\n".join(f"        val {camel_case(n)} = {_output_buffer(artefacts, record)}" for n in names)
+    outputs = ", ".join(f'"{n}" to {camel_case(n)}' for n in names)
     left = artefacts.processing.padding_side == "left"
     pad = "IntArray(length - values.size) + values" if left else "values.copyOf(length)"
     imports = ["java.io.FileInputStream", "java.nio.channels.FileChannel", "org.tensorflow.lite.Interpreter"]
-    return f"""Kotlin, with `{LITERT.rpartition(":")[0]}` ({source(artefacts)}; this project compiles the code for classification
+    return f"""Kotlin, with `{LITERT.rpartition(":")[0]}` ({_tokenizer_source(artefacts)}; this project compiles the code for classification
 and runs it on a desktop with TensorFlow Lite {TFLITE_JVM} and the file for it, not on a phone):
 
 ```kotlin
 {_imports(artefacts, imports)}
-{_opening(artefacts, "LitertModel")}    private val interpreter = Interpreter(
+{_class_opening(artefacts, "LitertModel")}    private val interpreter = Interpreter(
         assets.openFd("{record.path}").use {{ file ->   // mapped into memory: Gradle does not compress .tflite files
             val channel = FileInputStream(file.fileDescriptor).channel
             channel.map(FileChannel.MapMode.READ_ONLY, file.startOffset, file.declaredLength)
@@ -144,15 +147,15 @@ and runs it on a desktop with TensorFlow Lite {TFLITE_JVM} and the file for it, 
     )
 
     @Synchronized   // an interpreter answers one text at a time
-    {_signature(artefacts, record)} {{
-        {_encode(artefacts, longest)}
-        val length = intArrayOf({", ".join(map(str, lengths(record)))}).first {{ it >= e.length() }}
-        val inputs = mapOf(   // int32 [1, length], padded with attention mask 0{comment(artefacts, ";").replace("   ; ", "; ")}
+    {_answer_signature(artefacts, record)} {{
+        {_encode_line(artefacts, longest)}
+        val length = intArrayOf({", ".join(map(str, input_lengths(record)))}).first {{ it >= e.length() }}
+        val inputs = mapOf(   // int32 [1, length], padded with attention mask 0{comment_on_inputs(artefacts, ";").replace("   ; ", "; ")}
 {feed}
         )
 {buffers}
         interpreter.runSignature(inputs, mapOf({outputs}), "seq_$length")
-{_indent(_litert_answer(artefacts, record), 8)}
+{_indent(_litert_answer_lines(artefacts, record), 8)}
     }}
 
     private fun padded(values: IntArray, length: Int) = arrayOf({pad})
@@ -163,8 +166,8 @@ and runs it on a desktop with TensorFlow Lite {TFLITE_JVM} and the file for it, 
 
 
 def mediapipe(artefacts: Artefacts, record: ModelRecord) -> str:
-    """With MediaPipe Tasks: TextClassifier or TextEmbedder."""
-    most = max(lengths(record), default=artefacts.processing.max_length)
+    """Return the code that runs MediaPipe's file with MediaPipe Tasks: TextClassifier or TextEmbedder."""
+    most = max(input_lengths(record), default=artefacts.processing.max_length)
     texts, text = f"text: String{_prompt_parameter(artefacts)}", f"{_prompt_in_front(artefacts)}text"
     if artefacts.task is TaskName.FEATURE_EXTRACTION:
         inside, kind, name = "tokenizer and pooling are", "TextEmbedder", "textembedder"
@@ -175,17 +178,17 @@ def mediapipe(artefacts: Artefacts, record: ModelRecord) -> str:
     else:
         inside, kind, name = "tokenizer, labels and softmax are", "TextClassifier", "textclassifier"
         code = (
-            f"    fun answer({texts}): {_pair(artefacts, record)} {{\n"
+            f"    fun answer({texts}): {_label_pair_type(artefacts, record)} {{\n"
             f"        val best = classifier.classify({text}).classificationResult().classifications()[0].categories()[0]\n"
-            f"        return best.categoryName(){_believed(artefacts, record, 'best.score()')}\n    }}"
+            f"        return best.categoryName(){_label_pair(artefacts, record, 'best.score()')}\n    }}"
         )
         if is_tempered(record):
             code = (
-                f"    fun answer({texts}): {_pair(artefacts, record)} {{\n"
+                f"    fun answer({texts}): {_label_pair_type(artefacts, record)} {{\n"
                 f"        val all = classifier.classify({text}).classificationResult().classifications()[0].categories()\n"
                 f"        val powers = all.map {{ it.score().pow(1 / {record.temperature:g}f) }}   // {TEMPERED}, which MediaPipe does not apply\n"
                 "        val probability = powers[0] / powers.sum()\n"
-                f"        return all[0].categoryName(){_believed(artefacts, record, 'probability')}\n    }}"
+                f"        return all[0].categoryName(){_label_pair(artefacts, record, 'probability')}\n    }}"
             )
     field = kind.removeprefix("Text").lower()
     raised = "\nimport kotlin.math.pow" if ".pow(" in code else ""
@@ -208,63 +211,73 @@ class MediapipeModel(context: Context) : AutoCloseable {{
 ```"""
 
 
-def _opening(artefacts: Artefacts, name: str) -> str:
-    labels = _LABELS if row_of(artefacts).names_labels and _decides(artefacts) else ""
+def _class_opening(artefacts: Artefacts, name: str) -> str:
+    """Return the first lines of a class: its comment, prompts, tokenizer and labels."""
+    labels = _LABELS if row_of(artefacts).names_labels and _makes_answer(artefacts) else ""
     return f"""/** Open it once, off the main thread, and close it when it is not needed any more. */
 class {name}(context: Context) : AutoCloseable {{
 {_prompts(artefacts)}{_FIELDS}{labels}"""
 
 
 def _imports(artefacts: Artefacts, own: Sequence[str]) -> str:
+    """Return the sorted import lines: those of every class, of the decision, and `own` of the runtime."""
     kind = row_of(artefacts).labels
     names = ["android.content.Context", "org.pocketbert.tokenizers.Limits", "org.pocketbert.tokenizers.Tokenizer", *own]
-    if _decides(artefacts) and kind in (LabelKind.NAME, LabelKind.NAMES):
+    if _makes_answer(artefacts) and kind in (LabelKind.NAME, LabelKind.NAMES):
         names += ["com.google.gson.JsonParser", "kotlin.math.exp"]
     if applies_sigmoid(artefacts):
         names.append("kotlin.math.exp")
     return "\n".join(f"import {name}" for name in sorted(names)) + "\n"
 
 
-def _decides(artefacts: Artefacts) -> bool:
-    """Whether the code goes on from the outputs to an answer; of tasks on tokens the card's text describes how."""
-    return not per_token(artefacts)
+def _makes_answer(artefacts: Artefacts) -> bool:
+    """Return whether the code makes an answer of the outputs; for tasks on tokens the card describes how."""
+    return not has_token_outputs(artefacts)
 
 
-def _pair(artefacts: Artefacts, record: ModelRecord) -> str:
-    """The type of a label with its probability; there is no label where it is unknown."""
-    return f"Pair<String{'?' if least_probability(artefacts, record) else ''}, Float>"
+def _label_pair_type(artefacts: Artefacts, record: ModelRecord) -> str:
+    """Return the type of a label with its probability; with a threshold the label may be null."""
+    return f"Pair<String{'?' if unknown_threshold(artefacts, record) else ''}, Float>"
 
 
-def _believed(artefacts: Artefacts, record: ModelRecord, probability: str) -> str:
-    """From a label to the pair of it and its probability: null where it is unknown."""
-    least = least_probability(artefacts, record)
+def _label_pair(artefacts: Artefacts, record: ModelRecord, probability: str) -> str:
+    """Return the code after a label that pairs it with its probability; below a threshold the label is null."""
+    least = unknown_threshold(artefacts, record)
     if not least:
         return f" to {probability}"
     return f".takeIf {{ {probability} >= {least}f }} to {probability}   // null {UNKNOWN}"
 
 
-def _signature(artefacts: Artefacts, record: ModelRecord) -> str:
+def _answer_signature(artefacts: Artefacts, record: ModelRecord) -> str:
+    """Return the signature of `answer`: texts, prompt, and the type of the answer."""
     texts = ["question", "context"] if asks_questions(artefacts) else ["text"]
-    texts = ["first", "second"] if takes_pairs(artefacts) and not asks_questions(artefacts) else texts
-    kind = {LabelKind.NAME: _pair(artefacts, record), LabelKind.NAMES: "List<String>", LabelKind.SCORE: "Float"}
-    gives = kind.get(row_of(artefacts).labels, "FloatArray") if _decides(artefacts) else _raw(artefacts)
+    texts = ["first", "second"] if takes_two_texts(artefacts) and not asks_questions(artefacts) else texts
+    kind = {
+        LabelKind.NAME: _label_pair_type(artefacts, record),
+        LabelKind.NAMES: "List<String>",
+        LabelKind.SCORE: "Float",
+    }
+    gives = (
+        kind.get(row_of(artefacts).labels, "FloatArray") if _makes_answer(artefacts) else _token_outputs_type(artefacts)
+    )
     given = ", ".join(f"{t}: String" for t in texts)
     return f"fun answer({given}{_prompt_parameter(artefacts)}): {gives}"
 
 
-def _encode(artefacts: Artefacts, longest: int) -> str:
+def _encode_line(artefacts: Artefacts, longest: int) -> str:
+    """Return the line that tokenizes the texts; of a long context the first window."""
     if asks_questions(artefacts):
         return (
             f"val e = tokenizer.windows(question, context, {longest}, {artefacts.processing.stride}).first()   "
             "// a long context has more windows"
         )
-    texts = "first, second" if takes_pairs(artefacts) else "text"
+    texts = "first, second" if takes_two_texts(artefacts) else "text"
     limits = "keepingEnd" if keeps_end(artefacts) else "of"
     return f"val e = tokenizer.encode({_prompt_in_front(artefacts)}{texts}, Limits.{limits}({longest}))"
 
 
 def _prompts(artefacts: Artefacts) -> str:
-    """The folder's prompts by name as a constant map; empty where it has none."""
+    """Return a constant map of the folder's prompts by name; empty if it has none."""
     if not takes_prompts(artefacts):
         return ""
     named = artefacts.processing.prompts.items()
@@ -273,47 +286,49 @@ def _prompts(artefacts: Artefacts) -> str:
 
 
 def _prompt_parameter(artefacts: Artefacts) -> str:
-    """The further parameter of a function that puts a prompt in front of a text; the default prompt is its default."""
+    """Return the parameter for a prompt, with the default prompt as its default; empty if the folder has no prompts."""
     if not takes_prompts(artefacts):
         return ""
     return f", prompt: String = {quote_for_kotlin(default_prompt(artefacts))}"
 
 
 def _prompt_in_front(artefacts: Artefacts) -> str:
-    """What stands before the first text where the code puts prompts in front."""
+    """Return the code that puts a prompt in front of the first text; empty if the folder has no prompts."""
     return "prompt + " if takes_prompts(artefacts) else ""
 
 
-def _raw(artefacts: Artefacts) -> str:
-    """The type of the outputs of a task on tokens."""
+def _token_outputs_type(artefacts: Artefacts) -> str:
+    """Return the type of the outputs of a task on tokens."""
     return f"Map<String, {'Array<FloatArray>' if _rows_of_numbers(artefacts) else 'FloatArray'}>"
 
 
-def _onnx_answer(artefacts: Artefacts, record: ModelRecord) -> list[str]:
+def _onnx_answer_lines(artefacts: Artefacts, record: ModelRecord) -> list[str]:
+    """Return the lines from ONNX Runtime's outputs to the answer."""
     kind = "Array<Array<FloatArray>>" if _rows_of_numbers(artefacts) else "Array<FloatArray>"
     names = row_of(artefacts).answer
-    if not _decides(artefacts):
+    if not _makes_answer(artefacts):
         each = ", ".join(f'"{n}" to (outputs.get("{n}").get().value as {kind})[0]' for n in names)
         return [f"return mapOf({each})   // a row for each token; from here to an answer: see Processing"]
     name = names[0]
     return [
-        f'val {camel(name)} = (outputs.get("{name}").get().value as {kind})[0]',
-        *_decision(artefacts, record, camel(name)),
+        f'val {camel_case(name)} = (outputs.get("{name}").get().value as {kind})[0]',
+        *_answer_lines(artefacts, record, camel_case(name)),
     ]
 
 
-def _litert_answer(artefacts: Artefacts, record: ModelRecord) -> list[str]:
+def _litert_answer_lines(artefacts: Artefacts, record: ModelRecord) -> list[str]:
+    """Return the lines from the output buffers of LiteRT to the answer."""
     names = row_of(artefacts).answer
-    if not _decides(artefacts):
-        each = ", ".join(f'"{n}" to {camel(n)}[0]' for n in names)
+    if not _makes_answer(artefacts):
+        each = ", ".join(f'"{n}" to {camel_case(n)}[0]' for n in names)
         return [
             f"return mapOf({each})   // a row for each token, padding included; from here to an answer: see Processing"
         ]
-    return [f"val numbers = {camel(names[0])}[0]", *_decision(artefacts, record, "numbers")]
+    return [f"val numbers = {camel_case(names[0])}[0]", *_answer_lines(artefacts, record, "numbers")]
 
 
-def _decision(artefacts: Artefacts, record: ModelRecord, values: str) -> list[str]:
-    """Lines from the numbers of one text to an answer."""
+def _answer_lines(artefacts: Artefacts, record: ModelRecord, values: str) -> list[str]:
+    """Return the lines from the numbers of one text, in the variable `values`, to the answer."""
     match row_of(artefacts).labels:
         case LabelKind.NAME:
             power, note = "exp(it - largest)", "softmax"
@@ -324,7 +339,7 @@ def _decision(artefacts: Artefacts, record: ModelRecord, values: str) -> list[st
                 f"val powers = {values}.map {{ {power} }}   // {note}",
                 "val best = powers.indices.maxBy { powers[it] }",
                 "val probability = powers[best] / powers.sum()",
-                f'return labels["$best"].asString{_believed(artefacts, record, "probability")}',
+                f'return labels["$best"].asString{_label_pair(artefacts, record, "probability")}',
             ]
         case LabelKind.NAMES:
             limits = ", ".join(f"{t:g}f" for t in artefacts.processing.thresholds or [])
@@ -340,33 +355,37 @@ def _decision(artefacts: Artefacts, record: ModelRecord, values: str) -> list[st
     return [f"return {values}"]
 
 
-def _tensor(artefacts: Artefacts, record: ModelRecord, name: str) -> str:
-    if is_float(artefacts, name):
-        return f"vectors(e.length(), {width_of(record, name)})"
-    return f"tensor({_values(name)})"
+def _onnx_input(artefacts: Artefacts, record: ModelRecord, name: str) -> str:
+    """Return the code of an input for ONNX Runtime."""
+    if is_float_input(artefacts, name):
+        return f"vectors(e.length(), {input_width(record, name)})"
+    return f"tensor({_input_values(name)})"
 
 
-def _padded(artefacts: Artefacts, record: ModelRecord, name: str) -> str:
-    if is_float(artefacts, name):
-        return f"arrayOf(Array(length) {{ FloatArray({width_of(record, name)}) }})"
-    return f"padded({_values(name)}, length)"
+def _litert_input(artefacts: Artefacts, record: ModelRecord, name: str) -> str:
+    """Return the code of an input for LiteRT, padded to `length`."""
+    if is_float_input(artefacts, name):
+        return f"arrayOf(Array(length) {{ FloatArray({input_width(record, name)}) }})"
+    return f"padded({_input_values(name)}, length)"
 
 
-def _values(name: str) -> str:
+def _input_values(name: str) -> str:
+    """Return the code of the numbers of an input for `e`, a tokenized text; zeros for further inputs."""
     known = {"input_ids": "e.ids()", "attention_mask": "IntArray(e.length()) { 1 }", "token_type_ids": "e.typeIds()"}
     return known.get(name, "IntArray(e.length())")
 
 
-def _buffer(artefacts: Artefacts, record: ModelRecord) -> str:
+def _output_buffer(artefacts: Artefacts, record: ModelRecord) -> str:
+    """Return the code of a buffer for an output of LiteRT."""
     numbers = width(record) or ""
     if _rows_of_numbers(artefacts):
         return f"Array(1) {{ Array(length) {{ FloatArray({numbers}) }} }}"
-    return f"arrayOf(FloatArray({'length' if per_token(artefacts) else numbers}))"
+    return f"arrayOf(FloatArray({'length' if has_token_outputs(artefacts) else numbers}))"
 
 
 def _rows_of_numbers(artefacts: Artefacts) -> bool:
-    """Whether an output has several numbers per token, unlike the start and end scores of questions."""
-    return per_token(artefacts) and len(row_of(artefacts).answer) == 1
+    """Return whether an output has several numbers per token, unlike the start and end scores of questions."""
+    return has_token_outputs(artefacts) and len(row_of(artefacts).answer) == 1
 
 
 def _indent(lines: Sequence[str], columns: int) -> str:

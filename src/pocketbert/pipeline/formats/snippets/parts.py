@@ -1,4 +1,9 @@
-"""What the snippets of all clients share: which file, which inputs, which texts."""
+"""Shared parts of the code snippets in a model card, and `Offer`, a row of the card's first table.
+
+A snippet depends on the folder (`Artefacts`) and on the file that it opens (`ModelRecord`). The functions here answer
+the questions that all clients have about them: which file is offered, which texts and inputs the example has, what
+happens to the outputs, and which settings the tokenizer needs.
+"""
 
 from __future__ import annotations
 
@@ -14,222 +19,21 @@ from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.tasks import TASKS, LabelKind, Level, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Client, Format, Scheme
 
-TEXT, SECOND = "your text", "the second text"
-QUESTION, CONTEXT = "your question", "the text that holds the answer"
 NO_TELEMETRY = "before the first use: otherwise ONNX Runtime sends telemetry to its vendor"
-
-
-def row_of(artefacts: Artefacts) -> Task:
-    """The folder's row of the task table."""
-    return TASKS[artefacts.task]
-
-
-CHECKED = (Scheme.FP32, Scheme.INT8)
-"""Schemes whose files this project has opened in MediaPipe and in transformers.js."""
-
-
-def offered(
-    artefacts: Artefacts, format: Format, client: Client | None = None, schemes: Sequence[Scheme] = tuple(Scheme)
-) -> ModelRecord | None:
-    """The file of a format that users are pointed to: of the default file's scheme, where there is one.
-
-    Args:
-        artefacts: The folder's list.
-        format: The format.
-        client: The client that the file is made for; None for files for any.
-        schemes: Only files of these.
-    """
-    of_client = [
-        r
-        for r in artefacts.models()
-        if r.format is format and (r.plain if client is None else r.client is client) and r.scheme in schemes
-    ]
-    return best_of(of_client, wanted_scheme(artefacts.default_model())) if of_client else None
-
-
-def inputs(record: ModelRecord) -> list[str]:
-    """Names of the graph's inputs, in order."""
-    return [t.name for t in record.signature.inputs] if record.signature else ["input_ids", "attention_mask"]
-
-
-def lengths(record: ModelRecord) -> list[int]:
-    """The only lengths the file takes; empty where it takes any."""
-    return record.signature.lengths if record.signature else []
-
-
-def width(record: ModelRecord) -> int | None:
-    """Numbers that the answer's output has per text or token; None where the file does not tell."""
-    last = record.signature.outputs[-1].shape[-1] if record.signature else None
-    return last if isinstance(last, int) else None
-
-
-def asks_questions(artefacts: Artefacts) -> bool:
-    """Whether inputs are a question and a context."""
-    return row_of(artefacts).labels is LabelKind.ANSWERS
-
-
-def per_token(artefacts: Artefacts) -> bool:
-    """Whether outputs have a row per token."""
-    return row_of(artefacts).level is Level.TOKEN
-
-
-def given(artefacts: Artefacts) -> tuple[str, ...]:
-    """The texts of the example: one, a pair, or question and context."""
-    if asks_questions(artefacts):
-        return QUESTION, CONTEXT
-    return (TEXT, SECOND) if artefacts.pair else (TEXT,)
-
-
-def quoted(texts: tuple[str, ...]) -> str:
-    """Texts as arguments, in Python and in JavaScript."""
-    return ", ".join(json.dumps(t) for t in texts)
-
-
-def camel(name: str) -> str:
-    """``input_ids`` as Kotlin and Swift write it."""
-    first, *rest = name.split("_")
-    return first + "".join(w.capitalize() for w in rest)
-
-
-def takes_pairs(artefacts: Artefacts) -> bool:
-    """Whether an input is two texts."""
-    return artefacts.pair or asks_questions(artefacts)
-
-
-def is_tempered(record: ModelRecord) -> bool:
-    """Whether the code of a file has to divide its logits by a temperature."""
-    return record.temperature != 1
-
-
 TEMPERED = "the temperature of this file"
 """Comment on a number in the code; another file has another one."""
-
-
-def least_probability(artefacts: Artefacts, record: ModelRecord) -> str:
-    """The probability below which an answer of a file is unknown, as code has it; empty where none is."""
-    least = artefacts.unknown_below(record)
-    return "" if least is None else f"{least:g}"
-
-
 UNKNOWN = "below this file's threshold: unknown"
-"""Comment on a comparison in the code, behind what the code gives instead of a label."""
-
-
-def takes_prompts(artefacts: Artefacts) -> bool:
-    """Whether the folder has prompts to put in front of a text; a question gets none."""
-    return bool(artefacts.processing.prompts) and not asks_questions(artefacts)
-
-
-def default_prompt(artefacts: Artefacts) -> str:
-    """The text that the folder puts in front of a text where no prompt is named; empty where it puts none."""
-    return artefacts.processing.named_prompts.text_of(None)
-
-
-def keeps_end(artefacts: Artefacts) -> bool:
-    """Whether the beginning of a text that is too long is cut off, and not its end; a long context is read in windows."""
-    return artefacts.processing.truncation_side == "left" and not asks_questions(artefacts)
-
-
-def applies_sigmoid(artefacts: Artefacts) -> bool:
-    """Whether the one number of a folder is the sigmoid of its logit (rerankers)."""
-    return artefacts.task is TaskName.REGRESSION and artefacts.processing.score is ScoreFunction.SIGMOID
-
-
-def quote_for_java(text: str) -> str:
-    """Return a text as a Java string literal in ASCII, whatever encoding the compiler reads."""
-    own = {"\f": "\\u000c", "\x7f": "\\u007f"}
-    return f'"{"".join(own.get(c) or json.dumps(c)[1:-1] for c in text)}"'
-
-
-def quote_for_kotlin(text: str) -> str:
-    """Return a text as a Kotlin string literal in ASCII, in which no dollar sign begins a template."""
-    return quote_for_java(text).replace("$", "\\$")
-
-
-def quote_for_swift(text: str) -> str:
-    """Return a text as a Swift string literal."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in escaped) + '"'
-
-
-# --- extra ---
-# What the code for a file depends on by its family: inputs beyond those of every text, and settings of the engine.
-
-
-_MEANT = {
-    Meaning.LANGUAGE: "the number of the text's language in config.json at each token",
-    Meaning.ENTITIES: f"the entity's number in {ENTITIES_FILE} at the first token of each mention, 0 elsewhere",
-    Meaning.VECTORS: "the entity's vector at the first token of each mention, zeros elsewhere",
-}
-COLUMNS = {
-    Meaning.LANGUAGE: '{"language": "the name of a language in config.json"}',
-    Meaning.ENTITIES: f'{{"entities": [{{"start": 0, "end": 4, "id": "an id in {ENTITIES_FILE}"}}]}}',
-    Meaning.VECTORS: '{"entities": [{"start": 0, "end": 4, "vector": [0.0] * WIDTH}]}',
-}
-"""Columns of an example, in Python."""
-
-
-def extra_inputs(artefacts: Artefacts) -> tuple[GraphInput, ...]:
-    """The inputs of the folder's form; none where its files take text only."""
-    forms = [f for row in all_families() if row.name == artefacts.family for f in row.forms]
-    return next((f.extra for f in forms if f.name == artefacts.form), ())
-
-
-def can_be_precise(artefacts: Artefacts) -> bool:
-    """Whether ONNX Runtime's setting against saturation may be in code: 1.31 opens no file with it in which layers share weights."""
-    return not any(row.shares_layers for row in all_families() if row.name == artefacts.family)
-
-
-def width_of(record: ModelRecord, name: str) -> int:
-    """Numbers that an input has at each token."""
-    shapes = [t.shape for t in record.signature.inputs if t.name == name] if record.signature else []
-    return next((n for s in shapes for n in s[2:] if isinstance(n, int)), 1)
-
-
-def is_float(artefacts: Artefacts, name: str) -> bool:
-    """Whether an input holds vectors."""
-    return any(i.name == name and i.is_float for i in extra_inputs(artefacts))
-
-
-def python_values(artefacts: Artefacts, record: ModelRecord) -> dict[str, str]:
-    """Sample values of the inputs for `e`, a tokenized text, in Python."""
-    return {
-        i.name: f"[[0.0] * {width_of(record, i.name)}] * len(e.ids)" if i.is_float else "[0] * len(e.ids)"
-        for i in extra_inputs(artefacts)
-    }
-
-
-def comment(artefacts: Artefacts, mark: str) -> str:
-    """A comment on what belongs there instead of the sample values, with two blanks before; empty where there are none."""
-    own = "; ".join(f"{i.name}: {_MEANT[i.meaning]}" for i in extra_inputs(artefacts))
-    return f"   {mark} {own}" if own else ""
-
-
-def example_columns(artefacts: Artefacts) -> str:
-    """Columns of the example text, in Python; empty where files take text only."""
-    own = extra_inputs(artefacts)
-    if not own:
-        return ""
-    return COLUMNS[own[0].meaning].replace("WIDTH", str(width_of(artefacts.default_model(), own[0].name)))
-
-
-def explained(artefacts: Artefacts) -> list[str]:
-    """One sentence on each input, for the card."""
-    return [
-        f"`{i.name}`, {'float32 [1, length, width]' if i.is_float else 'whole numbers [1, length]'}, from the data column "
-        f"`{i.column}`: {_MEANT[i.meaning]}. Padding: {i.padding}. `golden.jsonl` has the column of each golden text as "
-        f"`data`, `golden_tokens.jsonl` what is made of it as `inputs`."
-        for i in extra_inputs(artefacts)
-    ]
-
-
-# --- offer ---
-# A row of the card's first table: one file for one platform, with everything that an app developer asks about it.
-
-
-TOKENIZER = "tokenizer.json"
-SOURCES = {"Kotlin": "android", "Swift": "ios"}
+"""Comment on a comparison in the code, after the value that replaces the label."""
+CHECKED = (Scheme.FP32, Scheme.INT8)
+"""Schemes whose files this project has opened in MediaPipe and in transformers.js."""
+TOKENIZER_FILE = "tokenizer.json"
+_SOURCES = {"Kotlin": "android", "Swift": "ios"}
 """Folder with the sources of a tokenizer, by the language of the app."""
+_TEXT, _SECOND = "your text", "the second text"
+_QUESTION, _CONTEXT = "your question", "the text that holds the answer"
+
+
+# --- offers ----------------------------------------------------------------------------------------------------------------
 
 
 class Platform(StrEnum):
@@ -254,7 +58,7 @@ class Offer:
         beside: Paths of the folder that the app carries in addition.
         needs: Oldest system and libraries, in a few words.
         tokenizer: Where token ids come from.
-        dependencies: Lines for Gradle, SwiftPM, npm or pip; empty where the system has all.
+        dependencies: Lines for Gradle, SwiftPM, npm or pip; empty if the system has all.
         snippet: Complete code: a sentence that ends with a colon, then the code.
         notes: Sentences on this file that its reader must know.
     """
@@ -269,24 +73,223 @@ class Offer:
     notes: tuple[str, ...] = ()
 
     def bytes(self, artefacts: Artefacts) -> int:
-        """Size of the file and of what the app carries with it, in bytes; the library that runs it is not counted."""
+        """Return the size of the file and of what the app carries with it; the library that runs it is not counted."""
         sizes = {r.path: r.bytes for r in artefacts.files}
         return self.record.bytes + sum(sizes.get(path, 0) for path in self.beside)
 
 
-def pinned(artefacts: Artefacts, distribution: str) -> str:
-    """A requirement for pip, with the version that made and checked the folder's files where it is known."""
+def offered_file(
+    artefacts: Artefacts, format: Format, client: Client | None = None, schemes: Sequence[Scheme] = tuple(Scheme)
+) -> ModelRecord | None:
+    """Return the file of a format that users are pointed to: of the default file's scheme, if there is one.
+
+    Args:
+        artefacts: The folder's list.
+        format: The format.
+        client: The client that the file is made for; None for files for any.
+        schemes: Schemes to choose from.
+    """
+    files = [
+        r
+        for r in artefacts.models()
+        if r.format is format and (r.plain if client is None else r.client is client) and r.scheme in schemes
+    ]
+    return best_of(files, wanted_scheme(artefacts.default_model())) if files else None
+
+
+def pip_requirement(artefacts: Artefacts, distribution: str) -> str:
+    """Return a requirement for pip, with the version that made and checked the folder's files if it is known."""
     version = artefacts.versions.get(distribution)
     return f"{distribution}=={version}" if version else distribution
 
 
-def has_sources(artefacts: Artefacts, language: str) -> bool:
-    """Whether the folder has the sources of a tokenizer in a language of `SOURCES`."""
-    return any(r.path.startswith(f"{SOURCES[language]}/") for r in artefacts.files)
-
-
-def tokenizer_of(artefacts: Artefacts, language: str) -> str:
-    """Where an app that gives token ids to a file gets them from, for the table."""
-    if has_sources(artefacts, language):
-        return f"sources in `{SOURCES[language]}/`, read `{TOKENIZER}`"
+def describe_tokenizer(artefacts: Artefacts, language: str) -> str:
+    """Describe for the table where an app in a language gets token ids from."""
+    if has_tokenizer_sources(artefacts, language):
+        return f"sources in `{_SOURCES[language]}/`, read `{TOKENIZER_FILE}`"
     return "your own: it must give the ids of `golden_tokens.jsonl`"
+
+
+def has_tokenizer_sources(artefacts: Artefacts, language: str) -> bool:
+    """Return whether the folder has the sources of a tokenizer in Kotlin or Swift."""
+    return any(r.path.startswith(f"{_SOURCES[language]}/") for r in artefacts.files)
+
+
+# --- the task and its texts ------------------------------------------------------------------------------------------------
+
+
+def row_of(artefacts: Artefacts) -> Task:
+    """Return the folder's row of the task table."""
+    return TASKS[artefacts.task]
+
+
+def asks_questions(artefacts: Artefacts) -> bool:
+    """Return whether inputs are a question and a context."""
+    return row_of(artefacts).labels is LabelKind.ANSWERS
+
+
+def takes_two_texts(artefacts: Artefacts) -> bool:
+    """Return whether an input is two texts."""
+    return artefacts.pair or asks_questions(artefacts)
+
+
+def has_token_outputs(artefacts: Artefacts) -> bool:
+    """Return whether outputs have a row per token."""
+    return row_of(artefacts).level is Level.TOKEN
+
+
+def example_texts(artefacts: Artefacts) -> tuple[str, ...]:
+    """Return the texts of the example: one, a pair, or question and context."""
+    if asks_questions(artefacts):
+        return _QUESTION, _CONTEXT
+    return (_TEXT, _SECOND) if artefacts.pair else (_TEXT,)
+
+
+def takes_prompts(artefacts: Artefacts) -> bool:
+    """Return whether the folder has prompts to put in front of a text; a question gets none."""
+    return bool(artefacts.processing.prompts) and not asks_questions(artefacts)
+
+
+def default_prompt(artefacts: Artefacts) -> str:
+    """Return the text that is put in front of a text if no prompt is named; empty for none."""
+    return artefacts.processing.named_prompts.text_of(None)
+
+
+def keeps_end(artefacts: Artefacts) -> bool:
+    """Return whether long texts lose their beginning, not their end; long contexts are read in windows."""
+    return artefacts.processing.truncation_side == "left" and not asks_questions(artefacts)
+
+
+# --- inputs and outputs ----------------------------------------------------------------------------------------------------
+
+_MEANINGS = {
+    Meaning.LANGUAGE: "the number of the text's language in config.json at each token",
+    Meaning.ENTITIES: f"the entity's number in {ENTITIES_FILE} at the first token of each mention, 0 elsewhere",
+    Meaning.VECTORS: "the entity's vector at the first token of each mention, zeros elsewhere",
+}
+_COLUMNS = {
+    Meaning.LANGUAGE: '{"language": "the name of a language in config.json"}',
+    Meaning.ENTITIES: f'{{"entities": [{{"start": 0, "end": 4, "id": "an id in {ENTITIES_FILE}"}}]}}',
+    Meaning.VECTORS: '{"entities": [{"start": 0, "end": 4, "vector": [0.0] * WIDTH}]}',
+}
+"""Columns of an example, in Python."""
+
+
+def input_names(record: ModelRecord) -> list[str]:
+    """Return the names of the graph's inputs, in order."""
+    return [t.name for t in record.signature.inputs] if record.signature else ["input_ids", "attention_mask"]
+
+
+def input_lengths(record: ModelRecord) -> list[int]:
+    """Return the only lengths that the file takes; empty if it takes any."""
+    return record.signature.lengths if record.signature else []
+
+
+def input_width(record: ModelRecord, name: str) -> int:
+    """Return the numbers that an input has at each token."""
+    shapes = [t.shape for t in record.signature.inputs if t.name == name] if record.signature else []
+    return next((n for s in shapes for n in s[2:] if isinstance(n, int)), 1)
+
+
+def width(record: ModelRecord) -> int | None:
+    """Return the numbers that the last output has per text or token; None if they are not known."""
+    last = record.signature.outputs[-1].shape[-1] if record.signature else None
+    return last if isinstance(last, int) else None
+
+
+def _extra_inputs(artefacts: Artefacts) -> tuple[GraphInput, ...]:
+    """Return the inputs of the folder's form; none if its files take text only."""
+    forms = [f for row in all_families() if row.name == artefacts.family for f in row.forms]
+    return next((f.extra for f in forms if f.name == artefacts.form), ())
+
+
+def is_float_input(artefacts: Artefacts, name: str) -> bool:
+    """Return whether an input holds vectors."""
+    return any(i.name == name and i.is_float for i in _extra_inputs(artefacts))
+
+
+def sample_values(artefacts: Artefacts, record: ModelRecord) -> dict[str, str]:
+    """Return Python code of sample values of the further inputs, for `e`, a tokenized text."""
+    return {
+        i.name: f"[[0.0] * {input_width(record, i.name)}] * len(e.ids)" if i.is_float else "[0] * len(e.ids)"
+        for i in _extra_inputs(artefacts)
+    }
+
+
+def comment_on_inputs(artefacts: Artefacts, mark: str) -> str:
+    """Return a comment on what replaces the sample values, after three blanks; empty if there are none."""
+    meanings = "; ".join(f"{i.name}: {_MEANINGS[i.meaning]}" for i in _extra_inputs(artefacts))
+    return f"   {mark} {meanings}" if meanings else ""
+
+
+def example_columns(artefacts: Artefacts) -> str:
+    """Return Python code of the example's columns; empty if files take text only."""
+    extra = _extra_inputs(artefacts)
+    if not extra:
+        return ""
+    return _COLUMNS[extra[0].meaning].replace("WIDTH", str(input_width(artefacts.default_model(), extra[0].name)))
+
+
+def explained(artefacts: Artefacts) -> list[str]:
+    """Return one sentence of the card on each further input."""
+    return [
+        f"`{i.name}`, {'float32 [1, length, width]' if i.is_float else 'whole numbers [1, length]'}, from the data column "
+        f"`{i.column}`: {_MEANINGS[i.meaning]}. Padding: {i.padding}. `golden.jsonl` has the column of each golden text as "
+        f"`data`, `golden_tokens.jsonl` what is made of it as `inputs`."
+        for i in _extra_inputs(artefacts)
+    ]
+
+
+def is_tempered(record: ModelRecord) -> bool:
+    """Return whether the code of a file has to divide its logits by a temperature."""
+    return record.temperature != 1
+
+
+def unknown_threshold(artefacts: Artefacts, record: ModelRecord) -> str:
+    """Return code of the probability below which an answer of a file is unknown; empty if there is none."""
+    least = artefacts.unknown_below(record)
+    return "" if least is None else f"{least:g}"
+
+
+def applies_sigmoid(artefacts: Artefacts) -> bool:
+    """Return whether the one number of a folder is the sigmoid of its logit (rerankers)."""
+    return artefacts.task is TaskName.REGRESSION and artefacts.processing.score is ScoreFunction.SIGMOID
+
+
+def can_avoid_saturation(artefacts: Artefacts) -> bool:
+    """Return whether code may have ONNX Runtime's setting against saturation of int8.
+
+    With it ONNX Runtime 1.31 opens no file in which layers share weights.
+    """
+    return not any(row.shares_layers for row in all_families() if row.name == artefacts.family)
+
+
+# --- literals --------------------------------------------------------------------------------------------------------------
+
+
+def quote_texts(texts: tuple[str, ...]) -> str:
+    """Return texts as arguments in Python and JavaScript."""
+    return ", ".join(json.dumps(t) for t in texts)
+
+
+def camel_case(name: str) -> str:
+    """Return a name such as ``input_ids`` as Kotlin writes it."""
+    first, *rest = name.split("_")
+    return first + "".join(w.capitalize() for w in rest)
+
+
+def quote_for_java(text: str) -> str:
+    """Return a text as a Java string literal in ASCII, whatever encoding the compiler reads."""
+    own = {"\f": "\\u000c", "\x7f": "\\u007f"}
+    return f'"{"".join(own.get(c) or json.dumps(c)[1:-1] for c in text)}"'
+
+
+def quote_for_kotlin(text: str) -> str:
+    """Return a text as a Kotlin string literal in ASCII, in which no dollar sign begins a template."""
+    return quote_for_java(text).replace("$", "\\$")
+
+
+def quote_for_swift(text: str) -> str:
+    """Return a text as a Swift string literal."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in escaped) + '"'

@@ -1,4 +1,8 @@
-"""Python code for the model card. The tests take it out of a card and run it."""
+"""Python code for the model card, which the tests take out of a card and run.
+
+`pocketbert` uses this toolkit, `onnx` and `litert` only the runtime and tokenizers, `sentence_transformers` that
+library.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,21 @@ from pocketbert.pipeline.formats.snippets.parts import (
     UNKNOWN,
     applies_sigmoid,
     asks_questions,
-    can_be_precise,
-    comment,
+    can_avoid_saturation,
+    comment_on_inputs,
     example_columns,
-    given,
-    inputs,
-    is_float,
+    example_texts,
+    has_token_outputs,
+    input_lengths,
+    input_names,
+    is_float_input,
     is_tempered,
     keeps_end,
-    least_probability,
-    lengths,
-    per_token,
-    python_values,
-    quoted,
+    quote_texts,
     row_of,
+    sample_values,
     takes_prompts,
+    unknown_threshold,
 )
 
 _VALUES = {"input_ids": "e.ids", "attention_mask": "e.attention_mask", "token_type_ids": "e.type_ids"}
@@ -42,7 +46,7 @@ _SHOWN = {
 _NO_TELEMETRY = """import os
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")   # before the import: otherwise ONNX Runtime sends telemetry to its vendor
 """
-_WIDE = """def pad(values):
+_PAD_VECTORS = """def pad(values):
         values = np.array([values])
         wide = np.pad(values, [(0, 0), (0, length - len(e.ids)), (0, 0)][:values.ndim])
         return wide.astype(np.float32 if wide.ndim == 3 else np.int32)"""
@@ -50,11 +54,11 @@ _LABELS = 'labels = json.load(open("config.json", "rb"))["id2label"]'
 
 
 def pocketbert(artefacts: Artefacts) -> str:
-    """With this toolkit."""
+    """Return the code that opens a folder with this toolkit."""
     several = len({r.format for r in artefacts.models()}) > 1
     more = '; engine="fastest" measures once which file is fastest here, at each length' if several else ""
-    texts = given(artefacts)
-    text = quoted(texts) if len(texts) == 1 else f"({quoted(texts)})"
+    texts = example_texts(artefacts)
+    text = quote_texts(texts) if len(texts) == 1 else f"({quote_texts(texts)})"
     if artefacts.task is TaskName.FILL_MASK:
         text = 'f"your text with a {model.tokenizer.mask_token}"'
     if columns := example_columns(artefacts):
@@ -64,31 +68,31 @@ def pocketbert(artefacts: Artefacts) -> str:
 ```python
 import pocketbert
 model = pocketbert.load("path/to/this/folder")
-answer = model.predict([{text}])[0]{_other_prompt(artefacts, "prompt", "model.prompts")}
+answer = model.predict([{text}])[0]{_prompt_comment(artefacts, "prompt", "model.prompts")}
 {_SHOWN[artefacts.task]}
 ```"""
 
 
-_PRECISE = """options = onnxruntime.SessionOptions()
+_AVOID_SATURATION = """options = onnxruntime.SessionOptions()
 if not (os.path.exists("/proc/cpuinfo") and "vnni" in open("/proc/cpuinfo").read()):   # int8 saturates on x86 without VNNI
     options.add_session_config_entry("session.x64quantprecision", "1")"""
 
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
-    """With ONNX Runtime and tokenizers."""
-    own = "".join(f', "{name}": {value}' for name, value in python_values(artefacts, record).items())
-    floats = any(is_float(artefacts, name) for name in inputs(record))
-    note = comment(artefacts, "#")
+    """Return the code that runs a file with ONNX Runtime and tokenizers."""
+    own = "".join(f', "{name}": {value}' for name, value in sample_values(artefacts, record).items())
+    floats = any(is_float_input(artefacts, name) for name in input_names(record))
+    note = comment_on_inputs(artefacts, "#")
     kind = 'np.float32 if "float" in i.type else np.int64' if floats else "np.int64"
     setting, options = "", ""
-    if can_be_precise(artefacts):
-        setting, options = f"{_PRECISE}\n", ", options"
+    if can_avoid_saturation(artefacts):
+        setting, options = f"{_AVOID_SATURATION}\n", ", options"
     return f"""Python, with only ONNX Runtime and tokenizers, from inside this folder:
 
 ```python
 {_NO_TELEMETRY}import json, numpy as np, onnxruntime, tokenizers
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
-tokenizer.enable_truncation({artefacts.processing.max_length}{_side(artefacts)})
+tokenizer.enable_truncation({artefacts.processing.max_length}{_truncation_argument(artefacts)})
 {setting}session = onnxruntime.InferenceSession("{record.path}"{options})
 
 def run(e):   # int64 [1, tokens], no padding
@@ -96,69 +100,69 @@ def run(e):   # int64 [1, tokens], no padding
     feed = {{i.name: np.array([values[i.name]], {kind}) for i in session.get_inputs()}}
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feed)))
 
-{_answer(artefacts, record, artefacts.processing.max_length)}
+{_answer_lines(artefacts, record, artefacts.processing.max_length)}
 print(answer)
 ```"""
 
 
 def litert(artefacts: Artefacts, record: ModelRecord) -> str:
-    """With LiteRT and tokenizers."""
-    values = _VALUES | python_values(artefacts, record)
-    feed = ", ".join(f'"{n}": {values[n]}' for n in inputs(record))
-    floats = any(is_float(artefacts, name) for name in inputs(record))
-    note = comment(artefacts, "#")
+    """Return the code that runs a file with LiteRT and tokenizers."""
+    values = _VALUES | sample_values(artefacts, record)
+    feed = ", ".join(f'"{n}": {values[n]}' for n in input_names(record))
+    floats = any(is_float_input(artefacts, name) for name in input_names(record))
+    note = comment_on_inputs(artefacts, "#")
     left = artefacts.processing.padding_side == "left"
     padded = "[0] * (length - len(values)) + values" if left else "values + [0] * (length - len(values))"
-    pad = _WIDE if floats else f"pad = lambda values: np.array([{padded}], np.int32)"
+    pad = _PAD_VECTORS if floats else f"pad = lambda values: np.array([{padded}], np.int32)"
     kept = "[:, -len(e.ids):]" if left else "[:, :len(e.ids)]"
     out = (
         f"{{name: value{kept} for name, value in out.items()}}   # without the padding"
-        if per_token(artefacts)
+        if has_token_outputs(artefacts)
         else "out"
     )
-    longest = max(lengths(record), default=artefacts.processing.max_length)
+    longest = max(input_lengths(record), default=artefacts.processing.max_length)
     return f"""Python, with only LiteRT and tokenizers, from inside this folder (one signature per length):
 
 ```python
 import json, numpy as np, tokenizers
 from ai_edge_litert.interpreter import Interpreter
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
-tokenizer.enable_truncation({longest}{_side(artefacts)})
+tokenizer.enable_truncation({longest}{_truncation_argument(artefacts)})
 model = Interpreter("{record.path}")
 
 def run(e):   # int32 [1, length], padded with mask 0
-    length = next(n for n in {lengths(record)} if n >= len(e.ids))
+    length = next(n for n in {input_lengths(record)} if n >= len(e.ids))
     {pad}{note}
     out = model.get_signature_runner(f"seq_{{length}}")(**{{k: pad(v) for k, v in {{{feed}}}.items()}})
     return {out}
 
-{_answer(artefacts, record, longest)}
+{_answer_lines(artefacts, record, longest)}
 print(answer)
 ```"""
 
 
 def sentence_transformers(artefacts: Artefacts, record: ModelRecord) -> str:
-    """With sentence-transformers' ONNX back end."""
+    """Return the code that runs a file with sentence-transformers' ONNX back end."""
     return f"""Python, with sentence-transformers 5.7 (`sentence-transformers[onnx]`, transformers below 4.58; newer ones have no ONNX back end):
 
 ```python
 {_NO_TELEMETRY}from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("path/to/this/folder", backend="onnx", model_kwargs={{"file_name": "{record.path}"}})
-answer = model.encode(["your text"])[0]{_other_prompt(artefacts, "prompt_name", "model.prompts")}
+answer = model.encode(["your text"])[0]{_prompt_comment(artefacts, "prompt_name", "model.prompts")}
 print(answer)
 ```"""
 
 
-def _answer(artefacts: Artefacts, record: ModelRecord, longest: int) -> str:
-    """Lines from a text to `answer`, by `run`, which gives the outputs of one tokenized text."""
-    encode, call = f"e = tokenizer.encode({quoted(given(artefacts))})", "tokenizer.encode"
+def _answer_lines(artefacts: Artefacts, record: ModelRecord, longest: int) -> str:
+    """Return the lines from a text to `answer`; `run` returns the outputs of one tokenized text."""
+    encode, call = f"e = tokenizer.encode({quote_texts(example_texts(artefacts))})", "tokenizer.encode"
     if takes_prompts(artefacts):
-        encode, call = f"{_encode(artefacts)}\ne = encode({quoted(given(artefacts))})", "encode"
+        encode, call = f"{_encode_function(artefacts)}\ne = encode({quote_texts(example_texts(artefacts))})", "encode"
     if asks_questions(artefacts):
-        return _excerpt(artefacts, longest)
+        return _span_lines(artefacts, longest)
     if artefacts.task is TaskName.FILL_MASK:
         masks = ", ".join(f'"{m}"' for m in MASK_TOKENS)
-        lead = f"{_encode(artefacts)}\n" if takes_prompts(artefacts) else ""
+        lead = f"{_encode_function(artefacts)}\n" if takes_prompts(artefacts) else ""
         return f"""{lead}mask = next(t for t in ({masks}) if tokenizer.token_to_id(t) is not None)
 e = {call}(f"your text with a {{mask}}")
 logits = run(e)["logits"][0, e.tokens.index(mask)]
@@ -166,7 +170,7 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
     kind = row_of(artefacts).labels
     if kind is LabelKind.NAME:
         divided = f" / {record.temperature:g}   # {TEMPERED}" if is_tempered(record) else ""
-        least = least_probability(artefacts, record)
+        least = unknown_threshold(artefacts, record)
         believed, note = (f" if scores.max() >= {least} else None", f"   # None {UNKNOWN}") if least else ("", "")
         lines = [
             f'logits = run(e)["logits"][0]{divided}',
@@ -203,8 +207,8 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
     return "\n".join([encode, *lines])
 
 
-def _encode(artefacts: Artefacts) -> str:
-    """A table of the prompts, and a function that tokenizes a text or a pair with one of them in front."""
+def _encode_function(artefacts: Artefacts) -> str:
+    """Return code of a table of prompts and a function that tokenizes texts with one of them in front."""
     p = artefacts.processing
     named = ", ".join(f"{_literal(name)}: {_literal(text)}" for name, text in p.prompts.items())
     default = '""' if p.default_prompt is None else f"prompts[{_literal(p.default_prompt)}]"
@@ -214,8 +218,8 @@ def encode(text{pair}, prompt={default}):
     return tokenizer.encode(prompt + text{pair})"""
 
 
-def _other_prompt(artefacts: Artefacts, argument: str, known: str) -> str:
-    """A comment on the default prompt and on the argument that names another one; empty where the folder has none."""
+def _prompt_comment(artefacts: Artefacts, argument: str, known: str) -> str:
+    """Return a comment on the default prompt and the argument that names another one; empty if there are no prompts."""
     p = artefacts.processing
     if not takes_prompts(artefacts):
         return ""
@@ -224,18 +228,19 @@ def _other_prompt(artefacts: Artefacts, argument: str, known: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """A text as Python writes it."""
+    """Return a text as a Python literal."""
     return json.dumps(text) if text.isascii() else repr(text)
 
 
-def _side(artefacts: Artefacts) -> str:
-    """The argument that makes the tokenizer keep the end of a text; empty where its beginning is kept."""
+def _truncation_argument(artefacts: Artefacts) -> str:
+    """Return the argument that makes the tokenizer keep the end of a text; empty if its beginning is kept."""
     return ', direction="left"' if keeps_end(artefacts) else ""
 
 
-def _excerpt(artefacts: Artefacts, longest: int) -> str:
+def _span_lines(artefacts: Artefacts, longest: int) -> str:
+    """Return the lines from question and context to the best span of all windows."""
     p = artefacts.processing
-    question, context = given(artefacts)
+    question, context = example_texts(artefacts)
     blank = "\n    nulls.append(start[0] + end[0])" if p.null_answers else ""
     answer = (
         'context[best[1]:best[2]] if best[0] >= min(nulls) else ""' if p.null_answers else "context[best[1]:best[2]]"

@@ -1,4 +1,7 @@
-"""Swift code for the model card. The tests parse it; no compiler for it was available to this project."""
+"""Swift code for the model card: `coreml` for a Core ML package, `onnx` for an ONNX file.
+
+The tests parse the code; this project had no compiler for it.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,25 @@ from pocketbert.pipeline.formats.snippets.parts import (
     UNKNOWN,
     applies_sigmoid,
     asks_questions,
-    comment,
+    comment_on_inputs,
     default_prompt,
-    has_sources,
-    inputs,
-    is_float,
+    has_token_outputs,
+    has_tokenizer_sources,
+    input_lengths,
+    input_names,
+    input_width,
+    is_float_input,
     is_tempered,
     keeps_end,
-    least_probability,
-    lengths,
-    per_token,
     quote_for_swift,
     row_of,
     takes_prompts,
+    unknown_threshold,
     width,
-    width_of,
 )
 
 ORT_PACKAGE = "https://github.com/microsoft/onnxruntime-swift-package-manager"
-NEVER = "parsed, but never compiled or run by this project: it has no Mac"
+_NEVER_RUN = "parsed, but never compiled or run by this project: it has no Mac"
 _VECTORS = """
     private func vectors(_ length: Int, _ width: Int) throws -> MLMultiArray {   // float32 [1, length, width]
         let out = try MLMultiArray(shape: [1, NSNumber(value: length), NSNumber(value: width)], dataType: .float32)
@@ -38,17 +41,26 @@ _VECTORS = """
 """
 
 
-def source(artefacts: Artefacts) -> str:
-    """Where token ids come from, in words."""
-    if has_sources(artefacts, "Swift"):
+def _tokenizer_source(artefacts: Artefacts) -> str:
+    """Describe where token ids come from."""
+    if has_tokenizer_sources(artefacts, "Swift"):
         return "the tokenizer is in `ios/`: add its sources, `unicode.bin` and `tokenizer.json` to the app's target"
     return "ids from a tokenizer of yours, which must give those of `golden_tokens.jsonl`"
 
 
-def _tokenizer(artefacts: Artefacts, longest: int, integers: str, gives: str) -> tuple[str, str, str]:
-    """Lines for a field, for `init` and for a method that takes text; empty where the folder has no sources in Swift."""
-    table = _prompts(artefacts)
-    if not has_sources(artefacts, "Swift"):
+def _tokenizer_parts(artefacts: Artefacts, longest: int, integers: str, gives: str) -> tuple[str, str, str]:
+    """Return the lines of the tokenizer's field, of its opening in `init`, and of a method that takes text.
+
+    Without sources in Swift there are none, except for a table of prompts.
+
+    Args:
+        artefacts: The folder's list.
+        longest: Longest input in tokens.
+        integers: Type of token ids.
+        gives: Type of the answer.
+    """
+    table = _prompt_table(artefacts)
+    if not has_tokenizer_sources(artefacts, "Swift"):
         return table, "", ""
     end, before, more = (", keepsEnd: true" if keeps_end(artefacts) else ""), "", ""
     if takes_prompts(artefacts):
@@ -77,8 +89,8 @@ def _tokenizer(artefacts: Artefacts, longest: int, integers: str, gives: str) ->
     return field, opened, method
 
 
-def _prompts(artefacts: Artefacts) -> str:
-    """Lines with a table of the prompts; empty where the folder has none."""
+def _prompt_table(artefacts: Artefacts) -> str:
+    """Return the lines of a table of the prompts; empty if the folder has none."""
     p = artefacts.processing
     if not takes_prompts(artefacts):
         return ""
@@ -90,23 +102,23 @@ def _prompts(artefacts: Artefacts) -> str:
 
 
 def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
-    """With Core ML."""
+    """Return the code that runs a package with Core ML."""
     name = record.path.rsplit("/", 1)[-1].removesuffix(".mlpackage")
-    known = ", ".join(map(str, lengths(record)))
+    known = ", ".join(map(str, input_lengths(record)))
     padded = f"[{known}].first {{ $0 >= ids.count }}!" if known else "ids.count"
-    most = max(lengths(record), default=artefacts.processing.max_length)
+    most = max(input_lengths(record), default=artefacts.processing.max_length)
     values = {"input_ids": "ids", "attention_mask": "ids.map { _ in 1 }", "token_type_ids": "typeIds"}
     feed = ",\n".join(
-        f'            "{n}": try vectors(length, {width_of(record, n)})'
-        if is_float(artefacts, n)
+        f'            "{n}": try vectors(length, {input_width(record, n)})'
+        if is_float_input(artefacts, n)
         else f'            "{n}": try array({values.get(n, "ids.map { _ in 0 }")}, length)'
-        for n in inputs(record)
+        for n in input_names(record)
     )
-    feed += comment(artefacts, "//")
-    wide = _VECTORS if any(is_float(artefacts, n) for n in inputs(record)) else ""
-    gives, answer = _package_answer(artefacts, record)
-    field, opened, method = _tokenizer(artefacts, most, "Int", gives)
-    return f"""Swift, with Core ML ({source(artefacts)}; drag the package into Xcode, which compiles it; {NEVER}):
+    feed += comment_on_inputs(artefacts, "//")
+    wide = _VECTORS if any(is_float_input(artefacts, n) for n in input_names(record)) else ""
+    gives, answer = _coreml_answer(artefacts, record)
+    field, opened, method = _tokenizer_parts(artefacts, most, "Int", gives)
+    return f"""Swift, with Core ML ({_tokenizer_source(artefacts)}; drag the package into Xcode, which compiles it; {_NEVER_RUN}):
 
 ```swift
 import CoreML
@@ -132,15 +144,15 @@ final class CoreMLModel {{
 
     private func array(_ values: [Int], _ length: Int) throws -> MLMultiArray {{   // int32 [1, length], padded with 0
         let out = try MLMultiArray(shape: [1, NSNumber(value: length)], dataType: .int32)
-        for i in 0..<length {{ out[i] = NSNumber(value: {_padded(artefacts)}) }}
+        for i in 0..<length {{ out[i] = NSNumber(value: {_padded_element(artefacts)}) }}
         return out
     }}
 {wide}}}
 ```"""
 
 
-def _package_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
-    """The type of a Core ML package's answer, and the lines from `out` to it."""
+def _coreml_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
+    """Return the type of a Core ML package's answer, and the lines from `out` to it."""
     if artefacts.task is TaskName.TEXT_CLASSIFICATION:
         label = '        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package'
         values, probability = "", 'out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue'
@@ -150,7 +162,7 @@ def _package_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str
             pow($0.doubleValue, 1 / {record.temperature:g})   // {TEMPERED}, which the package does not apply
         }}"""
             probability = "powers[label]! / powers.values.reduce(0, +)"
-        kind, returned = _believed(artefacts, record, "label", probability)
+        kind, returned = _label_return(artefacts, record, "label", probability)
         return f"(label: {kind}, probability: Double)", f"{label}{values}\n{returned}"
     if applies_sigmoid(artefacts):
         return (
@@ -158,14 +170,17 @@ def _package_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str
             f'''        let logit = out.featureValue(for: "{row_of(artefacts).answer[0]}")!.multiArrayValue![0].doubleValue
         return 1 / (1 + exp(-logit))   // sigmoid''',
         )
-    shape = _shape(artefacts, record)
+    shape = _output_shape(artefacts, record)
     each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in row_of(artefacts).answer)
     return "[String: MLMultiArray]", f"        return [{each}]   // {shape}; from here to an answer: see Processing"
 
 
-def _believed(artefacts: Artefacts, record: ModelRecord, label: str, probability: str) -> tuple[str, str]:
-    """The type of a label, and the lines that return it with its probability: nil where it is unknown."""
-    least = least_probability(artefacts, record)
+def _label_return(artefacts: Artefacts, record: ModelRecord, label: str, probability: str) -> tuple[str, str]:
+    """Return the type of the label, and the lines that return it with its probability.
+
+    With a threshold the type is optional, and labels below it are nil.
+    """
+    least = unknown_threshold(artefacts, record)
     if not least:
         return "String", f"        return ({label}, {probability})"
     return (
@@ -175,28 +190,29 @@ def _believed(artefacts: Artefacts, record: ModelRecord, label: str, probability
     )
 
 
-def _padded(artefacts: Artefacts) -> str:
+def _padded_element(artefacts: Artefacts) -> str:
+    """Return the code of element `i` of a padded input."""
     if artefacts.processing.padding_side == "left":
         return "i < length - values.count ? 0 : values[i - (length - values.count)]"
     return "i < values.count ? values[i] : 0"
 
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
-    """With ONNX Runtime on iOS."""
+    """Return the code that runs a file with ONNX Runtime on iOS."""
     values = {"input_ids": "ids", "attention_mask": "ids.map { _ in 1 }", "token_type_ids": "typeIds"}
     feed = ",\n".join(
-        f'            "{n}": try vectors(ids.count, {width_of(record, n)})'
-        if is_float(artefacts, n)
+        f'            "{n}": try vectors(ids.count, {input_width(record, n)})'
+        if is_float_input(artefacts, n)
         else f'            "{n}": try tensor({values.get(n, "ids.map { _ in 0 }")})'
-        for n in inputs(record)
+        for n in input_names(record)
     )
-    feed += comment(artefacts, "//")
-    wide = "" if not any(is_float(artefacts, n) for n in inputs(record)) else _ORT_VECTORS
+    feed += comment_on_inputs(artefacts, "//")
+    wide = "" if not any(is_float_input(artefacts, n) for n in input_names(record)) else _ORT_VECTORS
     stem = record.path.rsplit("/", 1)[-1].removesuffix(".onnx")
     names = ", ".join(f'"{n}"' for n in row_of(artefacts).answer)
-    gives, answer = _decided(artefacts, record)
-    field, opened, method = _tokenizer(artefacts, artefacts.processing.max_length, "Int64", gives)
-    return f"""Swift, with ONNX Runtime, `{ORT_PACKAGE.rsplit("/", 1)[-1]}` ({source(artefacts)}; {NEVER}):
+    gives, answer = _onnx_answer(artefacts, record)
+    field, opened, method = _tokenizer_parts(artefacts, artefacts.processing.max_length, "Int64", gives)
+    return f"""Swift, with ONNX Runtime, `{ORT_PACKAGE.rsplit("/", 1)[-1]}` ({_tokenizer_source(artefacts)}; {_NEVER_RUN}):
 
 ```swift
 import Foundation
@@ -218,7 +234,7 @@ final class OnnxModel {{
     func answer(ids: [Int64], typeIds: [Int64]) throws -> {gives} {{
         let outputs = try session.run(withInputs: [   // int64 [1, tokens]
 {feed}
-        ], outputNames: [{names}], runOptions: nil)   // float32 {_shape(artefacts, record)}
+        ], outputNames: [{names}], runOptions: nil)   // float32 {_output_shape(artefacts, record)}
 {answer}
     }}
 
@@ -243,14 +259,14 @@ _ORT_VECTORS = """
 """
 
 
-def _decided(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
-    """The type of the answer, and the lines from `outputs` to it."""
+def _onnx_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
+    """Return the type of an ONNX file's answer, and the lines from `outputs` to it."""
     names = row_of(artefacts).answer
     if row_of(artefacts).labels is LabelKind.NAME:
         power, note = "exp($0 - numbers.max()!)", "softmax"
         if is_tempered(record):
             power, note = f"exp(($0 - numbers.max()!) / {record.temperature:g})", f"softmax with {TEMPERED}"
-        kind, returned = _believed(artefacts, record, "labels[String(best)]!", "powers[best] / powers.reduce(0, +)")
+        kind, returned = _label_return(artefacts, record, "labels[String(best)]!", "powers[best] / powers.reduce(0, +)")
         return (
             f"(label: {kind}, probability: Float)",
             f"""        let numbers = try floats(outputs["{names[0]}"]!)
@@ -270,8 +286,9 @@ def _decided(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
     return "[String: [Float]]", f"        return [{each}]   // row by row; from here to an answer: see Processing"
 
 
-def _shape(artefacts: Artefacts, record: ModelRecord) -> str:
+def _output_shape(artefacts: Artefacts, record: ModelRecord) -> str:
+    """Return the shape of an output for a comment."""
     numbers = width(record) or "numbers"
-    if not per_token(artefacts):
+    if not has_token_outputs(artefacts):
         return f"[1, {numbers}]"
     return f"[1, length, {numbers}]" if len(row_of(artefacts).answer) == 1 else "[1, length]"

@@ -1,0 +1,325 @@
+"""Candidates: smaller files that may be made of an exported one. This module writes, sizes and ranks them.
+
+`candidate_files` lists the files that a format's quantizers make, and a `CandidateSpec` names one of them, with the
+roles that stay float. `CandidateFiles` estimates the size of such a file, writes it, and compares its answers with
+those of the exported file on calibration rows. Every figure goes into a `FigureCache`, so that an interrupted search
+measures nothing twice.
+
+`pocketbert.pipeline.direct.sensitivity` and `pocketbert.pipeline.direct.budget_search` work with these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pocketbert.core.artefacts.search import named
+from pocketbert.core.compare.evaluate import agreement, rms_error
+from pocketbert.core.disk.files import path_bytes, read_json, sha256_json, sha256_path, write_json
+from pocketbert.core.disk.ownership import remove
+from pocketbert.core.errors import GateError, InputError, MachineError
+from pocketbert.core.families.weight_records import WeightRole
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.progress import waiting
+from pocketbert.core.host.system import installed
+from pocketbert.core.predict.predictor import Matrix, run_rows, whole
+from pocketbert.core.predict.tokenization import Encoded
+from pocketbert.core.tasks import LabelKind
+from pocketbert.core.types import Calibration, Format, Role
+from pocketbert.pipeline.formats.base import ModelFile, RunModel, exported_file, place_of, quantized_file
+from pocketbert.pipeline.formats.weight_roles import weights_in_file
+from pocketbert.pipeline.make.model_files import plan_of
+from pocketbert.runtime.engines import open_file
+
+if TYPE_CHECKING:
+    from pocketbert.quantize.table import SchemeRow
+    from pocketbert.quantize.weights import WeightUse
+
+CANDIDATES_FOLDER = "candidates"
+"""Folder of the written candidates in a workspace."""
+
+
+def candidate_files(format: Format) -> list[ModelFile]:
+    """List the files for any runtime that the quantizers make of a format's exported file."""
+    from pocketbert.quantize import files  # noqa: F401  the back ends register their rows
+    from pocketbert.quantize.table import all_rows
+
+    rows = [r for r in all_rows() if r.format is format and r.runtime is None and r.write is not None]
+    return [quantized_file(format, r.scheme) for r in rows if FORMATS[format].smaller(r.scheme) is r.scheme]
+
+
+class Figure(BaseModel):
+    """A measured figure. The name of its class is part of its key in the cache."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+
+FigureT = TypeVar("FigureT", bound=Figure)
+
+
+class FigureCache:
+    """Measured figures in a JSON file, keyed by a digest of everything that decides them; saved after each new figure.
+
+    Args:
+        path: The file; read if it exists.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._figures: dict[str, object] = {}
+        if path.is_file():
+            try:
+                content = read_json(path)
+            except InputError:
+                content = None  # the machine killed a process while it wrote; everything is measured again
+            self._figures = dict(content) if isinstance(content, dict) else {}
+
+    def recall(self, kind: type[FigureT], decides: object, measure: Callable[[], FigureT]) -> FigureT:
+        """Return a figure, measuring it if the cache does not have it.
+
+        Args:
+            kind: Its class.
+            decides: Everything that decides it, such as digests of files and rows; plain values.
+            measure: Measures it.
+        """
+        key = sha256_json([kind.__name__, decides])
+        if key in self._figures:
+            try:
+                return kind.model_validate(self._figures[key])
+            except ValidationError:
+                del self._figures[key]  # another version wrote it
+        figure = measure()
+        self._figures[key] = json.loads(figure.model_dump_json())  # NaN as text, which reads back
+        write_json(self.path, self._figures)
+        return figure
+
+
+@dataclass(frozen=True)
+class CandidateSpec:
+    """A smaller file that may be made.
+
+    Attributes:
+        file: Format and scheme.
+        left: Roles whose weights stay as they were exported, in the order of `Role`.
+    """
+
+    file: ModelFile
+    left: tuple[Role, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name in figures and messages; the path in the artefact folder is the same whatever roles are left out."""
+        return named(self.file.path, self.left)
+
+    @property
+    def row(self) -> SchemeRow:
+        """Row of the scheme table that describes the file."""
+        from pocketbert.quantize.table import row_of
+
+        return row_of(self.file.format, self.file.scheme, self.file.runtime)
+
+
+@dataclass(frozen=True)
+class CandidateInputs:
+    """The inputs from which candidates are made and on which they are compared.
+
+    Attributes:
+        model: The exported model.
+        bases: The exported file of each format.
+        calibration: Rows on which activation ranges are measured and candidates are ranked.
+    """
+
+    model: RunModel
+    bases: Mapping[Format, Path]
+    calibration: list[Encoded]
+
+    @cached_property
+    def calibration_digest(self) -> str:
+        """Digest of the token ids of the calibration rows."""
+        return sha256_json([row.ids.tolist() for row in self.calibration])
+
+
+class Written(Figure):
+    """A candidate on disk.
+
+    Attributes:
+        sha256: Its digest; empty if it failed.
+        bytes: Its size.
+        failure: Why it could not be written, or why its content is wrong; empty for a sound one.
+    """
+
+    sha256: str = ""
+    bytes: int = 0
+    failure: str = ""
+
+
+class Ranked(Figure):
+    """The distance of a candidate from the exported file on the calibration rows.
+
+    Attributes:
+        rel: RMS difference of the answers, relative to their spread.
+        agreement: Share of rows with the same first label; None if the task has no such label.
+    """
+
+    rel: float
+    agreement: float | None
+
+
+class CandidateFiles:
+    """The candidates of one format: their expected sizes, the written files, and their distance from the exported file.
+
+    Args:
+        inputs: The model, its exported files and the calibration rows.
+        format: The format.
+        folder: A folder that this process holds; candidates are written below it.
+        cache: Keeps the figures.
+
+    Attributes:
+        base: The exported file as a candidate.
+        reference: The files whose exported file candidates are compared with; those of another student in
+            `SearchFiles`.
+    """
+
+    def __init__(self, inputs: CandidateInputs, format: Format, folder: Path, cache: FigureCache) -> None:
+        self.inputs, self.format, self.cache = inputs, format, cache
+        self.source, self.folder = inputs.bases[format], folder / CANDIDATES_FOLDER / format
+        self.base = CandidateSpec(exported_file(format, place_of(format).exported_scheme(inputs.model.recipe)))
+        self.reference: CandidateFiles = self
+
+    @cached_property
+    def source_digest(self) -> str:
+        """Digest of the exported file."""
+        return sha256_path(self.source)
+
+    @cached_property
+    def weights(self) -> list[WeightRole]:
+        """Weights in the exported file, with their roles."""
+        return weights_in_file(self.inputs.model, self.format, self.source)
+
+    @cached_property
+    def _uses(self) -> list[WeightUse]:
+        """Operators of the exported file that use a weight, one for each weight."""
+        from pocketbert.quantize.files import weight_types
+
+        return list({use.name: use for use in weight_types(self.source, self.format).uses}.values())
+
+    def expected_bytes(self, spec: CandidateSpec) -> int:
+        """Estimate the size of a candidate from the types that its scheme stores, before anything is written."""
+        from pocketbert.quantize.weights import Use, bits_of
+
+        stored_types = spec.row.weights
+        exported = sum(u.numbers * bits_of(u.dtype, u.block) for u in self._uses) / 8
+        largest_table = max((u.numbers for u in self._uses if u.use is Use.TABLE), default=0)
+        total = 0.0
+        for use in self._uses:
+            stored_type = stored_types.of(use.use, use.numbers >= largest_table)
+            total += use.numbers * bits_of(stored_type.dtype, stored_type.block) / 8
+        if spec.left:  # floats instead of the scheme's type, on average
+            numbers = sum(u.numbers for u in self._uses)
+            left = sum(w.numbers for w in self.weights if w.role in spec.left)
+            total += left / numbers * (exported - total) if numbers else 0
+        return round(total + max(path_bytes(self.source) - exported, 0))
+
+    def path_of(self, spec: CandidateSpec) -> Path:
+        """Return the path that a candidate is written to."""
+        return self.folder / "-".join(["all", *spec.left]) / Path(spec.file.path).name
+
+    def write(self, spec: CandidateSpec) -> Written:
+        """Write a candidate, unless the cache has the outcome of an earlier attempt."""
+        file, recipe = spec.file, self.inputs.model.recipe
+        rows = self.inputs.calibration_digest if file.scheme.static else ""
+        decides: list[object] = [self.source_digest, file.format, file.scheme, file.runtime, rows, installed()]
+        decides += [[*spec.left]] if spec.left else []
+        decides += [[f"{role}={scheme}" for role, scheme in spec.row.usual.items()]] if spec.row.usual else []
+        method = recipe.quantize.calibration
+        decides += [method.value] if file.scheme.static and method is not Calibration.MINMAX else []
+        return self.cache.recall(Written, decides, lambda: self._quantize(spec))
+
+    def _quantize(self, spec: CandidateSpec) -> Written:
+        """Quantize the exported file to a candidate's path."""
+        from pocketbert.quantize import quantize
+
+        path = self.path_of(spec)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove(path)
+        model, rows = self.inputs.model, self.inputs.calibration
+        plan = plan_of(
+            spec.file,
+            lambda: [model.tokenizer.pad([row]) for row in rows],
+            model.weights,
+            model.recipe.quantize.calibration,
+        )
+        if spec.left or spec.row.usual:
+            schemes = {role: None if role in spec.left else spec.row.scheme_of(role) for role in Role}
+            plan = replace(plan, weights=[w.model_copy(update={"scheme": schemes[w.role]}) for w in self.weights])
+        try:
+            with waiting(spec.name):
+                quantize(self.source, path, plan)
+        except (GateError, InputError) as error:  # a gate found it wrong, or this model cannot have it
+            remove(path)
+            return Written(failure=" ".join(str(error).split()))
+        return Written(sha256=sha256_path(path), bytes=path_bytes(path))
+
+    def ensure_written(self, spec: CandidateSpec) -> Path:
+        """Return the file of a written candidate; it is written again if it was removed or changed.
+
+        Raises:
+            MachineError: If the file differs from the first time. Core ML packages contain random ids and may differ.
+        """
+        path, known = self.path_of(spec), self.write(spec)
+        if not path.exists() or sha256_path(path) != known.sha256:
+            again = self._quantize(spec)
+            if again.sha256 != known.sha256 and self.format is not Format.COREML:
+                raise MachineError(
+                    f"{spec.name} is not the same when it is written twice: {again.failure or 'other bytes'}."
+                )
+        return path
+
+    def rank(self, spec: CandidateSpec) -> Ranked:
+        """Compare a candidate's answers on the calibration rows with those of the exported file of `reference`."""
+
+        def compare() -> Ranked:
+            path = self.source if spec == self.base else self.ensure_written(spec)
+            answers, exact = self._answers(spec.file, path), self.reference._exported_answers
+            has_labels = self.inputs.model.task.labels in (LabelKind.NAME, LabelKind.SPANS)
+            if answers.shape != exact.shape:
+                return Ranked(rel=float("nan"), agreement=None)
+            return Ranked(rel=rms_error(answers, exact), agreement=agreement(answers, exact) if has_labels else None)
+
+        other = self.reference
+        against = [] if other is self else [other.source_digest, other.inputs.calibration_digest]
+        return self.recall_figure(Ranked, spec, [self.inputs.calibration_digest, *against], compare)
+
+    @cached_property
+    def _exported_answers(self) -> Matrix:
+        """Answers of the exported file on the calibration rows."""
+        return self._answers(self.base.file, self.source)
+
+    def _answers(self, file: ModelFile, path: Path) -> Matrix:
+        """Run a file on the calibration rows."""
+        predictor, model = open_file(path, file.format, runtime=file.runtime), self.inputs.model
+        label = f"{file.path} on calibration rows"
+        return whole(run_rows(predictor, model.tokenizer, self.inputs.calibration, model.task, label=label))
+
+    def recall_figure(
+        self, kind: type[FigureT], spec: CandidateSpec, rows: Sequence[str], measure: Callable[[], FigureT]
+    ) -> FigureT:
+        """Return a figure of a candidate, measuring it if the cache does not have it.
+
+        Args:
+            kind: Its class.
+            spec: The candidate.
+            rows: Digests of the rows that it is measured on.
+            measure: Measures it.
+        """
+        digest = self.source_digest if spec == self.base else self.write(spec).sha256
+        model = self.inputs.model.folder.digest
+        decides = [self.source_digest, digest, model, [*rows], machine().summary, installed()]
+        return self.cache.recall(kind, decides, measure)
