@@ -121,14 +121,14 @@ class CachedTeacher:
     Args:
         folder: Folder of the cache.
         key: Digest of what it must have been made from.
-        wanted: The signals in it.
+        wanted: The signals in it, which every call returns.
 
     Raises:
         InputError: If there is no complete cache, or it was made from something else.
     """
 
     def __init__(self, folder: Path, key: str, wanted: Wanted) -> None:
-        self._wanted = wanted
+        self.wanted = wanted
         try:
             description = _Description.model_validate(read_json(folder / _DESCRIPTION))
         except ValidationError as error:
@@ -156,11 +156,6 @@ class CachedTeacher:
                 )
             )
         self._records = np.memmap(folder / _RECORDS, self._layout.dtype, "r") if actual_bytes else np.empty(0)
-
-    @property
-    def wanted(self) -> Wanted:
-        """The signals that every call returns."""
-        return self._wanted
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
         """Return the signals of one batch, fp32, padded as the batch is, on its device.
