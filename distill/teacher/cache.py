@@ -134,27 +134,19 @@ class CachedTeacher:
         except ValidationError as error:
             raise InputError(Problem(str(folder), "is not a cache of teacher outputs.")) from error
         if description.key != key:
-            raise InputError(
-                Problem(
-                    str(folder),
-                    f"was made from other weights, rows, signals or versions "
-                    f"(key {description.key[:12]}, wanted {key[:12]}).",
-                    "Delete it, or build it anew.",
-                )
+            reason = (
+                f"was made from other weights, rows, signals or versions "
+                f"(key {description.key[:12]}, wanted {key[:12]})."
             )
+            raise InputError(Problem(str(folder), reason, "Delete it, or build it anew."))
         self._layout = description.layout
         self._lengths = np.load(folder / _LENGTHS, allow_pickle=False)
         self._starts = self._layout.starts(self._lengths)
         expected_bytes = int(self._starts[-1]) * self._layout.dtype.itemsize
         actual_bytes = (folder / _RECORDS).stat().st_size
         if actual_bytes != expected_bytes:
-            raise InputError(
-                Problem(
-                    str(folder / _RECORDS),
-                    f"has {actual_bytes:,} bytes instead of {expected_bytes:,}.",
-                    "Delete the cache, or build it anew.",
-                )
-            )
+            reason = f"has {actual_bytes:,} bytes instead of {expected_bytes:,}."
+            raise InputError(Problem(str(folder / _RECORDS), reason, "Delete the cache, or build it anew."))
         self._records = np.memmap(folder / _RECORDS, self._layout.dtype, "r") if actual_bytes else np.empty(0)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
@@ -233,14 +225,11 @@ def cached_teacher(
         MachineError: If the disk has too little room.
     """
     if wanted.relations:
-        raise InputError(
-            Problem(
-                where,
-                f"a cache holds no queries, keys and values (layers {list(wanted.relations)}): computing them again is "
-                "cheaper than storing them.",
-                "Run the teacher during training instead.",
-            )
+        reason = (
+            f"a cache holds no queries, keys and values (layers {list(wanted.relations)}): computing them again is "
+            "cheaper than storing them."
         )
+        raise InputError(Problem(where, reason, "Run the teacher during training instead."))
     folder.parent.mkdir(parents=True, exist_ok=True)
     digests = [weights_digest(teacher), _rows_digest(data, family)]
     key = sha256_json([_FORMAT, *digests, asdict(wanted), half, installed(("torch", "transformers"))])

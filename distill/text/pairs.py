@@ -307,22 +307,12 @@ def _pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
         if positions[0].size and positions[1].size:
             break
     else:
-        raise InputError(
-            Problem(
-                where,
-                f"inputs of {tokenizer.max_length} tokens have no room for two texts.",
-                "Raise data.corpus.length, or set pairs: false.",
-            )
-        )
+        reason = f"inputs of {tokenizer.max_length} tokens have no room for two texts."
+        raise InputError(Problem(where, reason, "Raise data.corpus.length, or set pairs: false."))
     cuts = [positions[0][0], positions[0][-1] + 1, positions[1][0], positions[1][-1] + 1]
     before, _, between, _, after = np.split(pair.ids, cuts)
     if not between.size:
-        raise InputError(
-            Problem(
-                where,
-                "the tokenizer puts no special token between two texts: where the first one ends could not be seen.",
-                "Set pairs: false.",
-            )
-        )
+        reason = "the tokenizer puts no special token between two texts: where the first one ends could not be seen."
+        raise InputError(Problem(where, reason, "Set pairs: false."))
     types = np.split(pair.type_ids, cuts)
     return PairLayout(before, between, after, (types[0], int(types[1][0]), types[2], int(types[3][0]), types[4]))

@@ -77,13 +77,8 @@ class CorpusTokenizer:
                 if after.size:
                     return before, after
                 break
-        raise InputError(
-            Problem(
-                str(file),
-                "its post-processor puts no special token after a text, so rows would have no end.",
-                "Add a post-processor such as '[CLS] $A [SEP]' to the tokenizer.",
-            )
-        )
+        reason = "its post-processor puts no special token after a text, so rows would have no end."
+        raise InputError(Problem(str(file), reason, "Add a post-processor such as '[CLS] $A [SEP]' to the tokenizer."))
 
 
 def tokenizer_digest(path: Path) -> str:
