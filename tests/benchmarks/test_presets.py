@@ -10,7 +10,7 @@ from typer.main import get_command
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import FOLDER_OPTIONS, preset_options
 from pocketbert.cli.main import app
-from pocketbert.cli.measure import _given
+from pocketbert.cli.measure import _benchmark_options
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.presets import PRESETS, Preset
 from pocketbert.core.recipe.recipe import BenchmarkSection
@@ -42,8 +42,8 @@ def test_a_recipe_gives_a_preset_and_changes_single_keys():
 
 
 def test_options_of_the_command_line_change_single_settings_of_the_preset():
-    assert _given("standard", None, None, None, runs=None) == FOLDER_OPTIONS
-    quick = _given("quick", "2", "16", "none", runs=20, budget_s=None)
+    assert _benchmark_options("standard", None, None, None, runs=None) == FOLDER_OPTIONS
+    quick = _benchmark_options("quick", "2", "16", "none", runs=20, budget_s=None)
     assert quick == replace(preset_options("quick"), threads=[2], lengths=["text", 16], gaps_ms=[], runs=20)
 
 

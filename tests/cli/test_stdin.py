@@ -41,14 +41,14 @@ def test_a_closed_stdin_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     for stdin in (None, closed):
         monkeypatch.setattr(sys, "stdin", stdin)
         with pytest.raises(InputError, match="got no text"):
-            predict._from_stdin(Limits())
+            predict._read_stdin(Limits())
 
 
 def test_a_stdin_that_cannot_be_read_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "a").open("w") as stream:
         monkeypatch.setattr(sys, "stdin", stdin_of(stream))
         with pytest.raises(InputError, match="stdin: cannot be read"):
-            predict._from_stdin(Limits())
+            predict._read_stdin(Limits())
 
 
 def stdin_of(stream: Any) -> Any:
@@ -72,7 +72,7 @@ def test_stdin_and_a_file_are_read_alike(tmp_path: Path, monkeypatch: pytest.Mon
     raw = b"\xef\xbb\xbfone\rstill one\r\n\n two\x0b\xe2\x80\xa8\nlast"
     (tmp_path / "a.txt").write_bytes(raw)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
-    texts = predict._from_stdin(Limits())
+    texts = predict._read_stdin(Limits())
     assert texts == read_texts(tmp_path / "a.txt") == ["one\rstill one", "", " two\x0b\u2028", "last"]
 
 

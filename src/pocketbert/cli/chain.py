@@ -1,4 +1,4 @@
-"""run, finetune, distill: commands that follow a recipe."""
+"""The commands that run a recipe or a part of it: `run`, `finetune`, `distill`, and `demo` on the built-in corpus."""
 
 from __future__ import annotations
 
@@ -20,18 +20,13 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.recipes import StartingRecipe
 
 
+_DEMO_SENTENCE = "could you wake me at quarter to seven tomorrow"
+
+
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (run, finetune, distill):
+    """Add the commands of this module to the application."""
+    for command in (run, finetune, distill, demo):
         add(app, command, CHAIN)
-
-
-def _output(output: Path | None, name: str) -> Path:
-    return output or Path("runs") / name
-
-
-def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
-    return [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])]
 
 
 def run(
@@ -91,17 +86,22 @@ def run(
     from pocketbert.core.host.progress import say
     from pocketbert.pipeline.recipes import default_folder
 
-    given: dict[str, Any] = {"text": text, "text_pair": text_pair, "label": label, "header": header, "task": task}
-    given["evaluation"] = evaluation
+    data_options: dict[str, Any] = {
+        "text": text,
+        "text_pair": text_pair,
+        "label": label,
+        "header": header,
+        "task": task,
+        "evaluation": evaluation,
+    }
     start: Recipe | StartingRecipe
     if data is None:
-        start = resolved = api.load_recipe(_named_recipe(recipe, given), _with_seed(overrides, seed))
-        folder = _output(output, resolved.name)
+        start = resolved = api.load_recipe(_require_recipe(recipe, data_options), _add_seed(overrides, seed))
+        folder = _run_folder(output, resolved.name)
     else:
         changes = _overrides_with_data(recipe, overrides)
         folder = output or default_folder(data)
-        files = api.DataFiles(data, **given)
-        start = api.starting_recipe(files, folder, _with_seed(changes, seed))
+        start = api.starting_recipe(api.DataFiles(data, **data_options), folder, _add_seed(changes, seed))
         resolved = start.recipe
         for note in start.notes:
             say(note)
@@ -123,17 +123,19 @@ def run(
         print(f"recipe:          {folder}/recipe.yaml (edit a copy, then: pocketbert run COPY -o ANOTHER_FOLDER)")
 
 
-def _named_recipe(recipe: str | None, columns: Mapping[str, object]) -> str:
-    """The recipe that a command without --data names.
+def _require_recipe(recipe: str | None, data_options: Mapping[str, object]) -> str:
+    """Return the recipe named by a command without --data.
 
     Raises:
-        InputError: If it names none, or has options of --data.
+        InputError: If none is named, or an option that belongs to --data was given.
     """
     flags = {"evaluation": "--eval", "header": "--header, --no-header"}
-    alone = [flags.get(k, f"--{k.replace('_', '-')}") for k, v in columns.items() if v is not None]
-    if alone:
+    without_data = [flags.get(k, f"--{k.replace('_', '-')}") for k, v in data_options.items() if v is not None]
+    if without_data:
         fix = "Give --data FILE, or set the keys of the recipe, e.g. data.train.text=sentence"
-        raise InputError(Problem(", ".join(alone), "belong to --data; a recipe names its own columns and task.", fix))
+        raise InputError(
+            Problem(", ".join(without_data), "belong to --data; a recipe names its own columns and task.", fix)
+        )
     if recipe is None:
         fix = "Give a recipe, or a data file with --data: pocketbert run --data rows.csv"
         raise InputError(Problem("run", "no recipe and no data.", fix))
@@ -141,10 +143,10 @@ def _named_recipe(recipe: str | None, columns: Mapping[str, object]) -> str:
 
 
 def _overrides_with_data(recipe: str | None, overrides: list[str] | None) -> list[str]:
-    """The overrides of a command with --data, the first of which is read as the name of a recipe.
+    """Return the overrides of a command with --data, which has no recipe: its first argument is an override too.
 
     Raises:
-        InputError: If there is a recipe too.
+        InputError: If the first argument is the name of a recipe.
     """
     if recipe is not None and "=" not in recipe:
         fix = "Leave one of them out; a recipe names its data in data.train."
@@ -152,7 +154,18 @@ def _overrides_with_data(recipe: str | None, overrides: list[str] | None) -> lis
     return [*([recipe] if recipe else []), *(overrides or ())]
 
 
+def _add_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
+    """Return the overrides of the command line with that of --seed behind them."""
+    return [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])]
+
+
+def _run_folder(output: Path | None, recipe_name: str) -> Path:
+    """Return the folder to work in: that of -o, else the one named after the recipe."""
+    return output or Path("runs") / recipe_name
+
+
 def _print_plan(steps: Sequence[PlannedStep], folder: Path, json: bool) -> None:
+    """Print what `--dry-run` shows: each step, the folder it writes, and whether it is finished."""
     if json:
         print_json([vars(s) for s in steps])
         return
@@ -172,8 +185,8 @@ def finetune(
     """Load or fine-tune the teacher of a recipe, then stop. (recipe: teacher)"""
     from pocketbert import api
 
-    resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
-    folder = api.finetune(resolved, _output(output, resolved.name), overwrite, resume_anyway)
+    resolved = api.load_recipe(recipe, _add_seed(overrides, seed))
+    folder = api.finetune(resolved, _run_folder(output, resolved.name), overwrite, resume_anyway)
     print_json({"teacher": str(folder)}) if json else print(f"teacher: {folder}")
 
 
@@ -189,27 +202,15 @@ def distill(
     """Train the teacher and the student of a recipe, then stop. (recipe: teacher, student, distill)"""
     from pocketbert import api
 
-    resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
-    folder = api.distill(resolved, _output(output, resolved.name), overwrite, resume_anyway)
+    resolved = api.load_recipe(recipe, _add_seed(overrides, seed))
+    folder = api.distill(resolved, _run_folder(output, resolved.name), overwrite, resume_anyway)
     print_json({"student": str(folder)}) if json else print(f"student: {folder}")
-
-
-# --- demo ---
-# demo: runs the whole chain on the built-in corpus.
-
-
-SENTENCE = "could you wake me at quarter to seven tomorrow"
-
-
-def register_demo(app: typer.Typer) -> None:
-    """Add the command."""
-    add(app, demo, CHAIN)
 
 
 def demo(
     overrides: options.Overrides = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Work in this run folder.")] = Path("runs/demo"),
-    text: Annotated[str, typer.Option("--text", help="Classify this sentence at the end.")] = SENTENCE,
+    text: Annotated[str, typer.Option("--text", help="Classify this sentence at the end.")] = _DEMO_SENTENCE,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:

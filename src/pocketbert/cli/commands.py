@@ -1,4 +1,9 @@
-"""Adding commands: each with the options and the end that all share, and with examples below its help."""
+"""Add commands to the command line, and end them in order.
+
+`add` gives a function the options that all commands share (-q, -v, --debug), turns its errors into one message and an exit
+code, and prints examples below its help. `signals` ends the running command at Ctrl-C and SIGTERM. `GroupedCommands` lists
+the commands by group in `pocketbert --help`.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +27,32 @@ from pocketbert.core.errors import KEPT, ExitCode, GateError, InputError, Pocket
 from pocketbert.core.host.processes import postpone
 from pocketbert.core.host.terminal import printed
 
-# --- signals ---
-# Ctrl-C and SIGTERM: the first one ends the command in order, the second one at once; both keep what is on disk.
+CHAIN = "The whole chain"
+STEPS = "Single steps"
+RESULTS = "Results"
+HELPERS = "Helpers"
+"""Groups of commands in `pocketbert --help`."""
 
-
-CODES = {signal.SIGINT: ExitCode.INTERRUPTED, signal.SIGTERM: ExitCode.TERMINATED}
-_WORDS = {ExitCode.INTERRUPTED: "Ctrl-C", ExitCode.TERMINATED: "SIGTERM"}
+_EXIT_CODES = {signal.SIGINT: ExitCode.INTERRUPTED, signal.SIGTERM: ExitCode.TERMINATED}
+_SIGNAL_NAMES = {ExitCode.INTERRUPTED: "Ctrl-C", ExitCode.TERMINATED: "SIGTERM"}
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the command to end.
+    """Raised in the main thread when a signal asks the command to end.
 
     Attributes:
-        exit_code: What the command ends with.
-        message: What is printed; one line.
+        exit_code: Exit code of the command.
+        message: The line that is printed.
     """
 
     def __init__(self, exit_code: ExitCode) -> None:
         super().__init__()
-        self.exit_code, self.message = exit_code, stopped_by(exit_code)
+        self.exit_code, self.message = exit_code, _stopped_message(exit_code)
 
 
-def stopped_by(code: ExitCode) -> str:
-    """What is printed at the end that a signal asked for."""
-    return f"Stopped by {_WORDS[code]}. Finished work is kept; run the same command to continue."
+def _stopped_message(code: ExitCode) -> str:
+    """Return the last line of a command that a signal ended."""
+    return f"Stopped by {_SIGNAL_NAMES[code]}. Finished work is kept; run the same command to continue."
 
 
 @contextmanager
@@ -61,7 +68,8 @@ def signals() -> Iterator[None]:
     process = os.getpid()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        code = CODES[signal.Signals(number)]
+        """Raise `Stopped` at the first signal, and end the process at the second."""
+        code = _EXIT_CODES[signal.Signals(number)]
         if os.getpid() != process:  # a child that was forked: as if there were no handler
             os._exit(code)
         if seen:
@@ -73,8 +81,8 @@ def signals() -> Iterator[None]:
             raise error
 
     usual: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-    mine = [n for n in CODES if signal.getsignal(n) is usual[n] and "WORLD_SIZE" not in os.environ]
-    for number in mine:
+    handled = [n for n in _EXIT_CODES if signal.getsignal(n) is usual[n] and "WORLD_SIZE" not in os.environ]
+    for number in handled:
         signal.signal(number, stop)
     try:
         yield
@@ -86,16 +94,12 @@ def signals() -> Iterator[None]:
             sys.exit(seen[0])
         raise
     finally:
-        for number in mine:
+        for number in handled:
             # Python gives up its handlers when it ends: a second signal would then end the process with another code
             signal.signal(number, signal.SIG_IGN if seen else usual[number])
 
 
-# --- guard ---
-# What every command shares: -q, -v, --debug, and errors turned into one message and an exit code.
-
-
-_COMMON = {
+_COMMON_OPTIONS = {
     "quiet": Annotated[
         bool, typer.Option("-q", "--quiet", help="Print no progress and no notes, only errors and results.")
     ],
@@ -103,7 +107,7 @@ _COMMON = {
     "debug": Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.")],
 }
 
-_DISK = {
+_DISK_ERRORS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
     errno.EROFS: "the disk is read-only",
@@ -111,50 +115,50 @@ _DISK = {
     errno.EFBIG: "a file would be larger than the limit (ulimit -f) or the file system allows",
 }
 
-_NAMED = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
-"""What the system says of a path that cannot be what was meant: nothing is wrong with the machine."""
+_PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
+"""Errors of a path that the user gave and that cannot be used, such as a name that is too long: wrong input, no fault of the machine."""
 
 
-def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the common options and the common end."""
+def _guard(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with the options that all commands share; its errors end it with one message and an exit code."""
 
     @functools.wraps(command)
     def run(*args: Any, quiet: bool = False, verbose: bool = False, debug: bool = False, **kwargs: Any) -> None:
-        _set_up(quiet, verbose)
+        """Run the command, and end the process with the exit code of what it raises."""
+        _prepare_process(quiet, verbose)
         try:
             command(*args, **kwargs)
         except typer.Exit:
             raise
         except KeyboardInterrupt as error:
             code = error.exit_code if isinstance(error, Stopped) else ExitCode.INTERRUPTED
-            _end(stopped_by(code), code, debug)
+            _end(_stopped_message(code), code, debug)
         except (InputError, GateError) as error:
-            _end(_listing(error), error.exit_code, debug)
+            _end(_all_problems(error), error.exit_code, debug)
         except PocketBertError as error:
             _end(printed([str(error)]), error.exit_code, debug)
         except BrokenPipeError:
-            # the reader of our output went away (`| head`); nothing to tell anybody
+            # the reader of the output has ended (`| head`): there is nobody to print an error for
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ExitCode.OK) from None
         except OSError as error:
-            named = error.errno in _NAMED and error.filename is not None
-            _end(
-                _unusable(error) if named else _machine(error),
-                ExitCode.INPUT if named else ExitCode.MACHINE,
-                debug,
-            )
+            if error.errno in _PATH_ERRORS and error.filename is not None:
+                _end(_unusable_path(error), ExitCode.INPUT, debug)
+            _end(_machine_error(error), ExitCode.MACHINE, debug)
         except Exception as error:
-            _end(_machine(error), ExitCode.MACHINE, debug)
+            _end(_machine_error(error), ExitCode.MACHINE, debug)
 
     signature = inspect.signature(command, eval_str=True)
     common = [
-        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=a) for n, a in _COMMON.items()
+        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=a)
+        for n, a in _COMMON_OPTIONS.items()
     ]
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *common])  # type: ignore[attr-defined]
     return run
 
 
-def _set_up(quiet: bool, verbose: bool) -> None:
+def _prepare_process(quiet: bool, verbose: bool) -> None:
+    """Set what a command runs with: threads that sleep while they wait, how much is printed, and the log on stderr."""
     from pocketbert.core.host.progress import set_quiet
 
     # OpenMP threads that spin while they wait cost half of a shared machine; read when torch is imported.
@@ -167,23 +171,26 @@ def _set_up(quiet: bool, verbose: bool) -> None:
         logging.getLogger("pocketbert").setLevel(logging.INFO)
 
 
-def _listing(error: InputError | GateError) -> str:
+def _all_problems(error: InputError | GateError) -> str:
+    """Return the lines to print for an error with several problems."""
     failures = error.problems if isinstance(error, InputError) else error.failures
     return printed([str(f) for f in failures])
 
 
-def _unusable(error: OSError) -> str:
+def _unusable_path(error: OSError) -> str:
+    """Return the line to print for a path that cannot be used."""
     name = str(error.filename)
     shown = name if len(name) <= 200 else f"{name[:196]}..."
     return printed([f"{shown}: {(error.strerror or 'not usable').lower()}."])
 
 
-def _machine(error: Exception) -> str:
+def _machine_error(error: Exception) -> str:
+    """Return the lines to print for an error of the machine, such as a full disk, or for one that nobody expected."""
     text = " ".join(str(error).split())[:300] or type(error).__name__
     number = error.errno if isinstance(error, OSError) and error.errno else 0
     full = "No space left on device" in text
-    if number in _DISK or full:
-        what = _DISK[errno.ENOSPC] if full else _DISK[number]
+    if number in _DISK_ERRORS or full:
+        what = _DISK_ERRORS[errno.ENOSPC] if full else _DISK_ERRORS[number]
         name = getattr(error, "filename", None)
         where = f" ({name})" if name else ""
         done = "Finished work is kept. Free some space or choose another -o/--output, then run the same command."
@@ -192,6 +199,7 @@ def _machine(error: Exception) -> str:
 
 
 def _end(message: str, code: ExitCode, debug: bool) -> NoReturn:
+    """Print an error, with --debug its traceback first and always the notes on what was kept, and end the command."""
     if debug:
         traceback.print_exc()
     for note in getattr(sys.exception(), "__notes__", ()):
@@ -202,7 +210,7 @@ def _end(message: str, code: ExitCode, debug: bool) -> NoReturn:
 
 
 def _print_error(message: str) -> None:
-    """Print what went wrong; on a terminal its first word in red."""
+    """Print an error message on stderr; on a terminal, the part before the colon in red."""
     if not sys.stderr.isatty():
         print(message, file=sys.stderr)
         return
@@ -256,32 +264,22 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "data augment": ("pocketbert data augment my.yaml -o augmented.jsonl.gz",),
     "data demo": ("pocketbert data demo -o corpus",),
 }
-"""What a user types, by command."""
+"""Example command lines, by command."""
 
 
 def add(app: typer.Typer, command: Callable[..., None], title: str | None = None, group: str = "") -> None:
-    """Add a command to an application.
+    """Add a command to a typer application, with the shared options, error messages and its examples.
 
     Args:
         app: The application.
         command: A function with typer's annotations; its name is that of the command.
-        title: The list of commands shows it under this title.
-        group: The command that it is a part of, such as ``recipes``.
+        title: Group in which `--help` lists it.
+        group: The command that it is a sub-command of, such as ``recipes``.
     """
     name = f"{group} {command.__name__}".strip()
     shown = "\n".join(f"  {line}" for line in EXAMPLES[name])
     epilog = f"\b\nExamples:\n{shown}" if len(EXAMPLES[name]) > 1 else f"\b\nExample:\n{shown}"
-    app.command(rich_help_panel=title, epilog=epilog)(guarded(command))
-
-
-# --- groups ---
-# The list of commands in `pocketbert --help`, in groups.
-
-
-CHAIN = "The whole chain"
-STEPS = "Single steps"
-RESULTS = "Results"
-HELPERS = "Helpers"
+    app.command(rich_help_panel=title, epilog=epilog)(_guard(command))
 
 
 class GroupedCommands(typer.core.TyperGroup):

@@ -1,4 +1,4 @@
-"""export, quantize, verify, pack: commands that make and check files."""
+"""The commands that write and check model files: `export`, `quantize`, `verify`, `pack`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _DEFAULT = ExportOptions()
+_NO_VALUE = "-"
+"""A table's cell without a figure."""
 
 Scheme = Annotated[
     str,
@@ -54,7 +56,7 @@ Calibrate = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands of this module to the application."""
     for command in (export, quantize, verify, pack):
         add(app, command, STEPS)
 
@@ -280,14 +282,16 @@ def quantize(
     def rows(path: Path | None) -> DataSource | None:
         return options.rows(path, text, text_pair, label, header, max_line_mb, max_rows) if path is not None else None
 
-    inside = budget_options(budget, rows(data), formats, answer or ())
-    output = checked_output(model, output, inside is not None)
+    budget_options = _parse_budget_options(budget, rows(data), formats, answer or ())
+    output = _quantized_folder(model, output, budget_options is not None)
     schemes = listed(scheme) if scheme is not None else None
-    chosen = options.choices(roles)
-    given = CalibrationOptions(rows=rows(calibrate), method=calibration)
-    folder = api.quantize(model, output, schemes, listed(runtime), overwrite, given, inside, chosen)
-    if inside is not None and not json:
-        print_search(folder)
+    role_schemes = options.choices(roles)
+    calibration_options = CalibrationOptions(rows=rows(calibrate), method=calibration)
+    folder = api.quantize(
+        model, output, schemes, listed(runtime), overwrite, calibration_options, budget_options, role_schemes
+    )
+    if budget_options is not None and not json:
+        _print_search(folder)
     print_folder(folder, json)
 
 
@@ -364,23 +368,16 @@ def pack(
     print_folder(api.pack(model, output, overwrite, platform), json)
 
 
-# --- budget ---
-# `quantize --budget`: reading its options, and printing what the search measured.
-
-
-_NONE = "-"
-
-
-def budget_options(
+def _parse_budget_options(
     budget: str | None, data: DataSource | None, formats: str | None, answer: Sequence[str] = ()
 ) -> BudgetOptions | None:
-    """Read the options of a search; None without a budget.
+    """Parse the options of `quantize` that belong to --budget; return None without a budget.
 
     Args:
-        budget: Limits.
-        data: Labelled rows.
-        formats: Formats to choose files of.
-        answer: Settings of temperature and threshold, each ``KEY=VALUE``.
+        budget: Value of --budget, such as ``max_drop=0.01,max_size_mb=20``.
+        data: Labelled rows of --data.
+        formats: Value of --format, comma-separated.
+        answer: Values of --answer, each ``KEY=VALUE``.
 
     Raises:
         InputError: Listing every problem of the limits, or the options that have no meaning without a budget.
@@ -390,57 +387,59 @@ def budget_options(
     from pocketbert.pipeline.options import AnswerOptions, BudgetOptions
 
     if budget is None:
-        given = {"--data": data, "--format": formats, "--answer": answer or None}
-        lost = [flag for flag, value in given.items() if value is not None]
-        if lost:
-            raise InputError([Problem(flag, "has no meaning without --budget.", "Leave it out.") for flag in lost])
+        budget_flags = {"--data": data, "--format": formats, "--answer": answer or None}
+        unused = [flag for flag, value in budget_flags.items() if value is not None]
+        if unused:
+            raise InputError([Problem(flag, "has no meaning without --budget.", "Leave it out.") for flag in unused])
         return None
     limits = parse_budget(listed(budget), "--budget")
-    settled = option_values(answer, "--answer")
-    wrong = [f"--answer {key}" for key in settled if key not in CONFIDENCE_KEYS]
+    answer_settings = option_values(answer, "--answer")
+    wrong = [f"--answer {key}" for key in answer_settings if key not in CONFIDENCE_KEYS]
     if wrong:
         fix = f"Set {' or '.join(CONFIDENCE_KEYS)}; the folder decides the others."
         raise InputError([Problem(flag, "is decided by the folder that is read.", fix) for flag in wrong])
-    chosen = listed(formats) if formats is not None else None
-    return BudgetOptions(limits=limits, data=data, formats=chosen, answer=cast(AnswerOptions, settled))
+    format_names = listed(formats) if formats is not None else None
+    return BudgetOptions(limits=limits, data=data, formats=format_names, answer=cast(AnswerOptions, answer_settings))
 
 
-def checked_output(model: Path, output: Path | None, inside: bool) -> Path:
-    """Return the folder to write: with a budget a new one next to the folder that is read, if none is named.
+def _quantized_folder(model: Path, output: Path | None, with_budget: bool) -> Path:
+    """Return the folder that `quantize` writes: that of -o, or with a budget FOLDER-budget next to the folder that is read.
 
     Raises:
         InputError: If there is no budget and no folder is named.
     """
     if output is not None:
         return output
-    if not inside:
+    if not with_budget:
         raise InputError(Problem("-o/--output", "is missing.", "Name the folder to write."))
     whole = model.resolve()
     return whole.with_name(f"{whole.name}-budget")
 
 
-def print_search(folder: Path) -> None:
-    """Print every candidate, and the recipe lines of those that were chosen."""
+def _print_search(folder: Path) -> None:
+    """Print every candidate file of a budget search, the chosen ones, and the recipe lines that make the same files."""
     from pocketbert.core.artefacts import read_artefacts
     from pocketbert.pipeline.direct.choosing import chosen_files, recipe_lines
 
-    found = read_artefacts(folder).search
-    if found is None:
+    search = read_artefacts(folder).search
+    if search is None:
         return
     header = ["candidate", "MB", "rel", "same label", "drop", "p90 ms", "inside", ""]
-    print_table(header, [_row(c) for c in found.candidates])
-    limits = ", ".join(f"{name}={value:g}" for name, value in found.budget.items())
-    print(f"chosen inside {limits}: {found.wins}")
-    print(f"{found.ranked_on:,} calibration rows ranked. {found.rows}")
-    chosen = chosen_files(found.chosen)
-    print(f"the same files from a recipe:\n  {recipe_lines(chosen, found.calibration)}")
+    print_table(header, [_candidate_row(c) for c in search.candidates])
+    limits = ", ".join(f"{name}={value:g}" for name, value in search.budget.items())
+    print(f"chosen inside {limits}: {search.wins}")
+    print(f"{search.ranked_on:,} calibration rows ranked. {search.rows}")
+    chosen = chosen_files(search.chosen)
+    print(f"the same files from a recipe:\n  {recipe_lines(chosen, search.calibration)}")
 
 
-def _row(candidate: Candidate) -> list[str]:
+def _candidate_row(candidate: Candidate) -> list[str]:
+    """Return the table cells of a candidate: name, size, errors, latency, and whether it is inside the budget."""
+
     def shown(value: float | None, form: str) -> str:
-        return _NONE if value is None else f"{value:{form}}"
+        return _NO_VALUE if value is None else f"{value:{form}}"
 
-    inside = _NONE if candidate.inside is None else "yes" if candidate.inside else "no"
+    inside = _NO_VALUE if candidate.inside is None else "yes" if candidate.inside else "no"
     return [
         candidate.name,
         shown(None if candidate.bytes is None else candidate.bytes / 1e6, ".2f"),

@@ -1,4 +1,4 @@
-"""families and doctor: what is supported, what is installed."""
+"""The commands that show what can be used: `devices`, `families`, `doctor`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (families, doctor):
+    """Add the commands of this module to the application."""
+    for command in (devices, families, doctor):
         add(app, command, HELPERS)
 
 
@@ -27,9 +27,9 @@ def families(json: options.Json = False) -> None:
     from pocketbert.core.families import all_families
     from pocketbert.core.models.systems import system_facts
 
-    facts = [(row, system_facts(row)) for row in all_families()]
+    systems = [(row, system_facts(row)) for row in all_families()]
     if json:
-        print_json([{**asdict(row), "tasks": found.tasks, "files": found.files} for row, found in facts])
+        print_json([{**asdict(row), "tasks": facts.tasks, "files": facts.files} for row, facts in systems])
         return
     rows = [
         [
@@ -37,12 +37,12 @@ def families(json: options.Json = False) -> None:
             ", ".join(row.model_types),
             row.tokenizer,
             ", ".join(row.signals),
-            ", ".join(found.tasks),
-            found.written,
+            ", ".join(facts.tasks),
+            facts.written,
             ", ".join(row.form_names),
-            "; ".join(found.notes) or "none known",
+            "; ".join(facts.notes) or "none known",
         ]
-        for row, found in facts
+        for row, facts in systems
     ]
     print_table(["system", "model_type", "tokenizer", "signals", "tasks", "files", "forms", "limits"], rows)
 
@@ -83,15 +83,6 @@ def doctor(json: options.Json = False) -> None:
         print(f"note: {note}")
 
 
-# --- devices ---
-# devices: what benchmarks can measure on, and what is there now.
-
-
-def register_devices(app: typer.Typer) -> None:
-    """Add the command."""
-    add(app, devices, HELPERS)
-
-
 def devices(
     probe: Annotated[
         str | None,
@@ -110,56 +101,59 @@ def devices(
     machine to use it. Below it are the values that parts of a name may have.
     """
     if probe is not None:
-        _show_probe(probe, json)
+        _print_probe(probe, json)
         return
     from pocketbert.benchmarks.devices.table import statuses
 
-    found = statuses()
+    all_statuses = statuses()
     if json:
-        print_json([_status_json(one) for one in found])
+        print_json([_status_fields(status) for status in all_statuses])
         return
     rows = [
         [
-            one.info.spelled,
-            one.info.yields,
-            one.info.reached + (f"; a recipe cannot use it: {one.info.instead}" if one.info.instead else ""),
-            _reachable_words(one),
-            one.missing or ("–" if one.info.instead else "nothing"),
+            status.info.spelled,
+            status.info.yields,
+            status.info.reached + (f"; a recipe cannot use it: {status.info.instead}" if status.info.instead else ""),
+            _describe_reachable(status),
+            status.missing or ("–" if status.info.instead else "nothing"),
         ]
-        for one in found
+        for status in all_statuses
     ]
     print_table(["device", "figures", "reached by", "reachable now", "missing on this machine"], rows)
-    for one in found:
-        for part in one.allowed:
-            print(f"{part.part} of {one.info.name}: {', '.join(part.values)}")
+    for status in all_statuses:
+        for part in status.allowed:
+            print(f"{part.part} of {status.info.name}: {', '.join(part.values)}")
 
 
-def _reachable_words(one: DeviceStatus) -> str:
-    """What a device found, for the table."""
-    if one.reachable is None:
-        return "–" if one.info.instead else "not tried before it is used"
-    return "; ".join(found.words for found in one.reachable) or "none"
+def _describe_reachable(status: DeviceStatus) -> str:
+    """Return the table's cell on what is there now, such as the phones that adb lists."""
+    if status.reachable is None:
+        return "–" if status.info.instead else "not tried before it is used"
+    return "; ".join(reachable.words for reachable in status.reachable) or "none"
 
 
-def _status_json(one: DeviceStatus) -> dict[str, Any]:
-    info, found = one.info, one.reachable
+def _status_fields(status: DeviceStatus) -> dict[str, Any]:
+    """Return the fields of a device's status for JSON."""
+    info, reachable = status.info, status.reachable
     return {
         "name": info.spelled,
         "figures": dict(info.figures),
         "reached": info.reached,
         "instead": info.instead,
-        "missing": one.missing,
-        "reachable": None if found is None else [asdict(thing) for thing in found],
-        "allowed": {part.part: list(part.values) for part in one.allowed},
+        "missing": status.missing,
+        "reachable": None if reachable is None else [asdict(device) for device in reachable],
+        "allowed": {part.part: list(part.values) for part in status.allowed},
     }
 
 
-def _show_probe(name: str, json: bool) -> None:
-    """Run the probe on a device, and print what it tells."""
+def _print_probe(name: str, json: bool) -> None:
+    """Run the probe program on a device, and print the facts that it measures."""
     from pocketbert.benchmarks.devices.table import probe
 
     try:
-        told = probe(name)
+        measured = probe(name)
     except ValueError as error:
         raise InputError(Problem("--probe", f"{error}.")) from error
-    print_json(told.model_dump(mode="json", by_alias=True)) if json else print_table(["fact", "value"], told.rows)
+    print_json(measured.model_dump(mode="json", by_alias=True)) if json else print_table(
+        ["fact", "value"], measured.rows
+    )

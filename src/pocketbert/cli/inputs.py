@@ -1,4 +1,4 @@
-"""data check, data prepare, data augment, data demo."""
+"""The commands about what a run starts from: `data check|prepare|augment|demo` and `recipes ls|show|cp|validate|schema`."""
 
 from __future__ import annotations
 
@@ -94,10 +94,6 @@ def demo(output: options.Output, json: options.Json = False) -> None:
 
 for command in (check, prepare, augment, demo):
     add(data_app, command, group="data")
-
-
-# --- recipes ---
-# recipes ls, show, cp, validate, schema.
 
 
 recipes_app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=True, rich_markup_mode=None)

@@ -42,17 +42,8 @@ def _root(
     pass
 
 
-for register in (  # in the order in which --help lists the commands
-    chain.register,
-    chain.register_demo,
-    files.register,
-    predict.register,
-    measure.register,
-    info.register_devices,
-    measure.register_sensitivity,
-    info.register,
-):
-    register(app)
+for module in (chain, files, predict, measure, info):  # in the order in which --help lists the commands
+    module.register(app)
 app.add_typer(inputs.recipes_app, name="recipes", rich_help_panel=HELPERS)
 app.add_typer(inputs.data_app, name="data", rich_help_panel=HELPERS)
 

@@ -1,4 +1,4 @@
-"""benchmark and report: commands that measure and show."""
+"""The commands that measure and show: `benchmark`, `report`, `sensitivity`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from pocketbert.pipeline.options import CalibrationOptions
 if TYPE_CHECKING:
     from pocketbert.benchmarks.imported.saved_texts import Fact
     from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
-    from pocketbert.core.artefacts import Sensitivities, Sensitivity
+    from pocketbert.core.artefacts import Sensitivity
+
+_NO_VALUE = "-"
+"""A table's cell without a figure."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (benchmark, report):
+    """Add the commands of this module to the application."""
+    for command in (benchmark, report, sensitivity):
         add(app, command, RESULTS)
 
 
@@ -206,30 +209,30 @@ def benchmark(
     earlier = BenchmarkResult.read(baseline) if baseline else None
     names = [name for value in device or [LOCAL] for name in listed(value) or [value]]
     if app:
-        repeats, gaps = _for_app(repeats, gaps, budget, names)
-    chosen = _given(
+        repeats, gaps = _app_settings(repeats, gaps, budget, names)
+    benchmark_options = _benchmark_options(
         preset, threads, lengths, gaps, runs=runs, repeats=repeats, budget_s=budget, sustained_min=sustained
     )
     if earlier is not None:
-        check_repeats(earlier, chosen.repeats, str(baseline))
+        check_repeats(earlier, benchmark_options.repeats, str(baseline))
     texts = [t for t in read_texts(file) if t.strip()] if file else []
     result = api.benchmark(
         folders,
         replace(
-            chosen,
+            benchmark_options,
             devices=[name for name in names if local or name != LOCAL],
             app=app,
             data=options.rows(data, None, None, None) if data else None,
         ),
         texts=texts,
         imports=files,
-        facts=_facts(fact or []),
+        facts=_parse_facts(fact or []),
         record=record,
     )
     if output is not None:
         write_result(result, output, folders)
     if not json:
-        _show(result)
+        _print_result(result)
     slowdowns = compare(result, earlier, str(baseline)) if earlier else []
     if json:
         print_json({**result.to_dict(), **({"baseline": [s.words for s in slowdowns]} if earlier else {})})
@@ -242,35 +245,37 @@ def benchmark(
         raise GateError(wrong)
 
 
-def _for_app(repeats: int | None, gaps: str | None, budget: float | None, names: list[str]) -> tuple[int, str]:
-    """Repeats and idle times where the demo app measures and others are not given; what is given is checked later."""
+def _app_settings(
+    repeats: int | None, gaps: str | None, budget: float | None, device_names: list[str]
+) -> tuple[int, str]:
+    """Return the repeats and idle times of a measurement by the demo app: those that were given, else what the app can do."""
     from pocketbert.benchmarks.imported.android_app import REPEATS
     from pocketbert.core.devices import ADB
 
-    if budget is not None and all(name.partition(":")[0] == ADB for name in names):
+    if budget is not None and all(name.partition(":")[0] == ADB for name in device_names):
         what = "with --app: the demo app makes all runs, whatever they take."
         raise InputError(Problem("--budget", what, "Leave it out, or give fewer --runs"))
     return REPEATS if repeats is None else repeats, gaps or "none"
 
 
-def _given(
-    preset: str, threads: str | None, lengths: str | None, gaps: str | None, **plain: float | None
+def _benchmark_options(
+    preset: str, threads: str | None, lengths: str | None, gaps: str | None, **numbers_by_field: float | None
 ) -> BenchmarkOptions:
-    """The options of a preset, changed by what was given."""
+    """Return the settings of a preset with those replaced that options were given for."""
     from pocketbert.benchmarks.measurement import preset_options
 
-    changes: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
+    changes: dict[str, Any] = {name: value for name, value in numbers_by_field.items() if value is not None}
     if threads is not None:
         changes["threads"] = numbers(threads, "--threads")
     if lengths is not None:
         changes["lengths"] = ["text", *numbers(lengths, "--lengths")]
     if gaps is not None:
-        changes["gaps_ms"] = _idle_times(gaps)
+        changes["gaps_ms"] = _parse_idle_times(gaps)
     return replace(preset_options(preset), **changes)
 
 
-def _show(result: BenchmarkResult) -> None:
-    """Print the tables of a result, and where its figures come from."""
+def _print_result(result: BenchmarkResult) -> None:
+    """Print the tables of a benchmark, and where its figures come from."""
     from pocketbert.benchmarks.report.compiled import (
         compiled_lines,
         compiled_table,
@@ -291,23 +296,23 @@ def _show(result: BenchmarkResult) -> None:
     print("\n".join([*session_lines(result), *compiled_lines(result.compilations), *reported_lines(result.reported)]))
 
 
-def _facts(written: list[str]) -> list[Fact]:
-    """Read the values of ``--fact``."""
+def _parse_facts(values: list[str]) -> list[Fact]:
+    """Parse the values of ``--fact``; raise InputError listing all that are wrong."""
     from pocketbert.benchmarks.imported.saved_texts import parse_fact
 
-    out, problems = [], []
-    for one in written:
+    facts, problems = [], []
+    for value in values:
         try:
-            out.append(parse_fact(one))
+            facts.append(parse_fact(value))
         except ValueError as error:
             problems.append(Problem("--fact", f"{error}.", "For example --fact device='Pixel 8'"))
     if problems:
         raise InputError(problems)
-    return out
+    return facts
 
 
-def _idle_times(text: str) -> list[float]:
-    """Read the milliseconds of ``--gaps``."""
+def _parse_idle_times(text: str) -> list[float]:
+    """Parse the milliseconds of ``--gaps``."""
     if text == "none":
         return []
     try:
@@ -352,18 +357,6 @@ def report(
     print_json({"report": str(written)}) if json else print(f"report: {written}")
 
 
-# --- sensitivity ---
-# sensitivity: which roles of a model a scheme costs most.
-
-
-_NONE = "-"
-
-
-def register_sensitivity(app: typer.Typer) -> None:
-    """Add the command."""
-    add(app, sensitivity, RESULTS)
-
-
 def sensitivity(
     model: options.Folder,
     calibrate: Annotated[
@@ -404,40 +397,38 @@ def sensitivity(
         else None
     )
     schemes = listed(scheme) if scheme is not None else None
-    given = CalibrationOptions(rows=rows, method=calibration)
-    found = api.sensitivity(model, given, schemes, record=record)
+    measured = api.sensitivity(model, CalibrationOptions(rows=rows, method=calibration), schemes, record=record)
     if json:
-        print(found.model_dump_json())
+        print(measured.model_dump_json())
         return
-    _print(found)
-
-
-def _print(found: Sensitivities) -> None:
-    for one in found.schemes:
-        print(f"{one.format} {one.scheme}")
-        if one.note:
-            print(f"  {one.note}")
+    for scheme_result in measured.schemes:
+        print(f"{scheme_result.format} {scheme_result.scheme}")
+        if scheme_result.note:
+            print(f"  {scheme_result.note}")
             continue
-        header = ["only this role", "RMS difference", "share of squares", "MB saved", ""]
-        print_table(header, _rows(one))
-    print(f"RMS differences from the exported file, of the spread of its answers, on {found.rows:,} calibration rows.")
-    print(found.machine)
+        table_header = ["only this role", "RMS difference", "share of squares", "MB saved", ""]
+        print_table(table_header, _sensitivity_rows(scheme_result))
+    print(
+        f"RMS differences from the exported file, of the spread of its answers, on {measured.rows:,} calibration rows."
+    )
+    print(measured.machine)
 
 
-def _rows(one: Sensitivity) -> list[list[str]]:
+def _sensitivity_rows(result: Sensitivity) -> list[list[str]]:
+    """Return the table rows of one scheme: a row per role, then the sum that they predict and the measured whole."""
     rows = [
         [
             role.role.value,
-            _NONE if role.rel is None else f"{role.rel:.4f}",
-            _NONE if (share := one.share(role)) is None else f"{share:.0%}",
+            _NO_VALUE if role.rel is None else f"{role.rel:.4f}",
+            _NO_VALUE if (share := result.share(role)) is None else f"{share:.0%}",
             f"{role.saved / 1e6:.2f}",
             role.note,
         ]
-        for role in one.roles
+        for role in result.roles
     ]
-    predicted, whole = (_NONE if value is None else f"{value:.4f}" for value in (one.predicted, one.whole))
+    predicted, whole = (_NO_VALUE if value is None else f"{value:.4f}" for value in (result.predicted, result.whole))
     return [
         *rows,
-        ["all, predicted", predicted, _NONE, _NONE, "root of the sum of squares"],
-        ["all, measured", whole, _NONE, f"{one.saved / 1e6:.2f}", ""],
+        ["all, predicted", predicted, _NO_VALUE, _NO_VALUE, "root of the sum of squares"],
+        ["all, measured", whole, _NO_VALUE, f"{result.saved / 1e6:.2f}", ""],
     ]

@@ -33,14 +33,14 @@ def sets(flag: str, text: str, key: str = "", short: tuple[str, ...] = (), **set
 
 
 def preset_defaults(of: Callable[[PresetSettings], str]) -> str:
-    """Tell what an option of a benchmark is by itself with each preset: ``default 5; quick 3; mlperf 4``.
+    """Describe the default of a benchmark option under each preset: ``default 5; quick 3; mlperf 4``.
 
     Args:
-        of: The option in the settings of a preset, in words.
+        of: Returns the option's value in the settings of a preset, as text.
     """
-    told = {preset: of(settings) for preset, settings in PRESETS.items()}
-    usual = told.pop(Preset.STANDARD)
-    return "; ".join([f"default {usual}", *(f"{preset} {value}" for preset, value in told.items() if value != usual)])
+    values = {preset: of(settings) for preset, settings in PRESETS.items()}
+    usual = values.pop(Preset.STANDARD)
+    return "; ".join([f"default {usual}", *(f"{preset} {value}" for preset, value in values.items() if value != usual)])
 
 
 def listed(text: str) -> list[str]:
@@ -75,14 +75,14 @@ def rows(
     max_line_mb: float = LINE_MB,
     max_rows: int = ROWS,
 ) -> DataSource:
-    """The rows that the options of a command name; columns that are not named are found in the file."""
+    """Return the data source that a command's options name; columns that are not named are found in the file."""
     from pocketbert.core.data.source import DataSource
 
     return DataSource.at(str(path), text, text_pair, label, header, max_line_mb=max_line_mb, max_rows=max_rows)
 
 
 def choices(text: str) -> dict[str, str]:
-    """Read the schemes of roles and modules.
+    """Parse the value of --roles: the scheme of each role or module.
 
     Raises:
         InputError: If a part is not ROLE=SCHEME.

@@ -1,4 +1,4 @@
-"""Answers on stdout: tables for people, JSON for programs."""
+"""Print results on stdout: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from pocketbert.core.artefacts import Artefacts
 
 _FIGURE = re.compile(r"[-+–]?\d|[-–]?$")
-"""How a cell with a number begins, or one that has none."""
+"""Matches the start of a cell that holds a number, or a cell without one."""
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on one line, the last thing on stdout."""
+    """Print a value as JSON on one line, the last line on stdout."""
     print(json_text(value))
 
 
 def json_text(value: Any) -> str:
-    """Write a value as JSON, readable as it is; where it holds half a surrogate pair, which no encoding has, in ASCII."""
+    """Encode a value as JSON with readable non-ASCII characters; in ASCII if it holds half a surrogate pair."""
     text = json.dumps(value, ensure_ascii=False)
     return text if is_unicode(text) else json.dumps(value)
 
 
 def print_answer(line: str) -> None:
-    """Print fields separated by tabs; on a terminal without the characters that it would obey."""
+    """Print fields separated by tabs; on a terminal, without control characters."""
     print("\t".join(visible(part) for part in line.split("\t")) if sys.stdout.isatty() else line)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """A table on a terminal, tab-separated lines elsewhere."""
+    """Print a table on a terminal, and tab-separated lines elsewhere."""
     if not sys.stdout.isatty():
         for row in (header, *rows):
             print("\t".join(one_field(cell) for cell in row))
@@ -56,7 +56,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str
 
 
 def print_folder(folder: Path, json: bool) -> None:
-    """Print the files of a new artefact folder, and what to do with it.
+    """Print the files of a new artefact folder, and the commands to run next.
 
     Args:
         folder: The folder.
@@ -90,7 +90,7 @@ def print_folder(folder: Path, json: bool) -> None:
 
 
 def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
-    """What to do with a new artefact folder."""
+    """Return the suggestions for a new artefact folder, each with a command."""
     place = shlex.quote(str(folder))
     scored = any(r.scores for r in artefacts.models())
     lines = [] if scored else [f"Score it: pocketbert verify -m {place} --data ROWS.csv --record"]

@@ -1,4 +1,7 @@
-"""predict: text in, answers out; needs the core install only."""
+"""The command `predict`: answer texts with a model of an artefact folder; needs the core installation only.
+
+Texts come from arguments, stdin or a file; answers go to stdout, or with -o into a file next to the columns of their rows.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,17 @@ if TYPE_CHECKING:
     from pocketbert.runtime.model import Model
 
 
-_AT_ONCE = 1 << 16
+_TEXTS_AT_ONCE = 1 << 16
 """Texts whose answers are held in memory together."""
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_JSON_LINES = ".jsonl"
+_ANSWER_FILES = (*_SEPARATORS, _JSON_LINES)
+_PREFIX = "predicted_"
+"""Prefix of an answer's columns in a table, so that a label to compare with keeps its name."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the application."""
     add(app, predict, RESULTS)
 
 
@@ -122,10 +130,10 @@ def predict(
     from pocketbert.runtime.model import check_texts, load
 
     if output is not None:
-        output = check_answer_file(output, overwrite, model, *([file] if file else []))
-    # of texts that are no file, only the limits count
+        output = _check_answer_file(output, overwrite, model, *([file] if file else []))
+    # texts that are not read from a file have no columns: of the source, only the limits are used
     source = options.rows(file or "stdin", text, text_pair, None, header, max_line_mb, max_rows)
-    read = _read(texts or [], file, source, _columns(model), with_rows=json or output is not None)
+    read = _read_inputs(texts or [], file, source, _input_columns(model), with_rows=json or output is not None)
     opened = load(model, scheme, threads, format=format, engine=engine, file=model_file, cadence=cadence)
     if opened.choice:
         say(opened.choice)
@@ -134,16 +142,16 @@ def predict(
     opened.tokenizer.with_prompt(prompt)  # an unknown name ends the command before anything is computed
     answers = _answers(opened, read.texts, prompt)
     if output is not None:
-        write_answers(output, read.rows, answers, top)
+        _write_answers(output, read.rows, answers, top)
         say(f"{len(read.texts):,} answers: {output}")
         return
     others = read.others if json else [{}] * len(read.texts)
     for row, answer, other in zip(read.texts, answers, others, strict=True):
-        print_row(row, answer, other, top, json)
+        _print_answer(row, answer, other, top, json)
 
 
 def _warn_of_empty(texts: Sequence[Text]) -> None:
-    """Say which texts hold nothing to read: a model answers them all the same."""
+    """Print a warning if a text has no visible character: the model answers it all the same."""
     from pocketbert.core.data.cells import is_visible
     from pocketbert.core.host.progress import say
 
@@ -155,18 +163,19 @@ def _warn_of_empty(texts: Sequence[Text]) -> None:
 
 
 def _answers(model: Model, texts: Sequence[Text], prompt: str | None) -> Iterator[Answer]:
-    for start in range(0, len(texts), _AT_ONCE):
-        yield from model.predict(texts[start : start + _AT_ONCE], progress="predict", prompt=prompt)
+    """Yield the answers to texts, computing a limited number of them at a time."""
+    for start in range(0, len(texts), _TEXTS_AT_ONCE):
+        yield from model.predict(texts[start : start + _TEXTS_AT_ONCE], progress="predict", prompt=prompt)
 
 
 @dataclass(frozen=True)
-class _Read:
-    """What is answered.
+class _Inputs:
+    """The texts to answer.
 
     Attributes:
-        texts: As the model takes them.
-        rows: The rows that they came from, with all columns; empty where nobody asked for those of a file.
-        named: Columns that are texts.
+        texts: Inputs of the model.
+        rows: The rows that they came from, with all columns; empty if they are not needed.
+        named: Names of the columns that hold the texts.
     """
 
     texts: Sequence[Text]
@@ -175,22 +184,36 @@ class _Read:
 
     @property
     def others(self) -> Sequence[Mapping[str, Any]]:
-        """The columns of each row that are no texts."""
+        """The columns of each row that hold no text."""
         return [{k: v for k, v in row.items() if k not in self.named} for row in self.rows]
 
 
-def _columns(model: Path) -> tuple[str, ...]:
-    """Data columns that the files of a folder read besides the text."""
+def _input_columns(model: Path) -> tuple[str, ...]:
+    """Return the names of the data columns that a folder's files take in addition to the text."""
     from pocketbert.core.artefacts import artefact_folder, read_artefacts
     from pocketbert.core.predict.inputs import COLUMNS
 
     try:
         return COLUMNS if read_artefacts(artefact_folder(model)).form is not None else ()
     except InputError:
-        return ()  # whoever opens the folder says what is wrong
+        return ()  # opening the model raises the error
 
 
-def _read(texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...], with_rows: bool) -> _Read:
+def _read_inputs(
+    texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...], with_rows: bool
+) -> _Inputs:
+    """Read the texts to answer from arguments, a file or stdin.
+
+    Args:
+        texts: The arguments.
+        file: Value of --file.
+        source: The file with the columns and limits that options name; the file need not exist.
+        columns: Further columns that the model takes.
+        with_rows: Whether the rows of a file are needed.
+
+    Raises:
+        InputError: If there is no text, or options contradict each other.
+    """
     from pocketbert.core.data.columns import guess_columns
     from pocketbert.core.data.examples import read_examples
     from pocketbert.core.data.files import read_rows
@@ -210,13 +233,13 @@ def _read(texts: list[str], file: Path | None, source: DataSource, columns: tupl
             say(found.note)
         inputs = [example.input for example in read_examples(found.source, labelled=False, columns=columns)]
         rows = [row for _, row in read_rows(found.source, BadRows(found.source.title))] if with_rows else []
-        return _Read(inputs, rows, (found.source.text, found.source.text_pair))
+        return _Inputs(inputs, rows, (found.source.text, found.source.text_pair))
     if file is not None:
         texts = read_texts(file, source.limits)
     elif not texts:
-        texts = _from_stdin(source.limits)
+        texts = _read_stdin(source.limits)
     if source.text_pair is None:
-        return _Read(texts, [{"text": t} for t in texts], ("text",))
+        return _Inputs(texts, [{"text": t} for t in texts], ("text",))
     if len(texts) % 2:
         raise InputError(
             Problem(
@@ -226,10 +249,11 @@ def _read(texts: list[str], file: Path | None, source: DataSource, columns: tupl
             )
         )
     pairs = list(zip(texts[::2], texts[1::2], strict=True))
-    return _Read(pairs, [{"text": a, "text_pair": b} for a, b in pairs], ("text", "text_pair"))
+    return _Inputs(pairs, [{"text": a, "text_pair": b} for a, b in pairs], ("text", "text_pair"))
 
 
-def _from_stdin(limits: Limits) -> list[str]:
+def _read_stdin(limits: Limits) -> list[str]:
+    """Read the lines of stdin; raise InputError if it is a terminal or cannot be read."""
     from pocketbert.core.data.streams import texts_of_stream
 
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
@@ -241,45 +265,34 @@ def _from_stdin(limits: Limits) -> list[str]:
         raise InputError(Problem("stdin", f"cannot be read: {why}.", "Pipe text in, or give --file FILE.")) from error
 
 
-# --- answers ---
-# Answers on stdout or in a file, each with the row that its text came from.
-
-
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
-_LINES = ".jsonl"
-KINDS = (*_SEPARATORS, _LINES)
-PREFIX = "predicted_"
-"""How the columns of an answer begin in a table, so that a label to compare with keeps its own name."""
-
-
-def check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
+def _check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
     """Refuse a file for answers that could not be written, before the first text is read.
 
     Args:
-        path: What the user named.
+        path: Value of -o.
         overwrite: Whether an existing file may be replaced.
-        read: Files and folders that are read.
+        read: Files and folders that the command reads, which may not be overwritten.
 
     Returns:
-        The file; where `path` is a link, what it leads to.
+        The file, links resolved.
 
     Raises:
-        InputError: If its kind is unknown, or it exists.
+        InputError: If its suffix is not one of `_ANSWER_FILES`, or it exists.
     """
-    if path.suffix not in KINDS:
-        what = f"'{path.suffix}' is no kind of file for answers; {nearest(path.suffix, KINDS)}."
+    if path.suffix not in _ANSWER_FILES:
+        what = f"'{path.suffix}' is no kind of file for answers; {nearest(path.suffix, _ANSWER_FILES)}."
         raise InputError(Problem("-o/--output", what, f"Name it for example {path.stem or 'answers'}.csv."))
     return file_destination(path, overwrite, *read)
 
 
-def print_row(text: Text, answer: Answer, other: Mapping[str, Any], top: int, json: bool) -> None:
+def _print_answer(text: Text, answer: Answer, other: Mapping[str, Any], top: int, json: bool) -> None:
     """Print the answer to one text.
 
     Args:
         text: The text, or both texts of a pair.
-        answer: What the model answers.
+        answer: The model's answer.
         other: The other columns of the text's row; printed as JSON only.
-        top: How many alternatives are shown.
+        top: Number of alternatives that are shown.
         json: Whether to print JSON.
     """
     shown = text if isinstance(text, str) else list(text)
@@ -291,20 +304,20 @@ def print_row(text: Text, answer: Answer, other: Mapping[str, Any], top: int, js
     print_answer(f"{answer.line(top)}\t{one_field(text_shown)}{'  [truncated]' if answer.truncated else ''}")
 
 
-def write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Iterable[Answer], top: int) -> None:
+def _write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Iterable[Answer], top: int) -> None:
     """Write rows with their answers: a table with columns ``predicted_...``, or JSON lines with the field ``answer``.
 
     Args:
         path: The file, .csv, .tsv or .jsonl; it appears when it is complete.
         rows: The rows, with all their columns.
         answers: One for each row.
-        top: How many alternatives are written.
+        top: Number of alternatives that are written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with writing(path) as file:
         # another column may hold half of a surrogate pair
         text = codecs.getwriter("utf-8")(file, "backslashreplace")
-        if path.suffix == _LINES:
+        if path.suffix == _JSON_LINES:
             for row, answer in zip(rows, answers, strict=True):
                 text.write(json_text({**row, "answer": _fields(answer, top)}) + "\n")
             return
@@ -312,7 +325,7 @@ def write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Iterab
         table = csv.writer(text, delimiter=_SEPARATORS[path.suffix])
         added: list[str] = []
         for row, answer in zip(rows, answers, strict=True):
-            fields = {f"{PREFIX}{name}": value for name, value in _fields(answer, top).items()}
+            fields = {f"{_PREFIX}{name}": value for name, value in _fields(answer, top).items()}
             if not added:
                 added = list(fields)
                 table.writerow([*columns, *added])
@@ -320,8 +333,10 @@ def write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Iterab
 
 
 def _fields(answer: Answer, top: int) -> dict[str, Any]:
+    """Return the fields of an answer as JSON values."""
     return {**answer.fields(top), "truncated": answer.truncated}
 
 
 def _cell(value: object) -> object:
+    """Return a value as a table's cell holds it: lists, objects and booleans as JSON."""
     return json_text(value) if isinstance(value, list | dict | bool) else value

@@ -69,8 +69,8 @@ def test_scripts_that_need_joiners_are_shown_as_they_are() -> None:
 def test_a_failure_of_the_machine_has_a_text() -> None:
     import errno
 
-    from pocketbert.cli.commands import _machine
+    from pocketbert.cli.commands import _machine_error
 
-    assert _machine(OSError(errno.EFBIG, "File too large", "x")).startswith("Error: a file would be larger than")
-    assert _machine(ValueError()) == "Error: ValueError: ValueError (--debug prints where; so does run.log)"
-    assert _machine(MemoryError()).startswith("Error: MemoryError")
+    assert _machine_error(OSError(errno.EFBIG, "File too large", "x")).startswith("Error: a file would be larger than")
+    assert _machine_error(ValueError()) == "Error: ValueError: ValueError (--debug prints where; so does run.log)"
+    assert _machine_error(MemoryError()).startswith("Error: MemoryError")
