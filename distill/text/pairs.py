@@ -35,6 +35,7 @@ _FOLLOWS, _ELSEWHERE = 0, 1
 ``sentence_order_label`` of ``AlbertForPreTraining``."""
 
 _ELSEWHERE_SHARE, _SHORT_SHARE, _SHORTEST = 0.5, 0.1, 2
+"""Share of the rows with a second segment from elsewhere; share of the rows that are shortened, and to how many tokens at least."""
 _SHORT, _LENGTH, _CUT, _WHENCE, _OTHER, _START = range(6)  # columns of a row's noise
 
 _Ids = NDArray[np.int64]
