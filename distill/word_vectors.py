@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
 from pocketbert.core.data.streams import CORPUS_ROWS, Limits, opened
 from pocketbert.core.data.tables import BadRows
@@ -132,10 +132,7 @@ class WordReader:
 
     def __init__(self, path: Path, kind: TokenizerKind) -> None:
         self.base, self.kind = CorpusTokenizer(path), kind
-        file = path / "tokenizer.json" if path.is_dir() else path
-        self._tokenizer = Tokenizer.from_file(str(file))
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+        self._tokenizer = self.base.tokenizer
 
     def read(self, texts: Sequence[str]) -> list[WordText]:
         """Return the tokens and the replaceable words of each text.

@@ -121,46 +121,33 @@ class CachedTeacher:
     Args:
         folder: Folder of the cache.
         key: Digest of what it must have been made from.
-        wanted: The signals in it.
+        wanted: The signals in it, which every call returns.
 
     Raises:
         InputError: If there is no complete cache, or it was made from something else.
     """
 
     def __init__(self, folder: Path, key: str, wanted: Wanted) -> None:
-        self._wanted = wanted
+        self.wanted = wanted
         try:
             description = _Description.model_validate(read_json(folder / _DESCRIPTION))
         except ValidationError as error:
             raise InputError(Problem(str(folder), "is not a cache of teacher outputs.")) from error
         if description.key != key:
-            raise InputError(
-                Problem(
-                    str(folder),
-                    f"was made from other weights, rows, signals or versions "
-                    f"(key {description.key[:12]}, wanted {key[:12]}).",
-                    "Delete it, or build it anew.",
-                )
+            reason = (
+                f"was made from other weights, rows, signals or versions "
+                f"(key {description.key[:12]}, wanted {key[:12]})."
             )
+            raise InputError(Problem(str(folder), reason, "Delete it, or build it anew."))
         self._layout = description.layout
         self._lengths = np.load(folder / _LENGTHS, allow_pickle=False)
         self._starts = self._layout.starts(self._lengths)
         expected_bytes = int(self._starts[-1]) * self._layout.dtype.itemsize
         actual_bytes = (folder / _RECORDS).stat().st_size
         if actual_bytes != expected_bytes:
-            raise InputError(
-                Problem(
-                    str(folder / _RECORDS),
-                    f"has {actual_bytes:,} bytes instead of {expected_bytes:,}.",
-                    "Delete the cache, or build it anew.",
-                )
-            )
+            reason = f"has {actual_bytes:,} bytes instead of {expected_bytes:,}."
+            raise InputError(Problem(str(folder / _RECORDS), reason, "Delete the cache, or build it anew."))
         self._records = np.memmap(folder / _RECORDS, self._layout.dtype, "r") if actual_bytes else np.empty(0)
-
-    @property
-    def wanted(self) -> Wanted:
-        """The signals that every call returns."""
-        return self._wanted
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
         """Return the signals of one batch, fp32, padded as the batch is, on its device.
@@ -238,14 +225,11 @@ def cached_teacher(
         MachineError: If the disk has too little room.
     """
     if wanted.relations:
-        raise InputError(
-            Problem(
-                where,
-                f"a cache holds no queries, keys and values (layers {list(wanted.relations)}): computing them again is "
-                "cheaper than storing them.",
-                "Run the teacher during training instead.",
-            )
+        reason = (
+            f"a cache holds no queries, keys and values (layers {list(wanted.relations)}): computing them again is "
+            "cheaper than storing them."
         )
+        raise InputError(Problem(where, reason, "Run the teacher during training instead."))
     folder.parent.mkdir(parents=True, exist_ok=True)
     digests = [weights_digest(teacher), _rows_digest(data, family)]
     key = sha256_json([_FORMAT, *digests, asdict(wanted), half, installed(("torch", "transformers"))])

@@ -121,7 +121,7 @@ class OnlineTeacher:
         teacher: A transformers model; its attention implementation is switched to the capturing one, it
             is put into eval mode, and moved to the device of the batches.
         family: Its row of the family table.
-        wanted: Signals to return.
+        wanted: Signals that every call returns.
 
     Raises:
         ValueError: If the teacher has no such hidden state or layer.
@@ -136,14 +136,9 @@ class OnlineTeacher:
                 f"no hidden states {bad_hidden} or attention layers {bad_layers} in a teacher of {depth} "
                 f"layers: hidden states are 0 to {depth}, attention layers 0 to {depth - 1}"
             )
-        self.teacher, self.family, self._wanted, self._depth = teacher, family, wanted, depth
+        self.teacher, self.family, self.wanted, self._depth = teacher, family, wanted, depth
         runs_to_end = wanted.outputs or bool(wanted.hidden)
         self._recorder = record_attention(teacher, family, wanted.attention, wanted.relations, stop=not runs_to_end)
-
-    @property
-    def wanted(self) -> Wanted:
-        """The signals that every call returns."""
-        return self._wanted
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
         """Run the teacher, unless nothing is wanted, and return its signals.
@@ -155,20 +150,20 @@ class OnlineTeacher:
             RuntimeError: If the model returned another number of hidden states or attention layers than
                 it has: a loss over what is missing would silently be 0.
         """
-        if not self._wanted:
+        if not self.wanted:
             return Taught()
         move_to(self.teacher, batch["input_ids"].device)
         teacher_batch = select_teacher_inputs(batch)
         inputs = {name: teacher_batch[name] for name in self.family.inputs}
         result = None
         with torch.no_grad(), self._recorder:
-            result = self.teacher(**inputs, output_hidden_states=bool(self._wanted.hidden))
-        states = all_states(result, self._depth) if self._wanted.hidden else ()
+            result = self.teacher(**inputs, output_hidden_states=bool(self.wanted.hidden))
+        states = all_states(result, self._depth) if self.wanted.hidden else ()
         return Taught(
-            {n: result[n] for n in _OUTPUTS if n in result} if result is not None and self._wanted.outputs else {},
-            {n: states[n] for n in self._wanted.hidden},
-            {n: self._recorder.scores[n] for n in self._wanted.attention},
-            {n: self._recorder.relations[n] for n in self._wanted.relations},
+            {n: result[n] for n in _OUTPUTS if n in result} if result is not None and self.wanted.outputs else {},
+            {n: states[n] for n in self.wanted.hidden},
+            {n: self._recorder.scores[n] for n in self.wanted.attention},
+            {n: self._recorder.relations[n] for n in self.wanted.relations},
         )
 
 

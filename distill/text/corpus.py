@@ -236,14 +236,11 @@ def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
         place = ".".join(map(str, first["loc"]))
         raise _damaged(folder / INFO, f"{place}: {first['msg']}") from error
     if tokenizer_digest is not None and tokenizer_digest != info.tokenizer_digest:
-        raise InputError(
-            Problem(
-                str(folder),
-                f"made with another tokenizer ({info.tokenizer_digest[:12]}) than the model's "
-                f"({tokenizer_digest[:12]}): its ids mean other tokens.",
-                "Write the corpus again with the model's tokenizer.",
-            )
+        reason = (
+            f"made with another tokenizer ({info.tokenizer_digest[:12]}) than the model's "
+            f"({tokenizer_digest[:12]}): its ids mean other tokens."
         )
+        raise InputError(Problem(str(folder), reason, "Write the corpus again with the model's tokenizer."))
     if version_of("pyarrow") is None:
         raise MissingBackendError("the library 'pyarrow'", "pip install 'pocketbert[train]'")
     chunks = [chunk for shard in info.shards for chunk in _read_shard(folder, shard)]

@@ -35,6 +35,7 @@ _FOLLOWS, _ELSEWHERE = 0, 1
 ``sentence_order_label`` of ``AlbertForPreTraining``."""
 
 _ELSEWHERE_SHARE, _SHORT_SHARE, _SHORTEST = 0.5, 0.1, 2
+"""Share of the rows with a second segment from elsewhere; share of the rows that are shortened, and to how many tokens at least."""
 _SHORT, _LENGTH, _CUT, _WHENCE, _OTHER, _START = range(6)  # columns of a row's noise
 
 _Ids = NDArray[np.int64]
@@ -141,21 +142,6 @@ class PairLayout:
 
 
 @dataclass(frozen=True)
-class _Cut:
-    """A row before its second segment is chosen.
-
-    Attributes:
-        tokens: Its tokens without special ones, [n].
-        place: First token of the second segment; None to keep the row as one segment.
-        other_row: Row that the second segment is taken from; None if it follows the first.
-    """
-
-    tokens: _Ids
-    place: int | None
-    other_row: int | None
-
-
-@dataclass(frozen=True)
 class Pairs:
     """Two segments of each row, as for next-sentence prediction; `pairs_of` makes one.
 
@@ -201,16 +187,16 @@ class Pairs:
         noises = [generator(self.seed, f"pairs/{self.purpose}", step, int(row)).random(6) for row in rows]
         row_ids = corpus.ids(rows)
         cuts = [self._cut_row(*each, count) for each in zip(row_ids, rows, noises, strict=True)]
-        other_ids = iter(corpus.ids([c.other_row for c in cuts if c.other_row is not None]))
+        other_ids = iter(corpus.ids([other_row for _, _, other_row in cuts if other_row is not None]))
         encoded, labels = [], np.full(len(rows), IGNORED)
-        for i, (cut, ids, noise) in enumerate(zip(cuts, row_ids, noises, strict=True)):
-            if cut.place is None:
+        for i, ((tokens, place, other_row), ids, noise) in enumerate(zip(cuts, row_ids, noises, strict=True)):
+            if place is None:
                 encoded.append(_one_segment(ids))
                 continue
-            first, second, label = cut.tokens[: cut.place], cut.tokens[cut.place :], _FOLLOWS
+            first, second, label = tokens[:place], tokens[place:], _FOLLOWS
             if self.second is SecondSegment.SWAPPED and noise[_WHENCE] < _ELSEWHERE_SHARE:
                 first, second, label = second, first, _ELSEWHERE
-            if cut.other_row is not None:
+            if other_row is not None:
                 piece = self._random_piece(next(other_ids), len(second), noise[_START])
                 if piece.size:
                     second, label = piece, _ELSEWHERE
@@ -226,8 +212,15 @@ class Pairs:
         kind = "pairs" if self.second is SecondSegment.ELSEWHERE else f"pairs {self.second}"
         return [kind, self.seed, self.purpose, special, segments, continues, sorted(self.wordless)]
 
-    def _cut_row(self, ids: _Ids, row: int, noise: NDArray[np.float64], row_count: int) -> _Cut:
-        """Choose the length of a row, the place where it is cut, and the row that its second segment is taken from."""
+    def _cut_row(
+        self, ids: _Ids, row: int, noise: NDArray[np.float64], row_count: int
+    ) -> tuple[_Ids, int | None, int | None]:
+        """Choose the length of a row, where it is cut, and where its second segment is taken from.
+
+        Returns:
+            Its tokens without special ones, [n]; the first token of the second segment, None to keep the row as one segment;
+            and the row that the second segment is taken from, None if it follows the first.
+        """
         tokens, starts, text_starts = self._read_row(ids)
         most = min(len(ids) - self.layout.special, len(tokens))
         if noise[_SHORT] < _SHORT_SHARE and most > _SHORTEST:
@@ -235,12 +228,12 @@ class Pairs:
         tokens = tokens[: max(most, 0)]
         possible = np.flatnonzero((starts & ~text_starts)[1 : len(tokens)]) + 1
         if not possible.size:
-            return _Cut(tokens, None, None)
+            return tokens, None, None
         other_row = None
         if self.second is SecondSegment.ELSEWHERE and noise[_WHENCE] < _ELSEWHERE_SHARE and row_count > 1:
             other_row = int(noise[_OTHER] * (row_count - 1))
             other_row += other_row >= row
-        return _Cut(tokens, int(possible[int(noise[_CUT] * len(possible))]), other_row)
+        return tokens, int(possible[int(noise[_CUT] * len(possible))]), other_row
 
     def _random_piece(self, ids: _Ids, length: int, noise: float) -> _Ids:
         """Return the tokens of a row, or a random piece of `length` of them that begins at a word."""
@@ -315,22 +308,12 @@ def _pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
         if positions[0].size and positions[1].size:
             break
     else:
-        raise InputError(
-            Problem(
-                where,
-                f"inputs of {tokenizer.max_length} tokens have no room for two texts.",
-                "Raise data.corpus.length, or set pairs: false.",
-            )
-        )
+        reason = f"inputs of {tokenizer.max_length} tokens have no room for two texts."
+        raise InputError(Problem(where, reason, "Raise data.corpus.length, or set pairs: false."))
     cuts = [positions[0][0], positions[0][-1] + 1, positions[1][0], positions[1][-1] + 1]
     before, _, between, _, after = np.split(pair.ids, cuts)
     if not between.size:
-        raise InputError(
-            Problem(
-                where,
-                "the tokenizer puts no special token between two texts: where the first one ends could not be seen.",
-                "Set pairs: false.",
-            )
-        )
+        reason = "the tokenizer puts no special token between two texts: where the first one ends could not be seen."
+        raise InputError(Problem(where, reason, "Set pairs: false."))
     types = np.split(pair.type_ids, cuts)
     return PairLayout(before, between, after, (types[0], int(types[1][0]), types[2], int(types[3][0]), types[4]))

@@ -29,6 +29,7 @@ class CorpusTokenizer:
     """Turns texts of any length into ids.
 
     Attributes:
+        tokenizer: The tokenizer of the tokenizers library, without padding and truncation.
         before: Tokens that the post-processor puts before a text (``[CLS]``), [b] int64.
         after: Tokens that it puts after it (``[SEP]``), [a] int64, a >= 1. XLNet has both there.
         unknown_id: Id of the unknown token; None where the vocabulary spells everything.
@@ -45,30 +46,30 @@ class CorpusTokenizer:
 
     def __init__(self, path: Path) -> None:
         file, content = _read_tokenizer_json(path)
-        self._tokenizer = _open_tokenizer(file)
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+        self.tokenizer = _open_tokenizer(file)
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
         self.digest = _digest(content)
         self.before, self.after = self._special_tokens_around_text(file)
         model = content["model"]
         unknown_token = model.get("unk_token")
-        unknown_id = self._tokenizer.token_to_id(unknown_token) if unknown_token else None
+        unknown_id = self.tokenizer.token_to_id(unknown_token) if unknown_token else None
         if isinstance(model.get("unk_id"), int):  # Unigram
             unknown_id = model["unk_id"]
         self.unknown_id = None if unknown_id is None else int(unknown_id)
         added = content.get("added_tokens") or []
         self.special_ids = sorted({int(token["id"]) for token in added if token.get("special")})
-        self.vocabulary_size = max(self._tokenizer.get_vocab().values()) + 1
+        self.vocabulary_size = max(self.tokenizer.get_vocab().values()) + 1
 
     def tokens(self, texts: Sequence[str]) -> list[_Ids]:
         """Return the ids of each text, without special tokens around it, never truncated."""
-        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        encoded = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(e.ids, np.int64) for e in encoded]
 
     def _special_tokens_around_text(self, file: Path) -> tuple[_Ids, _Ids]:
         """Tokenize a short text, and return the special tokens before and after it."""
         for probe in PROBES:
-            encoded = self._tokenizer.encode(probe)
+            encoded = self.tokenizer.encode(probe)
             positions = np.flatnonzero(np.array(encoded.special_tokens_mask) == 0)
             if positions.size:
                 ids = np.array(encoded.ids, np.int64)
@@ -76,13 +77,8 @@ class CorpusTokenizer:
                 if after.size:
                     return before, after
                 break
-        raise InputError(
-            Problem(
-                str(file),
-                "its post-processor puts no special token after a text, so rows would have no end.",
-                "Add a post-processor such as '[CLS] $A [SEP]' to the tokenizer.",
-            )
-        )
+        reason = "its post-processor puts no special token after a text, so rows would have no end."
+        raise InputError(Problem(str(file), reason, "Add a post-processor such as '[CLS] $A [SEP]' to the tokenizer."))
 
 
 def tokenizer_digest(path: Path) -> str:

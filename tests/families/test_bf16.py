@@ -40,6 +40,6 @@ def test_the_row_says_whether_bf16_works(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["deberta", "deberta-v2"])
 def test_training_obeys_the_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "bf16_is_fast", lambda: True)
+    monkeypatch.setattr(precision, "_bf16_is_fast", lambda: True)
     wanted = torch.bfloat16 if family_named(name).trains_in_bf16 else torch.float32
     assert training_dtype(tiny_classifier(name, 1, ("a", "b"))) is wanted

@@ -77,7 +77,7 @@ def test_a_run_killed_after_asking_the_teacher_does_not_ask_again(
     from pocketbert.distill.training import loop
 
     asked: list[int] = []
-    ask, step = sparse_teacher._ask, loop.TrainingLoop.step
+    ask, step = sparse_teacher._write_logits, loop.TrainingLoop.step
 
     def counted(*arguments: Any) -> None:
         asked.append(1)
@@ -88,7 +88,7 @@ def test_a_run_killed_after_asking_the_teacher_does_not_ask_again(
             raise KeyboardInterrupt
         return step(self)
 
-    monkeypatch.setattr(sparse_teacher, "_ask", counted)
+    monkeypatch.setattr(sparse_teacher, "_write_logits", counted)
     path = recipe(cache={})
     with monkeypatch.context() as patched:
         patched.setattr(loop.TrainingLoop, "step", dying)
