@@ -27,7 +27,7 @@ from pocketbert.core.recipe.file import dump_recipe, load_recipe
 from pocketbert.pipeline.doctor import missing, require_for
 from pocketbert.pipeline.gates.checks import STUDENT, judged
 from pocketbert.pipeline.inputs import Inputs
-from pocketbert.pipeline.learn.data import RunData, check_files, check_head, check_threshold, is_local, load_data
+from pocketbert.pipeline.learn.data import RunData, check_files, check_head, check_threshold, has_local_rows, load_data
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.recipes import AnyRecipe, StartingRecipe, recipe_path, resolved
 from pocketbert.pipeline.run_folder import Permission, RunFolder, Step
@@ -150,7 +150,7 @@ class Run(RunSteps):
         self.folder.refuse_foreign()
         plan = self.folder.plan(steps)
         again = {**plan.anew, **plan.retried}
-        if is_local(self.recipe.data) and (steps[0].name in again or self.folder.state(steps[0]) != "finished"):
+        if has_local_rows(self.recipe.data) and (steps[0].name in again or self.folder.state(steps[0]) != "finished"):
             load_data(self.recipe, self.model)  # raises what is wrong with the rows
         return [
             (s.name, s.output, "to do" if s.name in again else self.folder.state(s), again.get(s.name, ""))

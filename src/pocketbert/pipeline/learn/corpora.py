@@ -1,7 +1,7 @@
 """Plain text for general stages: tokenize it into corpora, and give it to a stage with its teacher.
 
 `prepare_corpora` tokenizes the sources of a recipe for several runs, `write_corpora` those of one run; `open_corpora` mixes them by their
-shares. `head_wanted` and `general_teacher` decide which heads teacher and student of the general stages have, `general_rows` returns the
+shares. `general_head_task` and `general_teacher` decide which heads teacher and student of the general stages have, `general_rows` returns the
 masked text of a stage, and `copy_encoder` and `copy_masked_lm` copy the weights that general stages trained into the task's student.
 """
 
@@ -51,7 +51,7 @@ def is_prepared(source: CorpusSource) -> bool:
     return source.path is not None and (Path(source.path) / INFO).is_file()
 
 
-def source_digest(source: CorpusSource) -> object:
+def read_prepared_info(source: CorpusSource) -> object:
     """Read what a prepared corpus was made from; None for other sources."""
     return read_json(Path(str(source.path)) / INFO) if is_prepared(source) else None
 
@@ -174,7 +174,7 @@ def _needs(recipe: Recipe) -> list[Needs]:
     return [method_of(stage).needs(stage, key) for key, stage in stages.items()]
 
 
-def head_wanted(recipe: Recipe) -> Task:
+def general_head_task(recipe: Recipe) -> Task:
     """Return the task as which teacher and student of the general stages are loaded: with the heads that the stages train."""
     from pocketbert.distill.methods.method import Heads
 
@@ -203,7 +203,7 @@ def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
     from pocketbert.distill.methods.method import Heads
 
     encoder, masked_lm = TASKS[TaskName.FEATURE_EXTRACTION], TASKS[TaskName.FILL_MASK]
-    task, needs = head_wanted(recipe), _needs(recipe)
+    task, needs = general_head_task(recipe), _needs(recipe)
     kinds = [task]
     # outputs of a next-sentence head are not used, only its weights are copied
     if max(n.heads for n in needs) is Heads.WORDS_AND_PAIRS:

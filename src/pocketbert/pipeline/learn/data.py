@@ -396,7 +396,7 @@ def check_head(recipe: Recipe, model: ModelFolder) -> None:
         )
 
 
-def is_local(section: DataSection) -> bool:
+def has_local_rows(section: DataSection) -> bool:
     """Return whether a recipe has rows and all of them are in files."""
     sources: list[DataSource] = [s for s in (section.train, section.eval_source) if s is not None]
     return bool(sources) and all(s.path is not None for s in sources)
@@ -412,7 +412,7 @@ def look(recipe: Recipe) -> None:
     model = _local_teacher(recipe)
     if model is not None:
         check_head(recipe, model)
-    if not is_local(recipe.data):
+    if not has_local_rows(recipe.data):
         return
     if model is None:
         _read_sources(recipe.data, recipe.task)

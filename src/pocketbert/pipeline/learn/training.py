@@ -30,7 +30,13 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.pipeline.formats.base import LICENCE_FILE
 from pocketbert.pipeline.learn.augmenting import augmented_set
-from pocketbert.pipeline.learn.corpora import copy_encoder, copy_masked_lm, general_rows, general_teacher, head_wanted
+from pocketbert.pipeline.learn.corpora import (
+    copy_encoder,
+    copy_masked_lm,
+    general_head_task,
+    general_rows,
+    general_teacher,
+)
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Curve, TrainedModel, pooling_for, score_and_save
 from pocketbert.pipeline.learn.quantized import exported_form, write_carried
@@ -313,7 +319,7 @@ def _student_of_stage(learning: Learning, general: bool, before: _StudentState |
     if general:
         if before is not None:
             return before.student, before.captured
-        head = head_wanted(learning.recipe)
+        head = general_head_task(learning.recipe)
         return _start_student(learning, learning.model, learning.general_teacher, head), False
     if before is None:
         return _start_student(learning, learning.source, learning.task_teacher, learning.task), False
@@ -480,7 +486,7 @@ def _read_state(learning: Learning, folder: Path) -> _StudentState:
     file = _StageFile.model_validate(read_json(folder / _STAGE_FILE))
     source = open_model_folder(str(folder))
     if file.general:
-        student = load_model(source, head_wanted(learning.recipe))
+        student = load_model(source, general_head_task(learning.recipe))
     else:
         student = load_model(source, learning.task, learning.data.labels)
     mark_trained(student)

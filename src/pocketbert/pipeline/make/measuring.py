@@ -47,7 +47,7 @@ _RUN_BUDGET_S = 60.0
 # --- files of a run ---
 
 
-def is_timed(recipe: Recipe) -> bool:
+def is_benchmarked(recipe: Recipe) -> bool:
     """Return whether a run measures: the recipe has `benchmark`, and one of its devices takes one of its files."""
     if recipe.benchmark is None:
         return False

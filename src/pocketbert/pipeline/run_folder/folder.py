@@ -45,7 +45,7 @@ from pocketbert.core.host.terminal import html_table
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Status
 from pocketbert.distill.training.progress import steps_done
-from pocketbert.pipeline.run_folder.plan import Finding, Permission, Plan, plan_of
+from pocketbert.pipeline.run_folder.plan import Finding, Permission, Plan, make_plan
 from pocketbert.pipeline.run_folder.step import MadeFrom, Mark, Marks, Places, Step
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class RunFolder:
         """
         self.hash(steps)
         findings = [finding for step in steps if (finding := self._find(step)) is not None]
-        return plan_of(findings, self.allowed, str(self.path))
+        return make_plan(findings, self.allowed, str(self.path))
 
     def _find(self, step: Step) -> Finding | None:
         """Compare the output and the work of a step with what it is made from now; None if it has neither."""
