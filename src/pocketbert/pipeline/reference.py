@@ -43,9 +43,7 @@ _SHOWN_LABELS = 20
 def open_teacher(recipe: Recipe, attention: Attention | None = None) -> ModelFolder:
     """Open the model that the section `teacher` of a recipe names, as a model of the recipe's family and task.
 
-    Args:
-        recipe: The recipe.
-        attention: Attention pattern of the files, if the recipe sets it.
+    `attention` is the attention pattern of the files, if the recipe sets it.
 
     Raises:
         InputError: If there is no such model, or its graph is not that of the family.
@@ -83,21 +81,14 @@ def word_table(reference: TorchPredictor) -> torch.nn.Embedding:
 def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Sequence[Text], model: str) -> None:
     """Refuse a model whose answer does not depend on the text: any file would be found equal to it.
 
-    Args:
-        reference: The model.
-        tokenizer: Its tokenizer.
-        texts: Different texts.
-        model: Its name in the message.
-
     Raises:
-        InputError: If all texts get the same tokens, or all tokens the same answer.
+        InputError: Naming `model`, if all texts get the same tokens, or all tokens the same answer.
     """
     rows = tokenizer.encode(list(texts))
     if len({row.ids.tobytes() for row in rows}) == 1:
         what = f"the tokenizer gives {len(rows)} different texts the same {len(rows[0])} tokens."
-        raise InputError(
-            Problem(f"{model}/tokenizer.json", what, "Save the tokenizer that the model was trained with.")
-        )
+        fix = "Save the tokenizer that the model was trained with."
+        raise InputError(Problem(f"{model}/tokenizer.json", what, fix))
     answers = whole(run_rows(reference, tokenizer, rows[:_SPREAD_TEXTS], reference.task, Batching(8, 0.1)))
     found, largest = spread(answers), float(np.abs(answers).max(initial=0.0))
     if found <= _LEAST_SPREAD * largest:
@@ -148,14 +139,9 @@ def sentence_batches(task: Task, tokenizer: TextTokenizer) -> list[dict[str, NDA
 def draw_inputs(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Encoded]:
-    """Draw inputs from the whole vocabulary; see `drawn_rows`.
+    """Draw inputs of `length` tokens from the whole vocabulary; see `drawn_rows`.
 
-    Args:
-        reference: The model.
-        tokenizer: Its tokenizer.
-        segments: Whether the model has an input for segments.
-        task: Its task.
-        length: Tokens of each input.
+    Every second one is a pair if the model has `segments`, all for question answering.
     """
     pairs = _drawn_pairs(task, length, segments)
     return drawn_rows(

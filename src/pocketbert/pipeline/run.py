@@ -214,12 +214,7 @@ def _command_line() -> str:
 
 
 def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResult:
-    """Generate the corpus next to the run folder, then run the shipped recipe ``demo``.
-
-    Args:
-        output: Run folder.
-        overwrite: Whether results of other settings may be replaced.
-        overrides: Further ``key.sub=value`` texts.
+    """Generate the corpus next to the run folder, then run the shipped recipe ``demo`` with further ``key.sub=value`` overrides.
 
     Raises:
         MissingBackendError: If the demo teacher is not installed; nothing is written then.
@@ -252,13 +247,8 @@ def write_corpus(folder: Path) -> dict[str, Path]:
 
     folder = folder_destination(folder)
     if folder.exists() and beside_workspaces(_changed_files)(folder):
-        raise InputError(
-            Problem(
-                str(folder),
-                "exists and holds more than a demo corpus; nothing was written.",
-                "Choose another -o/--output.",
-            )
-        )
+        what = "exists and holds more than a demo corpus; nothing was written."
+        raise InputError(Problem(str(folder), what, "Choose another -o/--output."))
     say(f"corpus: {folder}")
     with building(folder, _changed_files, MARKER) as work:
         demo_corpus.write(demo_corpus.generate(), work)

@@ -66,9 +66,9 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
 
     section = recipe.data.corpus
     if section is None:
-        raise InputError(
-            Problem("data.corpus", "the recipe has none.", "Add corpus: {sources: [{path: text.jsonl.gz}]} to data.")
-        )
+        what = "the recipe has none."
+        fix = "Add corpus: {sources: [{path: text.jsonl.gz}]} to data."
+        raise InputError(Problem("data.corpus", what, fix))
     teacher = open_teacher(recipe)
     output, tokenizer = folder_destination(output, teacher.path), teacher.tokenizer_folder
     before = {p.name for p in output.iterdir()} if output.is_dir() else set()
@@ -84,12 +84,7 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
 
 
 def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) -> list[Path]:
-    """Tokenize every source that is not prepared yet.
-
-    Args:
-        section: Sources and settings.
-        tokenizer: Folder of the tokenizer.
-        destination: Folder for the corpora, which get a folder per source.
+    """Tokenize every source that is not prepared yet, each into a folder of `destination`; `tokenizer` is a model's folder.
 
     Returns:
         The corpora's folders in the order of the sources.
@@ -135,7 +130,7 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
 
     Args:
         section: Sources and settings.
-        tokenizer: Folder of the tokenizer that the corpora must be made with.
+        tokenizer: Folder of the model whose tokenizer the corpora must be made with.
         written: Folder that `write_corpora` filled.
         seed: Seed of the run.
 
@@ -150,13 +145,9 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
     corpora = [open_corpus(folder, digest) for folder in folders]
     longest = max((c.info.settings.length for c in corpora), default=0)
     if longest > section.length:
-        raise InputError(
-            Problem(
-                "data.corpus.length",
-                f"{section.length}, a prepared corpus has rows of up to {longest} tokens.",
-                f"Set data.corpus.length: {longest}, or prepare the corpus again.",
-            )
-        )
+        what = f"{section.length}, a prepared corpus has rows of up to {longest} tokens."
+        fix = f"Set data.corpus.length: {longest}, or prepare the corpus again."
+        raise InputError(Problem("data.corpus.length", what, fix))
     shares = [s.share for s in section.sources]
     if len(corpora) == 1 and section.rows is None:
         return corpora[0]
@@ -189,13 +180,9 @@ def general_head_task(recipe: Recipe) -> Task:
 
 
 def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
-    """Load the teacher with as many of the needed heads as its folder has.
+    """Load the pre-trained teacher with as many of the needed heads as its folder has.
 
     It is loaded without any head only if no stage learns from its predictions of words.
-
-    Args:
-        recipe: The recipe with the general stages.
-        source: The pre-trained teacher's folder.
 
     Raises:
         InputError: If the folder lacks a head that a stage learns from.
@@ -249,12 +236,7 @@ def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path
 
 
 def _check_objectives(stage: GeneralText, family: Family, key: str) -> None:
-    """Refuse masking and pairs that the checkpoints of a family were not trained on.
-
-    Args:
-        stage: A general stage.
-        family: The teacher's row of the family table.
-        key: Recipe key of the stage.
+    """Refuse masking and pairs that the checkpoints of the teacher's family were not trained on; `key` is the stage's.
 
     Raises:
         InputError: Listing every setting that does not fit.

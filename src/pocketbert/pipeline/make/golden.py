@@ -251,11 +251,7 @@ def _find_label_texts(
 ) -> _LabelTexts:
     """Find texts to which a model answers given labels: among `texts`, else composed of words of the vocabulary.
 
-    Args:
-        reference: The model.
-        tokenizer: Its tokenizer.
-        labels: Numbers of the labels, of which `_MOST_LABELS` are searched for.
-        texts: Texts that are tried first.
+    At most `_MOST_LABELS` labels, given by number, are searched for.
     """
     search = _LabelSearch(reference, tokenizer, labels[:_MOST_LABELS])
     for start in range(0, len(texts), _TEXTS_AT_ONCE):

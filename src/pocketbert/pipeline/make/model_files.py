@@ -299,11 +299,8 @@ def plan_of(
 ) -> Plan:
     """Return the quantizer's plan for a file, without schemes of single weights.
 
-    Args:
-        file: The file.
-        calibration: Returns the rows on which static schemes measure ranges.
-        weights: Folder of the model; it may hold ranges that were learned in training.
-        method: How static schemes choose ranges from these rows.
+    `calibration` returns the rows on which static schemes measure ranges, and `method` chooses ranges from them; `weights` is the
+    model's folder, which may hold ranges that were learned in training.
     """
     from pocketbert.quantize import Plan
 

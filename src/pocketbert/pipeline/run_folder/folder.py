@@ -227,12 +227,7 @@ class RunFolder:
         return "unfinished" if self._work(step).path.exists() else "to do"
 
     def run(self, step: Step, number: int, count: int) -> None:
-        """Run one step unless it is finished.
-
-        Args:
-            step: The step.
-            number: Its number among the steps, from 1.
-            count: Number of steps.
+        """Run one step, number `number` of `count`, unless it is finished.
 
         Raises:
             GateError: If a gate failed; the output stays, marked failed.
@@ -293,24 +288,18 @@ class RunFolder:
         step = next((s for s in steps if s.name == order.step), None)
         rank = f"rank {here().rank}"
         if step is None or self.exact[step.name] != order.hash:
-            raise InputError(
-                Problem(
-                    rank,
-                    f"sees another recipe, other data, another model or other versions than process 0 (step {order.step}).",
-                    "Give every node the same recipe, files and installation.",
-                )
+            what = (
+                f"sees another recipe, other data, another model or other versions than process 0 (step {order.step})."
             )
+            fix = "Give every node the same recipe, files and installation."
+            raise InputError(Problem(rank, what, fix))
         work = self._work(step).path
         read = (work, *(self.path / s.output for s in steps if s.name in step.needs))
         missing = [p for p in read if not p.exists()]
         if missing:
-            raise InputError(
-                Problem(
-                    rank,
-                    f"does not see {', '.join(map(str, missing))}, which process 0 has written.",
-                    "Put the run folder on a file system that all nodes share, under the same path.",
-                )
-            )
+            what = f"does not see {', '.join(map(str, missing))}, which process 0 has written."
+            fix = "Put the run folder on a file system that all nodes share, under the same path."
+            raise InputError(Problem(rank, what, fix))
         with tempfile.TemporaryDirectory(prefix="pocketbert-") as temporary:
             output = Path(temporary) / step.output
             (output if step.is_folder else output.parent).mkdir(parents=True, exist_ok=True)
@@ -327,11 +316,6 @@ class RunFolder:
 
 class _Work:
     """The unfinished work of a step: checkpoints that survive a kill, and the output that is being built.
-
-    Args:
-        root: Folder of the unfinished work of all steps.
-        step: The step.
-        now: What it is made from now.
 
     Attributes:
         path: Folder of checkpoints and caches.
