@@ -2,7 +2,7 @@
 
 `prepare_corpora` tokenizes the sources of a recipe for several runs, `write_corpora` those of one run; `open_corpora` mixes them by their
 shares. `general_head_task` and `general_teacher` decide which heads teacher and student of the general stages have, `general_rows` returns the
-masked text of a stage, and `copy_encoder` and `copy_masked_lm` copy the weights that general stages trained into the task's student.
+masked text of a stage, and `copy_general_weights` copies the weights that general stages trained into the task's student.
 """
 
 from __future__ import annotations
@@ -273,21 +273,18 @@ def _similar_words(stage: GeneralText, source: ModelFolder, teacher: Any, vocabu
     return VectorWords(vectors, reader, vocabulary)
 
 
-def copy_encoder(model: Any, trained: Any) -> None:
-    """Copy the encoder's weights of a trained model into another model, whose head stays."""
-    encoders = [getattr(m, m.base_model_prefix, m) for m in (model, trained)]
-    # an encoder alone has a pooler that some heads do without, and a masked-language model has none
-    _copy_weights(encoders[0], encoders[1], "pooler.")
+def copy_general_weights(student: Any, trained: Any, masked_lm: bool) -> None:
+    """Copy the encoder that general stages trained into the task's student, with `masked_lm` its head over words too.
 
-
-def copy_masked_lm(model: Any, trained: Any) -> None:
-    """Copy encoder and masked-language-model head of a trained model, which may have a next-sentence head too."""
-    _copy_weights(model, trained, "cls.seq_relationship.", f"{model.base_model_prefix}.pooler.")
-
-
-def _copy_weights(model: Any, trained: Any, *may_differ: str) -> None:
-    """Copy all weights; only those whose names begin with one of `may_differ` may be in one of the models alone."""
-    differences = model.load_state_dict(trained.state_dict(), strict=False)
+    Raises:
+        RuntimeError: If the weights of the models differ in more than the heads that one of them lacks.
+    """
+    may_differ: tuple[str, ...] = ("cls.seq_relationship.", f"{student.base_model_prefix}.pooler.")
+    if not masked_lm:
+        student, trained = (getattr(model, model.base_model_prefix, model) for model in (student, trained))
+        # an encoder alone has a pooler that some heads do without, and a masked-language model has none
+        may_differ = ("pooler.",)
+    differences = student.load_state_dict(trained.state_dict(), strict=False)
     names = (*differences.missing_keys, *differences.unexpected_keys)
     if different := [name for name in names if not name.startswith(may_differ)]:
         raise RuntimeError(f"the models differ: {different[:3]}")

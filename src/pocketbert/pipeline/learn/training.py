@@ -31,8 +31,7 @@ from pocketbert.core.tasks import Task, TaskName
 from pocketbert.pipeline.formats.base import LICENCE_FILE
 from pocketbert.pipeline.learn.augmenting import augmented_set
 from pocketbert.pipeline.learn.corpora import (
-    copy_encoder,
-    copy_masked_lm,
+    copy_general_weights,
     general_head_task,
     general_rows,
     general_teacher,
@@ -377,10 +376,7 @@ def _task_student(learning: Learning, state: _StudentState) -> Any:
         return state.student
     student = _start_student(learning, learning.source, learning.task_teacher, learning.task)
     has_head = hasattr(state.student, state.student.base_model_prefix)
-    if learning.task.name is TaskName.FILL_MASK and has_head:
-        copy_masked_lm(student, state.student)
-    else:
-        copy_encoder(student, state.student)
+    copy_general_weights(student, state.student, learning.task.name is TaskName.FILL_MASK and has_head)
     return student
 
 
