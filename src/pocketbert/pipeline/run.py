@@ -30,8 +30,7 @@ from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import RunData, check_files, check_head, check_threshold, has_local_rows, load_data
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.recipes import AnyRecipe, StartingRecipe, recipe_path, resolved
-from pocketbert.pipeline.run_folder import Permission, RunFolder, Step
-from pocketbert.pipeline.run_folder.folder import RunResult
+from pocketbert.pipeline.run_folder import Permission, RunFolder, RunResult, Step
 from pocketbert.pipeline.steps import RunSteps
 
 if TYPE_CHECKING:

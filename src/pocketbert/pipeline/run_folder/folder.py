@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 KIND = "run folder"
 """Kind of the folder in its ownership mark."""
-METRICS = "metrics.jsonl"
+_METRICS = "metrics.jsonl"
 _MARKS, _WORK = ".steps", ".work"
 _MADE_FROM = "made-from.json"
 """File in a work folder that records what the unfinished work is made from."""
@@ -247,7 +247,7 @@ class RunFolder:
         began, cpu = time.monotonic(), _cpu_seconds()
         if step.trains:
             train_together(step.name, self.exact[step.name])
-        failures = list(step.make(Places(work.built, work.path, self.path / METRICS)))
+        failures = list(step.make(Places(work.built, work.path, self.path / _METRICS)))
         (sync_tree if work.built.is_dir() else sync)(work.built)
         mark = Mark(
             name=step.name,
@@ -303,7 +303,7 @@ class RunFolder:
         with tempfile.TemporaryDirectory(prefix="pocketbert-") as temporary:
             output = Path(temporary) / step.output
             (output if step.is_folder else output.parent).mkdir(parents=True, exist_ok=True)
-            step.make(Places(output, work, Path(temporary) / METRICS))
+            step.make(Places(output, work, Path(temporary) / _METRICS))
 
     def accepted_versions(self, steps: Sequence[Step]) -> list[str]:
         """List the steps that were taken as they are with other library versions, each with the versions."""
