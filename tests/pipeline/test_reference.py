@@ -11,7 +11,7 @@ import pytest
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.pipeline.reference import decided, own_texts, takes_both, task_text
+from pocketbert.pipeline.reference import decided, own_texts, takes_texts_and_pairs, task_text
 
 LABELS = ("a", "b", "c")
 every_task = pytest.mark.parametrize("task", TASKS.values(), ids=lambda t: t.name.value)
@@ -53,7 +53,7 @@ def test_vectors_are_made_of_single_texts(tokenizer: TextTokenizer) -> None:
 @every_task
 def test_pairs_and_single_texts_alike_are_for_classifiers_of_texts(task: Task) -> None:
     names = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
-    assert takes_both(task) == (task.name in names)
+    assert takes_texts_and_pairs(task) == (task.name in names)
 
 
 def test_answers_are_called_by_their_labels() -> None:

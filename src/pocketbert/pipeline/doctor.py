@@ -79,9 +79,8 @@ def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -
     """
     if recipe.quantize.budget is not None and until is None:
         what = "is searched by `pocketbert run` of a recipe file only."
-        raise InputError(
-            Problem("quantize.budget", what, "Leave it out, then: pocketbert quantize -m FOLDER --budget ...")
-        )
+        fix = "Leave it out, then: pocketbert quantize -m FOLDER --budget ..."
+        raise InputError(Problem("quantize.budget", what, fix))
     training = recipe.teacher.finetune is not None or recipe.student is not None
     exporting = until not in ("teacher", "student")
     parts = [

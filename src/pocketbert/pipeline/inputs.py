@@ -24,7 +24,7 @@ from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Calibration, Format
 from pocketbert.pipeline.doctor import require
 from pocketbert.pipeline.formats.base import place_of
-from pocketbert.pipeline.learn.corpora import head_wanted
+from pocketbert.pipeline.learn.corpora import general_head_task
 from pocketbert.pipeline.learn.data import max_length
 from pocketbert.pipeline.learn.vocabulary import check_vocabulary
 from pocketbert.pipeline.options import CONFIDENCE_KEYS
@@ -85,7 +85,7 @@ class Inputs:
         if sum(stage.general for stage in self.recipe.distill) < 2:
             return None
         require("train")
-        return head_wanted(self.recipe).head
+        return general_head_task(self.recipe).head
 
     @cached_property
     def vectors_digest(self) -> str | None:

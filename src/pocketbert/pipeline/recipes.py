@@ -67,13 +67,8 @@ def recipe_path(recipe: str | Path) -> Path:
     shipped = _shipped().get(str(recipe))
     if shipped is not None:
         return shipped
-    raise InputError(
-        Problem(
-            str(recipe),
-            f"no recipe file here and no shipped recipe of that name; {nearest(str(recipe), names())}.",
-            "List them: pocketbert recipes ls",
-        )
-    )
+    what = f"no recipe file here and no shipped recipe of that name; {nearest(str(recipe), names())}."
+    raise InputError(Problem(str(recipe), what, "List them: pocketbert recipes ls"))
 
 
 def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
@@ -157,13 +152,11 @@ class StartingRecipe:
         if before is not None and _without_schema(before) == _without_schema(self.text):
             return
         if before is not None and not overwrite:
-            raise InputError(
-                Problem(
-                    str(path),
-                    "differs from the recipe for this data: it was edited, or the data changed.",
-                    f"Run the file: pocketbert run {path} -o ANOTHER_FOLDER; or choose another -o/--output, or --overwrite.",
-                )
+            what = "differs from the recipe for this data: it was edited, or the data changed."
+            fix = (
+                f"Run the file: pocketbert run {path} -o ANOTHER_FOLDER; or choose another -o/--output, or --overwrite."
             )
+            raise InputError(Problem(str(path), what, fix))
         write_atomic(path, self.text)
 
 

@@ -1,8 +1,8 @@
 """The torch model that files are compared with, and the texts that it is asked.
 
 `open_teacher` opens the model that a recipe starts from. `reference_model` loads the torch model of a folder; `check_spread` refuses
-one whose answers do not depend on the text. `own_texts`, `task_text`, `drawn_inputs` and `drawn_questions` return texts and inputs
-of the kind that a task takes, and `answered`, `decided` and `unreached` name the labels of its answers.
+one whose answers do not depend on the text. `own_texts`, `task_text`, `draw_inputs` and `draw_texts` return texts and inputs
+of the kind that a task takes, and `answered_labels`, `decided` and `unreached` name the labels of its answers.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ _SHOWN_LABELS = 20
 def open_teacher(recipe: Recipe, attention: Attention | None = None) -> ModelFolder:
     """Open the model that the section `teacher` of a recipe names, as a model of the recipe's family and task.
 
-    Args:
-        recipe: The recipe.
-        attention: Attention pattern of the files, if the recipe sets it.
+    `attention` is the attention pattern of the files, if the recipe sets it.
 
     Raises:
         InputError: If there is no such model, or its graph is not that of the family.
@@ -83,21 +81,14 @@ def word_table(reference: TorchPredictor) -> torch.nn.Embedding:
 def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Sequence[Text], model: str) -> None:
     """Refuse a model whose answer does not depend on the text: any file would be found equal to it.
 
-    Args:
-        reference: The model.
-        tokenizer: Its tokenizer.
-        texts: Different texts.
-        model: Its name in the message.
-
     Raises:
-        InputError: If all texts get the same tokens, or all tokens the same answer.
+        InputError: Naming `model`, if all texts get the same tokens, or all tokens the same answer.
     """
     rows = tokenizer.encode(list(texts))
     if len({row.ids.tobytes() for row in rows}) == 1:
         what = f"the tokenizer gives {len(rows)} different texts the same {len(rows[0])} tokens."
-        raise InputError(
-            Problem(f"{model}/tokenizer.json", what, "Save the tokenizer that the model was trained with.")
-        )
+        fix = "Save the tokenizer that the model was trained with."
+        raise InputError(Problem(f"{model}/tokenizer.json", what, fix))
     answers = whole(run_rows(reference, tokenizer, rows[:_SPREAD_TEXTS], reference.task, Batching(8, 0.1)))
     found, largest = spread(answers), float(np.abs(answers).max(initial=0.0))
     if found <= _LEAST_SPREAD * largest:
@@ -125,7 +116,7 @@ def task_text(task: Task, text: Text, tokenizer: TextTokenizer) -> Text:
     return " ".join([*words[: len(words) // 2], tokenizer.mask_token, *words[len(words) // 2 + 1 :]])
 
 
-def takes_both(task: Task) -> bool:
+def takes_texts_and_pairs(task: Task) -> bool:
     """Return whether models of a task take single texts and pairs alike."""
     return task.name in (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
 
@@ -145,17 +136,12 @@ def sentence_batches(task: Task, tokenizer: TextTokenizer) -> list[dict[str, NDA
     return sample_batches(tokenizer, own_texts(task, tokenizer))
 
 
-def drawn_inputs(
+def draw_inputs(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Encoded]:
-    """Draw inputs from the whole vocabulary; see `drawn_rows`.
+    """Draw inputs of `length` tokens from the whole vocabulary; see `drawn_rows`.
 
-    Args:
-        reference: The model.
-        tokenizer: Its tokenizer.
-        segments: Whether the model has an input for segments.
-        task: Its task.
-        length: Tokens of each input.
+    Every second one is a pair if the model has `segments`, all for question answering.
     """
     pairs = _drawn_pairs(task, length, segments)
     return drawn_rows(
@@ -163,11 +149,11 @@ def drawn_inputs(
     )
 
 
-def drawn_questions(
+def draw_texts(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Text]:
-    """Draw texts from the whole vocabulary, in the form that a task takes; see `drawn_texts` and `drawn_inputs`."""
-    pairs = _drawn_pairs(task, length, segments and takes_both(task))
+    """Draw texts from the whole vocabulary, in the form that a task takes; see `drawn_texts` and `draw_inputs`."""
+    pairs = _drawn_pairs(task, length, segments and takes_texts_and_pairs(task))
     mask = tokenizer.mask_token if task.name is TaskName.FILL_MASK else None
     return drawn_texts(tokenizer, len(word_table(reference).weight), length, pairs, mask)
 
@@ -181,7 +167,7 @@ def _drawn_pairs(task: Task, length: int, some: bool) -> list[bool]:
 # --- labels of answers ---
 
 
-def answered(matrix: Matrix, task: Task) -> list[int]:
+def answered_labels(matrix: Matrix, task: Task) -> list[int]:
     """Return the numbers of the labels that an answer names: one, several, or one for each row of the logits."""
     if task.labels is LabelKind.NAMES:
         return [int(i) for i in np.flatnonzero(matrix[0] > 0)]
@@ -192,7 +178,7 @@ def decided(matrix: Matrix, task: Task, labels: Sequence[str]) -> str:
     """Return the label names that an answer names, joined by commas; empty for tasks without labels."""
     if not labels or not task.names_labels or not np.isfinite(matrix).all():
         return ""
-    return ", ".join(labels[i] for i in answered(matrix, task))
+    return ", ".join(labels[i] for i in answered_labels(matrix, task))
 
 
 def unreached(rows: Sequence[GoldenRow], task: Task, labels: Sequence[str]) -> list[str]:
@@ -203,7 +189,7 @@ def unreached(rows: Sequence[GoldenRow], task: Task, labels: Sequence[str]) -> l
     for row in rows:
         matrix, names = row.shaped(row.reference), row.names(labels)
         if matrix.size and matrix.shape[-1] == len(names):
-            reached |= {names[i] for i in answered(matrix, task)}
+            reached |= {names[i] for i in answered_labels(matrix, task)}
     return [name for name in labels if name not in reached]
 
 

@@ -27,11 +27,10 @@ from pocketbert.core.recipe.file import dump_recipe, load_recipe
 from pocketbert.pipeline.doctor import missing, require_for
 from pocketbert.pipeline.gates.checks import STUDENT, judged
 from pocketbert.pipeline.inputs import Inputs
-from pocketbert.pipeline.learn.data import RunData, check_files, check_head, check_threshold, is_local, load_data
+from pocketbert.pipeline.learn.data import RunData, check_files, check_head, check_threshold, has_local_rows, load_data
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.recipes import AnyRecipe, StartingRecipe, recipe_path, resolved
-from pocketbert.pipeline.run_folder import Permission, RunFolder, Step
-from pocketbert.pipeline.run_folder.folder import RunResult
+from pocketbert.pipeline.run_folder import Permission, RunFolder, RunResult, Step
 from pocketbert.pipeline.steps import RunSteps
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ class Run(RunSteps):
         self.folder.refuse_foreign()
         plan = self.folder.plan(steps)
         again = {**plan.anew, **plan.retried}
-        if is_local(self.recipe.data) and (steps[0].name in again or self.folder.state(steps[0]) != "finished"):
+        if has_local_rows(self.recipe.data) and (steps[0].name in again or self.folder.state(steps[0]) != "finished"):
             load_data(self.recipe, self.model)  # raises what is wrong with the rows
         return [
             (s.name, s.output, "to do" if s.name in again else self.folder.state(s), again.get(s.name, ""))
@@ -214,12 +213,7 @@ def _command_line() -> str:
 
 
 def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResult:
-    """Generate the corpus next to the run folder, then run the shipped recipe ``demo``.
-
-    Args:
-        output: Run folder.
-        overwrite: Whether results of other settings may be replaced.
-        overrides: Further ``key.sub=value`` texts.
+    """Generate the corpus next to the run folder, then run the shipped recipe ``demo`` with further ``key.sub=value`` overrides.
 
     Raises:
         MissingBackendError: If the demo teacher is not installed; nothing is written then.
@@ -252,13 +246,8 @@ def write_corpus(folder: Path) -> dict[str, Path]:
 
     folder = folder_destination(folder)
     if folder.exists() and beside_workspaces(_changed_files)(folder):
-        raise InputError(
-            Problem(
-                str(folder),
-                "exists and holds more than a demo corpus; nothing was written.",
-                "Choose another -o/--output.",
-            )
-        )
+        what = "exists and holds more than a demo corpus; nothing was written."
+        raise InputError(Problem(str(folder), what, "Choose another -o/--output."))
     say(f"corpus: {folder}")
     with building(folder, _changed_files, MARKER) as work:
         demo_corpus.write(demo_corpus.generate(), work)

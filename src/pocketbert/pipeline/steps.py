@@ -56,7 +56,7 @@ from pocketbert.pipeline.gates.verify import recorded_evidence, report_gates, ru
 from pocketbert.pipeline.inputs import Inputs, section_settings, settings_only
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.augmenting import check_augmentable, write_copies
-from pocketbert.pipeline.learn.corpora import source_digest, write_corpora
+from pocketbert.pipeline.learn.corpora import read_prepared_info, write_corpora
 from pocketbert.pipeline.learn.data import CALIBRATION_ROWS, RunData, calibration_rows, load_data
 from pocketbert.pipeline.learn.finishing import EVAL, HOLDOUT, LabelledRows, head_with, read_training
 from pocketbert.pipeline.learn.quantized import check_clipping
@@ -162,7 +162,7 @@ class RunSteps:
         files = [step for format in recipe.export.formats for step in self._format_steps(format, trained)]
         written = tuple(step.name for step in files)
         steps += [*files, self._golden_step(written), self._verify_step()]
-        if measuring.is_timed(recipe):
+        if measuring.is_benchmarked(recipe):
             teacher_file = list[str]()
             if recipe.student is not None and self.model.family.instead_of_export is None:
                 steps.append(self._teacher_file_step())
@@ -590,5 +590,5 @@ def _stage_folder(number: int) -> str:
 
 def _source_content(source: CorpusSource) -> str | None:
     """Return the digest of a source of plain text: of a data file, or of what a prepared corpus was made from."""
-    prepared = source_digest(source)
+    prepared = read_prepared_info(source)
     return data_digest(source) if prepared is None else sha256_json(prepared)

@@ -104,7 +104,7 @@ def test_fastest_lets_it_race_where_openvino_is_installed(
 def test_ranges_are_measured_on_training_rows_alone(task: Any, finished_openvino: Path) -> None:
     run = Run(load_recipe(task.recipe), finished_openvino)
     rows = {name: {e.digest for e in run.data.splits[name].examples} for name in ("train", "eval")}
-    used = run._calibration()
+    used = run._calibration_batches()
     assert 0 < len(used) <= 300
     assert all(r["input_ids"].shape[0] == 1 and r["attention_mask"].all() for r in used)
     assert not rows["train"] & rows["eval"]

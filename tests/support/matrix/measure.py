@@ -19,7 +19,7 @@ from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor,
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Shapes
-from pocketbert.pipeline.reference import drawn_inputs, own_texts, reference_model, sample_batches
+from pocketbert.pipeline.reference import draw_inputs, own_texts, reference_model, sample_batches
 from pocketbert.runtime.engines import open_file
 from support.matrix.cells import PAIRS, Cell, Unit, schemes
 from support.matrix.record import Result
@@ -184,7 +184,7 @@ def differences(model: Model, column: str, predictor: Predictor) -> tuple[float,
     shapes: set[tuple[int, int]] = set()
     longest = max(predictor.lengths, default=model.tokenizer.max_length)
     segments = model.row.uses_segments or column == PAIRS
-    drawn = drawn_inputs(model.reference, model.tokenizer, segments, model.task, longest)
+    drawn = draw_inputs(model.reference, model.tokenizer, segments, model.task, longest)
     for names in model.task.compared:
         probe = build_probe(
             model.reference,

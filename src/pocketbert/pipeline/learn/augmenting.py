@@ -80,11 +80,7 @@ class AugmentCounts:
 
 
 def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
-    """Refuse recipes whose rows cannot be augmented, before anything is trained.
-
-    Args:
-        recipe: The recipe, with `data.augment`.
-        model: The model it starts from.
+    """Refuse recipes whose rows cannot be augmented with the words of a model, before anything is trained.
 
     Raises:
         InputError: If the labels would not fit the changed text, there are no training rows, or a setting needs something
@@ -199,9 +195,8 @@ def _json_line(title: str, number: int, row: dict[str, Any]) -> bytes:
     try:
         return (json.dumps(row, ensure_ascii=False) + "\n").encode()
     except (TypeError, ValueError) as error:
-        raise InputError(
-            Problem(f"{title}:{number}", f"a column cannot be written as JSON: {error}.", "Leave that column out.")
-        ) from error
+        what = f"a column cannot be written as JSON: {error}."
+        raise InputError(Problem(f"{title}:{number}", what, "Leave that column out.")) from error
 
 
 def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, destination: Path) -> None:
@@ -213,9 +208,6 @@ def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, 
         data: The run's rows.
         work: A folder whose copies are not made again after a kill.
         destination: An existing folder to fill.
-
-    Raises:
-        InputError: If the task's rows cannot be augmented, or the settings do not fit the model.
     """
     check_augmentable(recipe, model)
     store = _make_copies(recipe, model, data.splits["train"].examples, work / "copies")
@@ -238,12 +230,6 @@ def augmented_set(
         length: Longest input in tokens.
         work: A folder for the copies; those that it holds are not made again.
         written: Folder that `write_copies` filled; without it the copies are made in `work`.
-
-    Returns:
-        The rows, tokenized, with the task's targets.
-
-    Raises:
-        InputError: If the task's rows cannot be augmented, or the settings do not fit the model.
     """
     from pocketbert.distill.augment import CopyStore
     from pocketbert.distill.training.data import PackedSet
@@ -342,13 +328,8 @@ def _augmenter(section: AugmentSection, seed: int, model: ModelFolder, guesses: 
     if guesses:
         mask_id = TextTokenizer(model.tokenizer_folder, model.positions).mask_id
         if mask_id is None:
-            raise InputError(
-                Problem(
-                    "data.augment.masked_lm",
-                    f"the tokenizer of '{model.title}' has no mask token.",
-                    "Set masked_lm: false.",
-                )
-            )
+            what = f"the tokenizer of '{model.title}' has no mask token."
+            raise InputError(Problem("data.augment.masked_lm", what, "Set masked_lm: false."))
         loaded = loaded.to("cuda" if torch.cuda.is_available() else "cpu")
         masked = MaskedWords(loaded, model.family, reader, mask_id, model.positions, section.candidates)
     return Augmenter(reader, section, seed, Neighbours(vectors, section.candidates), masked)

@@ -1,8 +1,8 @@
 """Plain text for general stages: tokenize it into corpora, and give it to a stage with its teacher.
 
 `prepare_corpora` tokenizes the sources of a recipe for several runs, `write_corpora` those of one run; `open_corpora` mixes them by their
-shares. `head_wanted` and `general_teacher` decide which heads teacher and student of the general stages have, `general_rows` returns the
-masked text of a stage, and `copy_encoder` and `copy_masked_lm` copy the weights that general stages trained into the task's student.
+shares. `general_head_task` and `general_teacher` decide which heads teacher and student of the general stages have, `general_rows` returns the
+masked text of a stage, and `copy_general_weights` copies the weights that general stages trained into the task's student.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def is_prepared(source: CorpusSource) -> bool:
     return source.path is not None and (Path(source.path) / INFO).is_file()
 
 
-def source_digest(source: CorpusSource) -> object:
+def read_prepared_info(source: CorpusSource) -> object:
     """Read what a prepared corpus was made from; None for other sources."""
     return read_json(Path(str(source.path)) / INFO) if is_prepared(source) else None
 
@@ -66,9 +66,9 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
 
     section = recipe.data.corpus
     if section is None:
-        raise InputError(
-            Problem("data.corpus", "the recipe has none.", "Add corpus: {sources: [{path: text.jsonl.gz}]} to data.")
-        )
+        what = "the recipe has none."
+        fix = "Add corpus: {sources: [{path: text.jsonl.gz}]} to data."
+        raise InputError(Problem("data.corpus", what, fix))
     teacher = open_teacher(recipe)
     output, tokenizer = folder_destination(output, teacher.path), teacher.tokenizer_folder
     before = {p.name for p in output.iterdir()} if output.is_dir() else set()
@@ -84,12 +84,7 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
 
 
 def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) -> list[Path]:
-    """Tokenize every source that is not prepared yet.
-
-    Args:
-        section: Sources and settings.
-        tokenizer: Folder of the tokenizer.
-        destination: Folder for the corpora, which get a folder per source.
+    """Tokenize every source that is not prepared yet, each into a folder of `destination`; `tokenizer` is a model's folder.
 
     Returns:
         The corpora's folders in the order of the sources.
@@ -135,7 +130,7 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
 
     Args:
         section: Sources and settings.
-        tokenizer: Folder of the tokenizer that the corpora must be made with.
+        tokenizer: Folder of the model whose tokenizer the corpora must be made with.
         written: Folder that `write_corpora` filled.
         seed: Seed of the run.
 
@@ -150,13 +145,9 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
     corpora = [open_corpus(folder, digest) for folder in folders]
     longest = max((c.info.settings.length for c in corpora), default=0)
     if longest > section.length:
-        raise InputError(
-            Problem(
-                "data.corpus.length",
-                f"{section.length}, a prepared corpus has rows of up to {longest} tokens.",
-                f"Set data.corpus.length: {longest}, or prepare the corpus again.",
-            )
-        )
+        what = f"{section.length}, a prepared corpus has rows of up to {longest} tokens."
+        fix = f"Set data.corpus.length: {longest}, or prepare the corpus again."
+        raise InputError(Problem("data.corpus.length", what, fix))
     shares = [s.share for s in section.sources]
     if len(corpora) == 1 and section.rows is None:
         return corpora[0]
@@ -174,7 +165,7 @@ def _needs(recipe: Recipe) -> list[Needs]:
     return [method_of(stage).needs(stage, key) for key, stage in stages.items()]
 
 
-def head_wanted(recipe: Recipe) -> Task:
+def general_head_task(recipe: Recipe) -> Task:
     """Return the task as which teacher and student of the general stages are loaded: with the heads that the stages train."""
     from pocketbert.distill.methods.method import Heads
 
@@ -189,13 +180,9 @@ def head_wanted(recipe: Recipe) -> Task:
 
 
 def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
-    """Load the teacher with as many of the needed heads as its folder has.
+    """Load the pre-trained teacher with as many of the needed heads as its folder has.
 
     It is loaded without any head only if no stage learns from its predictions of words.
-
-    Args:
-        recipe: The recipe with the general stages.
-        source: The pre-trained teacher's folder.
 
     Raises:
         InputError: If the folder lacks a head that a stage learns from.
@@ -203,7 +190,7 @@ def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
     from pocketbert.distill.methods.method import Heads
 
     encoder, masked_lm = TASKS[TaskName.FEATURE_EXTRACTION], TASKS[TaskName.FILL_MASK]
-    task, needs = head_wanted(recipe), _needs(recipe)
+    task, needs = general_head_task(recipe), _needs(recipe)
     kinds = [task]
     # outputs of a next-sentence head are not used, only its weights are copied
     if max(n.heads for n in needs) is Heads.WORDS_AND_PAIRS:
@@ -249,12 +236,7 @@ def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path
 
 
 def _check_objectives(stage: GeneralText, family: Family, key: str) -> None:
-    """Refuse masking and pairs that the checkpoints of a family were not trained on.
-
-    Args:
-        stage: A general stage.
-        family: The teacher's row of the family table.
-        key: Recipe key of the stage.
+    """Refuse masking and pairs that the checkpoints of the teacher's family were not trained on; `key` is the stage's.
 
     Raises:
         InputError: Listing every setting that does not fit.
@@ -291,21 +273,18 @@ def _similar_words(stage: GeneralText, source: ModelFolder, teacher: Any, vocabu
     return VectorWords(vectors, reader, vocabulary)
 
 
-def copy_encoder(model: Any, trained: Any) -> None:
-    """Copy the encoder's weights of a trained model into another model, whose head stays."""
-    encoders = [getattr(m, m.base_model_prefix, m) for m in (model, trained)]
-    # an encoder alone has a pooler that some heads do without, and a masked-language model has none
-    _copy_weights(encoders[0], encoders[1], "pooler.")
+def copy_general_weights(student: Any, trained: Any, masked_lm: bool) -> None:
+    """Copy the encoder that general stages trained into the task's student, with `masked_lm` its head over words too.
 
-
-def copy_masked_lm(model: Any, trained: Any) -> None:
-    """Copy encoder and masked-language-model head of a trained model, which may have a next-sentence head too."""
-    _copy_weights(model, trained, "cls.seq_relationship.", f"{model.base_model_prefix}.pooler.")
-
-
-def _copy_weights(model: Any, trained: Any, *may_differ: str) -> None:
-    """Copy all weights; only those whose names begin with one of `may_differ` may be in one of the models alone."""
-    differences = model.load_state_dict(trained.state_dict(), strict=False)
+    Raises:
+        RuntimeError: If the weights of the models differ in more than the heads that one of them lacks.
+    """
+    may_differ: tuple[str, ...] = ("cls.seq_relationship.", f"{student.base_model_prefix}.pooler.")
+    if not masked_lm:
+        student, trained = (getattr(model, model.base_model_prefix, model) for model in (student, trained))
+        # an encoder alone has a pooler that some heads do without, and a masked-language model has none
+        may_differ = ("pooler.",)
+    differences = student.load_state_dict(trained.state_dict(), strict=False)
     names = (*differences.missing_keys, *differences.unexpected_keys)
     if different := [name for name in names if not name.startswith(may_differ)]:
         raise RuntimeError(f"the models differ: {different[:3]}")

@@ -72,12 +72,7 @@ class RunData:
     selection: Sequence[EvalSet] = ()
 
     def read_by(self, tokenizer: TextTokenizer, *names: str) -> RunData:
-        """Tokenize the same rows with another tokenizer.
-
-        Args:
-            tokenizer: The tokenizer.
-            *names: The splits of the result; all by default.
-        """
+        """Tokenize the rows of some splits, all by default, with another tokenizer."""
         task = self.head.task
         splits = {
             name: self.head.prepare(split.examples, tokenizer, name, labelled=is_labelled(task, name))
@@ -106,12 +101,9 @@ class RunData:
 
 
 def calibration_rows(recipe: Recipe, data: RunData, tokenizer: TextTokenizer) -> list[Encoded]:
-    """Return the training rows on which ranges are measured, in the pieces that the exported model reads.
+    """Return the training rows on which ranges are measured, tokenized by the exported model's tokenizer.
 
-    Args:
-        recipe: The recipe; the student may have a vocabulary that is not the teacher's.
-        data: The run's rows, tokenized by the teacher's tokenizer.
-        tokenizer: The exported model's tokenizer.
+    `data` has the teacher's pieces; they are kept unless the student's vocabulary is pruned.
     """
     own_vocabulary = recipe.student is not None and recipe.student.vocabulary is not None
     return (data.read_by(tokenizer, "train") if own_vocabulary else data).calibration(tokenizer)
@@ -129,13 +121,9 @@ def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
         length = usual if section.train or section.eval else model.positions
         return min(length, model.positions, model.tokenizer_length)
     if length > model.positions:
-        raise InputError(
-            Problem(
-                "data.max_length",
-                f"{length} tokens, '{model.title}' takes at most {model.positions}.",
-                f"Set data.max_length to {model.positions} or less.",
-            )
-        )
+        what = f"{length} tokens, '{model.title}' takes at most {model.positions}."
+        fix = f"Set data.max_length to {model.positions} or less."
+        raise InputError(Problem("data.max_length", what, fix))
     return length
 
 
@@ -203,13 +191,9 @@ def _read_parts(section: DataSection, task: TaskName) -> tuple[dict[str, list[Ex
     train, leaked = without(train, raw.get("eval", []))
     held, _ = without(held, raw.get("eval", []))
     if section.train is not None and not train:
-        raise InputError(
-            Problem(
-                "data.train",
-                f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out.",
-                "Give other rows to data.train or data.eval, or a smaller data.holdout.",
-            )
-        )
+        what = f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out."
+        fix = "Give other rows to data.train or data.eval, or a smaller data.holdout."
+        raise InputError(Problem("data.train", what, fix))
     parts = {"train": train, "eval": raw.get("eval", []), "holdout": held}
     return {name: rows for name, rows in parts.items() if rows}, leaked
 
@@ -243,11 +227,9 @@ def _divide(rows: list[Example], fraction: float) -> tuple[list[Example], list[E
     """
     train, held = hold_out_share(rows, fraction)
     if not held:
-        what = f"{fraction:g} of {len(rows):,} training rows leaves no row to score on"
+        what = f"{fraction:g} of {len(rows):,} training rows leaves no row to score on; rows whose label no other row has are trained on."
         fix = "Give more rows, a larger fraction, or a file of other rows: data.eval.path=dev.csv."
-        raise InputError(
-            Problem("data.eval.fraction", f"{what}; rows whose label no other row has are trained on.", fix)
-        )
+        raise InputError(Problem("data.eval.fraction", what, fix))
     return train, held
 
 
@@ -270,13 +252,9 @@ def _without_rows(recipe: Recipe, model: ModelFolder, head_labels: list[str] | N
     """
     section, task = recipe.data, _task_with_score(recipe, model)
     if task.names_labels and not head_labels and not section.labels:
-        raise InputError(
-            Problem(
-                str(model.path),
-                "config.json names no labels (id2label) and there is no data.",
-                "Add id2label to config.json, or data.labels to the recipe.",
-            )
-        )
+        what = "config.json names no labels (id2label) and there is no data."
+        fix = "Add id2label to config.json, or data.labels to the recipe."
+        raise InputError(Problem(str(model.path), what, fix))
     names = tuple(section.labels or head_labels or ()) if task.names_labels else ()
     if not section.labels and names and placeholder_names(names):
         say(f"{model.title}: its labels are called {names[0]} to {names[-1]}, which say nothing; --labels names them")
@@ -301,13 +279,9 @@ def _check_thresholds(recipe: Recipe, labels: Labels) -> None:
     """Refuse a list of thresholds that has not one for each label."""
     thresholds = recipe.answer.thresholds
     if isinstance(thresholds, list) and len(thresholds) != len(labels):
-        raise InputError(
-            Problem(
-                "answer.thresholds",
-                f"lists {len(thresholds)} thresholds for {len(labels)} labels.",
-                "Give one per label, in the order of data.labels, or a single number.",
-            )
-        )
+        what = f"lists {len(thresholds)} thresholds for {len(labels)} labels."
+        fix = "Give one per label, in the order of data.labels, or a single number."
+        raise InputError(Problem("answer.thresholds", what, fix))
 
 
 def _check_classes(reports: Sequence[SplitReport], recipe: Recipe) -> None:
@@ -316,27 +290,19 @@ def _check_classes(reports: Sequence[SplitReport], recipe: Recipe) -> None:
     if train is None or not recipe.teacher.finetune:
         return
     if empty := [name for name, rows in train.labels.items() if not rows]:
-        raise InputError(
-            Problem(
-                "data.train",
-                f"no training row has the label {', '.join(empty[:10])}.",
-                "Add rows, or remove the label from data.labels.",
-            )
-        )
+        what = f"no training row has the label {', '.join(empty[:10])}."
+        fix = "Add rows, or remove the label from data.labels."
+        raise InputError(Problem("data.train", what, fix))
 
 
 # --- checks before the rows are read ---
 
 
 def check_threshold(recipe: Recipe, data: RunData | None) -> None:
-    """Refuse a fitted "unknown" threshold that there are too few rows for.
-
-    Args:
-        recipe: The recipe.
-        data: Its rows, if they were read already.
+    """Refuse a fitted "unknown" threshold that there are too few rows for; `data` are the rows, if they were read already.
 
     Raises:
-        InputError: If there are too few.
+        InputError: If there are fewer than `LEAST_ROWS`.
     """
     if data is not None and data.selection:
         rows = sum(len(selection.rows.truth) for selection in data.selection)
@@ -350,9 +316,8 @@ def _check_threshold_rows(recipe: Recipe, rows: int, fix: str) -> None:
     if recipe.answer.unknown_accuracy is None or rows >= LEAST_ROWS:
         return
     what = f"a threshold is fitted on held-out rows, of which there are {rows}; at least {LEAST_ROWS} are needed."
-    raise InputError(
-        Problem("answer.unknown.accuracy", what, f"{fix}, or give the threshold itself: answer.unknown=0.7")
-    )
+    fix = f"{fix}, or give the threshold itself: answer.unknown=0.7"
+    raise InputError(Problem("answer.unknown.accuracy", what, fix))
 
 
 def check_files(section: DataSection) -> None:
@@ -387,16 +352,12 @@ def check_head(recipe: Recipe, model: ModelFolder) -> None:
         return
     is_encoder = str((model.config.get("architectures") or [""])[0]).endswith("Model")
     if is_encoder and not any(_HEAD_WEIGHTS.search(name) for name in weight_names(model.path)):
-        raise InputError(
-            Problem(
-                "teacher.finetune",
-                f"'{model.title}' has no trained head for {recipe.task}, and the recipe does not train one.",
-                "Add it to teacher, e.g. finetune: {epochs: 4, batch: 48, lr: 3.0e-4}; or name a fine-tuned model.",
-            )
-        )
+        what = f"'{model.title}' has no trained head for {recipe.task}, and the recipe does not train one."
+        fix = "Add it to teacher, e.g. finetune: {epochs: 4, batch: 48, lr: 3.0e-4}; or name a fine-tuned model."
+        raise InputError(Problem("teacher.finetune", what, fix))
 
 
-def is_local(section: DataSection) -> bool:
+def has_local_rows(section: DataSection) -> bool:
     """Return whether a recipe has rows and all of them are in files."""
     sources: list[DataSource] = [s for s in (section.train, section.eval_source) if s is not None]
     return bool(sources) and all(s.path is not None for s in sources)
@@ -412,7 +373,7 @@ def look(recipe: Recipe) -> None:
     model = _local_teacher(recipe)
     if model is not None:
         check_head(recipe, model)
-    if not is_local(recipe.data):
+    if not has_local_rows(recipe.data):
         return
     if model is None:
         _read_sources(recipe.data, recipe.task)

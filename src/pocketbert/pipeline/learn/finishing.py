@@ -120,13 +120,7 @@ class TrainedModel:
 
 
 def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | None = None) -> None:
-    """Score a model on eval and write its folder; only process 0 does.
-
-    Args:
-        trained: The model.
-        destination: An existing folder.
-        teacher: Folder of its teacher; None if it is the teacher.
-    """
+    """Score a model on eval and write its folder, in process 0 alone; `teacher` is the folder of its teacher, if it has one."""
     if not here().main:
         return
     model, data, recipe, task = trained.model, trained.data, trained.recipe, trained.data.head.task
@@ -263,13 +257,9 @@ class LabelledRows:
         return [i for i, e in enumerate(examples) if e.digest in digests]
 
     def torch_score(self, name: str, weights: Path) -> Score | None:
-        """Score a torch model of the run on some of the rows; None if there are none.
+        """Score a torch model of the run on the rows with a name, see `named`; None if there are none.
 
         The score that ``training.json`` records is that of all eval rows; files of a run that divides them are compared with this one.
-
-        Args:
-            name: See `named`.
-            weights: Folder of the model.
         """
         rows = self.named(name, weights)
         if rows is None:

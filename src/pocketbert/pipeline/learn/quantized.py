@@ -228,12 +228,8 @@ def _record_choice(choice: _Choice, stage: QatStage, key: str, metrics: Path) ->
 def check_clipping(recipe: Recipe, teacher: ModelFolder) -> None:
     """Refuse stages that replace an activation other than relu by relu6, before any model is trained.
 
-    Args:
-        recipe: The recipe.
-        teacher: The model that it starts from.
-
     Raises:
-        InputError: If the student will have another activation.
+        InputError: If the student, made from `teacher` or from the model that the recipe names, will have another activation.
     """
     keys = [f"distill.{n}.activation" for n, s in enumerate(recipe.distill) if getattr(s, "activation", None)]
     student = recipe.student

@@ -30,7 +30,12 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.pipeline.formats.base import LICENCE_FILE
 from pocketbert.pipeline.learn.augmenting import augmented_set
-from pocketbert.pipeline.learn.corpora import copy_encoder, copy_masked_lm, general_rows, general_teacher, head_wanted
+from pocketbert.pipeline.learn.corpora import (
+    copy_general_weights,
+    general_head_task,
+    general_rows,
+    general_teacher,
+)
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Curve, TrainedModel, pooling_for, score_and_save
 from pocketbert.pipeline.learn.quantized import exported_form, write_carried
@@ -55,12 +60,7 @@ _CARRIED_FILE = "carried.safetensors"
 def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int, at: Places) -> Sequence[str]:
     """Write the teacher's folder: fine-tuned if the recipe has `finetune`, with its labels in the order of the data.
 
-    Args:
-        recipe: The recipe.
-        model: The model that it starts from.
-        data: The run's rows.
-        length: Longest input in tokens.
-        at: Where the teacher, its checkpoints and its losses go.
+    `model` is the model that the recipe starts from, `length` the longest input in tokens.
     """
     task, finetune = data.head.task, recipe.teacher.finetune
     teacher = load_model(model, task, data.labels, new_head=finetune is not None)
@@ -89,12 +89,7 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
 def _task_rows(recipe: Recipe, source: ModelFolder, data: RunData, length: int, purpose: str) -> TrainData:
     """Return the training rows as the task learns from them; for fill-mask other words are masked at every step.
 
-    Args:
-        recipe: The recipe, for its seed.
-        source: Folder of the tokenizer.
-        data: The run's rows.
-        length: Longest input in tokens.
-        purpose: Name of the stage; part of the key of each random choice.
+    `purpose` names the stage; it is part of the key of each random choice.
     """
     from pocketbert.distill.text.corpus import EncodedRows
     from pocketbert.distill.text.masking import Masking
@@ -145,13 +140,9 @@ def _permute_head(model: Any, head_labels: Labels, data_labels: Labels) -> str |
         if isinstance(m, torch.nn.Linear) and m.out_features == rows and not n.startswith(model.base_model_prefix)
     ]
     if not last:
-        raise InputError(
-            Problem(
-                "teacher",
-                "its classifier has no last linear layer to reorder.",
-                f"Set data.labels to the teacher's own order: {list(head_labels.names)}.",
-            )
-        )
+        what = "its classifier has no last linear layer to reorder."
+        fix = f"Set data.labels to the teacher's own order: {list(head_labels.names)}."
+        raise InputError(Problem("teacher", what, fix))
     with torch.no_grad():
         last[-1].weight.copy_(last[-1].weight[order])
         if last[-1].bias is not None:
@@ -313,7 +304,7 @@ def _student_of_stage(learning: Learning, general: bool, before: _StudentState |
     if general:
         if before is not None:
             return before.student, before.captured
-        head = head_wanted(learning.recipe)
+        head = general_head_task(learning.recipe)
         return _start_student(learning, learning.model, learning.general_teacher, head), False
     if before is None:
         return _start_student(learning, learning.source, learning.task_teacher, learning.task), False
@@ -330,7 +321,7 @@ def _start_student(learning: Learning, source: ModelFolder, teacher: Any, task: 
         task: Decides the head.
 
     Raises:
-        InputError: If the student does not fit its teacher.
+        InputError: If the student has another vocabulary than its teacher.
     """
     from pocketbert.distill.students.build import build_student
     from pocketbert.distill.text.tokenizer import vocabulary
@@ -347,14 +338,12 @@ def _start_student(learning: Learning, source: ModelFolder, teacher: Any, task: 
         return build_student(teacher, source.family, section, seed)
     start = open_model_folder(section.model, section.revision, "student.model")
     if vocabulary(start.tokenizer_folder) != vocabulary(source.tokenizer_folder):
-        raise InputError(
-            Problem(
-                "student.model",
-                f"'{start.title}' has another vocabulary than the teacher '{source.title}': what one says of a "
-                "token is not about the other's.",
-                "Start from a student of the teacher's vocabulary.",
-            )
+        what = (
+            f"'{start.title}' has another vocabulary than the teacher '{source.title}': what one says of a "
+            "token is not about the other's."
         )
+        fix = "Start from a student of the teacher's vocabulary."
+        raise InputError(Problem("student.model", what, fix))
     labels = learning.data.labels if task is learning.task else None
     student = load_model(start, task, labels, new_head=True)
     if section.init == "pruned":
@@ -387,10 +376,7 @@ def _task_student(learning: Learning, state: _StudentState) -> Any:
         return state.student
     student = _start_student(learning, learning.source, learning.task_teacher, learning.task)
     has_head = hasattr(state.student, state.student.base_model_prefix)
-    if learning.task.name is TaskName.FILL_MASK and has_head:
-        copy_masked_lm(student, state.student)
-    else:
-        copy_encoder(student, state.student)
+    copy_general_weights(student, state.student, learning.task.name is TaskName.FILL_MASK and has_head)
     return student
 
 
@@ -480,7 +466,7 @@ def _read_state(learning: Learning, folder: Path) -> _StudentState:
     file = _StageFile.model_validate(read_json(folder / _STAGE_FILE))
     source = open_model_folder(str(folder))
     if file.general:
-        student = load_model(source, head_wanted(learning.recipe))
+        student = load_model(source, general_head_task(learning.recipe))
     else:
         student = load_model(source, learning.task, learning.data.labels)
     mark_trained(student)
@@ -499,13 +485,7 @@ def _read_state(learning: Learning, folder: Path) -> _StudentState:
 
 
 def make_student(learning: Learning, last: Path, at: Places) -> Sequence[str]:
-    """Score the student that the last stage wrote, in the task's class, and write its folder.
-
-    Args:
-        learning: What all stages share.
-        last: Output of the last stage.
-        at: Where the student goes.
-    """
+    """Score the student that the last stage wrote to `last`, in the task's class, and write its folder."""
     _finish_student(learning, _read_state(learning, last), at)
     return ()
 

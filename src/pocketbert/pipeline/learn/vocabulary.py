@@ -77,12 +77,12 @@ def check_vocabulary(model: ModelFolder) -> None:
 
 
 def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Places) -> Sequence[str]:
-    """Choose the pieces that the student keeps, write its tokenizer, and judge both on rows outside the training.
+    """Choose the pieces that the student keeps on training rows, write its tokenizer, and judge both on the other rows.
 
     Args:
         recipe: The recipe, with `student.vocabulary`.
         model: The teacher, whose vocabulary is pruned.
-        data: The run's rows; training rows choose, the others judge.
+        data: The run's rows.
         at: Where the tokenizer goes.
 
     Returns:
@@ -190,9 +190,7 @@ def resplit_rows(
 def with_vocabulary(trained: TrainedModel, folder: Path) -> TrainedModel:
     """Remove the pieces that are not kept from a trained student, and tokenize the rows with its own tokenizer.
 
-    Args:
-        trained: The student with the whole vocabulary.
-        folder: Output of `make_vocabulary`.
+    `folder` is the output of `make_vocabulary`.
     """
     from pocketbert.distill.vocabulary import pruned_table
 

@@ -37,12 +37,12 @@ from pocketbert.core.seeds import generator
 from pocketbert.core.tasks import LabelKind, Task
 from pocketbert.pipeline.formats.base import ModelFile, RunModel, bounds_of, place_of
 from pocketbert.pipeline.reference import (
-    answered,
+    answered_labels,
     decided,
-    drawn_questions,
+    draw_texts,
     own_texts,
     shown_labels,
-    takes_both,
+    takes_texts_and_pairs,
     word_table,
 )
 from pocketbert.runtime.engines import open_file
@@ -125,7 +125,7 @@ def _real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
     """Return texts of the data and the project's own, without data only these, and four pairs if segments matter."""
     own = own_texts(model.task, model.tokenizer)
     mixed = [*texts[: ROWS - _OWN_ROWS], *own[-_OWN_ROWS:]] if texts else own
-    pairs = model.folder.family.uses_segments and takes_both(model.task)
+    pairs = model.folder.family.uses_segments and takes_texts_and_pairs(model.task)
     return mixed + (list(sample_pairs()[:4]) if pairs else [])
 
 
@@ -136,7 +136,7 @@ def _drawn_texts(model: RunModel, reference: TorchPredictor, files: Sequence[Mod
     return [
         text
         for length in sorted(longest, reverse=True)
-        for text in drawn_questions(reference, model.tokenizer, segments, model.task, length)
+        for text in draw_texts(reference, model.tokenizer, segments, model.task, length)
     ]
 
 
@@ -234,7 +234,7 @@ def _texts_of_missing_labels(
     if not labels or not task.names_labels:
         return []
     recorded = [_recorded(matrix, task) for matrix in answers]
-    reached = {i for matrix in recorded if np.isfinite(matrix).all() for i in answered(matrix, task)}
+    reached = {i for matrix in recorded if np.isfinite(matrix).all() for i in answered_labels(matrix, task)}
     known = set(present)
     further = [text for text in (*data, *own_texts(task, tokenizer)) if text not in known]
     result = _find_label_texts(reference, tokenizer, [i for i in range(len(labels)) if i not in reached], further)
@@ -251,11 +251,7 @@ def _find_label_texts(
 ) -> _LabelTexts:
     """Find texts to which a model answers given labels: among `texts`, else composed of words of the vocabulary.
 
-    Args:
-        reference: The model.
-        tokenizer: Its tokenizer.
-        labels: Numbers of the labels, of which `_MOST_LABELS` are searched for.
-        texts: Texts that are tried first.
+    At most `_MOST_LABELS` labels, given by number, are searched for.
     """
     search = _LabelSearch(reference, tokenizer, labels[:_MOST_LABELS])
     for start in range(0, len(texts), _TEXTS_AT_ONCE):

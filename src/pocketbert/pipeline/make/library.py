@@ -49,7 +49,7 @@ from pocketbert.core.predict.sentence_settings import (
 from pocketbert.core.predict.tokenization import USUAL_TOKENS, TextTokenizer
 from pocketbert.core.tasks import LabelKind, ScoreFunction, Task, TaskName
 from pocketbert.pipeline.formats.base import RunModel, bounds_of
-from pocketbert.pipeline.reference import takes_both, task_text
+from pocketbert.pipeline.reference import takes_texts_and_pairs, task_text
 from pocketbert.pipeline.results import Gate, Subject
 from pocketbert.runtime.coreml import REFERENCE
 
@@ -203,7 +203,7 @@ def _questions(model: RunModel, source: ModelFolder) -> list[_Question]:
     texts: list[Text] = [task_text(task, text, tokenizer) for text in single]
     if task.name is TaskName.FILL_MASK:
         texts.append(f"{long} {texts[-1]}" if tokenizer.keeps_end else f"{texts[-1]} {long}")
-    if takes_both(task):
+    if takes_texts_and_pairs(task):
         texts += [*pairs, *zip(_ODD_TEXTS[2:8], reversed(_ODD_TEXTS[2:]), strict=False)]
     prompted = [
         (text, name) for name in [*tokenizer.prompts.named][:_GUESSES] for text in (*SENTENCES[:2], _ODD_TEXTS[3], "")

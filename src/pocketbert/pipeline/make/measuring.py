@@ -47,7 +47,7 @@ _RUN_BUDGET_S = 60.0
 # --- files of a run ---
 
 
-def is_timed(recipe: Recipe) -> bool:
+def is_benchmarked(recipe: Recipe) -> bool:
     """Return whether a run measures: the recipe has `benchmark`, and one of its devices takes one of its files."""
     if recipe.benchmark is None:
         return False
@@ -166,13 +166,9 @@ def benchmark_folders(
     if imported.reported and not variants:
         return nothing_timed((), chosen).model_copy(update={"reported": imported.reported})
     if not variants:
-        raise InputError(
-            Problem(
-                "-m/--model",
-                f"nothing to measure on {', '.join(names) or 'any device'}, and nothing is imported.",
-                "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file.",
-            )
-        )
+        what = f"nothing to measure on {', '.join(names) or 'any device'}, and nothing is imported."
+        fix = "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file."
+        raise InputError(Problem("-m/--model", what, fix))
     labelled, post_processing = _scored_rows(models, chosen), _folder_post_processing(models)
     result = measure(variants, texts, chosen, labelled=labelled, post_processing=post_processing)
     return result.model_copy(update={"others": [*result.others, *imported.sessions], "reported": imported.reported})
@@ -187,9 +183,8 @@ def _measure_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions
     from pocketbert.benchmarks.imported.android_app import AppPlan, measure_by_app
 
     if len(models) != 1:
-        raise InputError(
-            Problem("--app", f"the app carries one folder, got {len(models)}.", "Give one folder with -m.")
-        )
+        what = f"the app carries one folder, got {len(models)}."
+        raise InputError(Problem("--app", what, "Give one folder with -m."))
     records = [r for r in read_artefacts(models[0]).models() if r.format in (Format.ONNX, Format.TFLITE)]
     lengths = [int(x) for x in options.lengths if x != "text"] or [0]
     paths = [r.path for r in records if r.runtime is None or r.runtime.own_engine is None]
@@ -277,13 +272,9 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
         reader.check([row.input for row in rows], f"{name} row")
     prepared = head.prepare(rows, tokenizer, source.title)
     if not len(prepared.truth):
-        raise InputError(
-            Problem(
-                "--data",
-                f"{name} has no scored pairs; vectors without scores are compared on golden rows.",
-                "Give --text-pair and --label, or leave --data out.",
-            )
-        )
+        what = f"{name} has no scored pairs; vectors without scores are compared on golden rows."
+        fix = "Give --text-pair and --label, or leave --data out."
+        raise InputError(Problem("--data", what, fix))
     return EvalSet(name, head, prepared)
 
 

@@ -43,12 +43,12 @@ from pocketbert.pipeline.formats.weight_roles import check_names, roles_of, simu
 from pocketbert.pipeline.make.golden import blank_row
 from pocketbert.pipeline.reference import (
     check_spread,
-    drawn_inputs,
+    draw_inputs,
     own_texts,
     reference_model,
     sample_batches,
     sentence_batches,
-    takes_both,
+    takes_texts_and_pairs,
     task_text,
 )
 from pocketbert.runtime.engines import open_file
@@ -99,7 +99,7 @@ def make_export(
 
     place, family = place_of(files[0].format), model.folder.family
     reference = reference_model(model.folder, model.task)
-    pairs = sample_pairs()[:8] if family.uses_segments and takes_both(model.task) else ()
+    pairs = sample_pairs()[:8] if family.uses_segments and takes_texts_and_pairs(model.task) else ()
     probe_texts = [*texts[:16], *own_texts(model.task, model.tokenizer), *pairs]
     name = "student" if model.recipe.student else model.recipe.teacher.model
     check_spread(reference, model.tokenizer, probe_texts, name)
@@ -152,7 +152,7 @@ def _compare(
     expected: Predictor = ScoredPredictor(reference, task.score) if scored else reference
     groups = [(PROBABILITIES,)] if scored else [g for g in task.compared if g[0] in subject.outputs]
     longest = max(subject.lengths, default=model.tokenizer.max_length)
-    drawn = drawn_inputs(reference, model.tokenizer, model.folder.family.uses_segments, task, longest)
+    drawn = draw_inputs(reference, model.tokenizer, model.folder.family.uses_segments, task, longest)
     results = []
     for names in groups:
         probe = build_probe(
@@ -299,11 +299,8 @@ def plan_of(
 ) -> Plan:
     """Return the quantizer's plan for a file, without schemes of single weights.
 
-    Args:
-        file: The file.
-        calibration: Returns the rows on which static schemes measure ranges.
-        weights: Folder of the model; it may hold ranges that were learned in training.
-        method: How static schemes choose ranges from these rows.
+    `calibration` returns the rows on which static schemes measure ranges, and `method` chooses ranges from them; `weights` is the
+    model's folder, which may hold ranges that were learned in training.
     """
     from pocketbert.quantize import Plan
 

@@ -45,7 +45,7 @@ from pocketbert.core.host.terminal import html_table
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Status
 from pocketbert.distill.training.progress import steps_done
-from pocketbert.pipeline.run_folder.plan import Finding, Permission, Plan, plan_of
+from pocketbert.pipeline.run_folder.plan import Finding, Permission, Plan, make_plan
 from pocketbert.pipeline.run_folder.step import MadeFrom, Mark, Marks, Places, Step
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 KIND = "run folder"
 """Kind of the folder in its ownership mark."""
-METRICS = "metrics.jsonl"
+_METRICS = "metrics.jsonl"
 _MARKS, _WORK = ".steps", ".work"
 _MADE_FROM = "made-from.json"
 """File in a work folder that records what the unfinished work is made from."""
@@ -155,7 +155,7 @@ class RunFolder:
         """
         self.hash(steps)
         findings = [finding for step in steps if (finding := self._find(step)) is not None]
-        return plan_of(findings, self.allowed, str(self.path))
+        return make_plan(findings, self.allowed, str(self.path))
 
     def _find(self, step: Step) -> Finding | None:
         """Compare the output and the work of a step with what it is made from now; None if it has neither."""
@@ -227,12 +227,7 @@ class RunFolder:
         return "unfinished" if self._work(step).path.exists() else "to do"
 
     def run(self, step: Step, number: int, count: int) -> None:
-        """Run one step unless it is finished.
-
-        Args:
-            step: The step.
-            number: Its number among the steps, from 1.
-            count: Number of steps.
+        """Run one step, number `number` of `count`, unless it is finished.
 
         Raises:
             GateError: If a gate failed; the output stays, marked failed.
@@ -252,7 +247,7 @@ class RunFolder:
         began, cpu = time.monotonic(), _cpu_seconds()
         if step.trains:
             train_together(step.name, self.exact[step.name])
-        failures = list(step.make(Places(work.built, work.path, self.path / METRICS)))
+        failures = list(step.make(Places(work.built, work.path, self.path / _METRICS)))
         (sync_tree if work.built.is_dir() else sync)(work.built)
         mark = Mark(
             name=step.name,
@@ -293,28 +288,22 @@ class RunFolder:
         step = next((s for s in steps if s.name == order.step), None)
         rank = f"rank {here().rank}"
         if step is None or self.exact[step.name] != order.hash:
-            raise InputError(
-                Problem(
-                    rank,
-                    f"sees another recipe, other data, another model or other versions than process 0 (step {order.step}).",
-                    "Give every node the same recipe, files and installation.",
-                )
+            what = (
+                f"sees another recipe, other data, another model or other versions than process 0 (step {order.step})."
             )
+            fix = "Give every node the same recipe, files and installation."
+            raise InputError(Problem(rank, what, fix))
         work = self._work(step).path
         read = (work, *(self.path / s.output for s in steps if s.name in step.needs))
         missing = [p for p in read if not p.exists()]
         if missing:
-            raise InputError(
-                Problem(
-                    rank,
-                    f"does not see {', '.join(map(str, missing))}, which process 0 has written.",
-                    "Put the run folder on a file system that all nodes share, under the same path.",
-                )
-            )
+            what = f"does not see {', '.join(map(str, missing))}, which process 0 has written."
+            fix = "Put the run folder on a file system that all nodes share, under the same path."
+            raise InputError(Problem(rank, what, fix))
         with tempfile.TemporaryDirectory(prefix="pocketbert-") as temporary:
             output = Path(temporary) / step.output
             (output if step.is_folder else output.parent).mkdir(parents=True, exist_ok=True)
-            step.make(Places(output, work, Path(temporary) / METRICS))
+            step.make(Places(output, work, Path(temporary) / _METRICS))
 
     def accepted_versions(self, steps: Sequence[Step]) -> list[str]:
         """List the steps that were taken as they are with other library versions, each with the versions."""
@@ -327,11 +316,6 @@ class RunFolder:
 
 class _Work:
     """The unfinished work of a step: checkpoints that survive a kill, and the output that is being built.
-
-    Args:
-        root: Folder of the unfinished work of all steps.
-        step: The step.
-        now: What it is made from now.
 
     Attributes:
         path: Folder of checkpoints and caches.

@@ -1,6 +1,6 @@
 """Decide what a run does about the results that its folder holds: keep them, make them again, or refuse.
 
-`plan_of` takes a `Finding` for each step that has a result or unfinished work and returns a `Plan`. All refusals are collected in
+`make_plan` takes a `Finding` for each step that has a result or unfinished work and returns a `Plan`. All refusals are collected in
 one error before anything is changed.
 """
 
@@ -88,7 +88,7 @@ class _Reasons:
         return "; ".join([*self.changes, *self.versions, *self.free])
 
 
-def plan_of(findings: Sequence[Finding], allowed: Permission, folder: str) -> Plan:
+def make_plan(findings: Sequence[Finding], allowed: Permission, folder: str) -> Plan:
     """Decide what to do about each step. A step inherits the reasons of the steps that it reads.
 
     Args:

@@ -56,11 +56,7 @@ class MadeFrom(BaseModel):
         return sha256_json(self.model_dump(mode="json", include={"step", "settings", "contents", "needs"}))
 
     def exact(self, exact_hashes: Mapping[str, str]) -> str:
-        """Return the identity of the result with gates and library versions.
-
-        Args:
-            exact_hashes: The same of earlier steps, those that it reads among them.
-        """
+        """Return the identity of the result with gates and library versions, given that of each earlier step."""
         needs = {name: exact_hashes[name] for name in self.needs}
         return sha256_json([self.hash, self.gates, self.versions, needs])
 
@@ -196,11 +192,7 @@ class Step:
         return "." not in self.output
 
     def made_from(self, hashes: Mapping[str, str]) -> MadeFrom:
-        """Return what the result would be made from now.
-
-        Args:
-            hashes: Hashes of earlier steps, those that it reads among them.
-        """
+        """Return what the result would be made from now, given the hash of each earlier step."""
         return MadeFrom(
             step=self.name,
             settings=_flat(self.settings),
@@ -260,11 +252,7 @@ class Mark(BaseModel):
 
 
 class Marks:
-    """The marks of a run folder, one file per step.
-
-    Args:
-        folder: Folder of the files.
-    """
+    """The marks of a run folder, one file per step."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

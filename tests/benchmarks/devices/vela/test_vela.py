@@ -34,7 +34,7 @@ from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import BenchmarkSection
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme
-from pocketbert.pipeline.make.measuring import is_timed
+from pocketbert.pipeline.make.measuring import is_benchmarked
 from pocketbert.runtime.tflite import TflitePredictor
 
 WHY_NOT = _vela_missing()
@@ -200,9 +200,9 @@ def test_configurations(monkeypatch):
 def test_a_recipe_measures_where_it_makes_a_file_that_is_taken():
     devices = ["export.formats=[tflite]", f"benchmark.devices=['{U55}']"]
     recipe = importlib.resources.files("pocketbert.recipes") / "text-classification/demo.yaml"
-    assert not is_timed(load_recipe(recipe, devices))
+    assert not is_benchmarked(load_recipe(recipe, devices))
     files = "quantize={files: [int8, {scheme: a8w8, runtime: npu}]}"
-    assert is_timed(load_recipe(recipe, [*devices, files]))
+    assert is_benchmarked(load_recipe(recipe, [*devices, files]))
 
 
 def test_an_unknown_configuration_ends_with_exit_code_2(phone):
