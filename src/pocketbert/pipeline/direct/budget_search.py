@@ -430,6 +430,7 @@ class SearchFiles(CandidateFiles):
         """Score a candidate, or the exported file, on the rows that choose."""
 
         def score() -> Scored:
+            """Run the file on the rows."""
             path = self.source if spec == self.base else self.ensure_written(spec)
             subject = open_model_file(self.inputs.model, spec.file, path)
             rows = self.inputs.choosing.within(subject.tokenizer.max_length)
@@ -445,6 +446,7 @@ class SearchFiles(CandidateFiles):
         model = self.inputs.model
 
         def measure_all() -> Timed:
+            """Time all files together."""
             variants = [
                 Variant.of(
                     s.name,

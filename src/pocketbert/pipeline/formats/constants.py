@@ -76,6 +76,7 @@ class StoredTensor:
         value = change(self.value)
 
         def moved(step: Floats) -> Floats:
+            """Return steps, or ends of a palette, moved as the numbers are."""
             if step.size == 1:
                 return step.reshape((1,) * value.ndim)
             wide = change(np.broadcast_to(step, self.value.shape))
