@@ -37,11 +37,12 @@ export SHARD
 matrix: $(VENV)/.installed ## every system x task x format x scheme, in parts: SHARD=1/4; what has passed is not run again
 	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. -n 2 ../tests/families/matrix
 
-check: $(VENV)/.installed ## lint, types, import rules
+check: $(VENV)/.installed ## lint, types, import rules, and the shape of the code
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(IN_VENV) bin/mypy --config-file ../pyproject.toml -p pocketbert
 	$(IN_VENV) bin/lint-imports --config ../pyproject.toml --no-logo
+	$(PY) scripts/check_house.py
 
 SEED    ?= 1
 MINUTES ?= 5

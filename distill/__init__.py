@@ -1,7 +1,7 @@
-"""Distil encoders: losses, capture of signals, students, objectives, and the one training loop.
+"""Distil encoders: losses, capture of signals, students, objectives, and the training loop.
 
-Researchers import from here and nowhere deeper; examples/own_training_loop.py shows how.
-Names are imported when they are first used, because most of them need torch.
+The public names for research code; examples/own_training_loop.py shows how they are used. Each is imported when it is
+first used, because most of them need torch.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from pocketbert.distill.teacher.state_adapter import StateAdapter, fit_adapter, reduce_embeddings
     from pocketbert.distill.text.masking import Masked, Masking, MaskingScheme, masking_of
     from pocketbert.distill.text.pairs import GeneralSet, Pairs, pairs_of
-    from pocketbert.distill.training.checkpoints import NotFiniteError
     from pocketbert.distill.training.data import TrainData, TrainSet
+    from pocketbert.distill.training.finite import NotFiniteError
     from pocketbert.distill.training.loop import Objective, Outcome, train
     from pocketbert.distill.training.optimizer import Lamb
 
@@ -142,10 +142,7 @@ __all__ = [
 ]
 
 _PLACES = {
-    "core.families": (
-        "Family",
-        "family_of",
-    ),
+    "core.families": ("Family", "family_of"),
     "core.recipe.stages": (
         "DistilBertStage",
         "MiniLmStage",
@@ -155,15 +152,8 @@ _PLACES = {
         "TinyBertIntermediateStage",
         "TinyBertPredictionStage",
     ),
-    "core.tasks": (
-        "Task",
-        "task_of",
-    ),
-    "distill.capture": (
-        "AttentionRecorder",
-        "QueryKeyValue",
-        "record_attention",
-    ),
+    "core.tasks": ("Task", "task_of"),
+    "distill.capture": ("AttentionRecorder", "QueryKeyValue", "record_attention"),
     "distill.losses.common": (
         "Counting",
         "Term",
@@ -177,87 +167,36 @@ _PLACES = {
         "soft_targets",
         "sum_over_layers",
     ),
-    "distill.losses.relations": (
-        "relation_heads",
-        "relation_kl",
-    ),
-    "distill.losses.task": (
-        "gold_loss",
-        "soft_loss",
-    ),
-    "distill.losses.tokens": (
-        "cosine_distance",
-        "masked_lm",
-        "next_sentence",
-        "token_soft_targets",
-    ),
-    "distill.losses.transfer": (
-        "FeatureTransfer",
-        "feature_transfer",
-        "pretraining_distillation",
-    ),
+    "distill.losses.relations": ("relation_heads", "relation_kl"),
+    "distill.losses.task": ("gold_loss", "soft_loss"),
+    "distill.losses.tokens": ("cosine_distance", "masked_lm", "next_sentence", "token_soft_targets"),
+    "distill.losses.transfer": ("FeatureTransfer", "feature_transfer", "pretraining_distillation"),
     "distill.methods.distilbert": ("DistilBertDistillation",),
     "distill.methods.minilm": ("MiniLmDistillation",),
-    "distill.methods.mobilebert": (
-        "MobileBertDistillation",
-        "Pretraining",
-    ),
-    "distill.methods.task": (
-        "Finetune",
-        "TaskDistillation",
-    ),
+    "distill.methods.mobilebert": ("MobileBertDistillation", "Pretraining"),
+    "distill.methods.task": ("Finetune", "TaskDistillation"),
     "distill.methods.tinybert": ("TinyBertDistillation",),
-    "distill.methods.transfer": (
-        "TransferCourse",
-        "TransferPhases",
-        "auxiliary",
-        "joint",
-        "progressive",
-    ),
+    "distill.methods.transfer": ("TransferCourse", "TransferPhases", "auxiliary", "joint", "progressive"),
     "distill.students.build": ("build_student",),
     "distill.students.layer_map": ("layer_map",),
-    "distill.students.mobilebert": (
-        "mini_teacher_config",
-        "transfer_student",
-    ),
-    "distill.students.projection": (
-        "attach_projection",
-        "detach_projection",
-        "projected",
-    ),
+    "distill.students.mobilebert": ("mini_teacher_config", "transfer_student"),
+    "distill.students.projection": ("attach_projection", "detach_projection", "projected"),
     "distill.students.pruning": ("pruned",),
     "distill.teacher.cache": ("cached_teacher",),
-    "distill.teacher.signals": (
-        "OnlineTeacher",
-        "Taught",
-        "Wanted",
-    ),
-    "distill.teacher.state_adapter": (
-        "StateAdapter",
-        "fit_adapter",
-        "reduce_embeddings",
-    ),
-    "distill.text.masking": (
-        "Masked",
-        "Masking",
-        "MaskingScheme",
-        "masking_of",
-    ),
+    "distill.teacher.signals": ("OnlineTeacher", "Taught", "Wanted"),
+    "distill.teacher.state_adapter": ("StateAdapter", "fit_adapter", "reduce_embeddings"),
+    "distill.text.masking": ("Masked", "Masking", "MaskingScheme", "masking_of"),
     "distill.text.pairs": (
         "GeneralSet",
         "Pairs",
         "pairs_of",
     ),
-    "distill.training.checkpoints": ("NotFiniteError",),
+    "distill.training.finite": ("NotFiniteError",),
     "distill.training.data": (
         "TrainData",
         "TrainSet",
     ),
-    "distill.training.loop": (
-        "Objective",
-        "Outcome",
-        "train",
-    ),
+    "distill.training.loop": ("Objective", "Outcome", "train"),
     "distill.training.optimizer": ("Lamb",),
 }
 """Names by the module that defines them."""

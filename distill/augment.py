@@ -1,4 +1,9 @@
-"""TinyBERT's data augmentation: copies of texts in which words are replaced (Jiao et al. 2020, section 3.2, Algorithm 1)."""
+"""TinyBERT's data augmentation: copies of texts in which words are replaced (Jiao et al. 2020, section 3.2, Algorithm 1).
+
+`Augmenter` makes the copies. A word of one token is replaced by words that a masked-language model predicts in its place
+(`MaskedWords`), other words by the nearest ones in a space of word vectors (`pocketbert.distill.word_vectors.Neighbours`).
+`CopyStore` keeps the copies on disk, in parts, so that a killed run does not make them again.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,17 +26,25 @@ from pocketbert.core.host.progress import Meter, say
 from pocketbert.core.recipe.data import AugmentSection
 from pocketbert.core.seeds import generator
 from pocketbert.distill.capture.outputs import LmHead
-from pocketbert.distill.word_vectors import SPARE, Neighbours, Word, WordReader, WordText, chosen
+from pocketbert.distill.word_vectors import SPARE, Neighbours, Word, WordReader, WordText, select_candidates
 
-Texts = tuple[str, ...]
+_DESCRIPTION = "augment.json"
+_CONTENTS = Contents(_DESCRIPTION, ("part-*.jsonl",))
+"""Files of a store: a folder that holds anything else is not replaced."""
+_PART_ROWS = 1000
+"""Rows of a part."""
+_TOKENS_AT_ONCE = 4096
+"""Tokens of a forward pass, padding included."""
+
+_Texts = tuple[str, ...]
 """The text of a row, or the two of a pair."""
-Choices = tuple[tuple[Word, tuple[str, ...]], ...]
-"""Words of a text with what may replace each, which is never nothing."""
+_Choices = tuple[tuple[Word, tuple[str, ...]], ...]
+"""Words of a text, each with at least one candidate that may replace it."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is augmented.
+    """A row to augment.
 
     Attributes:
         number: Number of the row in its source: with the seed, it decides all random choices.
@@ -39,15 +52,7 @@ class Row:
     """
 
     number: int
-    texts: Texts
-
-
-class Masked(Protocol):
-    """Candidates by context; see `pocketbert.distill.augment.MaskedWords`."""
-
-    def candidates(self, texts: Sequence[WordText]) -> list[list[tuple[str, ...]]]:
-        """Of each text, candidates for its words of a single token, in their order."""
-        ...
+    texts: tuple[str, ...]
 
 
 class Augmenter:
@@ -61,8 +66,8 @@ class Augmenter:
       the first half of its copies (the larger one of an odd N) varies the first text, the others the second. The
       released code makes N of each, and all that vary the second text carry the last varied first one by an
       oversight; here the other text is always the row's own.
-    - a candidate is a word that could itself be replaced (`is_replaceable`: letters only, no stop word), and never the
-      word that it replaces, so p is the share of words that change.
+    - a candidate is a word that could itself be replaced (letters only, no stop word), and never the word that it
+      replaces, so p is the share of words that change.
     - the text between replaced words stays as it was, to the byte: the released code writes lower-case tokens.
 
     Args:
@@ -79,174 +84,87 @@ class Augmenter:
         settings: AugmentSection,
         seed: int,
         neighbours: Neighbours,
-        masked: Masked | None = None,
+        masked: MaskedWords | None = None,
     ) -> None:
         self.reader, self.settings, self.seed = reader, settings, seed
         self._neighbours, self._masked = neighbours, masked
 
-    def copies(self, rows: Sequence[Row]) -> list[list[Texts]]:
-        """Copies of each row, without the row itself, at most `settings.copies`.
+    def copies(self, rows: Sequence[Row]) -> list[list[tuple[str, ...]]]:
+        """Make copies of each row, without the row itself, at most `settings.copies`.
 
-        They depend on the seed, the row and its number, not on what other rows are there.
+        They depend on the seed, the row and its number, and not on the other rows.
         """
         unique = list(dict.fromkeys(t for row in rows for t in row.texts))
-        choices = dict(zip(unique, self._choices(unique), strict=True))
-        return [self._vary(row, [choices[t] for t in row.texts]) for row in rows]
+        choices = dict(zip(unique, self._find_candidates(unique), strict=True))
+        return [self._vary_row(row, [choices[t] for t in row.texts]) for row in rows]
 
-    def _choices(self, texts: Sequence[str]) -> list[Choices]:
-        read = self.reader.read(texts)
-        near = [w.text for t in read for w in t.words if self._masked is None or w.token is None]
-        by_word = dict(zip(near, self._neighbours.find(near), strict=True))
-        guessed = [[] for _ in read] if self._masked is None else self._masked.candidates(read)
-        out = []
-        for text, found in zip(read, guessed, strict=True):
-            left = iter(found)
-            single = self._masked is not None
-            each = [(w, next(left) if single and w.token is not None else by_word[w.text]) for w in text.words]
-            out.append(tuple((w, c) for w, c in each if c))
-        return out
+    def _find_candidates(self, texts: Sequence[str]) -> list[_Choices]:
+        """Return the words of each text with their candidates; words without candidates are left out."""
+        word_texts, masked = self.reader.read(texts), self._masked
+        near = [w.text for t in word_texts for w in t.words if masked is None or w.token is None]
+        neighbours = dict(zip(near, self._neighbours.find(near), strict=True))
+        predicted = [[] for _ in word_texts] if masked is None else masked.candidates(word_texts)
+        choices = []
+        for text, predictions in zip(word_texts, predicted, strict=True):
+            rest = iter(predictions)
+            candidates = [
+                (w, neighbours[w.text] if masked is None or w.token is None else next(rest)) for w in text.words
+            ]
+            choices.append(tuple((word, words) for word, words in candidates if words))
+        return choices
 
-    def _vary(self, row: Row, choices: Sequence[Choices]) -> list[Texts]:
+    def _vary_row(self, row: Row, choices: Sequence[_Choices]) -> list[_Texts]:
+        """Make the copies of one row; `choices` are those of each of its texts."""
         copies, width = self.settings.copies, max(map(len, choices))
         if width == 0:
             return []
         # counters, not a stream: copy 3 is the same whether 3 or 30 are made
         draws = generator(self.seed, "augment", row.number).random((copies, 2, width))
         first = copies if len(row.texts) == 1 else (copies + 1) // 2
-        made: dict[Texts, None] = {row.texts: None}
+        unique: dict[_Texts, None] = {row.texts: None}
         for copy in range(copies):
             part = 0 if copy < first else 1
             chances, picks = draws[copy].tolist()
-            text = replaced(row.texts[part], choices[part], chances, picks, self.settings.probability)
-            made[(*row.texts[:part], text, *row.texts[part + 1 :])] = None
-        return list(made)[1:]
+            text = _replace_words(row.texts[part], choices[part], chances, picks, self.settings.probability)
+            unique[(*row.texts[:part], text, *row.texts[part + 1 :])] = None
+        return list(unique)[1:]
 
 
-def replaced(text: str, choices: Choices, chances: Sequence[float], picks: Sequence[float], probability: float) -> str:
-    """A text with some words replaced; all else stays as it was.
+def _replace_words(
+    text: str, choices: _Choices, chances: Sequence[float], picks: Sequence[float], probability: float
+) -> str:
+    """Replace words of a text by candidates; everything else stays as it was.
 
-    Args:
-        text: The text.
-        choices: Its words with their candidates, in order.
-        chances: A number in [0, 1) for each word: below `probability` it is replaced.
-        picks: A number in [0, 1) for each word: which candidate it gets.
-        probability: p of the paper.
+    `chances` and `picks` are numbers in [0, 1) for each word of `choices`: it is replaced if the first is below `probability`,
+    p of the paper, and the second decides which candidate replaces it.
     """
-    out, done = [], 0
+    parts, done = [], 0
     for (word, candidates), chance, pick in zip(choices, chances, picks, strict=False):
         if chance < probability:
-            out += [text[done : word.start], in_case(word.text, candidates[int(pick * len(candidates))])]
+            parts += [text[done : word.start], _match_case(word.text, candidates[int(pick * len(candidates))])]
             done = word.end
-    return "".join([*out, text[done:]])
+    return "".join([*parts, text[done:]])
 
 
-def in_case(word: str, candidate: str) -> str:
-    """A candidate written as the word was: in capitals, with a capital, or as the vocabulary spells it."""
+def _match_case(word: str, candidate: str) -> str:
+    """Write a candidate as the word was: in capitals, with a capital, or as the vocabulary spells it."""
     if word.isupper():
         return candidate.upper()
     return candidate[0].upper() + candidate[1:] if word[0].isupper() else candidate
 
 
-# --- store ---
-# Copies of rows on disk, in parts: what a killed run has made is not made again.
-
-
-DESCRIPTION = "augment.json"
-CONTENTS = Contents(DESCRIPTION, ("part-*.jsonl",))
-"""Files of a store: a folder that holds anything else is not replaced."""
-ROWS = 1000
-"""Rows of a part."""
-
-
-class CopyStore:
-    """Copies of rows by their place, in files of some rows each.
-
-    Args:
-        folder: Where they are.
-        key: Digest of what decides the copies: rows, settings, seed, models.
-        rows: How many rows there are.
-        at_once: Rows of a part.
-    """
-
-    def __init__(self, folder: Path, key: str, rows: int, at_once: int = ROWS) -> None:
-        self.folder, self.rows, self.at_once = folder, rows, at_once
-        self._about = {"key": key, "rows": rows, "at_once": at_once}
-
-    @property
-    def parts(self) -> int:
-        """How many files there are in the end."""
-        return -(-self.rows // self.at_once)
-
-    def part(self, number: int) -> Path:
-        """The file of a part: a line per row, a list of its copies, each a list of one text or two."""
-        return self.folder / f"part-{number:06d}.jsonl"
-
-    def fill(self, rows: Sequence[Row], make: Callable[[], Augmenter]) -> None:
-        """Make the parts that are missing. A second process that wants the same waits for the first.
-
-        Args:
-            rows: All rows.
-            make: Called where a part is missing: it loads models.
-
-        Raises:
-            InputError: If the folder holds something else.
-        """
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with lock_beside(self.folder):
-            self._open()
-            missing = [i for i in range(self.parts) if not self.part(i).is_file()]
-            if not missing:
-                return
-            augmenter = make()
-            done = min(self.rows, (self.parts - len(missing)) * self.at_once)
-            with Meter("augment", self.rows, done) as meter:
-                for number in missing:
-                    own = rows[number * self.at_once : (number + 1) * self.at_once]
-                    lines = [json.dumps(c, ensure_ascii=False) + "\n" for c in augmenter.copies(own)]
-                    write_atomic(self.part(number), "".join(lines))
-                    meter.advance(len(own))
-
-    def read(self) -> Iterator[list[Texts]]:
-        """Copies of each row, in order."""
-        for number in range(self.parts):
-            with self.part(number).open(encoding="utf-8", newline="\n") as stream:
-                for line in stream:
-                    yield [tuple(texts) for texts in json.loads(line)]
-
-    def _open(self) -> None:
-        about = self.folder / DESCRIPTION
-        if about.is_file() and read_json(about) == self._about:
-            return
-        if self.folder.exists() and not about.is_file() and any(self.folder.iterdir()):
-            raise InputError(
-                Problem(
-                    str(self.folder), "is there and holds no augmented rows; not replaced.", "Choose another place."
-                )
-            )
-        if about.is_file():
-            say(f"  removed copies that were made of other rows or with other settings: {self.folder}")
-        remove(self.folder, CONTENTS)
-        self.folder.mkdir()
-        write_json(about, self._about)
-
-
-# --- masked ---
-# The words that a masked-language model expects in the place of a word.
-
-
-TOKENS_AT_ONCE = 4096
-"""Tokens of a forward pass, padding included."""
+# --- candidates of a masked-language model ---
 
 
 @dataclass(frozen=True)
-class _Row:
-    """One question: a text with a token hidden.
+class _MaskedText:
+    """A text with one token masked.
 
     Attributes:
         ids: Tokens with special ones, [L] int64.
-        place: Where the mask stands.
+        place: Position of the mask.
         split: Where the second segment begins.
-        word: What is hidden.
+        word: The masked word.
     """
 
     ids: NDArray[np.int64]
@@ -256,14 +174,14 @@ class _Row:
 
 
 class MaskedWords:
-    """Asks a model's masked-language-model head.
+    """Candidates that a masked-language model predicts in the place of a word.
 
-    As in the released code of TinyBERT the model reads the text with the word hidden and, where its family has
-    segments, the unchanged text as second segment: it expects words that resemble the hidden one, not any that fit.
+    As in the released code of TinyBERT the model reads the text with the word masked and, where its family has
+    segments, the unchanged text as second segment: it predicts words that resemble the masked one, not any that fit.
     Families without segments read the first text alone. Of a text that does not fit, the tokens around the word are read.
 
     Args:
-        model: A model with such a head, in eval mode.
+        model: A model with a masked-language-model head, in eval mode.
         family: Its row of the family table.
         reader: Its tokenizer.
         mask_id: Id of the mask token.
@@ -283,69 +201,148 @@ class MaskedWords:
         where: str = "data.augment.masked_lm",
     ) -> None:
         self._head, self._model, self._family, self._base = LmHead(model, where), model, family, reader.base
-        self._mask, self.count = mask_id, count
-        entries = reader.vocabulary()
-        self._entries = list(entries.values())
+        self._mask_id, self.count = mask_id, count
+        vocabulary = reader.vocabulary()
+        self._words = list(vocabulary.values())
         self._device = next(model.parameters()).device
-        self._ids = torch.tensor(list(entries), dtype=torch.int64, device=self._device)
-        self._pad = int(getattr(model.config, "pad_token_id", 0) or 0)
-        wrapping = len(self._base.before) + (2 if family.uses_segments else 1) * len(self._base.after)
-        self._room = max(1, (positions - wrapping) // (2 if family.uses_segments else 1))
+        self._word_ids = torch.tensor(list(vocabulary), dtype=torch.int64, device=self._device)
+        self._pad_id = int(getattr(model.config, "pad_token_id", 0) or 0)
+        segments = 2 if family.uses_segments else 1
+        special = len(self._base.before) + segments * len(self._base.after)
+        self._room = max(1, (positions - special) // segments)
 
     def candidates(self, texts: Sequence[WordText]) -> list[list[tuple[str, ...]]]:
-        """Of each text, candidates for its words of a single token, in their order.
+        """Return candidates for the words of a single token of each text, in their order.
 
         The candidates are the most probable words, at most `count`, in the order of the vocabulary. Only its whole
-        words count (`WordReader.vocabulary`), and never the hidden word itself. The order says nothing of probability,
-        so that rounding cannot change which number a candidate has.
+        words count (`WordReader.vocabulary`), and never the masked word itself. Their order has nothing to do with
+        probability, so that rounding cannot change which number a candidate has.
         """
-        rows = [[self._row(t.ids, w.token, w.text) for w in t.words if w.token is not None] for t in texts]
-        found = iter(self._find([row for own in rows for row in own]))
-        return [[next(found) for _ in own] for own in rows]
+        masked = [[self._mask_word(t.ids, w.token, w.text) for w in t.words if w.token is not None] for t in texts]
+        predicted = iter(self._predict_all([row for text_rows in masked for row in text_rows]))
+        return [[next(predicted) for _ in text_rows] for text_rows in masked]
 
-    def _find(self, rows: Sequence[_Row]) -> list[tuple[str, ...]]:
+    def _mask_word(self, ids: NDArray[np.int64], place: int, word: str) -> _MaskedText:
+        """Mask the token at `place`, and add special tokens and, where the family has segments, the unchanged text."""
+        first = max(0, min(place - self._room // 2, len(ids) - self._room))
+        unchanged = ids[first : first + self._room]
+        masked = unchanged.copy()
+        masked[place - first] = self._mask_id
+        before, after = self._base.before, self._base.after
+        parts = [before, masked, after]
+        split = sum(map(len, parts))
+        if self._family.uses_segments:
+            parts += [unchanged, after]
+        return _MaskedText(np.concatenate(parts), len(before) + place - first, split, word)
+
+    def _predict_all(self, rows: Sequence[_MaskedText]) -> list[tuple[str, ...]]:
+        """Return the candidates of each row, computed in batches of rows of similar length."""
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
-        out: list[tuple[str, ...]] = [()] * len(rows)
+        candidates: list[tuple[str, ...]] = [()] * len(rows)
         start = 0
         while start < len(order):
             end = start + 1
-            while end < len(order) and (end + 1 - start) * len(rows[order[end]].ids) <= TOKENS_AT_ONCE:
+            while end < len(order) and (end + 1 - start) * len(rows[order[end]].ids) <= _TOKENS_AT_ONCE:
                 end += 1
             numbers = order[start:end]
-            for i, places in zip(numbers, self._ask([rows[i] for i in numbers]), strict=True):
-                out[i] = chosen(rows[i].word, places, self._entries, self.count)
+            for i, places in zip(numbers, self._predict_batch([rows[i] for i in numbers]), strict=True):
+                candidates[i] = select_candidates(rows[i].word, places, self._words, self.count)
             start = end
-        return out
-
-    def _row(self, ids: NDArray[np.int64], place: int, word: str) -> _Row:
-        first = max(0, min(place - self._room // 2, len(ids) - self._room))
-        plain = ids[first : first + self._room]
-        hidden = plain.copy()
-        hidden[place - first] = self._mask
-        before, after = self._base.before, self._base.after
-        parts = [before, hidden, after]
-        split = sum(map(len, parts))
-        if self._family.uses_segments:
-            parts += [plain, after]
-        return _Row(np.concatenate(parts), len(before) + place - first, split, word)
+        return candidates
 
     @torch.inference_mode()
-    def _ask(self, rows: Sequence[_Row]) -> list[list[int]]:
-        """Places, among the whole words, of the most probable ones, best first."""
+    def _predict_batch(self, rows: Sequence[_MaskedText]) -> list[list[int]]:
+        """Return the places of the most probable words in `_words`, the best first."""
         width = max(len(row.ids) for row in rows)
-        made = {name: np.zeros((len(rows), width), np.int64) for name in self._family.inputs}
-        made["input_ids"][:] = self._pad
+        arrays = {name: np.zeros((len(rows), width), np.int64) for name in self._family.inputs}
+        arrays["input_ids"][:] = self._pad_id
         selected = np.zeros(len(rows), np.int64)
         for i, row in enumerate(rows):
-            left = width - len(row.ids) if self._family.padding_side == "left" else 0
-            own = slice(left, left + len(row.ids))
-            made["input_ids"][i, own] = row.ids
-            made["attention_mask"][i, own] = 1
+            padding = width - len(row.ids) if self._family.padding_side == "left" else 0
+            columns = slice(padding, padding + len(row.ids))
+            arrays["input_ids"][i, columns] = row.ids
+            arrays["attention_mask"][i, columns] = 1
             if self._family.uses_segments:
-                made["token_type_ids"][i, left + row.split : own.stop] = 1
-            selected[i] = i * width + left + row.place
-        inputs: dict[str, Tensor] = {k: torch.from_numpy(v).to(self._device) for k, v in made.items()}
+                arrays["token_type_ids"][i, padding + row.split : columns.stop] = 1
+            selected[i] = i * width + padding + row.place
+        inputs: dict[str, Tensor] = {k: torch.from_numpy(v).to(self._device) for k, v in arrays.items()}
         logits = self._head.run(self._model, inputs, torch.from_numpy(selected).to(self._device)).logits
-        most = min(self.count + SPARE, len(self._entries))
-        places: list[list[int]] = logits[:, self._ids].topk(most, dim=-1).indices.tolist()
+        most = min(self.count + SPARE, len(self._words))
+        places: list[list[int]] = logits[:, self._word_ids].topk(most, dim=-1).indices.tolist()
         return places
+
+
+# --- copies on disk ---
+
+
+class CopyStore:
+    """Copies of rows by their place, in files of some rows each.
+
+    Args:
+        folder: Folder of the files.
+        key: Digest of what decides the copies: rows, settings, seed, models.
+        rows: Number of rows.
+        at_once: Rows of a part.
+    """
+
+    def __init__(self, folder: Path, key: str, rows: int, at_once: int = _PART_ROWS) -> None:
+        self.folder, self.rows, self.at_once = folder, rows, at_once
+        self._description = {"key": key, "rows": rows, "at_once": at_once}
+
+    @property
+    def parts(self) -> int:
+        """Number of files of a complete store."""
+        return -(-self.rows // self.at_once)
+
+    def part(self, number: int) -> Path:
+        """Return the path of a part: a line per row, a list of its copies, each a list of one text or two."""
+        return self.folder / f"part-{number:06d}.jsonl"
+
+    def fill(self, rows: Sequence[Row], make: Callable[[], Augmenter]) -> None:
+        """Make the parts that are missing. A second process that needs the same waits for the first.
+
+        Args:
+            rows: All rows.
+            make: Creates the augmenter, which loads models; called only where a part is missing.
+
+        Raises:
+            InputError: If the folder holds something else.
+        """
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with lock_beside(self.folder):
+            self._prepare_folder()
+            missing = [i for i in range(self.parts) if not self.part(i).is_file()]
+            if not missing:
+                return
+            augmenter = make()
+            done = min(self.rows, (self.parts - len(missing)) * self.at_once)
+            with Meter("augment", self.rows, done) as meter:
+                for number in missing:
+                    part_rows = rows[number * self.at_once : (number + 1) * self.at_once]
+                    lines = [json.dumps(c, ensure_ascii=False) + "\n" for c in augmenter.copies(part_rows)]
+                    write_atomic(self.part(number), "".join(lines))
+                    meter.advance(len(part_rows))
+
+    def read(self) -> Iterator[list[tuple[str, ...]]]:
+        """Yield the copies of each row, in order."""
+        for number in range(self.parts):
+            with self.part(number).open(encoding="utf-8", newline="\n") as stream:
+                for line in stream:
+                    yield [tuple(texts) for texts in json.loads(line)]
+
+    def _prepare_folder(self) -> None:
+        """Keep the folder if its copies are of the same key, else replace it by an empty one; refuse a foreign folder."""
+        description = self.folder / _DESCRIPTION
+        if description.is_file() and read_json(description) == self._description:
+            return
+        if self.folder.exists() and not description.is_file() and any(self.folder.iterdir()):
+            raise InputError(
+                Problem(
+                    str(self.folder), "is there and holds no augmented rows; not replaced.", "Choose another place."
+                )
+            )
+        if description.is_file():
+            say(f"  removed copies that were made of other rows or with other settings: {self.folder}")
+        remove(self.folder, _CONTENTS)
+        self.folder.mkdir()
+        write_json(description, self._description)

@@ -1,4 +1,16 @@
-"""Which pieces of a vocabulary stay: those that training rows have, and those that any word can be spelt with."""
+"""Vocabulary pruning: keep the word pieces that a student's domain uses, and drop the other rows of its embedding table.
+
+Most of a small student's weights are its word embeddings (11.7 of 17.4 million in three layers of MiniLM), and a domain uses a
+fraction of them. In the order in which a run calls them:
+
+1. `count_pieces` counts the pieces in the training rows,
+2. `select_pieces` chooses the pieces to keep, so that every word can still be tokenized,
+3. `write_pruned_tokenizer` writes the tokenizer with new ids, `prune_embeddings` the model that belongs to it,
+4. `measure_coverage` compares both tokenizers on held-out rows,
+5. `ResplitRows` trains the student on words in smaller pieces, as unseen words will arrive.
+
+WordPiece, BPE and Unigram tokenizers are supported. Texts whose pieces are all kept are tokenized as before.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +24,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from pocketbert.core.disk.files import read_json, write_atomic, write_json
 from pocketbert.core.errors import InputError, Problem
@@ -27,513 +38,397 @@ from pocketbert.core.models.checkpoints import complete
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.core.predict.tokenizer_file import MAX_MIB
 from pocketbert.core.seeds import generator
-from pocketbert.distill.training.data import TEACHER, TrainSet
-
-# --- kind ---
-# What the pruning of a vocabulary asks of each kind of tokenizer.
-
-
-class Kind(Protocol):
-    """One kind of tokenizer, as the ``model`` section of tokenizer.json has it.
-
-    Attributes:
-        name: Value of ``type`` in that section.
-    """
-
-    name: str
-
-    def pieces(self, model: Mapping[str, Any]) -> dict[str, int]:
-        """Return the pieces with their ids.
-
-        Args:
-            model: The section.
-        """
-        ...
-
-    def letters(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return the pieces that always stay, so that a word that is not kept can still be spelt.
-
-        Args:
-            model: The section.
-            seen: Pieces that training rows have.
-        """
-        ...
-
-    def closed(self, model: Mapping[str, Any], kept: Collection[str]) -> set[str]:
-        """Return the pieces that stay, together with all pieces that they are made from.
-
-        Args:
-            model: The section.
-            kept: Pieces that are to stay.
-        """
-        ...
-
-    def rewritten(self, model: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
-        """Return the section with the kept pieces only.
-
-        Args:
-            model: The section.
-            ids: New id of each piece that stays.
-        """
-        ...
-
-
-# --- word_piece ---
-# Pruning WordPiece: a word that cannot be spelt to its end becomes one unknown token, so both forms of a character stay.
-
-
-_MANY = ("CJK", "HANGUL")
-"""Scripts with thousands of characters: of them only those that training rows have stay."""
-
-
-class WordPiece:
-    """See `pocketbert.distill.vocabulary.Kind`.
-
-    The algorithm takes the longest piece at each place (Wu et al. 2016, section 4.1). Where all pieces of a row stay, each of
-    them is still the longest one at its place: the row is read as before.
-    """
-
-    name = "WordPiece"
-
-    def pieces(self, model: Mapping[str, Any]) -> dict[str, int]:
-        """Return the pieces with their ids."""
-        return dict(model["vocab"])
-
-    def letters(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return both forms of each character of Latin, of punctuation, and of the scripts that training rows have.
-
-        A piece with such a character that has no piece by itself stays as well: it could not be spelt without.
-        """
-        vocabulary, prefix = model["vocab"], _prefix(model)
-        used = {c for piece in seen for c in _text(piece, prefix)}
-        scripts = {_script(c) for c in used}
-        covered = {
-            c
-            for c in {c for piece in vocabulary for c in _text(piece, prefix)}
-            if c in used or _is_plain(c) or (_script(c) in scripts and _script(c) not in _MANY)
-        }
-        out = {form for c in covered for form in (c, prefix + c) if form in vocabulary}
-        for piece in vocabulary:
-            lacking = {form[-1] for form in _forms(piece, prefix) if form not in vocabulary}
-            if lacking & covered:
-                out.add(piece)
-        return out
-
-    def closed(self, model: Mapping[str, Any], kept: Collection[str]) -> set[str]:
-        """Return the same pieces: none is made from others."""
-        return set(kept)
-
-    def rewritten(self, model: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
-        """Return the section with the kept pieces only."""
-        return {**model, "vocab": {piece: ids[piece] for piece in model["vocab"] if piece in ids}}
-
-
-def _prefix(model: Mapping[str, Any]) -> str:
-    return str(model.get("continuing_subword_prefix", "##"))
-
-
-def _text(piece: str, prefix: str) -> str:
-    """The characters that a piece stands for."""
-    return piece[len(prefix) :] if len(piece) > len(prefix) and piece.startswith(prefix) else piece
-
-
-def _forms(piece: str, prefix: str) -> Iterable[str]:
-    """The pieces of one character that spell a piece, [UNK] and the like included, which nobody spells."""
-    text = _text(piece, prefix)
-    yield text[:1] if text == piece else prefix + text[:1]
-    for character in text[1:]:
-        yield prefix + character
-
-
-def _script(character: str) -> str:
-    return unicodedata.name(character, "").partition(" ")[0].partition("-")[0]
-
-
-def _is_plain(character: str) -> bool:
-    return character.isascii() or _script(character) == "LATIN" or unicodedata.category(character)[0] == "P"
-
-
-# --- bpe ---
-# Pruning byte-pair encoding: a piece stays together with the pieces that it is merged from.
-
-
-class BytePairs:
-    """See `pocketbert.distill.vocabulary.Kind`.
-
-    The algorithm applies the first merge of its list that fits, again and again (Sennrich et al. 2016). A kept piece stays
-    with both parts of every merge that makes it, recursively: all merges that lead to the pieces of a row are there, in their
-    old order, and the row is read as before.
-    """
-
-    name = "BPE"
-
-    def pieces(self, model: Mapping[str, Any]) -> dict[str, int]:
-        """Return the pieces with their ids."""
-        return dict(model["vocab"])
-
-    def letters(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return the pieces that no merge makes: the 256 letters of bytes, or the alphabet."""
-        return set(model["vocab"]) - {result for _, result in _merges(model)}
-
-    def closed(self, model: Mapping[str, Any], kept: Collection[str]) -> set[str]:
-        """Return the pieces and, recursively, both parts of every merge that makes one of them."""
-        made_from: dict[str, list[str]] = {}
-        for parts, result in _merges(model):
-            made_from.setdefault(result, []).extend(parts)
-        out, waiting = set(kept), list(kept)
-        while waiting:
-            new = set(made_from.get(waiting.pop(), ())) - out
-            out |= new
-            waiting += new
-        return out
-
-    def rewritten(self, model: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
-        """Return the section with the kept pieces only, and with the merges that make them."""
-        merges = [
-            merge
-            for merge, (parts, result) in zip(model["merges"], _merges(model), strict=True)
-            if result in ids and all(part in ids for part in parts)
-        ]
-        return {**model, "vocab": {p: ids[p] for p in model["vocab"] if p in ids}, "merges": merges}
-
-
-def _merges(model: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str]]:
-    """Both parts of each merge, and the piece that it makes."""
-    prefix = model.get("continuing_subword_prefix") or ""
-    for merge in model["merges"]:
-        first, second = merge.split(" ", 1) if isinstance(merge, str) else merge
-        yield (first, second), first + second.removeprefix(prefix)
-
-
-# --- unigram ---
-# Pruning a unigram model: pieces keep their scores, and every character stays.
-
-
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-
-
-class Unigram:
-    """See `pocketbert.distill.vocabulary.Kind`.
-
-    The algorithm takes the pieces with the largest sum of scores (Kudo 2018). Where all pieces of a row stay with their
-    scores, no other way to read it is left that is better: the row is read as before.
-    """
-
-    name = "Unigram"
-
-    def pieces(self, model: Mapping[str, Any]) -> dict[str, int]:
-        """Return the pieces with their ids, which are their places."""
-        return {piece: i for i, (piece, _) in enumerate(model["vocab"])}
-
-    def letters(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return all pieces of one character or byte, the unknown token, and the piece whose score sets the unknown's."""
-        vocabulary = model["vocab"]
-        out = {piece for piece, _ in vocabulary if len(piece) == 1 or _BYTE.fullmatch(piece)}
-        out.add(min(vocabulary, key=lambda entry: entry[1])[0])
-        if model.get("unk_id") is not None:
-            out.add(vocabulary[model["unk_id"]][0])
-        return out
-
-    def closed(self, model: Mapping[str, Any], kept: Collection[str]) -> set[str]:
-        """Return the same pieces: none is made from others."""
-        return set(kept)
-
-    def rewritten(self, model: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
-        """Return the section with the kept pieces only, their scores, and the new id of the unknown token."""
-        out = {**model, "vocab": [[piece, score] for piece, score in model["vocab"] if piece in ids]}
-        if model.get("unk_id") is not None:
-            out["unk_id"] = ids[model["vocab"][model["unk_id"]][0]]
-        return out
-
-
-# --- kinds ---
-# The kinds of tokenizers whose vocabulary can be pruned.
-
-
-_KINDS: tuple[Kind, ...] = (WordPiece(), BytePairs(), Unigram())
-
-
-def kind_of(content: Mapping[str, Any], where: str = "student.vocabulary") -> Kind:
-    """Find the kind of a tokenizer.
-
-    Args:
-        content: The content of tokenizer.json.
-        where: What to blame.
-
-    Raises:
-        InputError: If tokenizers of its kind cannot be pruned.
-    """
-    name = content["model"].get("type")
-    for kind in _KINDS:
-        if kind.name == name:
-            return kind
-    known = ", ".join(kind.name for kind in _KINDS)
-    what = f"the model of tokenizer.json is of type {name!r:.40}; pieces can be removed from: {known}."
-    raise InputError(Problem(where, what, "Leave student.vocabulary out."))
-
-
-def read_tokenizer(folder: Path) -> dict[str, Any]:
-    """Read tokenizer.json of a folder that `pocketbert.core.predict.tokenizer_file.open_tokenizer` opens."""
-    content: dict[str, Any] = read_json(folder / "tokenizer.json", MAX_MIB)
-    return content
-
-
-_INDICES = ("pad_index", "unk_index", "bos_index", "eos_index", "mask_index")
-"""Entries of XLM's config.json that hold an id, next to those that end with ``_token_id``."""
-
-_UNUSED = re.compile(r"\[unused\d+\]")
-"""Pieces that the authors of a vocabulary left free, near its beginning."""
+from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The pieces that stay, in their old order.
+    """The pieces that a pruned vocabulary keeps. A piece's new id is its position in `kept_ids`.
 
     Attributes:
-        ids: Their ids before, ascending; a piece's new id is its place here.
-        before: Number of pieces before.
+        kept_ids: Ids in the original vocabulary, ascending.
+        original_size: Number of pieces in the original vocabulary.
     """
 
-    ids: tuple[int, ...]
-    before: int
+    kept_ids: tuple[int, ...]
+    original_size: int
 
     @cached_property
-    def new(self) -> dict[int, int]:
-        """New id of each old id that stays."""
-        return {old: new for new, old in enumerate(self.ids)}
+    def new_ids(self) -> dict[int, int]:
+        """New id by original id."""
+        return {original: new for new, original in enumerate(self.kept_ids)}
 
-    def old(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return new ids as they were before.
+    def to_original(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Translate ids of the pruned vocabulary, in an array of any shape, to those of the original one."""
+        return np.asarray(self.kept_ids, np.int64)[ids]
 
-        Args:
-            ids: New ids, any shape.
-        """
-        return np.asarray(self.ids, np.int64)[ids]
+
+def read_tokenizer(folder: Path) -> dict[str, Any]:
+    """Read tokenizer.json of a folder whose tokenizer can be pruned.
+
+    Raises:
+        InputError: If its algorithm is not WordPiece, BPE or Unigram.
+    """
+    content: dict[str, Any] = read_json(folder / "tokenizer.json", MAX_MIB)
+    _algorithm(content)
+    return content
+
+
+def count_pieces(rows: Sequence[Encoded]) -> Counter[int]:
+    """Count how often each token id occurs in tokenized rows."""
+    counts = np.bincount(np.concatenate([row.ids for row in rows])) if rows else np.zeros(0, int)
+    return Counter({int(i): int(counts[i]) for i in np.flatnonzero(counts)})
+
+
+# --- choosing ---
+
+_UNUSED_PIECE = re.compile(r"\[unused\d+\]")
 
 
 def choose(
-    content: Mapping[str, Any],
+    tokenizer_json: Mapping[str, Any],
     config: Mapping[str, Any],
     counts: Mapping[int, int],
-    at_least: int = 1,
-    top: int = 0,
+    min_count: int = 1,
+    keep_first: int = 0,
 ) -> Kept:
-    """Choose the pieces that stay.
-
-    These are: the pieces that are counted often enough, the special tokens, the first `top` pieces of the vocabulary that are
-    no letters, and what a text needs so that all its words can still be spelt; see
-    `pocketbert.distill.vocabulary.Kind.letters` and `closed`.
+    """Choose the pieces to keep: frequent ones, special tokens, and what is needed to tokenize any word.
 
     Args:
-        content: The content of tokenizer.json.
-        config: Entries of config.json: the tokens that they name stay.
-        counts: How often each id occurs in the training rows.
-        at_least: Occurrences from which a piece stays.
-        top: Pieces that stay in any case, in the order of the vocabulary.
+        tokenizer_json: Content of tokenizer.json.
+        config: Content of config.json; the tokens that it names are kept.
+        counts: Occurrences of each token id in the training rows.
+        min_count: Keep pieces that occur at least this often.
+        keep_first: Keep this many pieces from the beginning of the vocabulary as well, where the most frequent ones of the
+            pre-training corpus are.
 
     Raises:
-        InputError: If tokenizers of its kind cannot be pruned, or nothing would be removed.
+        InputError: If the algorithm is not supported, or every piece would be kept.
     """
-    kind = kind_of(content)
-    ids = token_ids(content)
-    pieces = sorted(ids, key=ids.__getitem__)
-    named = set(config_ids(config).values())
-    last = max((i for key, i in config_ids(config).items() if key in ("pad_token_id", "pad_index")), default=-1)
-    # some position tables begin behind the id of the padding token, which therefore may not change
-    special = {p for p in pieces if ids[p] <= last or ids[p] in named} | set(added_ids(content))
-    special |= {piece for piece, _ in framed(content)} | ({str(content["model"].get("unk_token"))} & set(ids))
-    seen = {p for p in pieces if counts.get(ids[p], 0) >= at_least}
-    letters = kind.letters(content["model"], {p for p in pieces if counts.get(ids[p], 0)} - special)
-    general = [p for p in pieces if p not in letters and p not in special and not _UNUSED.fullmatch(p)][:top]
-    kept = kind.closed(content["model"], special | seen | letters | set(general)) & set(ids)
-    if len(kept) == len(pieces):
-        what = f"all {len(pieces):,} pieces would stay: training rows have {len(seen):,} of them, top is {top:,}."
-        raise InputError(Problem("student.vocabulary", what, "Lower top, raise at_least, or leave vocabulary out."))
-    return Kept(tuple(sorted(ids[p] for p in kept)), len(pieces))
+    algorithm, model = _algorithm(tokenizer_json), tokenizer_json["model"]
+    id_of = _token_ids(tokenizer_json)
+    in_order = sorted(id_of, key=id_of.__getitem__)
+    special = _special_tokens(tokenizer_json, config, id_of)
+    seen = {piece for piece in in_order if counts.get(id_of[piece], 0)}
+    frequent = {piece for piece in in_order if counts.get(id_of[piece], 0) >= min_count}
+    alphabet = algorithm.alphabet(model, seen - special)
+    ordinary = [p for p in in_order if p not in alphabet and p not in special and not _UNUSED_PIECE.fullmatch(p)]
+    chosen = special | frequent | alphabet | set(ordinary[:keep_first])
+    kept = algorithm.with_parts(model, chosen) & id_of.keys()
+    if len(kept) == len(id_of):
+        reason = f"all {len(id_of):,} pieces would stay: training rows have {len(frequent):,} of them, top is {keep_first:,}."
+        raise InputError(Problem("student.vocabulary", reason, "Lower top, raise at_least, or leave vocabulary out."))
+    return Kept(tuple(sorted(id_of[piece] for piece in kept)), len(id_of))
 
 
-def token_ids(content: Mapping[str, Any]) -> dict[str, int]:
-    """Return the id of each token of a tokenizer, added ones included.
+def _special_tokens(tokenizer_json: Mapping[str, Any], config: Mapping[str, Any], id_of: Mapping[str, int]) -> set[str]:
+    """Return the tokens that config.json, the post-processor or the tokenizer's own list name, and [UNK].
 
-    Args:
-        content: The content of tokenizer.json.
+    Tokens up to the padding token stay in any case: some position tables start counting behind its id, which must not change.
     """
-    return {**kind_of(content).pieces(content["model"]), **added_ids(content)}
+    named = _config_token_ids(config)
+    padding = max((named[key] for key in ("pad_token_id", "pad_index") if key in named), default=-1)
+    special = {token for token, i in id_of.items() if i <= padding or i in named.values()}
+    special |= _added_tokens(tokenizer_json).keys()
+    special |= {token for token, _ in _post_processor_tokens(tokenizer_json)}
+    return special | ({str(tokenizer_json["model"].get("unk_token"))} & id_of.keys())
 
 
-def added_ids(content: Mapping[str, Any]) -> dict[str, int]:
-    """Return the id of each token that was added to the vocabulary, special ones among them."""
-    return {token["content"]: token["id"] for token in content.get("added_tokens") or ()}
+# --- the three tokenization algorithms ---
 
 
-def config_ids(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the entries of config.json that are the id of a token.
+class _Algorithm:
+    """How one kind of tokenizer stores its pieces, and which of them depend on each other.
 
-    Args:
-        config: The content of config.json.
+    All methods take the ``model`` section of tokenizer.json.
     """
-    keys = [key for key in config if key.endswith("_token_id") or key in _INDICES]
-    return {key: config[key] for key in keys if type(config[key]) is int}
+
+    def piece_ids(self, model: Mapping[str, Any]) -> dict[str, int]:
+        """Return the id of each piece."""
+        return dict(model["vocab"])
+
+    def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
+        """Return the pieces without which some word could not be tokenized. `seen` are the pieces in the training rows."""
+        raise NotImplementedError
+
+    def with_parts(self, model: Mapping[str, Any], pieces: Collection[str]) -> set[str]:
+        """Return the pieces together with all pieces that the algorithm builds them from."""
+        return set(pieces)
+
+    def rebuild(self, model: Mapping[str, Any], new_ids: Mapping[str, int]) -> dict[str, Any]:
+        """Return the section with only the pieces of `new_ids`."""
+        return {**model, "vocab": {piece: new_ids[piece] for piece in model["vocab"] if piece in new_ids}}
 
 
-def frames(content: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield each processor that puts special tokens around a text, those inside a sequence included."""
-    waiting = [content.get("post_processor")]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            waiting += part.get("processors") or []
-            yield part
+class _WordPiece(_Algorithm):
+    """Longest match first (Wu et al. 2016, section 4.1). A word with one character that has no piece becomes [UNK]."""
+
+    LARGE_SCRIPTS = ("CJK", "HANGUL")
+
+    def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
+        """Return the initial and the continuing piece of each character of Latin, punctuation, and the scripts in `seen`.
+
+        Of scripts with thousands of characters only those in `seen` are kept. Pieces with a character that has no piece of
+        one character are kept too, because they could not be spelt without.
+        """
+        vocabulary, prefix = model["vocab"], str(model.get("continuing_subword_prefix", "##"))
+
+        def characters(piece: str) -> str:
+            return piece[len(prefix) :] if len(piece) > len(prefix) and piece.startswith(prefix) else piece
+
+        def spelling(piece: str) -> list[str]:
+            text = characters(piece)
+            return [text[:1] if text == piece else prefix + text[:1], *(prefix + c for c in text[1:])]
+
+        seen_characters = {c for piece in seen for c in characters(piece)}
+        scripts = {_script(c) for c in seen_characters} - set(self.LARGE_SCRIPTS)
+        covered = {
+            c
+            for c in {c for piece in vocabulary for c in characters(piece)}
+            if c in seen_characters or _is_latin_or_punctuation(c) or _script(c) in scripts
+        }
+        single = {form for c in covered for form in (c, prefix + c) if form in vocabulary}
+        unspellable = {p for p in vocabulary if any(s[-1:] in covered and s not in vocabulary for s in spelling(p))}
+        return single | unspellable
 
 
-def framed(content: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
-    """Yield the special tokens that are put around a text, with their ids."""
-    for part in frames(content):
-        for token in (part.get("special_tokens") or {}).values():
-            yield from zip(token["tokens"], token["ids"], strict=True)
-        for key in ("sep", "cls"):
-            if isinstance(pair := part.get(key), Sequence) and not isinstance(pair, str):
-                yield pair[0], pair[1]
+class _Bpe(_Algorithm):
+    """Byte-pair encoding applies the first merge of its list that fits, repeatedly (Sennrich et al. 2016)."""
+
+    def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
+        """Return the pieces that no merge produces: the 256 bytes, or the characters."""
+        return set(model["vocab"]) - {merged for _, merged in self._merges(model)}
+
+    def with_parts(self, model: Mapping[str, Any], pieces: Collection[str]) -> set[str]:
+        """Return the pieces and, recursively, both parts of every merge that produces one of them."""
+        parts_of: dict[str, list[str]] = {}
+        for parts, merged in self._merges(model):
+            parts_of.setdefault(merged, []).extend(parts)
+        result, pending = set(pieces), list(pieces)
+        while pending:
+            new = set(parts_of.get(pending.pop(), ())) - result
+            result |= new
+            pending += new
+        return result
+
+    def rebuild(self, model: Mapping[str, Any], new_ids: Mapping[str, int]) -> dict[str, Any]:
+        """Return the section with the kept pieces and the merges among them, in their original order."""
+        merges = zip(model["merges"], self._merges(model), strict=True)
+        kept = [merge for merge, (parts, merged) in merges if new_ids.keys() >= {merged, *parts}]
+        return {**super().rebuild(model, new_ids), "merges": kept}
+
+    @staticmethod
+    def _merges(model: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str]]:
+        """Yield the two parts of each merge and the piece that they make."""
+        prefix = model.get("continuing_subword_prefix") or ""
+        for merge in model["merges"]:
+            first, second = merge.split(" ", 1) if isinstance(merge, str) else merge
+            yield (first, second), first + second.removeprefix(prefix)
 
 
-# --- tokenizer ---
-# The files of a tokenizer without the pieces that do not stay.
+class _Unigram(_Algorithm):
+    """The tokenization with the largest sum of piece scores (Kudo 2018). Ids are positions in the list of pieces."""
+
+    BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
+
+    def piece_ids(self, model: Mapping[str, Any]) -> dict[str, int]:
+        """Return the position of each piece."""
+        return {piece: i for i, (piece, _) in enumerate(model["vocab"])}
+
+    def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
+        """Return all single characters and bytes, [UNK], and the piece with the lowest score, which sets the score of [UNK]."""
+        vocabulary = model["vocab"]
+        result = {piece for piece, _ in vocabulary if len(piece) == 1 or self.BYTE_PIECE.fullmatch(piece)}
+        result.add(min(vocabulary, key=lambda entry: entry[1])[0])
+        if model.get("unk_id") is not None:
+            result.add(vocabulary[model["unk_id"]][0])
+        return result
+
+    def rebuild(self, model: Mapping[str, Any], new_ids: Mapping[str, int]) -> dict[str, Any]:
+        """Return the section with the kept pieces, their scores, and the new id of [UNK]."""
+        result = {**model, "vocab": [[piece, score] for piece, score in model["vocab"] if piece in new_ids]}
+        if model.get("unk_id") is not None:
+            result["unk_id"] = new_ids[model["vocab"][model["unk_id"]][0]]
+        return result
 
 
-_SETTINGS, _DECODER = "tokenizer_config.json", "added_tokens_decoder"
-_COPIED = ("special_tokens_map.json",)
+_ALGORITHMS: dict[str, _Algorithm] = {"WordPiece": _WordPiece(), "BPE": _Bpe(), "Unigram": _Unigram()}
 
 
-def pruned_content(content: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
-    """Remove pieces from a tokenizer, with new ids at every place that holds one.
-
-    Args:
-        content: The content of tokenizer.json.
-        kept: The pieces that stay.
-
-    Returns:
-        The same tokenizer with fewer pieces, without padding and truncation.
+def _algorithm(tokenizer_json: Mapping[str, Any]) -> _Algorithm:
+    """Return how a tokenizer's algorithm is pruned.
 
     Raises:
-        RuntimeError: If the library reads other ids from the result: the table would not belong to it.
+        InputError: If the algorithm is not WordPiece, BPE or Unigram.
     """
-    out = copy.deepcopy(dict(content))
-    ids = {piece: kept.new[i] for piece, i in token_ids(content).items() if i in kept.new}
-    out["model"] = kind_of(content).rewritten(out["model"], ids)
-    out["padding"] = out["truncation"] = None
-    for token in out.get("added_tokens") or ():
-        token["id"] = kept.new[token["id"]]
-    for part in frames(out):
-        for token in (part.get("special_tokens") or {}).values():
-            token["ids"] = [kept.new[i] for i in token["ids"]]
-        for key in ("sep", "cls"):
-            if isinstance(pair := part.get(key), list):
-                part[key] = [pair[0], kept.new[pair[1]]]
-    if Tokenizer.from_str(json.dumps(out)).get_vocab(with_added_tokens=True) != ids:
-        raise RuntimeError("the pruned tokenizer has other ids than its table")
-    return out
+    name = tokenizer_json["model"].get("type")
+    if name not in _ALGORITHMS:
+        supported = ", ".join(_ALGORITHMS)
+        reason = f"the model of tokenizer.json is of type {name!r:.40}; pieces can be removed from: {supported}."
+        raise InputError(Problem("student.vocabulary", reason, "Leave student.vocabulary out."))
+    return _ALGORITHMS[name]
 
 
-def pruned_config(config: Mapping[str, Any], kept: Kept, size: str = "vocab_size") -> dict[str, Any]:
-    """Return the entries of config.json with the new size of the vocabulary and the new ids of tokens.
+def _script(character: str) -> str:
+    """Return the first word of a character's Unicode name: LATIN, CYRILLIC, CJK, ..."""
+    return unicodedata.name(character, "").partition(" ")[0].partition("-")[0]
+
+
+def _is_latin_or_punctuation(character: str) -> bool:
+    return character.isascii() or _script(character) == "LATIN" or unicodedata.category(character).startswith("P")
+
+
+# --- writing the tokenizer and the model ---
+
+
+def write_pruned(source: Path, config: Mapping[str, Any], selection: Kept, destination: Path) -> None:
+    """Write the tokenizer files of `source` with the kept pieces and their new ids.
+
+    vocab.json and merges.txt are written if the source has them; formats that only repeat tokenizer.json (spiece.model) are not.
 
     Args:
-        config: The content of config.json.
-        kept: The pieces that stay.
-        size: Name of the entry with the number of pieces.
-    """
-    ids = {key: kept.new.get(i) for key, i in config_ids(config).items()}
-    return {**config, **ids, size: len(kept.ids)}
-
-
-def write_pruned(source: Path, config: Mapping[str, Any], kept: Kept, destination: Path) -> None:
-    """Write a tokenizer without the pieces that do not stay.
-
-    Files that only repeat tokenizer.json in the authors' own format (spiece.model) are left out; vocab.txt, vocab.json and
-    merges.txt are written anew.
-
-    Args:
-        source: Folder with tokenizer.json and, perhaps, other files of the tokenizer.
-        config: Content of the config.json that the folder gets.
-        kept: The pieces that stay.
+        source: Folder with tokenizer.json.
+        config: Content of the config.json to write; see `prune_config`.
+        selection: The pieces to keep.
         destination: An existing folder.
     """
-    content = pruned_content(read_tokenizer(source), kept)
-    write_atomic(destination / "tokenizer.json", json.dumps(content, ensure_ascii=False, separators=(",", ":")))
+    tokenizer_json = _prune_tokenizer_json(read_tokenizer(source), selection)
+    write_atomic(destination / "tokenizer.json", json.dumps(tokenizer_json, ensure_ascii=False, separators=(",", ":")))
     write_json(destination / "config.json", dict(config))
-    for name in _COPIED:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, destination / name)
-    if (source / _SETTINGS).is_file():
-        settings = read_json(source / _SETTINGS)
-        if _DECODER in settings:
-            entries = settings[_DECODER].items()
-            settings[_DECODER] = {str(kept.new[int(i)]): token for i, token in entries if int(i) in kept.new}
-        write_json(destination / _SETTINGS, settings)
-    model, added = content["model"], added_ids(content)
+    if (source / "special_tokens_map.json").is_file():
+        shutil.copyfile(source / "special_tokens_map.json", destination / "special_tokens_map.json")
+    if (source / "tokenizer_config.json").is_file():
+        settings = read_json(source / "tokenizer_config.json")
+        if "added_tokens_decoder" in settings:
+            tokens = settings["added_tokens_decoder"].items()
+            new_ids = selection.new_ids
+            settings["added_tokens_decoder"] = {str(new_ids[int(i)]): t for i, t in tokens if int(i) in new_ids}
+        write_json(destination / "tokenizer_config.json", settings)
+    model = tokenizer_json["model"]
     if (source / "vocab.json").is_file():
-        write_json(destination / "vocab.json", {**model["vocab"], **added})
+        write_json(destination / "vocab.json", {**model["vocab"], **_added_tokens(tokenizer_json)})
     if (source / "merges.txt").is_file():
-        lines = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-        write_atomic(destination / "merges.txt", "\n".join(["#version: 0.2", *lines]) + "\n")
+        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+        write_atomic(destination / "merges.txt", "\n".join(["#version: 0.2", *merges]) + "\n")
 
 
-# --- table ---
-# A model whose table of word embeddings has only the rows of the pieces that stay.
-
-
-def pruned_table(model: Any, family: Family, kept: Kept) -> Any:
-    """Copy a model, leaving its table of word embeddings the rows of the pieces that stay.
-
-    On texts that are read as before, the copy answers the same numbers.
-
-    Args:
-        model: A transformers model whose outputs are not over the vocabulary; it is not changed.
-        family: Its row of the family table.
-        kept: The pieces that stay.
-
-    Returns:
-        A model of the same class, with weights of its own; in evaluation mode.
+def _prune_tokenizer_json(tokenizer_json: Mapping[str, Any], selection: Kept) -> dict[str, Any]:
+    """Return tokenizer.json with the kept pieces only, without padding and truncation.
 
     Raises:
-        ValueError: If another matrix shares the table, as that of a head that guesses words does.
+        RuntimeError: If the tokenizers library assigns other ids than the embedding table will have.
+    """
+    pruned = copy.deepcopy(dict(tokenizer_json))
+    new_ids = selection.new_ids
+    piece_ids = {piece: new_ids[i] for piece, i in _token_ids(tokenizer_json).items() if i in new_ids}
+    pruned["model"] = _algorithm(tokenizer_json).rebuild(pruned["model"], piece_ids)
+    pruned["padding"] = pruned["truncation"] = None
+    for token in pruned.get("added_tokens") or ():
+        token["id"] = new_ids[token["id"]]
+    for processor in _post_processors(pruned):
+        for token in (processor.get("special_tokens") or {}).values():
+            token["ids"] = [new_ids[i] for i in token["ids"]]
+        for key in ("sep", "cls"):
+            if isinstance(pair := processor.get(key), list):
+                processor[key] = [pair[0], new_ids[pair[1]]]
+    if Tokenizer.from_str(json.dumps(pruned)).get_vocab(with_added_tokens=True) != piece_ids:
+        raise RuntimeError("the pruned tokenizer has other ids than its table")
+    return pruned
+
+
+def pruned_config(config: Mapping[str, Any], selection: Kept, size_key: str = "vocab_size") -> dict[str, Any]:
+    """Return config.json with the new vocabulary size, under `size_key`, and the new ids of the tokens that it names."""
+    ids = {key: selection.new_ids.get(i) for key, i in _config_token_ids(config).items()}
+    return {**config, **ids, size_key: len(selection.kept_ids)}
+
+
+def pruned_table(model: Any, family: Family, selection: Kept) -> Any:
+    """Copy a model with only the kept rows of its word-embedding table.
+
+    Args:
+        model: A transformers model without a head over the vocabulary. It is not changed.
+        family: The model's row in the family table.
+        selection: The pieces to keep.
+
+    Returns:
+        A model of the same class in evaluation mode, which shares no memory with `model`.
+
+    Raises:
+        ValueError: If the table is tied to another weight, such as that of a fill-mask head.
     """
     table = model.get_input_embeddings().weight
     state = model.state_dict(keep_vars=True)
-    names = [name for name, value in state.items() if value is table]
-    if len(names) != 1:
-        raise ValueError(f"{', '.join(names) or 'nothing'} in {type(model).__name__} is the table of word embeddings")
+    table_names = [name for name, value in state.items() if value is table]
+    if len(table_names) != 1:
+        raise ValueError(
+            f"{', '.join(table_names) or 'nothing'} in {type(model).__name__} is the table of word embeddings"
+        )
+    weights = {name: value.detach() for name, value in state.items()}
+    weights[table_names[0]] = weights[table_names[0]][torch.tensor(selection.kept_ids, device=table.device)]
+
     config = copy.deepcopy(model.config)
-    entries = config.to_dict()
-    size = family.config_names.get("vocab_size", "vocab_size")
-    for key, value in pruned_config(entries, kept, size).items():
-        if entries.get(key) != value:
+    original = config.to_dict()
+    for key, value in pruned_config(original, selection, family.config_names.get("vocab_size", "vocab_size")).items():
+        if original.get(key) != value:
             setattr(config, key, value)
     config._attn_implementation = "sdpa" if model._supports_sdpa else "eager"
-    weights = {name: value.detach() for name, value in state.items()}
-    weights[names[0]] = weights[names[0]][torch.tensor(kept.ids, device=table.device)]
     with torch.random.fork_rng(devices=[]):
-        smaller = type(model)(config)
-    smaller.load_state_dict(weights)
-    return complete(smaller, family).eval()
+        pruned = type(model)(config)
+    pruned.load_state_dict(weights)
+    return complete(pruned, family).eval()
 
 
-# --- coverage ---
-# How well a pruned vocabulary covers rows that took no part in choosing it.
+def _token_ids(tokenizer_json: Mapping[str, Any]) -> dict[str, int]:
+    """Return the id of each token, added tokens included."""
+    return {**_algorithm(tokenizer_json).piece_ids(tokenizer_json["model"]), **_added_tokens(tokenizer_json)}
+
+
+def _added_tokens(tokenizer_json: Mapping[str, Any]) -> dict[str, int]:
+    """Return the id of each token of the ``added_tokens`` section, special tokens among them."""
+    return {token["content"]: token["id"] for token in tokenizer_json.get("added_tokens") or ()}
+
+
+def _config_token_ids(config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the entries of config.json that hold a token id; XLM names them ``pad_index``, others ``pad_token_id``."""
+    xlm_keys = ("pad_index", "unk_index", "bos_index", "eos_index", "mask_index")
+    keys = [key for key in config if key.endswith("_token_id") or key in xlm_keys]
+    return {key: config[key] for key in keys if type(config[key]) is int}
+
+
+def _post_processors(tokenizer_json: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the post-processors, those inside a sequence included."""
+    pending = [tokenizer_json.get("post_processor")]
+    while pending:
+        processor = pending.pop()
+        if isinstance(processor, dict):
+            pending += processor.get("processors") or []
+            yield processor
+
+
+def _post_processor_tokens(tokenizer_json: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
+    """Yield the special tokens that post-processors insert, with their ids."""
+    for processor in _post_processors(tokenizer_json):
+        for token in (processor.get("special_tokens") or {}).values():
+            yield from zip(token["tokens"], token["ids"], strict=True)
+        for key in ("sep", "cls"):
+            if isinstance(pair := processor.get(key), Sequence) and not isinstance(pair, str):
+                yield pair[0], pair[1]
+
+
+# --- held-out rows ---
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How rows are read with the pieces that stay; special tokens do not count.
+    """How the pruned tokenizer splits held-out rows. Special tokens are not counted.
 
-    The share of unknown tokens is not among the figures: every word can still be spelt, so that it stays 0 while the accuracy
-    falls.
+    Unknown tokens are no measure: every word can still be tokenized, so there are none while accuracy falls.
 
     Attributes:
         rows: Number of rows.
-        changed: Share of the rows that are split into other pieces than before.
-        unseen: Share of the rows' pieces, before, that do not stay.
-        growth: How much longer the rows are, as a fraction.
+        changed: Fraction of rows that are split into other pieces.
+        unseen: Fraction of the rows' original pieces that are not kept.
+        growth: Increase of the number of tokens, as a fraction.
     """
 
     rows: int
@@ -543,142 +438,120 @@ class Coverage:
 
     @property
     def sentence(self) -> str:
-        """The figures, for the log of a run."""
+        """The figures in one sentence, for the log of a run."""
         return (
             f"of {self.rows:,} held-out rows {self.changed:.1%} are split into other pieces; {self.unseen:.1%} of their pieces do "
             f"not stay; they are {self.growth:.1%} longer"
         )
 
 
-def count_pieces(rows: Sequence[Encoded]) -> Counter[int]:
-    """Count how often each id occurs.
+def coverage(
+    original: Sequence[Encoded], pruned: Sequence[Encoded], selection: Kept, special_ids: Collection[int]
+) -> Coverage:
+    """Compare the tokens of the same rows by the original and by the pruned tokenizer.
 
     Args:
-        rows: Tokenized texts.
-    """
-    if not rows:
-        return Counter()
-    counts = np.bincount(np.concatenate([row.ids for row in rows]))
-    return Counter({int(i): int(counts[i]) for i in np.flatnonzero(counts)})
-
-
-def coverage(before: Sequence[Encoded], after: Sequence[Encoded], kept: Kept, special: Collection[int]) -> Coverage:
-    """Compare how rows were read with how they are read.
-
-    Args:
-        before: The rows by the whole tokenizer.
-        after: The same rows by the pruned tokenizer.
-        kept: The pieces that stay.
-        special: Old ids that mean no piece of text.
+        original: Rows by the original tokenizer.
+        pruned: The same rows by the pruned one.
+        selection: The pieces that it keeps.
+        special_ids: Original ids of special tokens.
 
     Raises:
-        ValueError: If there is no row.
+        ValueError: If there are no rows.
     """
-    if not before:
+    if not original:
         raise ValueError("the coverage of a vocabulary is measured on at least one row")
-    marks, stay = np.asarray(sorted(special), np.int64), np.asarray(kept.ids, np.int64)
-    changed = unseen = pieces = longer = 0
-    for old, new in zip(before, after, strict=True):
-        own = old.ids[~np.isin(old.ids, marks)]
-        now = kept.old(new.ids)
-        now = now[~np.isin(now, marks)]
-        changed += not np.array_equal(own, now)
-        unseen += int((~np.isin(own, stay)).sum())
-        pieces += len(own)
-        longer += len(now) - len(own)
-    return Coverage(len(before), changed / len(before), unseen / max(1, pieces), longer / max(1, pieces))
+    changed = unseen = tokens_before = tokens_after = 0
+    for row_before, row_after in zip(original, pruned, strict=True):
+        before, after = row_before.ids, selection.to_original(row_after.ids)
+        before, after = (ids[~np.isin(ids, [*special_ids])] for ids in (before, after))
+        changed += not np.array_equal(before, after)
+        unseen += int((~np.isin(before, selection.kept_ids)).sum())
+        tokens_before += len(before)
+        tokens_after += len(after)
+    pieces = max(1, tokens_before)
+    return Coverage(len(original), changed / len(original), unseen / pieces, (tokens_after - tokens_before) / pieces)
 
 
-# --- resplit ---
-# Training rows that the student reads in smaller pieces than its teacher, now and then.
+# --- training on smaller pieces ---
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A pruned tokenizer, whose ids are given as they were before.
-
-    Attributes:
-        tokenizer: The tokenizer.
-        kept: The pieces that it has.
-    """
+    """A pruned tokenizer whose ids are translated back to the original vocabulary, which the student has while it is trained."""
 
     tokenizer: TextTokenizer
-    kept: Kept
+    selection: Kept
 
-    def read(self, text: Text) -> Encoded:
-        """Tokenize a text into ids of the whole vocabulary.
-
-        Args:
-            text: One text, or a pair.
-        """
+    def encode(self, text: Text) -> Encoded:
+        """Tokenize a text or a pair of texts into original ids."""
         [row] = self.tokenizer.encode([text])
-        return replace(row, ids=self.kept.old(row.ids))
+        return replace(row, ids=self.selection.to_original(row.ids))
 
 
 @dataclass(frozen=True)
 class ResplitSet:
-    """Training rows of which some are split anew at every step, by a smaller vocabulary; satisfies `TrainData`.
+    """Training rows of which a share is split into smaller pieces at each step; implements `TrainData`.
 
-    Words that no training row has will fall into smaller pieces when the student is used. Rows whose rarer words are split
-    teach it to read these. Teacher and student read the same text in different pieces, so that only signals of the whole
-    text can be learnt.
+    Words outside the training rows will reach the student in smaller pieces than it was trained on. Splitting the rarer
+    training words in the same way teaches it to read them. Teacher and student then see different tokens of the same text, so
+    that only signals of the whole text can be distilled.
 
     Attributes:
-        rows: The rows as the teacher reads them.
+        rows: The rows as the teacher's tokenizer splits them.
         texts: The text of each row.
-        own: How the student reads a row; None where it reads all rows as the teacher does.
-        smaller: Smaller vocabularies, of which one splits each row that is split.
-        share: Share of the rows of each step that are split.
+        student_tokenizer: The student's tokenizer; None if it splits every training row as the teacher's does.
+        smaller_tokenizers: Tokenizers of still smaller vocabularies; see `sample_rows`.
+        share: Fraction of the rows of a step that one of these splits.
         seed: Seed of the run.
-        purpose: What is trained; keys the random choices.
+        purpose: Name of the stage; part of the key of each random choice.
     """
 
     rows: TrainSet
     texts: Sequence[Text]
-    own: Reader | None
-    smaller: Sequence[Reader]
+    student_tokenizer: Reader | None
+    smaller_tokenizers: Sequence[Reader]
     share: float
     seed: int
     purpose: str
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each row, as the teacher reads it."""
+        """Tokens of each row by the teacher's tokenizer."""
         return self.rows.lengths
 
-    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Tensors of some rows, see `TrainSet.batch`: the inputs are the student's, the teacher's are under `TEACHER`.
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, torch.Tensor]:
+        """Return the tensors of `TrainSet.batch` with the student's inputs, and the teacher's under `TEACHER_PREFIX`.
 
         Args:
             rows: Row numbers.
-            step: The optimiser step; what is split depends only on (seed, purpose, step, row).
+            step: Optimizer step; with seed, purpose and row number it decides how a row is split.
         """
-        out = self.rows.batch(rows, step)
-        padded = self.rows.tokenizer.pad([self._row(row, step) for row in rows])
-        for name, value in padded.items():
-            out[TEACHER + name] = out[name]
-            out[name] = torch.from_numpy(value)
-        return out
+        tensors = self.rows.batch(rows, step)
+        student_inputs = self.rows.tokenizer.pad([self._encode_row(row, step) for row in rows])
+        for name, value in student_inputs.items():
+            tensors[TEACHER_PREFIX + name] = tensors[name]
+            tensors[name] = torch.from_numpy(value)
+        return tensors
 
-    def _row(self, row: int, step: int) -> Encoded:
+    def _encode_row(self, row: int, step: int) -> Encoded:
+        """Split a row by a random smaller tokenizer, by the student's, or as the teacher's does."""
         random = generator(self.seed, f"resplit/{self.purpose}", step, row)
-        if self.smaller and random.random() < self.share:
-            return self.smaller[int(random.integers(len(self.smaller)))].read(self.texts[row])
-        return self.rows.rows.encoded[row] if self.own is None else self.own.read(self.texts[row])
+        if self.smaller_tokenizers and random.random() < self.share:
+            chosen = int(random.integers(len(self.smaller_tokenizers)))
+            return self.smaller_tokenizers[chosen].encode(self.texts[row])
+        if self.student_tokenizer is not None:
+            return self.student_tokenizer.encode(self.texts[row])
+        return self.rows.rows.encoded[row]
 
 
-def sample(count: int, number: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Draw the rows whose pieces make up a smaller vocabulary: a quarter, an eighth, a sixteenth or a 32nd of all.
+def sample(row_count: int, index: int, seed: int) -> NDArray[np.int64]:
+    """Draw the rows that define the smaller vocabulary number `index`: 1/4, 1/8, 1/16 or 1/32 of all, in turn.
 
-    The words that the other rows have fall apart, as new words will.
-
-    Args:
-        count: Training rows.
-        number: Number of the smaller vocabulary.
-        seed: Seed of the run.
+    Words of the other rows are split as unseen words will be.
 
     Returns:
         Row numbers.
     """
-    size = max(1, count >> (2 + number % 4))
-    return generator(seed, "smaller-vocabulary", number).permutation(count)[:size].astype(np.int64)
+    size = max(1, row_count >> (2 + index % 4))
+    return generator(seed, "smaller-vocabulary", index).permutation(row_count)[:size].astype(np.int64)

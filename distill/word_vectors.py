@@ -1,4 +1,11 @@
-"""Which words of a text may be replaced, and their positions."""
+"""Words of a text that may be replaced, and the similar words that may replace them, by the cosine of word vectors.
+
+Augmentation (`pocketbert.distill.augment`) and MacBERT's masking (`pocketbert.distill.text.masking`) use it:
+
+1. `WordReader` splits texts into words and lists the words of a vocabulary;
+2. the vectors come from the teacher's embeddings (`EmbeddingVectors`) or a file (`read_vectors`);
+3. `Neighbours` finds the words nearest to a word, `VectorWords` those with the same number of tokens.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +25,29 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TokenizerKind
 from pocketbert.distill.text.tokenizer import CorpusTokenizer
 
-# --- stop_words ---
-# English words that carry little meaning by themselves: replacing them breaks the grammar, not the topic.
+SPARE = 4
+"""Candidates to find beyond those wanted: the word itself is among them, perhaps in several spellings."""
 
-STOP_WORDS = frozenset(
+_CANDIDATES = 15
+"""Nearest words to choose similar ones from, as in TinyBERT's augmentation; MacBERT's authors name no number."""
+_SEARCH_WORDS = 256
+"""Words whose neighbours are searched together."""
+_MOST_ROWS = 100_000
+"""Rows of a file that are read, the most frequent words, as the released code of TinyBERT does."""
+_MOST_NUMBERS = 4096
+_LONGEST_LINE = 1 << 18
+_LIMITS = Limits(rows=CORPUS_ROWS)
+"""Limits of a file of vectors; of its lines far fewer are read."""
+
+_SPACE = {TokenizerKind.BYTE_BPE: "Ġ", TokenizerKind.SENTENCEPIECE: "▁"}
+"""Character in place of the blank before a word in vocabularies that spell it."""
+_CONTINUES = "##"
+_SHORTEST_WORD = 3
+"""Letters of the shortest word that is replaced or replaces another."""
+
+_Vectors = NDArray[np.float32]
+
+_STOP_WORDS = frozenset(
     """
     a about above across after afterwards again against ai ain all almost alone along already also although always am
     among an and another any anybody anyhow anyone anything anyway anywhere are aren around as at away
@@ -58,11 +84,7 @@ Negations are among them: no copy loses a "not", and none gets one.
 """
 
 
-_SPACE = {TokenizerKind.BYTE_BPE: "Ġ", TokenizerKind.SENTENCEPIECE: "▁"}
-"""What stands for the blank before a word in vocabularies that spell it."""
-_CONTINUES = "##"
-SHORTEST = 3
-"""Letters of the shortest word that is replaced or replaces another."""
+# --- words ---
 
 
 @dataclass(frozen=True)
@@ -84,7 +106,7 @@ class Word:
 
 @dataclass(frozen=True)
 class WordText:
-    """A text as augmentation sees it.
+    """A text with its tokens and words.
 
     Attributes:
         text: The text.
@@ -97,41 +119,26 @@ class WordText:
     words: tuple[Word, ...]
 
 
-def is_word(text: str) -> bool:
-    """Whether a text is one word of a script that has capitals: Latin, Greek, Cyrillic, Armenian.
-
-    Of scripts without capitals, tokenizers of the family split Chinese and Japanese into single characters and others
-    into fragments, and what replaces these is no language; such words stay as they are.
-    """
-    return text.isalpha() and all(c.lower() != c.upper() for c in text)
-
-
-def is_replaceable(word: str) -> bool:
-    """Whether a word may be replaced, and may replace others: `is_word`, three letters or more, no English stop word.
-
-    Shorter entries of a vocabulary are fragments and initials for the most part.
-    """
-    return len(word) >= SHORTEST and is_word(word) and word.lower() not in STOP_WORDS
-
-
 class WordReader:
-    """Texts into words by the tokenizer's own pre-tokenization.
+    """Splits texts into words by the tokenizer's own pre-tokenization.
+
+    Attributes:
+        base: The special tokens around a text, and the tokenizer's digest.
 
     Args:
         path: ``tokenizer.json`` or the folder that holds it.
-        kind: How its vocabulary tells the beginning of a word from its continuation.
+        kind: How its vocabulary marks the beginning of a word.
     """
 
     def __init__(self, path: Path, kind: TokenizerKind) -> None:
         self.base, self.kind = CorpusTokenizer(path), kind
-        """Special tokens around a text, and the digest."""
         file = path / "tokenizer.json" if path.is_dir() else path
         self._tokenizer = Tokenizer.from_file(str(file))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 
     def read(self, texts: Sequence[str]) -> list[WordText]:
-        """Tokens and replaceable words (`is_replaceable`) of each text.
+        """Return the tokens and the replaceable words of each text.
 
         Raises:
             InputError: If the tokenizer cannot encode a text.
@@ -141,70 +148,71 @@ class WordReader:
         except Exception as error:  # the library raises plain Exception
             raise InputError(Problem("tokenizer.json", f"cannot encode: {error}.")) from error
         return [
-            WordText(t, np.array(e.ids, np.int64), tuple(self._words(t, e)))
+            WordText(t, np.array(e.ids, np.int64), tuple(self._replaceable_words(t, e)))
             for t, e in zip(texts, encodings, strict=True)
         ]
 
-    def _words(self, text: str, encoding: Encoding) -> list[Word]:
-        tokens: dict[int, list[int]] = {}
+    def _replaceable_words(self, text: str, encoding: Encoding) -> list[Word]:
+        """Group the tokens of a text by word, and return the words that may be replaced."""
+        tokens_by_word: dict[int, list[int]] = {}
         for place, number in enumerate(encoding.word_ids):
             if number is not None:
-                tokens.setdefault(number, []).append(place)
-        out = []
-        for places in tokens.values():
+                tokens_by_word.setdefault(number, []).append(place)
+        words = []
+        for places in tokens_by_word.values():
             start = min(encoding.offsets[p][0] for p in places)
             end = max(encoding.offsets[p][1] for p in places)
             span = text[start:end]  # some tokenizers count the blank before a word to it
             start, word = end - len(span.lstrip()), span.strip()
-            if not is_replaceable(word):
+            if not _is_replaceable(word):
                 continue
             single = len(places) == 1 and encoding.ids[places[0]] != self.base.unknown_id
-            out.append(Word(start, start + len(word), word, places[0] if single else None))
-        return sorted(out, key=lambda w: w.start)
+            words.append(Word(start, start + len(word), word, places[0] if single else None))
+        return sorted(words, key=lambda w: w.start)
 
     def pieces(self, words: Sequence[str]) -> list[list[int]]:
-        """Token ids of single words as they occur within a text; empty where one of them is unknown."""
+        """Return the token ids of single words as they occur within a text; none if one of them is unknown."""
         blank = "" if self.kind is TokenizerKind.WORDPIECE else " "
         encoded = self._tokenizer.encode_batch([blank + w for w in words], add_special_tokens=False)
         return [[] if self.base.unknown_id in e.ids else list(e.ids) for e in encoded]
 
     def text(self, pieces: Sequence[int]) -> str:
-        """The word that some tokens spell, without blanks around it."""
+        """Decode the tokens of a word, without blanks around it."""
         return str(self._tokenizer.decode(list(pieces))).strip()
 
     def vocabulary(self) -> dict[int, str]:
-        """Vocabulary entries that are whole words and `is_replaceable`, by id, ascending.
+        """Return the vocabulary entries that are whole replaceable words, by id, ascending.
 
-        What continues a word (``##ing``), special tokens, numbers and signs are none.
+        Continuing pieces (``##ing``), special tokens, numbers and signs are not among them.
         """
         space, special = _SPACE.get(self.kind, ""), set(self.base.special_ids)
-        out = {}
+        words = {}
         for token, id in sorted(self._tokenizer.get_vocab().items(), key=lambda entry: entry[1]):
             if id in special or not token.startswith(space) or token.startswith(_CONTINUES):
                 continue
             # bytes of a byte-level vocabulary are spelt as other letters
             word = str(self._tokenizer.decode([id])).strip() if space else token
-            if is_replaceable(word):
-                out[int(id)] = word
-        return out
+            if _is_replaceable(word):
+                words[int(id)] = word
+        return words
+
+
+def _is_replaceable(word: str) -> bool:
+    """Return whether a word may be replaced, and may replace others: three letters or more, and no English stop word.
+
+    Shorter entries of a vocabulary are fragments and initials for the most part. The letters must be of a script that has
+    capitals (Latin, Greek, Cyrillic, Armenian): of scripts without, tokenizers of the family split Chinese and Japanese into
+    single characters and others into fragments, and replacing these gives no language.
+    """
+    is_word = word.isalpha() and all(c.lower() != c.upper() for c in word)
+    return len(word) >= _SHORTEST_WORD and is_word and word.lower() not in _STOP_WORDS
 
 
 # --- vectors ---
-# Vectors of words: the teacher's own embeddings, or a file of word vectors.
-
-
-Vectors = NDArray[np.float32]
-
-MOST_ROWS = 100_000
-"""Rows of a file that are read, the most frequent words, as the released code of TinyBERT does."""
-_MOST_NUMBERS = 4096
-_LONGEST_LINE = 1 << 18
-_LIMITS = Limits(rows=CORPUS_ROWS)
-"""Of these lines far fewer are read."""
 
 
 class WordVectors(Protocol):
-    """Words that may replace others, and where words lie.
+    """Words that may replace others, with their vectors.
 
     Attributes:
         words: W words.
@@ -212,75 +220,82 @@ class WordVectors(Protocol):
     """
 
     words: Sequence[str]
-    matrix: Vectors
+    matrix: NDArray[np.float32]
 
-    def of(self, words: Sequence[str]) -> Vectors:
-        """Vectors of length 1 of any n words, [n, H] float32; zeros where a word has none."""
+    def of(self, words: Sequence[str]) -> NDArray[np.float32]:
+        """Return vectors of length 1 of any n words, [n, H] float32; zeros where a word has none."""
         ...
 
 
 class EmbeddingVectors:
-    """A teacher's input embeddings: of a word of one token its row, of several the mean of their rows.
+    """Word vectors from a teacher's input embeddings: the row of a word's token, or the mean of the rows of its tokens.
 
     Args:
         table: The embedding table, [V, H] float32.
         reader: The teacher's tokenizer.
     """
 
-    def __init__(self, table: Vectors, reader: WordReader) -> None:
+    def __init__(self, table: NDArray[np.float32], reader: WordReader) -> None:
         self._table, self._reader = table, reader
-        found = {id: word for id, word in reader.vocabulary().items() if id < len(table)}
-        self.words: Sequence[str] = list(found.values())
-        self.matrix = _unit(table[list(found)])
+        words_by_id = {id: word for id, word in reader.vocabulary().items() if id < len(table)}
+        self.words: Sequence[str] = list(words_by_id.values())
+        self.matrix = _normalize(table[list(words_by_id)])
 
-    def of(self, words: Sequence[str]) -> Vectors:
-        """See `WordVectors.of`."""
-        out = np.zeros((len(words), self._table.shape[1]), np.float32)
+    def of(self, words: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors of words; see `WordVectors.of`."""
+        vectors = np.zeros((len(words), self._table.shape[1]), np.float32)
         for i, pieces in enumerate(self._reader.pieces(words)):
             if pieces:
-                out[i] = self._table[pieces].mean(0)
-        return _unit(out)
+                vectors[i] = self._table[pieces].mean(0)
+        return _normalize(vectors)
 
 
 class FileVectors:
-    """Vectors of a file.
+    """Word vectors of a file.
 
     Args:
         words: Its words.
         matrix: Their vectors, [W, H] float32, none of them zero.
     """
 
-    def __init__(self, words: Sequence[str], matrix: Vectors) -> None:
-        self.words, self.matrix = words, _unit(matrix)
+    def __init__(self, words: Sequence[str], matrix: NDArray[np.float32]) -> None:
+        self.words, self.matrix = words, _normalize(matrix)
         self._place = {word: i for i, word in enumerate(words)}
 
-    def of(self, words: Sequence[str]) -> Vectors:
-        """See `WordVectors.of`; a word that the file lacks may be there in small letters."""
+    def of(self, words: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors of words, in lower case where the file lacks the word itself; see `WordVectors.of`."""
         places = [self._place.get(w, self._place.get(w.lower(), -1)) for w in words]
-        out = self.matrix[places]
-        out[np.array(places, np.int64) < 0] = 0
-        return out
+        vectors = self.matrix[places]
+        vectors[np.array(places, np.int64) < 0] = 0
+        return vectors
+
+
+def _normalize(matrix: _Vectors) -> _Vectors:
+    """Scale each row to length 1; rows of zeros stay."""
+    length = np.linalg.norm(matrix, axis=-1, keepdims=True)
+    unit: _Vectors = (matrix / np.maximum(length, 1e-12)).astype(np.float32)
+    return unit
 
 
 def read_vectors(path: Path, where: str = "data.augment.vectors") -> FileVectors:
     """Read a text file of word vectors, ``word v1 v2 ...`` a line: GloVe, word2vec and fastText.
 
-    The first `MOST_ROWS` lines count; of these, words that may replace none (`is_replaceable`) and rows of zeros are left out. A first
-    line of two whole numbers, as word2vec and fastText write it, is skipped.
+    The first 100,000 lines are read; words that may replace none and rows of zeros are left out. A first line of two whole
+    numbers, as word2vec and fastText write it, is skipped.
 
     Args:
         path: The file, plain or ``.gz``.
         where: Recipe key, for errors.
 
     Raises:
-        InputError: Naming the lines that are no vectors, or saying that none is left.
+        InputError: Naming the lines that are no vectors, or stating that none is left.
     """
     bad = BadRows(str(path))
     words: dict[str, None] = {}
-    rows: list[Vectors] = []
+    rows: list[_Vectors] = []
     with opened(path, f"{where}: {path}", _LIMITS) as stream:
-        for word, vector in _rows(stream, bad):
-            if word not in words and is_replaceable(word) and vector.any():
+        for word, vector in _read_lines(stream, bad):
+            if word not in words and _is_replaceable(word) and vector.any():
                 words[word] = None
                 rows.append(vector)
     problems = bad.close()
@@ -291,11 +306,12 @@ def read_vectors(path: Path, where: str = "data.augment.vectors") -> FileVectors
     return FileVectors(list(words), np.stack(rows))
 
 
-def _rows(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, Vectors]]:
+def _read_lines(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, _Vectors]]:
+    """Yield each word with its vector; lines that are no vectors are added to `bad`."""
     size, first = 0, 1
-    for number in range(1, MOST_ROWS + 2):
+    for number in range(1, _MOST_ROWS + 2):
         line = stream.readline(_LONGEST_LINE)
-        if not line or number == MOST_ROWS + first:
+        if not line or number == _MOST_ROWS + first:
             return
         if len(line) == _LONGEST_LINE:
             bad.add(number, f"is longer than {_LONGEST_LINE:,} bytes; no vector is.")
@@ -329,26 +345,14 @@ def _rows(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, Vectors]]:
         yield " ".join(fields[:-size]), vector
 
 
-def _unit(matrix: Vectors) -> Vectors:
-    length = np.linalg.norm(matrix, axis=-1, keepdims=True)
-    out: Vectors = (matrix / np.maximum(length, 1e-12)).astype(np.float32)
-    return out
-
-
-# --- neighbours ---
-# The words nearest to a word, by the cosine of their vectors.
-
-
-SPARE = 4
-"""Candidates asked for beyond those wanted: the word itself is among them, perhaps in several spellings."""
-_AT_ONCE = 256
+# --- nearest words ---
 
 
 class Neighbours:
-    """Finds neighbours, of each distinct word once.
+    """Finds the words nearest to a word, by the cosine of their vectors, for each distinct word once.
 
     Args:
-        vectors: Where words lie.
+        vectors: The words and their vectors.
         count: Neighbours per word, K of the paper.
     """
 
@@ -357,83 +361,73 @@ class Neighbours:
         self._known: dict[str, tuple[str, ...]] = {}
 
     def find(self, words: Sequence[str]) -> list[tuple[str, ...]]:
-        """Neighbours of each word, at most `count`, in the order of the vocabulary; none of a word without a vector.
+        """Return the neighbours of each word, at most `count`, in the order of the vocabulary; none of a word without a vector.
 
-        The word itself, in whatever case, is none. The order says nothing of nearness, so that rounding, which depends
-        on what is computed together, cannot change which number a neighbour has.
+        The word itself, in whatever case, is not among them. Their order has nothing to do with nearness, so that rounding,
+        which depends on what is computed together, cannot change which number a neighbour has.
         """
         new = sorted(set(words) - self._known.keys())
-        for start in range(0, len(new), _AT_ONCE):
-            block = new[start : start + _AT_ONCE]
+        for start in range(0, len(new), _SEARCH_WORDS):
+            block = new[start : start + _SEARCH_WORDS]
             self._known.update(zip(block, self._search(block), strict=True))
         return [self._known[w] for w in words]
 
     def _search(self, words: list[str]) -> list[tuple[str, ...]]:
-        vectors, entries = self.vectors.of(words), self.vectors.words
+        """Find the neighbours of some words in one product of matrices."""
+        vectors, vocabulary = self.vectors.of(words), self.vectors.words
         cosines = vectors @ self.vectors.matrix.T
-        most = min(self.count + SPARE, len(entries))
+        most = min(self.count + SPARE, len(vocabulary))
         if most == 0:
             return [() for _ in words]
         best = np.argpartition(-cosines, most - 1, axis=1)[:, :most]
-        out = []
+        neighbours = []
         for word, vector, row, places in zip(words, vectors, cosines, best, strict=True):
             nearest = places[np.lexsort((places, -row[places]))] if vector.any() else ()
-            out.append(chosen(word, [int(i) for i in nearest], entries, self.count))
-        return out
+            neighbours.append(select_candidates(word, [int(i) for i in nearest], vocabulary, self.count))
+        return neighbours
 
 
-def chosen(word: str, best: Sequence[int], entries: Sequence[str], count: int) -> tuple[str, ...]:
-    """The first `count` entries that are not the word itself, in the order of the vocabulary.
+def select_candidates(word: str, best: Sequence[int], vocabulary: Sequence[str], count: int) -> tuple[str, ...]:
+    """Return the best `count` words of a vocabulary that are not the word itself, in the order of the vocabulary.
 
     Args:
         word: The word to be replaced.
-        best: Places of entries, the best one first.
-        entries: The vocabulary.
-        count: Most entries.
+        best: Places in the vocabulary, the best one first.
+        vocabulary: The words.
+        count: Most words.
     """
-    others = [i for i in best if entries[i].lower() != word.lower()][:count]
-    return tuple(entries[i] for i in sorted(others))
-
-
-# --- similar ---
-# Similar words of as many tokens, by the cosine of word vectors.
-
-
-CANDIDATES = 15
-"""Nearest words to choose from, as in TinyBERT's augmentation; MacBERT's authors name no number."""
+    others = [i for i in best if vocabulary[i].lower() != word.lower()][:count]
+    return tuple(vocabulary[i] for i in sorted(others))
 
 
 class VectorWords:
-    """The nearest words of a word that the tokenizer cuts into as many tokens; satisfies `SimilarWords` of the masks.
+    """The nearest words of a word that the tokenizer splits into as many tokens; implements `SimilarWords` of the masking.
 
     Args:
-        vectors: Where words lie: a file of word vectors, or a teacher's embeddings.
+        vectors: The words and their vectors: of a file, or a teacher's embeddings.
         reader: The teacher's tokenizer.
         vocabulary: V; words with a token beyond it are left out.
-        count: Nearest words that are looked at.
+        count: Nearest words to choose from.
     """
 
-    def __init__(self, vectors: WordVectors, reader: WordReader, vocabulary: int, count: int = CANDIDATES) -> None:
+    def __init__(self, vectors: WordVectors, reader: WordReader, vocabulary: int, count: int = _CANDIDATES) -> None:
         self._neighbours, self._reader, self._vocabulary = Neighbours(vectors, count), reader, vocabulary
         self._known: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
 
     def of(self, word: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
-        """Words like one; see `pocketbert.distill.text.masking.SimilarWords`."""
+        """Return the tokens of words similar to a word, given by its tokens."""
         if word not in self._known:
-            self._known[word] = self._search(word)
+            text = self._reader.text(word)
+            (neighbours,) = self._neighbours.find([text]) if text else ((),)
+            pieces = [tuple(p) for p in self._reader.pieces(neighbours)] if neighbours else []
+            self._known[word] = tuple(
+                p for p in pieces if len(p) == len(word) and p != word and max(p) < self._vocabulary
+            )
         return self._known[word]
 
     def key(self) -> list[Any]:
-        """Digest of the words and their vectors; see `pocketbert.distill.text.masking.SimilarWords`."""
+        """Return what decides which words are similar: a digest of words and vectors, and the settings."""
         vectors = self._neighbours.vectors
         digest = hashlib.sha256("\n".join(vectors.words).encode())
         digest.update(np.ascontiguousarray(vectors.matrix, "<f4").tobytes())
         return [digest.hexdigest(), self._neighbours.count, self._vocabulary]
-
-    def _search(self, word: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        text = self._reader.text(word)
-        if not text:
-            return ()
-        (found,) = self._neighbours.find([text])
-        pieces = [tuple(p) for p in self._reader.pieces(found)] if found else []
-        return tuple(p for p in pieces if len(p) == len(word) and p != word and max(p) < self._vocabulary)

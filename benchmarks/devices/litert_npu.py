@@ -1,4 +1,8 @@
-"""Compile TFLite files for phones' NPUs by LiteRT's tool and the plug-in of a vendor, in a separate process."""
+"""The devices ``litert-npu:SOC``: TFLite files compiled for phones' NPUs by LiteRT's tool and the plug-in of a vendor.
+
+`connect_litert` finds the chip, LiteRT and the vendor's libraries; `LitertCompiler.compile` runs the tool in a separate process, and
+counts in the compiled file which operators go on the NPU. `litert_reasons` reads from the log why the others do not.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Reachable
+from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Device, Reachable
 from pocketbert.benchmarks.devices.vendor_tools import (
-    Ended,
     GraphOperators,
+    ProcessEnd,
     only_signature,
     operator_name,
     operators_of,
     run_separately,
 )
-from pocketbert.benchmarks.records import LeftNodes
-from pocketbert.core.devices import LITERT_NPU
+from pocketbert.core.devices import DEVICES, LITERT_NPU
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import version_of
@@ -33,56 +36,20 @@ from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import FilePredictor
 from pocketbert.runtime.tflite import TflitePredictor
 
-# --- refusals ---
-# Read from the log of LiteRT's plug-ins why operators stay on the CPU.
-
-
-_QUALCOMM = re.compile(r"LiteRT Op #\d+ '\w+' \(code=(?P<code>\d+)\) is not supported")
-_ERROR = re.compile(r"QNN error=(?P<error>\d+)")
-UNTOLD = "the log of the plug-in gives no reason"
-REFUSED = "refused by the plug-in"
-
-
-def litert_reasons(log: str) -> dict[int, str]:
-    """Why operators were refused, by their number in the TFLite schema; the last reason where there are several.
-
-    Args:
-        log: What the tool printed.
-    """
-    found, before = dict[int, str](), 0
-    for refused in _QUALCOMM.finditer(log):
-        errors = _ERROR.findall(log, before, refused.start())
-        found[int(refused["code"])] = (
-            f"refused by the validation of the compiler: error {errors[-1]}" if errors else REFUSED
-        )
-        before = refused.end()
-    return found
-
-
-def last_error(log: str) -> str:
-    """The line that tells why nothing was compiled."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    told = [
-        line.partition("] ")[2] or line
-        for line in lines
-        if re.search(r"(ERROR: \[|Could not load|Unexpected|cannot open)", line)
-    ]
-    concrete = [line for line in told if not re.search(r"ERROR: \[[\w/.:]+\]?$", line)]
-    return (concrete or told or lines or ["no output"])[0][:300]
-
-
-# --- vendors ---
-# The vendors whose compilers LiteRT drives, their chips, and where their libraries are.
+_PACKAGE = "ai-edge-litert"
+_TOOL = "tools/apply_plugin_main"
+_COMPILE_S = 600.0
+"""A compilation that takes longer hangs; the demo's student takes 4 s for one length."""
 
 
 @dataclass(frozen=True)
-class LibrarySource:
+class _LibrarySource:
     """A package that brings a vendor's libraries.
 
     Attributes:
         module: Its import name; it is never imported.
         command: What installs it.
-        substitutes: Libraries that the plug-in is linked with and never calls for these chips, where the package lacks them:
+        substitutes: Libraries that the plug-in is linked with and never calls for these chips, for packages without them:
             name, and the library that takes its place.
     """
 
@@ -92,7 +59,7 @@ class LibrarySource:
 
 
 @dataclass(frozen=True)
-class Vendor:
+class _Vendor:
     """A vendor.
 
     Attributes:
@@ -109,13 +76,13 @@ class Vendor:
     plugin: str
     chips: tuple[str, ...]
     needed: tuple[str, ...]
-    sources: tuple[LibrarySource, ...]
+    sources: tuple[_LibrarySource, ...]
     lower: bool = False
     newest: tuple[tuple[str, str], ...] = ()
 
 
-VENDORS = (
-    Vendor(
+_VENDORS = (
+    _Vendor(
         "Qualcomm",
         "qualcomm",
         (
@@ -132,11 +99,11 @@ VENDORS = (
         ),
         ("libQnnHtp.so", "libQnnSystem.so", "libQnnIr.so", "libQnnSaver.so"),
         (
-            LibrarySource("ai_edge_litert_sdk_qualcomm", "pip install ai-edge-litert-sdk-qualcomm"),
-            LibrarySource("onnxruntime_qnn", "pip install 'pocketbert[qnn]'", (("libQnnLpai.so", "libQnnSystem.so"),)),
+            _LibrarySource("ai_edge_litert_sdk_qualcomm", "pip install ai-edge-litert-sdk-qualcomm"),
+            _LibrarySource("onnxruntime_qnn", "pip install 'pocketbert[qnn]'", (("libQnnLpai.so", "libQnnSystem.so"),)),
         ),
     ),
-    Vendor(
+    _Vendor(
         "MediaTek",
         "mediatek",
         (
@@ -158,7 +125,7 @@ VENDORS = (
             "MT8189",
         ),
         ("libneuronusdk_adapter.mtk.so",),
-        (LibrarySource("ai_edge_litert_sdk_mediatek", "pip install ai-edge-litert-sdk-mediatek"),),
+        (_LibrarySource("ai_edge_litert_sdk_mediatek", "pip install ai-edge-litert-sdk-mediatek"),),
         lower=True,
         newest=(("MT6993", "--mediatek_sdk_version_type=version9"),),
     ),
@@ -166,33 +133,20 @@ VENDORS = (
 """Vendors with libraries in a package index. Those of Google Tensor, Samsung and Intel come by other ways, untried."""
 
 
-@dataclass(frozen=True)
-class LitertChip:
-    """A chip with its vendor."""
-
-    name: str
-    vendor: Vendor
-
-    @property
-    def words(self) -> str:
-        """For tables."""
-        return f"{self.vendor.name} {self.name}"
-
-
-def litert_chip(name: str) -> LitertChip:
-    """Look a chip up.
+def find_litert_chip(name: str) -> tuple[str, _Vendor]:
+    """Look a chip up; return its name in upper case and its vendor.
 
     Raises:
         ValueError: If no vendor has it; the message lists those that there are.
     """
-    for vendor in VENDORS:
+    for vendor in _VENDORS:
         if name.upper() in vendor.chips:
-            return LitertChip(name.upper(), vendor)
-    raise ValueError(f"unknown SoC '{name}'; {nearest(name.upper(), [c for v in VENDORS for c in v.chips])}")
+            return name.upper(), vendor
+    raise ValueError(f"unknown SoC '{name}'; {nearest(name.upper(), [c for v in _VENDORS for c in v.chips])}")
 
 
 @dataclass(frozen=True)
-class Libraries:
+class _Libraries:
     """A vendor's libraries.
 
     Attributes:
@@ -201,38 +155,105 @@ class Libraries:
     """
 
     folder: Path
-    source: LibrarySource
+    source: _LibrarySource
 
 
-def libraries_of(vendor: Vendor) -> Libraries | None:
-    """A vendor's libraries, looked for as files: the package may be installed without them, which pip does not notice."""
+def _find_libraries(vendor: _Vendor) -> _Libraries | None:
+    """Find a vendor's libraries, as files: the package may be installed without them, which pip does not notice."""
     for source in vendor.sources:
-        for folder in package_folders(source.module):
+        for folder in _package_folders(source.module):
             for first in sorted(folder.rglob(vendor.needed[0]), reverse=True):  # the newest version of several
                 if all((first.parent / name).is_file() for name in vendor.needed):
-                    return Libraries(first.parent, source)
+                    return _Libraries(first.parent, source)
     return None
 
 
-def package_folders(module: str) -> Iterator[Path]:
-    """Folders of an installed package, which is not imported."""
-    found = importlib.util.find_spec(module)
-    if found is not None:
-        yield from map(Path, found.submodule_search_locations or [])
+def _find_litert() -> Path | None:
+    """Return the folder of ai-edge-litert; None if it is not installed, or lacks its tool."""
+    return next((folder for folder in _package_folders("ai_edge_litert") if (folder / _TOOL).is_file()), None)
 
 
-PACKAGE = "ai-edge-litert"
-TOOL = "tools/apply_plugin_main"
-ALLOWED = (Allowed("SOC", tuple(chip for vendor in VENDORS for chip in vendor.chips)),)
-COMPILE_S = 600.0
-"""A compilation that takes longer hangs; the demo's student takes 4 s for one length."""
+def _package_folders(module: str) -> Iterator[Path]:
+    """Yield the folders of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(module)
+    if spec is not None:
+        yield from map(Path, spec.submodule_search_locations or [])
 
 
-class LitertCompiler:
+def _unsupported_system() -> str:
+    """Return why the compilers do not run on this machine; empty if they do."""
+    if platform.system() == "Linux" and platform.machine() == "x86_64":
+        return ""
+    return f"the compilers need Linux on x86-64, and this machine is {platform.system()} on {platform.machine()}"
+
+
+def _litert_missing() -> str:
+    """Return what this machine lacks to compile for any vendor; empty if nothing."""
+    if problem := _unsupported_system():
+        return problem
+    if _find_litert() is None:
+        return f"{_PACKAGE} is not installed (pip install 'pocketbert[tflite]')"
+    missing = [vendor for vendor in _VENDORS if _find_libraries(vendor) is None]
+    if len(missing) < len(_VENDORS):
+        return ""
+    return "the vendors' libraries are not there (" + ", or ".join(v.sources[0].command for v in missing) + ")"
+
+
+def _litert_now() -> list[Reachable]:
+    """List the chips of each vendor with what is missing of the vendor's libraries; none if LiteRT is not installed."""
+    if _unsupported_system() or _find_litert() is None:
+        return []
+    reachable = []
+    for vendor in _VENDORS:
+        libraries, chips = _find_libraries(vendor), f"{vendor.name}, {vendor.chips[0]} to {vendor.chips[-1]}"
+        problem = "" if libraries else f"the vendor's libraries are not there ({vendor.sources[0].command})"
+        reachable.append(Reachable(f"{LITERT_NPU}:SOC", chips, problem))
+    return reachable
+
+
+def _litert_refusal(format: Format, runtime: Runtime | None) -> str:
+    """Return why files of a format, made for a runtime, are not compiled; empty if they are."""
+    if format is not Format.TFLITE:
+        return f"{FORMATS[format].title} does not go through LiteRT"
+    return ""
+
+
+def _connect_litert(argument: str) -> _LitertCompiler:
+    """Prepare the compiler of a chip.
+
+    Args:
+        argument: Name of the chip, such as ``SM8650``.
+
+    Raises:
+        InputError: If the chip is unknown, or the compilers do not run on this machine.
+        MissingBackendError: If LiteRT or the vendor's libraries are not installed.
+    """
+    where = f"{LITERT_NPU}:{argument}"
+    try:
+        chip, vendor = find_litert_chip(argument)
+    except ValueError as error:
+        raise InputError(Problem(where, f"{error}.")) from error
+    if problem := _unsupported_system():
+        raise InputError(Problem(where, f"{problem}.", "Use an x86-64 machine with Linux."))
+    package = _find_litert()
+    if package is None:
+        raise MissingBackendError(f"{where}: {_PACKAGE}", "pip install 'pocketbert[tflite]'")
+    libraries = _find_libraries(vendor)
+    if libraries is None:
+        first, *others = vendor.sources
+        what = f"{where}: the SDK of {vendor.name} with {', '.join(vendor.needed)}"
+        more = "".join(f" (or: {other.command})" for other in others)
+        unreachable = "pip reports success even where the vendor's site cannot be reached"
+        raise MissingBackendError(what, f"{first.command}{more}; {unreachable}")
+    return _LitertCompiler(chip, vendor, libraries, package)
+
+
+class _LitertCompiler:
     """LiteRT's ahead-of-time compiler for one chip.
 
     Args:
-        chip: The chip.
+        chip: Name of the chip.
+        vendor: Its vendor.
         libraries: The vendor's libraries.
         package: Folder of ai-edge-litert.
     """
@@ -242,11 +263,11 @@ class LitertCompiler:
         "file: those in pieces for the NPU and those that stay on the CPU. Nothing was run, and nothing tells how long the NPU takes."
     )
 
-    def __init__(self, chip: LitertChip, libraries: Libraries, package: Path) -> None:
-        self.target, self.engine = chip.words, PACKAGE
+    def __init__(self, chip: str, vendor: _Vendor, libraries: _Libraries, package: Path) -> None:
+        self.target, self.engine = f"{vendor.name} {chip}", _PACKAGE
         source = libraries.source.module.replace("_", "-")
-        self.engine_version = f"{version_of(PACKAGE)} with {source} {version_of(source) or ''}".strip()
-        self._chip, self._libraries, self._package = chip, libraries, package
+        self.engine_version = f"{version_of(_PACKAGE)} with {source} {version_of(source) or ''}".strip()
+        self._chip, self._vendor, self._libraries, self._package = chip, vendor, libraries, package
 
     def compile(
         self,
@@ -259,29 +280,33 @@ class LitertCompiler:
         """Compile a file for one length; see `Compiler.compile`. There is no emulator, so that nothing is answered."""
         assert isinstance(predictor, TflitePredictor)
         if length not in predictor.signature_keys:
-            told = ", ".join(map(str, predictor.lengths))
-            return Compiled(failed=f"it has no signature of {length} tokens; it has {told}: give --lengths {told}")
+            lengths = ", ".join(map(str, predictor.lengths))
+            return Compiled(
+                failed=f"it has no signature of {length} tokens; it has {lengths}: give --lengths {lengths}"
+            )
         with tempfile.TemporaryDirectory(prefix="pocketbert-litert-") as name:
             folder = Path(name)
-            given, graph = only_signature(path.read_bytes(), predictor.signature_keys[length])
-            (folder / "given.tflite").write_bytes(given)
+            single, graph = only_signature(path.read_bytes(), predictor.signature_keys[length])
+            (folder / "given.tflite").write_bytes(single)
             begin = time.monotonic()
-            ended = self._run(folder, graph)
+            end = self._run_tool(folder, graph)
             seconds = time.monotonic() - begin
-            made = folder / "made.tflite"
-            if ended.how or not made.is_file() or not made.stat().st_size:
-                return Compiled(failed="; ".join(part for part in (ended.how, last_error(ended.log)) if part))
-            file = made.read_bytes()
-        return _compiled(operators_of(given, graph), operators_of(file, graph), ended.log, len(file), seconds)
+            output = folder / "made.tflite"
+            if end.problem or not output.is_file() or not output.stat().st_size:
+                return Compiled(failed="; ".join(part for part in (end.problem, _last_error(end.log)) if part))
+            compiled = output.read_bytes()
+        return _count_compiled(
+            operators_of(single, graph), operators_of(compiled, graph), end.log, len(compiled), seconds
+        )
 
-    def _run(self, folder: Path, graph: int) -> Ended:
-        """Run LiteRT's tool."""
-        vendor, chip = self._chip.vendor, self._chip.name
-        for name, instead in self._libraries.source.substitutes:
+    def _run_tool(self, folder: Path, graph: int) -> ProcessEnd:
+        """Run LiteRT's tool on given.tflite of a folder; it writes made.tflite."""
+        vendor, chip = self._vendor, self._chip
+        for name, substitute in self._libraries.source.substitutes:
             if not (self._libraries.folder / name).exists():
-                (folder / name).symlink_to(self._libraries.folder / instead)
+                (folder / name).symlink_to(self._libraries.folder / substitute)
         command = [
-            str(self._package / TOOL),
+            str(self._package / _TOOL),
             "--cmd=apply",
             f"--model={folder / 'given.tflite'}",
             f"--o={folder / 'made.tflite'}",
@@ -292,96 +317,59 @@ class LitertCompiler:
             f"--libs={self._package / 'vendors' / vendor.plugin / 'compiler'}",
             *(argument for name, argument in vendor.newest if name == chip),
         ]
-        return run_separately(command, folder, COMPILE_S, {"LD_LIBRARY_PATH": f"{folder}:{self._libraries.folder}"})
+        return run_separately(command, folder, _COMPILE_S, {"LD_LIBRARY_PATH": f"{folder}:{self._libraries.folder}"})
 
 
-def _compiled(before: GraphOperators, after: GraphOperators, log: str, size: int, seconds: float) -> Compiled:
-    """What became of the operators. A file in which nothing was compiled is no compiled file."""
+_UNKNOWN_REASON = "the log of the plug-in gives no reason"
+_REFUSED_OPERATOR = re.compile(r"LiteRT Op #\d+ '\w+' \(code=(?P<code>\d+)\) is not supported")
+_QNN_ERROR = re.compile(r"QNN error=(?P<error>\d+)")
+
+
+def _count_compiled(before: GraphOperators, after: GraphOperators, log: str, size: int, seconds: float) -> Compiled:
+    """Make the result from the operators before and after. A file in which nothing was compiled is no compiled file."""
     if not after.compiled:
-        return Compiled(failed=f"the plug-in took none of {before.counts.total()} operators: {last_error(log)}")
-    reasons = {operator_name(number): why for number, why in litert_reasons(log).items()}
-    left = [
-        LeftNodes(op_type=kind, nodes=count, reason=reasons.get(kind, UNTOLD))
-        for kind, count in after.counts.most_common()
-    ]
+        return Compiled(failed=f"the plug-in took none of {before.counts.total()} operators: {_last_error(log)}")
+    reasons = {operator_name(number): reason for number, reason in _litert_reasons(log).items()}
     return Compiled(
         op_types=dict(Counter(before.counts) - Counter(after.counts)),
         partitions=after.compiled,
-        left=left,
+        left=after.left_nodes(reasons, _UNKNOWN_REASON),
         bytes=size,
         compile_s=seconds,
     )
 
 
-def connect_litert(argument: str) -> LitertCompiler:
-    """Prepare the compiler of a chip.
-
-    Args:
-        argument: Name of the chip, such as ``SM8650``.
-
-    Raises:
-        InputError: If the chip is unknown, or this machine is none that the compilers run on.
-        MissingBackendError: If LiteRT or the vendor's libraries are not there.
-    """
-    where = f"{LITERT_NPU}:{argument}"
-    try:
-        chip = litert_chip(argument)
-    except ValueError as error:
-        raise InputError(Problem(where, f"{error}.")) from error
-    if not _compiles():
-        raise InputError(Problem(where, f"{_elsewhere()}.", "Use an x86-64 machine with Linux."))
-    package = _package()
-    if package is None:
-        raise MissingBackendError(f"{where}: {PACKAGE}", "pip install 'pocketbert[tflite]'")
-    libraries = libraries_of(chip.vendor)
-    if libraries is None:
-        first = chip.vendor.sources[0]
-        lacking = f"{where}: the SDK of {chip.vendor.name} with {', '.join(chip.vendor.needed)}"
-        more = "".join(f" (or: {other.command})" for other in chip.vendor.sources[1:])
-        raise MissingBackendError(
-            lacking, f"{first.command}{more}; pip reports success even where the vendor's site cannot be reached"
+def _litert_reasons(log: str) -> dict[int, str]:
+    """Read from the tool's log why operators were refused, by their number in the TFLite schema; the last reason of each."""
+    reasons, searched = dict[int, str](), 0
+    for refused in _REFUSED_OPERATOR.finditer(log):
+        errors = _QNN_ERROR.findall(log, searched, refused.start())
+        reason = (
+            f"refused by the validation of the compiler: error {errors[-1]}" if errors else "refused by the plug-in"
         )
-    return LitertCompiler(chip, libraries, package)
+        reasons[int(refused["code"])] = reason
+        searched = refused.end()
+    return reasons
 
 
-def litert_missing() -> str:
-    """What keeps this machine from compiling for any vendor; empty where nothing does."""
-    if not _compiles():
-        return _elsewhere()
-    if _package() is None:
-        return f"{PACKAGE} is not installed (pip install 'pocketbert[tflite]')"
-    lacking = [vendor for vendor in VENDORS if libraries_of(vendor) is None]
-    if len(lacking) < len(VENDORS):
-        return ""
-    return "the vendors' libraries are not there (" + ", or ".join(v.sources[0].command for v in lacking) + ")"
+def _last_error(log: str) -> str:
+    """Return the line of the tool's log with the reason why nothing was compiled."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [
+        line.partition("] ")[2] or line
+        for line in lines
+        if re.search(r"(ERROR: \[|Could not load|Unexpected|cannot open)", line)
+    ]
+    concrete = [line for line in errors if not re.search(r"ERROR: \[[\w/.:]+\]?$", line)]
+    return (concrete or errors or lines or ["no output"])[0][:300]
 
 
-def litert_now() -> list[Reachable]:
-    """The chips of each vendor, where LiteRT is there, and what is missing of the vendor's libraries."""
-    if not _compiles() or _package() is None:
-        return []
-    out = []
-    for vendor in VENDORS:
-        libraries, chips = libraries_of(vendor), f"{vendor.name}, {vendor.chips[0]} to {vendor.chips[-1]}"
-        lacking = "" if libraries else f"the vendor's libraries are not there ({vendor.sources[0].command})"
-        out.append(Reachable(f"{LITERT_NPU}:SOC", chips, lacking))
-    return out
-
-
-def litert_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Why files of a format, made for a runtime, are not compiled; empty where they are."""
-    if format is not Format.TFLITE:
-        return f"{FORMATS[format].title} does not go through LiteRT"
-    return ""
-
-
-def _package() -> Path | None:
-    return next((folder for folder in package_folders("ai_edge_litert") if (folder / TOOL).is_file()), None)
-
-
-def _compiles() -> bool:
-    return platform.system() == "Linux" and platform.machine() == "x86_64"
-
-
-def _elsewhere() -> str:
-    return f"the compilers need Linux on x86-64, and this machine is {platform.system()} on {platform.machine()}"
+DEVICE = Device(
+    DEVICES[LITERT_NPU],
+    compiler=_connect_litert,
+    missing=_litert_missing,
+    refusal=_litert_refusal,
+    look=_litert_now,
+    allowed=(Allowed("SOC", tuple(chip for vendor in _VENDORS for chip in vendor.chips)),),
+)
+"""The row of the table of devices."""

@@ -1,4 +1,4 @@
-"""The device `local`: this machine's CPU, in this process; starts are measured in fresh child processes."""
+"""The device ``local``: this machine's CPU, in this process; cold starts are measured in fresh child processes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 
 from pocketbert.benchmarks.cold_start import ColdRun, cold_start
-from pocketbert.benchmarks.devices.protocol import Burst, Reachable, Sample
+from pocketbert.benchmarks.devices.protocol import Burst, Device, Reachable, Sample
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Heat, LoadWatch, local_heat
-from pocketbert.core.devices import LOCAL
+from pocketbert.core.devices import DEVICES, LOCAL
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine, machine
 from pocketbert.core.host.system import installed, version_of
@@ -21,7 +21,7 @@ _DECIMALS = 4
 _LIBRARIES = ("pocketbert", "onnxruntime", "ai-edge-litert", "numpy", "tokenizers", "psutil")
 
 
-class LocalFile:
+class _LocalFile:
     """A file that is open in this process."""
 
     def __init__(self, file: EngineFile, threads: int) -> None:
@@ -34,7 +34,7 @@ class LocalFile:
         count = len(feeds)
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
-            taken = []
+            times = []
             for number in numbers:
                 feed = feeds[number % count]
                 # The CPU clock is a slow system call, so it stays outside the wall clock's interval.
@@ -43,13 +43,13 @@ class LocalFile:
                 run(feed)
                 wall = clock() - wall
                 cpu = cpu_clock() - cpu
-                taken.append((wall, cpu))
-            return [Sample(round(wall / 1e6, _DECIMALS), round(cpu / 1e6, _DECIMALS)) for wall, cpu in taken]
+                times.append((wall, cpu))
+            return [Sample(round(wall / 1e6, _DECIMALS), round(cpu / 1e6, _DECIMALS)) for wall, cpu in times]
 
         return burst
 
 
-class LocalConnection:
+class _LocalConnection:
     """This machine; there is nothing to connect to."""
 
     method = (
@@ -58,49 +58,49 @@ class LocalConnection:
     )
 
     def machine(self) -> Machine:
-        """CPU, ISA and system of this machine."""
+        """Return CPU, ISA and system of this machine."""
         return machine()
 
     def versions(self) -> dict[str, str]:
-        """Versions of the libraries that take part."""
+        """Return the versions of the libraries that take part."""
         return installed(_LIBRARIES)
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
-        """The only lengths that a file takes; empty where it takes any."""
+        """Return the only lengths that a file takes; empty if it takes any."""
         return file.lengths
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
         """Start a file in a fresh process; see `Connection.cold_start`."""
         return cold_start(file, ids, threads, profile_runs)
 
-    def open(self, file: EngineFile, threads: int) -> LocalFile:
+    def open(self, file: EngineFile, threads: int) -> _LocalFile:
         """Open a file in this process."""
-        return LocalFile(file, threads)
+        return _LocalFile(file, threads)
 
     def watch(self) -> LoadWatch:
         """Begin to note the load."""
         return LoadWatch()
 
     def heat(self) -> Heat:
-        """How hot this machine is now."""
+        """Return how hot this machine is now."""
         return local_heat()
 
     def close(self) -> None:
         """Do nothing: no connection is held."""
 
 
-def connect_local(argument: str) -> LocalConnection:
-    """Reach this machine; `local` takes no argument."""
-    return LocalConnection()
+def connect_local(argument: str) -> _LocalConnection:
+    """Return the connection to this machine; `local` takes no argument."""
+    return _LocalConnection()
 
 
-def local_now() -> list[Reachable]:
-    """This machine, which is always there."""
+def _local_now() -> list[Reachable]:
+    """Return this machine, which can always be used."""
     return [Reachable(LOCAL, machine().summary)]
 
 
-def local_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Why files of a format, made for a runtime, are not timed here; empty where they are.
+def _local_refusal(format: Format, runtime: Runtime | None) -> str:
+    """Return why files of a format, made for a runtime, are not timed on this machine; empty if they are.
 
     Core ML off macOS is run by an evaluator, whose time is no latency.
     """
@@ -112,3 +112,7 @@ def local_refusal(format: Format, runtime: Runtime | None) -> str:
     if engine is not None and version_of(engine) is None:
         return f"{engine} is not installed (pip install 'pocketbert[{engine}]')"
     return ""
+
+
+DEVICE = Device(DEVICES[LOCAL], connect_local, _local_refusal, look=_local_now)
+"""The row of the table of devices; the probe is added there."""

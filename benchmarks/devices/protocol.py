@@ -1,8 +1,11 @@
-"""What a device must do so that the latency protocol can measure on it.
+"""The interface of a device: what it implements so that the latency protocol can measure on it.
 
 The protocol (`pocketbert.benchmarks.latency`) decides what is run and in which order: rounds in which the files take
-turns in bursts. A device does the rest: it opens files, runs bursts by its own clock, and tells what it is and what
-else it was doing. A burst is one call, so a device behind a connection pays for the connection outside of its clock.
+turns in bursts. A device does the rest: a `Connection` opens files, an `OpenedFile` runs bursts by the device's own clock, and a
+`Watch` notes what else the device does. A burst is one call, so a device behind a connection pays for the connection
+outside of its clock. What only some devices can do is a protocol of its own (`Idling`, `Thermal`, ...), which is checked with
+isinstance. A device that files are only compiled for has a `Compiler`, and a measuring service a `Service`. `Device` is a row of
+the table of devices.
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ class Sample(NamedTuple):
 
     Attributes:
         wall_ms: Wall time by the device's clock; of an emulator the emulator's own, which is kept out of the result.
-        cpu_ms: CPU time of the process that ran it; None where the device does not tell.
-        guest_instructions: Instructions that an emulated processor executed; None where none is emulated.
+        cpu_ms: CPU time of the process that ran it; None if the device does not report it.
+        guest_instructions: Instructions that an emulated processor executed; None on real ones.
     """
 
     wall_ms: float
@@ -57,13 +60,13 @@ class OpenedFile(Protocol):
     engine_version: str
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Hand the inputs over once and return what times them; the timed path contains nothing else."""
+        """Pass the inputs once and return the function that times them; the timed path contains nothing else."""
         ...
 
 
 @runtime_checkable
 class Idling(Protocol):
-    """An opened file with an engine that keeps idle times itself, since every burst is a new process.
+    """An opened file whose engine keeps idle times itself, since every burst is a new process.
 
     Attributes:
         pauses: Idle times that pass for one timed inference.
@@ -72,7 +75,7 @@ class Idling(Protocol):
     pauses: int
 
     def prepare_idle(self, feeds: Sequence[Feed], gap_ms: float) -> Burst:
-        """Hand the inputs over, and return what times single inferences, each after an idle time.
+        """Pass the inputs, and return the function that times single inferences, each after an idle time.
 
         Args:
             feeds: The inputs.
@@ -86,7 +89,7 @@ class Sustaining(Protocol):
     """An opened file that runs for minutes in one call, since every burst is a new process."""
 
     def run_for(self, feeds: Sequence[Feed], seconds: int) -> list[Sample]:
-        """Run without a pause; the samples in order.
+        """Run without a pause and return the samples in order.
 
         Args:
             feeds: The inputs, which the engine may take in its own order.
@@ -99,7 +102,7 @@ class Watch(Protocol):
     """Notes what else a device does while something is measured."""
 
     def stop(self) -> Load:
-        """The load and the thermal facts since the watch was made."""
+        """Return the load and the thermal facts since the watch was made."""
         ...
 
 
@@ -113,15 +116,15 @@ class Connection(Protocol):
     method: str
 
     def machine(self) -> Machine:
-        """CPU, ISA and system of the device."""
+        """Return CPU, ISA and system of the device."""
         ...
 
     def versions(self) -> dict[str, str]:
-        """Versions of the libraries that take part."""
+        """Return the versions of the libraries that take part."""
         ...
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
-        """The only lengths that a file takes; empty where it takes any."""
+        """Return the only lengths that a file takes; empty if it takes any."""
         ...
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:
@@ -134,7 +137,7 @@ class Connection(Protocol):
             profile_runs: Inferences to profile per operator afterwards; 0 for no profile.
 
         Returns:
-            Load time, first inference, memory and profile; None where the device cannot tell.
+            Load time, first inference, memory and profile; None if the device cannot report them.
         """
         ...
 
@@ -147,16 +150,16 @@ class Connection(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the connection holds."""
+        """Release what the connection holds."""
         ...
 
 
 @runtime_checkable
 class Thermal(Protocol):
-    """A connection that tells how hot the device is, so that measurements wait until it has cooled down."""
+    """A connection that reports how hot the device is, so that measurements wait until it has cooled down."""
 
     def heat(self) -> Heat:
-        """How hot the device is now."""
+        """Return how hot the device is now."""
         ...
 
 
@@ -183,7 +186,7 @@ class Profiling(Protocol):
     """A connection that profiles files after all is timed, since its profiles come from separate runs."""
 
     def profile(self, file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes:
-        """Profile a file on one input; where there is no profile, its note tells why.
+        """Profile a file on one input; without a profile, its note has the reason.
 
         Args:
             file: The model file.
@@ -199,13 +202,13 @@ class Bringing(Protocol):
     """A connection that brings something to the device before files are opened there, such as engines."""
 
     def bring(self, files: Sequence[EngineFile]) -> None:
-        """Bring what some files need, so that what is missing is noticed before anything is measured anywhere."""
+        """Bring what some files need, so that a missing part is noticed before anything is measured anywhere."""
         ...
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a compiler made of one file; fields as in `Compilation`.
+    """The result of compiling one file; fields as in `Compilation`.
 
     Attributes:
         op_types: Nodes on the NPU per operator type.
@@ -214,8 +217,8 @@ class Compiled:
         bytes: Size of the compiled program.
         compile_s: Wall time of the compilation, in seconds.
         answers: Emulated outputs by name, of the first rows.
-        failed: Why there is no compiled program; empty where there is one.
-        stopped: Why the emulator stopped early; empty where it did not.
+        failed: Why there is no compiled program; empty if there is one.
+        stopped: Why the emulator stopped early; empty if it did not.
         estimate: What the compiler expects of the NPU's time and memory.
     """
 
@@ -263,7 +266,7 @@ class Compiler(Protocol):
             budget_s: Seconds that the rows may take; one is always computed.
 
         Returns:
-            What was made; a compiler that fails, crashes or hangs is told in it.
+            The result, also of a compiler that fails, crashes or hangs.
         """
         ...
 
@@ -276,7 +279,7 @@ class Service(Protocol):
 
         Args:
             variants: The files.
-            options: What was asked for; a service may take the lengths only.
+            options: The options of the benchmark; a service may take the lengths only.
 
         Returns:
             One session; files that were not measured are named in its notes.
@@ -302,12 +305,12 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Reachable:
-    """Something that a device finds when it is asked what is there now.
+    """Something that can be measured on now, as far as it is known without trying.
 
     Attributes:
         name: What is written after ``--device``, e.g. ``adb:SERIAL``.
         what: What it is, in words.
-        problem: Why it cannot be used as it is; empty where it can.
+        problem: Why it cannot be used as it is; empty if it can.
     """
 
     name: str
@@ -316,13 +319,13 @@ class Reachable:
 
     @property
     def words(self) -> str:
-        """For a cell of a table."""
-        told = f"{self.name} ({self.what})" if self.what else self.name
-        return f"{told}: {self.problem}" if self.problem else told
+        """Name, description and problem for a cell of a table."""
+        described = f"{self.name} ({self.what})" if self.what else self.name
+        return f"{described}: {self.problem}" if self.problem else described
 
 
-def takes_everything(format: Format, runtime: Runtime | None = None) -> str:
-    """Refuse no file."""
+def _refuse_nothing(format: Format, runtime: Runtime | None = None) -> str:
+    """Return no reason: the device runs files of every format."""
     return ""
 
 
@@ -332,23 +335,23 @@ class Device:
 
     Attributes:
         info: Its facts.
-        connect: Reaches it, given the argument of its name; None for a device that is compiled for or only imported.
-        refusal: Why it cannot run files of a format that are made for a runtime; empty where it can.
-        idle_refusal: Why it cannot time single inferences after an idle time in files of a format; empty where it can.
-        sustained_refusal: Why it cannot run files of a format for minutes without a pause; empty where it can.
+        connect: Connects to it, given the argument of its name; None for a device that is compiled for or only imported.
+        refusal: Returns why it cannot run files of a format that are made for a runtime; empty if it can.
+        idle_refusal: Returns why it cannot time single inferences after an idle time in files of a format; empty if it can.
+        sustained_refusal: Returns why it cannot run files of a format for minutes without a pause; empty if it can.
         service: Prepares a service that measures by itself, given the argument of its name.
         compiler: Prepares the compiler of a device on which nothing is timed, given the argument of its name.
-        missing: Tells what keeps this machine from using it; empty where nothing is known to.
-        probe: Runs the probe on it, given the argument of its name; None where it has no processor to run it on.
-        look: Looks for what can be used now, within seconds and without a network; None where only a try would tell.
+        missing: Returns what this machine lacks to use it; empty if nothing is known to be missing.
+        probe: Runs the probe on it, given the argument of its name; None if it has no processor to run it on.
+        look: Lists what can be used now, within seconds and without a network; None if only a try would show it.
         allowed: The parts of its argument with a fixed list of values.
     """
 
     info: DeviceInfo
     connect: Callable[[str], Connection] | None = None
-    refusal: Callable[[Format, Runtime | None], str] = takes_everything
-    idle_refusal: Callable[[Format], str] = takes_everything
-    sustained_refusal: Callable[[Format], str] = takes_everything
+    refusal: Callable[[Format, Runtime | None], str] = _refuse_nothing
+    idle_refusal: Callable[[Format], str] = _refuse_nothing
+    sustained_refusal: Callable[[Format], str] = _refuse_nothing
     compiler: Callable[[str], Compiler] | None = None
     service: Callable[[str], Service] | None = None
     missing: Callable[[], str] = str

@@ -1,4 +1,8 @@
-"""Measure on phones of Qualcomm AI Hub: one profile job of the service for each file and length."""
+"""The devices ``qai-hub:PHONE``: phones of Qualcomm AI Hub, measured by one profile job of the service per file and length.
+
+`connect_qai_hub` prepares a phone; `HubPhone.measure` runs the service's client in a separate process (`qai_hub_worker`) for
+each file and length, and makes one benchmark result of the answers.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pocketbert.benchmarks.devices.qai_hub_worker import JOB_FILE, TOLD_FILE, VARIABLE, HubJob, HubTold
+from pocketbert.benchmarks.devices.protocol import Device
+from pocketbert.benchmarks.devices.qai_hub_worker import JOB_FILE, RESPONSE_FILE, TOKEN_VARIABLE, HubJob, HubResponse
 from pocketbert.benchmarks.devices.vendor_tools import only_signature, run_separately
 from pocketbert.benchmarks.inputs import fixed_shapes
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Measurement, Variant
 from pocketbert.benchmarks.records import Placement, Profile, Protocol
 from pocketbert.benchmarks.statistics import Statistics
-from pocketbert.core.devices import QAI_HUB
+from pocketbert.core.devices import DEVICES, QAI_HUB
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, one_line
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine
@@ -29,20 +34,57 @@ from pocketbert.core.host.system import expanded, version_of
 from pocketbert.core.types import Format, Provenance, Runtime
 from pocketbert.runtime.tflite import TflitePredictor
 
-PACKAGE = "qai-hub"
-COMMAND = "pip install qai-hub"
-TOKEN_FILE, USUAL_TOKEN_FILE = "QAIHUB_CLIENT_INI", "~/.qai_hub/client.ini"
-"""Environment variable with the path of the client's settings, which hold the token, and where they are without it (qai-hub 0.56)."""
-JOB_S = 3600.0
+_PACKAGE = "qai-hub"
+_INSTALL = "pip install qai-hub"
+_SETTINGS_VARIABLE, _SETTINGS_FILE = "QAIHUB_CLIENT_INI", "~/.qai_hub/client.ini"
+"""Environment variable with the path of the client's settings, which hold the token, and the path without it (qai-hub 0.56)."""
+_JOB_S = 3600.0
 """A job waits for a phone to become free; after an hour it is given up."""
-WORKER = ("-P", "-m", "pocketbert.benchmarks.devices.qai_hub_worker")
+_WORKER = ("-P", "-m", "pocketbert.benchmarks.devices.qai_hub_worker")
 _METHOD = (
     "By Qualcomm AI Hub on a phone of the service: batch 1, its own inputs, consecutive inferences of one profile job per file and "
     "length. Files did not take turns, so that no ratio is formed."
 )
 
 
-class HubPhone:
+def _qai_hub_missing() -> str:
+    """Return what this machine lacks to use the service: the client, or a token (the client's file is not read)."""
+    missing = [] if importlib.util.find_spec("qai_hub") else [f"{_PACKAGE} is not installed ({_INSTALL})"]
+    file = os.environ.get(_SETTINGS_VARIABLE) or _SETTINGS_FILE
+    try:
+        has_file = expanded(file, _SETTINGS_VARIABLE).is_file()
+    except InputError:  # no home folder is known
+        has_file = False
+    if not os.environ.get(TOKEN_VARIABLE) and not has_file:
+        where = f"neither {TOKEN_VARIABLE} nor {one_line(file)}"
+        missing.append(f"there is no token: {where} (export {TOKEN_VARIABLE}=…)")
+    return "; ".join(missing)
+
+
+def _qai_hub_refusal(format: Format, runtime: Runtime | None) -> str:
+    """Return why files of a format, made for a runtime, are not profiled; empty if they are."""
+    if format not in (Format.ONNX, Format.TFLITE):
+        return f"{FORMATS[format].title} does not run on phones with Android"
+    if runtime is not None and runtime.own_engine is not None:
+        return f"the service does not run {runtime.own_engine}"
+    return ""
+
+
+def _connect_qai_hub(argument: str) -> _HubPhone:
+    """Prepare a phone of the service.
+
+    Args:
+        argument: Name of the phone, as ``qai-hub list-devices`` prints it.
+
+    Raises:
+        MissingBackendError: If the client is not installed.
+    """
+    if importlib.util.find_spec("qai_hub") is None:
+        raise MissingBackendError(f"{QAI_HUB}:{argument}: {_PACKAGE}", f"{_INSTALL} (and set {TOKEN_VARIABLE})")
+    return _HubPhone(argument)
+
+
+class _HubPhone:
     """A phone of the service.
 
     Args:
@@ -60,107 +102,51 @@ class HubPhone:
         """
         began = time.monotonic()
         shapes = {v.name: fixed_shapes(options.lengths, v.file.lengths, v.max_length) for v in variants}
-        cases = [(v, x) for v in variants for x in shapes[v.name]]
-        told, problems = list[tuple[Variant, int, HubTold]](), list[Problem]()
+        cases = [(variant, length) for variant in variants for length in shapes[variant.name]]
+        profiled, problems = list[tuple[Variant, int, HubResponse]](), list[Problem]()
         with Meter(f"{QAI_HUB}:{self.name}", len(cases)) as meter:
             for variant, length in cases:
-                one = _profiled(self.name, variant, length)
-                where = f"{QAI_HUB}:{self.name} {variant.name}, {length} tokens"
-                if one.failed:
-                    problems.append(Problem(where, f"not measured: {one.failed}."))
+                response = _run_job(self.name, variant, length)
+                if response.failed:
+                    where = f"{QAI_HUB}:{self.name} {variant.name}, {length} tokens"
+                    problems.append(Problem(where, f"not measured: {response.failed}."))
                 else:
-                    told.append((variant, length, one))
+                    profiled.append((variant, length, response))
                 meter.advance(note=variant.name)
-        if not told:
+        if not profiled:
             raise InputError(problems)
         for problem in problems:
             say(f"  {problem.where}: {problem.what}")
-        return self._result(told, problems, time.monotonic() - began)
-
-    def _result(
-        self, told: Sequence[tuple[Variant, int, HubTold]], problems: Sequence[Problem], took_s: float
-    ) -> BenchmarkResult:
         machine = Machine(cpu=self.name, arch="aarch64", isa=[], cores=0, system="Qualcomm AI Hub", python="")
-        made = [len(one.inference_us) for _, _, one in told]
-        notes = [f"{v.name}, {n} tokens: {_words(one)}" for v, n, one in told]
+        runs = [len(response.inference_us) for _, _, response in profiled]
+        notes = [f"{variant.name}, {length} tokens: {_note(response)}" for variant, length, response in profiled]
         return BenchmarkResult(
             machine=machine,
-            versions={PACKAGE: version_of(PACKAGE) or ""},
+            versions={_PACKAGE: version_of(_PACKAGE) or ""},
             protocol=Protocol(
                 description=_METHOD,
-                baseline=told[0][0].name,
+                baseline=profiled[0][0].name,
                 threads=[0],
-                lengths=sorted({n for _, n, _ in told}),
+                lengths=sorted({length for _, length, _ in profiled}),
                 texts=0,
-                runs_asked=max(made),
-                runs_made=(min(made), max(made)),
+                runs_asked=max(runs),
+                runs_made=(min(runs), max(runs)),
                 repeats=1,
-                burst=max(made),
+                burst=max(runs),
                 budget_s=0,
-                took_s=took_s,
+                took_s=time.monotonic() - began,
                 shortened=False,
                 notes=[*notes, *map(str, problems)],
             ),
-            variants=list({v.name: v for v, _, _ in told}.values()),
-            measurements=[self._measurement(machine, v, n, one) for v, n, one in told],
+            variants=list({variant.name: variant for variant, _, _ in profiled}.values()),
+            measurements=[_measurement(machine, *case) for case in profiled],
             comparisons=[],
             tokenizers=[],
-            profiles=[_profile(v, n, one) for v, n, one in told if one.nodes],
-        )
-
-    def _measurement(self, machine: Machine, variant: Variant, length: int, told: HubTold) -> Measurement:
-        samples = [round(us / 1000, 4) for us in told.inference_us]
-        return Measurement(
-            variant=variant.name,
-            sha256=variant.sha256,
-            bytes=variant.bytes,
-            device=f"{QAI_HUB}:{self.name}",
-            engine="Qualcomm AI Hub",
-            engine_version=version_of(PACKAGE) or "",
-            provenance=Provenance.MEASURED,
-            machine=machine,
-            threads=0,
-            length=length,
-            tokens_mean=length,
-            load=Load(before=None, after=None, others=None),
-            wall=Statistics.of(samples),
-            wall_interval=None,
-            cpu=None,
-            cold=None,
-            warmup_runs=0,
-            warmup_stable=True,
-            wall_ms=[samples],
-            cpu_ms=[],
+            profiles=[_profile(*case) for case in profiled if case[2].nodes],
         )
 
 
-def _words(told: HubTold) -> str:
-    units = Counter(node.compute_unit for node in told.nodes)
-    parts = [f"{count} operators on {unit}" for unit, count in units.most_common()]
-    parts += [f"first load {told.load_us / 1000:.1f} ms"] if told.load_us is not None else []
-    parts += ["the service told its estimate only"] if told.estimated else []
-    return ", ".join([*parts, *([told.url] if told.url else [])]) or "nothing more was told"
-
-
-def _profile(variant: Variant, length: int, told: HubTold) -> Profile:
-    by_unit: dict[str, Counter[str]] = {}
-    for node in told.nodes:
-        by_unit.setdefault(node.compute_unit, Counter())[node.type] += 1
-    placement = [
-        Placement(provider=unit, nodes=types.total(), op_types=dict(types)) for unit, types in sorted(by_unit.items())
-    ]
-    return Profile(
-        variant=variant.name,
-        threads=0,
-        length=length,
-        runs=len(told.inference_us),
-        ops=[],
-        placement=placement,
-        provenance=Provenance.MEASURED,
-    )
-
-
-def _profiled(phone: str, variant: Variant, length: int) -> HubTold:
+def _run_job(phone: str, variant: Variant, length: int) -> HubResponse:
     """Run the client for one file and length."""
     with tempfile.TemporaryDirectory(prefix="pocketbert-qai-hub-") as name:
         folder, model, specs = Path(name), Path(variant.path).resolve(), dict[str, tuple[tuple[int, ...], str]]()
@@ -173,50 +159,72 @@ def _profiled(phone: str, variant: Variant, length: int) -> HubTold:
             specs = {tensor.name: ((1, length), str(tensor.dtype)) for tensor in inputs}
         job = HubJob(model=str(model), phone=phone, specs=specs)
         (folder / JOB_FILE).write_text(job.model_dump_json(), encoding="utf-8")
-        ended = run_separately([sys.executable, *WORKER, str(folder)], folder, JOB_S)
+        end = run_separately([sys.executable, *_WORKER, str(folder)], folder, _JOB_S)
         try:
-            return HubTold.model_validate_json((folder / TOLD_FILE).read_text(encoding="utf-8"))
+            return HubResponse.model_validate_json((folder / RESPONSE_FILE).read_text(encoding="utf-8"))
         except OSError:
-            return HubTold(failed=ended.how or "the client gave no answer")
+            return HubResponse(failed=end.problem or "the client gave no answer")
         except ValidationError as error:
             first = error.errors()[0]
-            return HubTold(failed=f"the client's answer is wrong: {'.'.join(map(str, first['loc']))}: {first['msg']}")
+            place = ".".join(map(str, first["loc"]))
+            return HubResponse(failed=f"the client's answer is wrong: {place}: {first['msg']}")
 
 
-def connect_qai_hub(argument: str) -> HubPhone:
-    """Prepare a phone of the service.
-
-    Args:
-        argument: Name of the phone, as ``qai-hub list-devices`` prints it.
-
-    Raises:
-        MissingBackendError: If the client is not installed.
-    """
-    if importlib.util.find_spec("qai_hub") is None:
-        raise MissingBackendError(f"{QAI_HUB}:{argument}: {PACKAGE}", f"{COMMAND} (and set {VARIABLE})")
-    return HubPhone(argument)
-
-
-def qai_hub_missing() -> str:
-    """What keeps this machine from using the service: the client, and a token in the environment or the client's file, which is not read."""
-    lacking = [] if importlib.util.find_spec("qai_hub") else [f"{PACKAGE} is not installed ({COMMAND})"]
-    file = os.environ.get(TOKEN_FILE) or USUAL_TOKEN_FILE
-    if not os.environ.get(VARIABLE) and not _is_file(file):
-        lacking.append(f"there is no token: neither {VARIABLE} nor {one_line(file)} (export {VARIABLE}=…)")
-    return "; ".join(lacking)
-
-
-def _is_file(name: str) -> bool:
-    try:
-        return expanded(name, TOKEN_FILE).is_file()
-    except InputError:  # no home folder is known
-        return False
+def _measurement(machine: Machine, variant: Variant, length: int, response: HubResponse) -> Measurement:
+    """Make the measurement of one file and length."""
+    samples = [round(us / 1000, 4) for us in response.inference_us]
+    return Measurement(
+        variant=variant.name,
+        sha256=variant.sha256,
+        bytes=variant.bytes,
+        device=f"{QAI_HUB}:{machine.cpu}",
+        engine="Qualcomm AI Hub",
+        engine_version=version_of(_PACKAGE) or "",
+        provenance=Provenance.MEASURED,
+        machine=machine,
+        threads=0,
+        length=length,
+        tokens_mean=length,
+        load=Load(before=None, after=None, others=None),
+        wall=Statistics.of(samples),
+        wall_interval=None,
+        cpu=None,
+        cold=None,
+        warmup_runs=0,
+        warmup_stable=True,
+        wall_ms=[samples],
+        cpu_ms=[],
+    )
 
 
-def qai_hub_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Why files of a format, made for a runtime, are not profiled; empty where they are."""
-    if format not in (Format.ONNX, Format.TFLITE):
-        return f"{FORMATS[format].title} does not run on phones with Android"
-    if runtime is not None and runtime.own_engine is not None:
-        return f"the service does not run {runtime.own_engine}"
-    return ""
+def _profile(variant: Variant, length: int, response: HubResponse) -> Profile:
+    """Make the profile of one file and length: its operators by the unit that computed them."""
+    op_types_by_unit: dict[str, Counter[str]] = {}
+    for node in response.nodes:
+        op_types_by_unit.setdefault(node.compute_unit, Counter())[node.type] += 1
+    return Profile(
+        variant=variant.name,
+        threads=0,
+        length=length,
+        runs=len(response.inference_us),
+        ops=[],
+        placement=[
+            Placement(provider=unit, nodes=op_types.total(), op_types=dict(op_types))
+            for unit, op_types in sorted(op_types_by_unit.items())
+        ],
+        provenance=Provenance.MEASURED,
+    )
+
+
+def _note(response: HubResponse) -> str:
+    """Describe an answer of the service in words."""
+    units = Counter(node.compute_unit for node in response.nodes)
+    parts = [f"{count} operators on {unit}" for unit, count in units.most_common()]
+    parts += [f"first load {response.load_us / 1000:.1f} ms"] if response.load_us is not None else []
+    parts += ["the service told its estimate only"] if response.estimated else []
+    parts += [response.url] if response.url else []
+    return ", ".join(parts) or "nothing more was told"
+
+
+DEVICE = Device(DEVICES[QAI_HUB], service=_connect_qai_hub, missing=_qai_hub_missing, refusal=_qai_hub_refusal)
+"""The row of the table of devices."""

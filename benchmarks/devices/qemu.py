@@ -1,4 +1,9 @@
-"""Run files on an emulated Arm processor: the worker of remote machines, started by QEMU's user mode."""
+"""The device ``qemu-arm64[:CPU]``: an Arm processor that QEMU's user mode emulates, for answers and instruction counts.
+
+`processor` names the processors that QEMU emulates correctly. `Guest` starts Python of an unpacked Arm system in the
+emulator. `connect_qemu` runs the agent on this machine and lets it start its workers in the emulator, with a plugin
+of QEMU that counts instructions.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +22,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pocketbert.benchmarks.devices.machine_facts import core_names
-from pocketbert.benchmarks.devices.protocol import Allowed, Reachable
-from pocketbert.benchmarks.devices.remote import RemoteConnection, RemoteFile
-from pocketbert.benchmarks.devices.remote_agent import BOOTSTRAP, Channel
-from pocketbert.core.devices import QEMU
+from pocketbert.benchmarks.devices.protocol import Allowed, Device, Reachable
+from pocketbert.benchmarks.devices.remote import RemoteConnection, RemoteFile, engine_refusal
+from pocketbert.benchmarks.devices.remote_agent import BOOTSTRAP, AgentChannel
+from pocketbert.core.devices import DEVICES, QEMU
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.host.hardware import Machine, extensions
 from pocketbert.runtime.engines import EngineFile
 
-# --- processors ---
-# The Arm processors that QEMU's user mode emulates right, and the system files that describe them to a guest.
-
-
-CORES = 4
+_ROOT = "POCKETBERT_ARM64_ROOT"
+"""Environment variable: a folder with an unpacked Debian for arm64 that holds Python."""
+_COUNTER = "POCKETBERT_COUNTER"
+"""Environment variable: the file in which the plugin counts, which the worker reads."""
+_EMULATOR = "qemu-aarch64"
+_NEWER_PLUGINS = 9
+"""From this version on QEMU refuses plugins of the interface that the counter is written for."""
+_START_S = 120.0
+_CORES = 4
 _BASE = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
 _DOTPROD = f"{_BASE} atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp"
 
 
 @dataclass(frozen=True)
 class Processor:
-    """A processor.
+    """An Arm processor.
 
     Attributes:
         name: QEMU's name of it.
@@ -62,7 +71,7 @@ DEFAULT = "cortex-a76"
 
 
 def processor(name: str) -> Processor:
-    """The processor of a name; the usual one without a name.
+    """Return the processor of a name; the default one for an empty name.
 
     Raises:
         ValueError: If it is unknown. `max` is refused: that of QEMU 7.2 computes int8 products wrongly, without an error.
@@ -74,51 +83,138 @@ def processor(name: str) -> Processor:
     return found
 
 
-def write_system_files(one: Processor, root: Path, folder: Path) -> None:
-    """Make a prefix for QEMU's ``-L``: the folders of an Arm system, and files that describe the processor.
+def _qemu_missing() -> str:
+    """Return what this machine lacks to emulate; empty if nothing."""
+    missing = [f"{_EMULATOR} (sudo apt-get install qemu-user)"] if shutil.which(_EMULATOR) is None else []
+    if not (shutil.which("cc") or shutil.which("gcc")):
+        missing.append("a C compiler (sudo apt-get install gcc)")
+    if _unpacked_python() is None:
+        missing.append(f"an Arm system with Python (export {_ROOT}=FOLDER)")
+    return ", ".join(missing)
 
-    Without them a guest reads the files of this machine's own processor, and ONNX Runtime crashes (QEMU 7.2).
+
+def _qemu_now() -> list[Reachable]:
+    """Return the emulator, without starting it, if everything that it needs is there."""
+    if _qemu_missing():
+        return []
+    return [Reachable(QEMU, f"{shutil.which(_EMULATOR)} with the Arm system in {os.environ[_ROOT]}")]
+
+
+def _connect_qemu(argument: str) -> _QemuConnection:
+    """Prepare an emulated processor.
 
     Args:
-        one: The processor.
-        root: An unpacked Arm system.
-        folder: An existing folder.
+        argument: One of `PROCESSORS`; empty for the default one.
+
+    Raises:
+        InputError: If the processor is not one of these.
+        MissingBackendError: If QEMU, a C compiler or the unpacked Arm system is missing.
+        MachineError: If Python does not run in the emulator.
     """
-    for entry in root.iterdir():
-        if entry.name not in ("proc", "sys"):
-            (folder / entry.name).symlink_to(entry.resolve())
-    lines = [
-        "BogoMIPS\t: 50.00",
-        f"Features\t: {one.features}",
-        "CPU implementer\t: 0x41",
-        "CPU architecture: 8",
-        "CPU variant\t: 0x1",
-        f"CPU part\t: {one.part}",
-        "CPU revision\t: 0",
-    ]
-    text = "".join("\n".join([f"processor\t: {n}", *lines, "", ""]) for n in range(CORES))
-    system = folder / "sys" / "devices" / "system" / "cpu"
-    system.mkdir(parents=True)
-    (folder / "proc").mkdir()
-    (folder / "proc" / "cpuinfo").write_text(text, encoding="utf-8")
-    (system / "kernel_max").write_text(f"{CORES - 1}\n", encoding="utf-8")
-    for name in ("possible", "present", "online"):
-        (system / name).write_text(f"0-{CORES - 1}\n", encoding="utf-8")
+    where = f"{QEMU}:{argument}" if argument else QEMU
+    try:
+        emulated = processor(argument)
+    except ValueError as error:
+        raise InputError(Problem(where, f"{error}.")) from error
+    compiler, version = shutil.which("cc") or shutil.which("gcc"), _emulator_version(find_emulator(where))
+    if version.split(".")[0].isdecimal() and int(version.split(".")[0]) >= _NEWER_PLUGINS:
+        older = f"an {_EMULATOR} older than {_NEWER_PLUGINS}.0"
+        raise MissingBackendError(
+            f"{where}: {older} (this one is {version}, whose plugins have another interface)",
+            "Debian 12 has 7.2; put its qemu-aarch64 in front on the PATH",
+        )
+    if compiler is None:
+        raise MissingBackendError(f"{where}: a C compiler", "sudo apt-get install gcc")
+    with contextlib.ExitStack() as cleanup:
+        folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="pocketbert-qemu-")))
+        counter, plugin = folder / "counter", folder / "count.so"
+        guest = Guest.of(where, emulated, folder, ["-plugin", f"{plugin},counter={counter}"])
+        guest = replace(guest, environment={**guest.environment, _COUNTER: str(counter)})
+        _build_plugin(compiler, plugin, where)
+
+        def start_error(status: int, messages: str) -> MachineError:
+            return MachineError(f"{where}: {messages}")
+
+        channel = AgentChannel([sys.executable, "-c", BOOTSTRAP], where, start_error)
+        cleanup.callback(channel.close)
+        connection = _QemuConnection(channel, emulated, guest)
+        connection.cleanup = cleanup.pop_all()
+        return connection
 
 
-# --- guest ---
-# Python of an unpacked Arm system, started by QEMU's user mode.
+def _build_plugin(compiler: str, plugin: Path, where: str) -> None:
+    """Compile the plugin that counts instructions."""
+    source = plugin.with_suffix(".c")
+    source.write_bytes(resources.files(__package__).joinpath("sources", "qemu_count.c").read_bytes())
+    command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(plugin), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MachineError(f"{where}: {compiler} cannot build the plugin of QEMU: {done.stderr.strip()[-300:]}")
 
 
-ROOT = "POCKETBERT_ARM64_ROOT"
-"""Environment variable: a folder with an unpacked Debian for arm64 that holds Python."""
-EMULATOR = "qemu-aarch64"
-START_S = 120.0
-_ASK = "import json,platform;print(json.dumps([platform.python_version(),platform.machine(),' '.join(platform.libc_ver())]))"
+class _QemuConnection(RemoteConnection):
+    """An emulated Arm processor.
+
+    Args:
+        channel: An agent on this machine.
+        emulated: The processor.
+        guest: Python in the emulator.
+
+    Attributes:
+        cleanup: Ends the agent and removes the emulator's files when the connection is closed.
+    """
+
+    method = (
+        "Instructions of an emulated processor are counted by a plugin of QEMU around each inference, with one thread. They "
+        "are a measure of work, not of time: an emulator has neither caches nor a pipeline."
+    )
+    own_pip = False
+    real = False
+
+    def __init__(self, channel: AgentChannel, emulated: Processor, guest: Guest) -> None:
+        super().__init__(channel)
+        self._processor, self.cleanup = emulated, contextlib.ExitStack()
+        self.facts = self.facts.model_copy(update=guest.facts()._asdict())
+        channel.ask("environment", values=dict(guest.environment))
+        channel.ask("launcher", command=list(guest.launcher))
+        self.used["qemu"] = _emulator_version(guest.launcher[0])
+
+    def machine(self) -> Machine:
+        """Describe the emulated processor."""
+        return Machine(
+            cpu=f"{core_names([f'0x41:{self._processor.part}'] * _CORES)}, emulated by QEMU {self.used['qemu']}",
+            arch=self.facts.arch,
+            isa=extensions(self.facts.arch, self._processor.features.split()),
+            cores=_CORES,
+            system="Linux, user mode",
+            python=self.facts.python,
+        )
+
+    def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> None:
+        """Return None: times of an emulator are no figures."""
+        return
+
+    def open(self, file: EngineFile, threads: int) -> RemoteFile:
+        """Open a file in the emulator.
+
+        Raises:
+            InputError: For more threads than one, whose instructions cannot be counted.
+        """
+        if threads != 1:
+            what = f"instructions are counted with 1 thread only, not with {threads}."
+            raise InputError(Problem(self.where, what, "Give --threads 1."))
+        return super().open(file, threads)
+
+    def _release(self, threads: int) -> None:
+        """Keep all files open: Python takes seconds to start in the emulator, and there is one number of threads."""
+
+    def close(self) -> None:
+        """End the emulator and remove its files."""
+        self.cleanup.close()
 
 
 class GuestFacts(NamedTuple):
-    """What the Arm system is.
+    """The Arm system.
 
     Attributes:
         python: Version of Python.
@@ -138,7 +234,7 @@ class Guest:
     Attributes:
         where: The device, for errors.
         launcher: The command that starts it; arguments of Python follow.
-        environment: What it needs in its environment, in addition to that of this process.
+        environment: Its environment variables, in addition to those of this process.
     """
 
     where: str
@@ -146,30 +242,30 @@ class Guest:
     environment: Mapping[str, str]
 
     @classmethod
-    def of(cls, where: str, one: Processor, folder: Path, options: Sequence[str] = ()) -> Guest:
+    def of(cls, where: str, emulated: Processor, folder: Path, options: Sequence[str] = ()) -> Guest:
         """Prepare an emulated processor.
 
         Args:
             where: The device, for errors.
-            one: The processor.
+            emulated: The processor.
             folder: An existing folder, in which the system files of the processor are written.
             options: Further options of the emulator.
 
         Raises:
             MissingBackendError: If QEMU or the unpacked Arm system is missing.
         """
-        emulator, python = find_emulator(where), unpacked_python()
+        emulator, python = find_emulator(where), _unpacked_python()
         if python is None:
-            command = f"export {ROOT}=FOLDER (see docs/devices.md; 'make tools' in the source tree unpacks one)"
+            command = f"export {_ROOT}=FOLDER (see docs/devices.md; 'make tools' in the source tree unpacks one)"
             raise MissingBackendError(f"{where}: an Arm system with Python", command)
         root, prefix = python.parents[2], folder / "system"
         prefix.mkdir()
-        write_system_files(one, root, prefix)
-        launcher = (emulator, "-L", str(prefix), "-cpu", one.name, *options, str(python))
+        write_system_files(emulated, root, prefix)
+        launcher = (emulator, "-L", str(prefix), "-cpu", emulated.name, *options, str(python))
         return cls(where, launcher, {"PYTHONHOME": str(root / "usr")})
 
     def run(
-        self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float = START_S
+        self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float = _START_S
     ) -> str:
         """Run Python to its end.
 
@@ -202,175 +298,82 @@ class Guest:
         return done.stdout
 
     def facts(self) -> GuestFacts:
-        """Ask Python what it is: its first start, which shows that it works, and that QEMU takes its options.
+        """Start Python for the first time, which shows that it works and that QEMU takes its options, and ask what it is.
 
         Raises:
             MachineError: If it does not.
         """
-        said = self.run(["-c", _ASK])
+        program = "import json,platform;print(json.dumps([platform.python_version(),platform.machine(),' '.join(platform.libc_ver())]))"
+        output = self.run(["-c", program])
         try:
-            return GuestFacts(*(str(part) for part in json.loads(said)))
+            return GuestFacts(*(str(part) for part in json.loads(output)))
         except (ValueError, TypeError) as error:
             raise MachineError(f"{self.where}: Python in the emulator prints something else than asked for.") from error
 
 
+def write_system_files(emulated: Processor, root: Path, folder: Path) -> None:
+    """Make a prefix for QEMU's ``-L``: the folders of an Arm system, and files that describe the processor.
+
+    Without them a guest reads the files of this machine's own processor, and ONNX Runtime crashes (QEMU 7.2).
+
+    Args:
+        emulated: The processor.
+        root: An unpacked Arm system.
+        folder: An existing folder.
+    """
+    for entry in root.iterdir():
+        if entry.name not in ("proc", "sys"):
+            (folder / entry.name).symlink_to(entry.resolve())
+    lines = [
+        "BogoMIPS\t: 50.00",
+        f"Features\t: {emulated.features}",
+        "CPU implementer\t: 0x41",
+        "CPU architecture: 8",
+        "CPU variant\t: 0x1",
+        f"CPU part\t: {emulated.part}",
+        "CPU revision\t: 0",
+    ]
+    text = "".join("\n".join([f"processor\t: {n}", *lines, "", ""]) for n in range(_CORES))
+    system = folder / "sys" / "devices" / "system" / "cpu"
+    system.mkdir(parents=True)
+    (folder / "proc").mkdir()
+    (folder / "proc" / "cpuinfo").write_text(text, encoding="utf-8")
+    (system / "kernel_max").write_text(f"{_CORES - 1}\n", encoding="utf-8")
+    for name in ("possible", "present", "online"):
+        (system / name).write_text(f"0-{_CORES - 1}\n", encoding="utf-8")
+
+
 def find_emulator(where: str) -> str:
-    """The path of the emulator.
+    """Return the path of the emulator.
 
     Raises:
         MissingBackendError: If it is not installed.
     """
-    emulator = shutil.which(EMULATOR)
+    emulator = shutil.which(_EMULATOR)
     if emulator is None:
-        raise MissingBackendError(f"{where}: {EMULATOR}", "sudo apt-get install qemu-user")
+        raise MissingBackendError(f"{where}: {_EMULATOR}", "sudo apt-get install qemu-user")
     return emulator
 
 
-def unpacked_python() -> Path | None:
-    """Python of the unpacked Arm system; None where there is none."""
-    root = Path(os.environ.get(ROOT) or "/nonexistent").absolute()
+def _emulator_version(emulator: str) -> str:
+    """Return the version of an emulator, e.g. ``7.2.22``."""
+    output = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"version (\d[\w.]*)", output)
+    return version[1] if version else "of unknown version"
+
+
+def _unpacked_python() -> Path | None:
+    """Return Python of the unpacked Arm system; None if there is none."""
+    root = Path(os.environ.get(_ROOT) or "/nonexistent").absolute()
     return next(iter(sorted(root.glob("usr/bin/python3.[0-9]*"))), None)
 
 
-def emulator_version(emulator: str) -> str:
-    """The version of an emulator, e.g. ``7.2.22``."""
-    said = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"version (\d[\w.]*)", said)
-    return found[1] if found else "of unknown version"
-
-
-ALLOWED = (Allowed("CPU", tuple(PROCESSORS)),)
-NEWER_PLUGINS = 9
-"""From this version on QEMU refuses plugins of the interface that the counter is written for."""
-COUNTER = "POCKETBERT_COUNTER"
-"""Environment variable: the file in which the plugin counts, as the worker knows it."""
-
-
-class QemuConnection(RemoteConnection):
-    """An emulated Arm processor.
-
-    Args:
-        channel: An agent on this machine.
-        one: The processor.
-        guest: Python in the emulator.
-    """
-
-    method = (
-        "Instructions of an emulated processor are counted by a plugin of QEMU around each inference, with one thread. They "
-        "are a measure of work, not of time: an emulator has neither caches nor a pipeline."
-    )
-    own_pip = False
-    real = False
-
-    def __init__(self, channel: Channel, one: Processor, guest: Guest) -> None:
-        super().__init__(channel)
-        self._processor, self._held = one, contextlib.ExitStack()
-        self.facts = self.facts.model_copy(update=guest.facts()._asdict())
-        channel.ask("environment", values=dict(guest.environment))
-        channel.ask("launcher", command=list(guest.launcher))
-        self.used["qemu"] = emulator_version(guest.launcher[0])
-
-    def machine(self) -> Machine:
-        """The emulated processor."""
-        return Machine(
-            cpu=f"{core_names([f'0x41:{self._processor.part}'] * CORES)}, emulated by QEMU {self.used['qemu']}",
-            arch=self.facts.arch,
-            isa=extensions(self.facts.arch, self._processor.features.split()),
-            cores=CORES,
-            system="Linux, user mode",
-            python=self.facts.python,
-        )
-
-    def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> None:
-        """Tell nothing: times of an emulator are no figures."""
-        return
-
-    def open(self, file: EngineFile, threads: int) -> RemoteFile:
-        """Open a file in the emulator.
-
-        Raises:
-            InputError: For more threads than one, whose instructions cannot be counted.
-        """
-        if threads != 1:
-            what = f"instructions are counted with 1 thread only, not with {threads}."
-            raise InputError(Problem(self.where, what, "Give --threads 1."))
-        return super().open(file, threads)
-
-    def _release(self, threads: int) -> None:
-        """Keep all files open: Python takes seconds to start in the emulator, and there is one number of threads."""
-
-    def close(self) -> None:
-        """End the emulator and remove its files."""
-        self._held.close()
-
-    def keep(self, held: contextlib.ExitStack) -> None:
-        """Hold what `close` shall end."""
-        self._held = held
-
-
-def qemu_missing() -> str:
-    """What keeps this machine from emulating; empty where nothing does."""
-    lacking = [f"{EMULATOR} (sudo apt-get install qemu-user)"] if shutil.which(EMULATOR) is None else []
-    if not (shutil.which("cc") or shutil.which("gcc")):
-        lacking.append("a C compiler (sudo apt-get install gcc)")
-    if unpacked_python() is None:
-        lacking.append(f"an Arm system with Python (export {ROOT}=FOLDER)")
-    return ", ".join(lacking)
-
-
-def qemu_now() -> list[Reachable]:
-    """The emulator, where everything that it needs is there; it is not started."""
-    if qemu_missing():
-        return []
-    return [Reachable(QEMU, f"{shutil.which(EMULATOR)} with the Arm system in {os.environ[ROOT]}")]
-
-
-def connect_qemu(argument: str) -> QemuConnection:
-    """Prepare an emulated processor.
-
-    Args:
-        argument: One of `PROCESSORS`; empty for the usual one.
-
-    Raises:
-        InputError: If the processor is not one of these.
-        MissingBackendError: If QEMU, a C compiler or the unpacked Arm system is missing.
-        MachineError: If Python does not run in the emulator.
-    """
-    where = f"{QEMU}:{argument}" if argument else QEMU
-    try:
-        one = processor(argument)
-    except ValueError as error:
-        raise InputError(Problem(where, f"{error}.")) from error
-    compiler, version = shutil.which("cc") or shutil.which("gcc"), emulator_version(find_emulator(where))
-    if version.split(".")[0].isdecimal() and int(version.split(".")[0]) >= NEWER_PLUGINS:
-        raise MissingBackendError(
-            f"{where}: an {EMULATOR} older than {NEWER_PLUGINS}.0 (this one is {version}, whose plugins have another interface)",
-            "Debian 12 has 7.2; put its qemu-aarch64 in front on the PATH",
-        )
-    if compiler is None:
-        raise MissingBackendError(f"{where}: a C compiler", "sudo apt-get install gcc")
-    with contextlib.ExitStack() as held:
-        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pocketbert-qemu-")))
-        counter, plugin = folder / "counter", folder / "count.so"
-        guest = Guest.of(where, one, folder, ["-plugin", f"{plugin},counter={counter}"])
-        guest = replace(guest, environment={**guest.environment, COUNTER: str(counter)})
-        _build(compiler, plugin, where)
-        channel = Channel([sys.executable, "-c", BOOTSTRAP], where, lambda _, said: MachineError(f"{where}: {said}"))
-        held.callback(channel.close)
-        connection = QemuConnection(channel, one, guest)
-        connection.keep(held.pop_all())
-        return connection
-
-
-def _build(compiler: str, plugin: Path, where: str) -> None:
-    """Compile the plugin that counts."""
-    source = plugin.with_suffix(".c")
-    source.write_bytes(resources.files(__package__).joinpath("sources", "qemu_count.c").read_bytes())
-    done = subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O2", "-o", str(plugin), str(source)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise MachineError(f"{where}: {compiler} cannot build the plugin of QEMU: {done.stderr.strip()[-300:]}")
+DEVICE = Device(
+    DEVICES[QEMU],
+    _connect_qemu,
+    engine_refusal,  # nothing is timed there
+    missing=_qemu_missing,
+    look=_qemu_now,
+    allowed=(Allowed("CPU", tuple(PROCESSORS)),),
+)
+"""The row of the table of devices; the probe is added there."""

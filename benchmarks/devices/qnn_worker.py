@@ -1,7 +1,8 @@
 """Compile one file for a Hexagon processor and emulate some rows, in a separate process.
 
-A vendor's library may crash or hang; then this process ends and the measuring one reports it. Everything is written into
-the folder of the job. ``python -m pocketbert.benchmarks.devices.qnn_worker FOLDER``
+A vendor's library may crash or hang; then this process ends and the measuring one reports it. Both exchange the files of a
+folder: `Job` and the inputs, then `Outcome` and the outputs of each row.
+``python -m pocketbert.benchmarks.devices.qnn_worker FOLDER``
 """
 
 from __future__ import annotations
@@ -10,30 +11,23 @@ import io
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.disk.files import write_atomic
 
-# --- job ---
-# What the measuring process and the one that runs the vendor's library tell each other, as files of one folder.
-
-
 JOB_FILE = "job.json"
-TOLD_FILE = "told.json"
+OUTCOME_FILE = "told.json"
 FEEDS_FILE = "feeds.npz"
-CONTEXT_FILE = "context.onnx"
-
-
-def answer_file(folder: Path, row: int) -> Path:
-    """Where the outputs of one row are."""
-    return folder / f"answer{row}.npz"
+PROVIDER = "QNNExecutionProvider"
+_CONTEXT_FILE = "context.onnx"
+_VERBOSE, _ERRORS = 0, 3
 
 
 class Job(BaseModel):
-    """What to compile.
+    """The compilation to do.
 
     Attributes:
         model: The ONNX file.
@@ -54,7 +48,7 @@ class Job(BaseModel):
     budget_s: float
 
 
-class Group(BaseModel):
+class _NodeGroup(BaseModel):
     """Nodes of the graph that one execution provider runs together.
 
     Attributes:
@@ -68,46 +62,69 @@ class Group(BaseModel):
     nodes: list[tuple[str, str]]
 
 
-class Told(BaseModel):
-    """What the compiler answered.
+class Outcome(BaseModel):
+    """The result of the compilation.
 
     Attributes:
-        groups: Who runs which nodes, after ONNX Runtime's own simplifications.
+        groups: Which provider runs which nodes, after ONNX Runtime's own simplifications.
         compile_s: Wall time of the compilation on this machine.
         bytes: Size of the compiled program.
-        failed: Why there is none; empty where there is.
+        failed: Why there is none; empty if there is.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    groups: list[Group] = []
+    groups: list[_NodeGroup] = []
     compile_s: float = 0.0
     bytes: int = 0
     failed: str = ""
 
 
-PROVIDER = "QNNExecutionProvider"
-_VERBOSE, _ERRORS = 0, 3
+def answer_file(folder: Path, row: int) -> Path:
+    """Return the path of the file with the outputs of one row."""
+    return folder / f"answer{row}.npz"
 
 
-def compile_file(job: Job, folder: Path) -> tuple[ort.InferenceSession, float]:
+def main(folder: Path) -> None:
+    """Do the job of a folder: compile, write the outcome, and emulate rows if it was compiled."""
+    job = Job.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
+    try:
+        session, seconds = _compile(job, folder)
+    except Exception as error:
+        failed = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        (folder / OUTCOME_FILE).write_text(Outcome(failed=failed).model_dump_json(), encoding="utf-8")
+        return
+    outcome = Outcome(
+        groups=[
+            _NodeGroup(provider=g.ep_name, nodes=[(n.name, n.op_type) for n in g.get_nodes()])
+            for g in session.get_provider_graph_assignment_info()
+        ],
+        compile_s=round(seconds, 3),
+        bytes=sum(p.stat().st_size for p in folder.glob("context*.bin")),
+    )
+    (folder / OUTCOME_FILE).write_text(outcome.model_dump_json(), encoding="utf-8")
+    _emulate(session, job, folder)
+
+
+def _compile(job: Job, folder: Path) -> tuple[Any, float]:
     """Open a file with the vendor's provider, which compiles it and writes the compiled program into the folder.
 
     Returns:
-        The session, whose NPU part runs in the emulator, and the seconds that it took.
+        The ONNX Runtime session, whose NPU part runs in the emulator, and the seconds that it took.
     """
+    import onnxruntime as ort
     import onnxruntime_qnn
 
     ort.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
     options = ort.SessionOptions()
-    options.log_severity_level = _VERBOSE  # only the verbose log tells why a node is refused
+    options.log_severity_level = _VERBOSE  # only the verbose log has the reasons why nodes are refused
     for name, size in job.dimensions.items():
         options.add_free_dimension_override_by_name(name, size)
     for key, value in (
         ("session.record_ep_graph_assignment_info", "1"),
         ("ep.context_enable", "1"),
         ("ep.context_embed_mode", "0"),
-        ("ep.context_file_path", str(folder / CONTEXT_FILE)),
+        ("ep.context_file_path", str(folder / _CONTEXT_FILE)),
     ):
         options.add_session_config_entry(key, value)
     options.add_provider_for_devices(
@@ -124,15 +141,17 @@ def compile_file(job: Job, folder: Path) -> tuple[ort.InferenceSession, float]:
     return ort.InferenceSession(job.model, options), time.monotonic() - begin
 
 
-def emulate(session: ort.InferenceSession, job: Job, folder: Path) -> None:
+def _emulate(session: Any, job: Job, folder: Path) -> None:
     """Compute rows until the time is over, at least one; each row's outputs become a file as soon as they are there."""
+    import onnxruntime as ort
+
     quiet = ort.RunOptions()
     quiet.log_severity_level = _ERRORS
     names = [o.name for o in session.get_outputs()]
-    wanted = {i.name for i in session.get_inputs()}
+    inputs = {i.name for i in session.get_inputs()}
     end = time.monotonic() + job.budget_s
     with np.load(folder / FEEDS_FILE) as feeds:
-        columns = {name: feeds[name] for name in feeds.files if name in wanted}
+        columns = {name: feeds[name] for name in feeds.files if name in inputs}
     for row in range(job.rows):
         if row and time.monotonic() > end:
             return
@@ -140,27 +159,6 @@ def emulate(session: ort.InferenceSession, job: Job, folder: Path) -> None:
         content = io.BytesIO()
         np.savez(content, **dict(zip(names, outputs, strict=True)))
         write_atomic(answer_file(folder, row), content.getvalue())
-
-
-def main(folder: Path) -> None:
-    """Do the job of a folder."""
-    job = Job.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
-    try:
-        session, seconds = compile_file(job, folder)
-    except Exception as error:
-        told = Told(failed=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
-        (folder / TOLD_FILE).write_text(told.model_dump_json(), encoding="utf-8")
-        return
-    told = Told(
-        groups=[
-            Group(provider=g.ep_name, nodes=[(n.name, n.op_type) for n in g.get_nodes()])
-            for g in session.get_provider_graph_assignment_info()
-        ],
-        compile_s=round(seconds, 3),
-        bytes=sum(p.stat().st_size for p in folder.glob("context*.bin")),
-    )
-    (folder / TOLD_FILE).write_text(told.model_dump_json(), encoding="utf-8")
-    emulate(session, job, folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,10 @@
-"""Measure on another machine through the agent and the worker there."""
+"""Measuring on another machine: a connection to its agent, whose worker opens files and times them.
+
+`RemoteConnection` implements `protocol.Connection` for every device with an agent (ssh, and qemu as a subclass). It sends files
+and engines, checks each answer against a record, and turns times, profiles and outputs into those of this machine.
+`RemoteWatch` compares the state of the target before and after a measurement. `engine_refusal` and `remote_refusal`
+explain which files the worker does not run.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +24,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pocketbert.benchmarks.cold_start import ColdRun
-from pocketbert.benchmarks.devices.machine_facts import Facts
+from pocketbert.benchmarks.devices.machine_facts import AgentFacts
 from pocketbert.benchmarks.devices.protocol import Burst, Sample
-from pocketbert.benchmarks.devices.remote_agent import Channel, install, source
+from pocketbert.benchmarks.devices.remote_agent import AgentChannel, install, read_program
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import (
     Counter,
@@ -52,15 +58,41 @@ from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.onnx import session_entries
 from pocketbert.runtime.tflite import coverage
 
-# --- state ---
-# What a target does while something is measured: load, CPU time of others, temperatures, clock rates, energy.
-
-
+_ENGINES = {Format.ONNX: "onnxruntime", Format.TFLITE: "ai-edge-litert"}
+"""The distribution that runs the files of a format on a target."""
+_MAIN, _START = "main", "start"
+"""Names of the workers on the target: one that keeps files open, and one for each cold start."""
+_MAX_PROFILE_BYTES = 1 << 29
 _UNREAD = {"root-only": Unread.ROOT_ONLY, "absent": Unread.ABSENT, "content": Unread.CONTENT}
 
 
-class State(BaseModel):
-    """What an agent tells of a moment.
+def engine_refusal(format: Format, runtime: Runtime | None) -> str:
+    """Return why the worker's engines do not open files of a format that are made for a runtime; empty if they do."""
+    if format not in _ENGINES:
+        return "it runs ONNX and TFLite files only"
+    if runtime is not None and runtime.own_engine is not None:
+        return f"it has ONNX Runtime and LiteRT only; the file is made for {runtime.own_engine}"
+    return ""
+
+
+def remote_refusal(format: Format, runtime: Runtime | None) -> str:
+    """Return why files of a format, made for a runtime, are not measured by the worker; empty if they are."""
+    if runtime is not None and runtime.accelerator:
+        return f"it computes on the CPU; the file is made for {runtime}"
+    return engine_refusal(format, runtime)
+
+
+class _Answer(BaseModel):
+    """Base of the answers of the other machine: one of another form is an error."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
+
+
+class _AgentState(_Answer):
+    """The state of the target at one moment.
 
     Attributes:
         load: Load average over the last minute.
@@ -73,11 +105,9 @@ class State(BaseModel):
         mhz: Clock rate of each group of cores.
         mhz_allowed: Highest rate that each may take now.
         mhz_most: Highest rate that each has.
-        packages: Counter of energy of each processor package in µJ, and its range; empty where they cannot be read.
+        packages: Counter of energy of each processor package in µJ, and its range; empty if they cannot be read.
         unread: Why not.
     """
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     load: float
     busy_s: float
@@ -94,30 +124,97 @@ class State(BaseModel):
 
     @property
     def energy(self) -> Packages:
-        """Counters of the processor packages."""
+        """Energy counters of the processor packages."""
         if not self.packages:
             return Packages(unread=_UNREAD[self.unread])
         return Packages({name: Counter(*values) for name, values in self.packages.items()})
 
     @property
     def heat(self) -> Heat:
-        """How hot the target is."""
+        """Temperatures, and the share of its clock rates that the target may take."""
         return Heat(tuple(self.celsius), clock_share(self.mhz_allowed, self.mhz_most))
 
 
-class RemoteWatch:
+class _Opened(_Answer):
+    """An opened file: its number at the worker, its engine, and the only lengths that it takes."""
+
+    file: int
+    engine: str
+    version: str
+    numpy: str
+    lengths: list[int]
+
+
+class _Prepared(_Answer):
+    """The number of a series of inputs at the worker."""
+
+    series: int
+
+
+class _Times(_Answer):
+    """The times of a burst, or the instructions that an emulated processor executed."""
+
+    wall_ns: list[int] = Field(default_factory=list)
+    cpu_ns: list[int] = Field(default_factory=list)
+    instructions: list[int] = Field(default_factory=list)
+
+    def samples(self) -> list[Sample]:
+        """Return a sample per inference, in order."""
+        if self.instructions:
+            return [Sample(math.nan, None, float(count)) for count in self.instructions]
+        return [Sample(round(w / 1e6, 4), round(c / 1e6, 4)) for w, c in zip(self.wall_ns, self.cpu_ns, strict=False)]
+
+
+class _Node(_Answer):
+    """An operator of a TFLite graph, with the numbers of its tensors."""
+
+    op_name: str
+    inputs: list[int]
+    outputs: list[int]
+
+
+class _ColdStart(_Answer):
+    """A cold start: times, resident memory before and at its peak in bytes, and the profile of the engine.
+
+    ONNX Runtime's profile is a compressed trace in base64; LiteRT's are times, and the operators of the graph.
+    """
+
+    load_ns: int
+    first_ns: int
+    before: int
+    peak: int
+    profile: str = ""
+    operators: list[_Node] = Field(default_factory=list)
+    times: LitertTimes | None = None
+
+
+class _Tensor(_Answer):
+    """An output, its values in base64."""
+
+    dtype: Literal["float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+    shape: list[int]
+    data: bytes
+
+
+class _Answers(_Answer):
+    """The outputs by name, for each input."""
+
+    answers: list[dict[str, _Tensor]]
+
+
+class _RemoteWatch:
     """Notes the load of the target when it is made, and compares when it is stopped.
 
     Args:
-        read: Asks the target.
+        read: Reads the state of the target.
         real: Whether its counters are those of the device; an emulator's are of the machine that it runs on.
     """
 
-    def __init__(self, read: Callable[[], State], real: bool = True) -> None:
+    def __init__(self, read: Callable[[], _AgentState], real: bool = True) -> None:
         self._read, self._real, self._before = read, real, read()
 
     def stop(self) -> Load:
-        """The load since this object was made."""
+        """Return the load since this object was made."""
         before, after = self._before, self._read()
         others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
         seconds = after.wall_s - before.wall_s
@@ -132,107 +229,30 @@ class RemoteWatch:
         )
 
 
-ENGINES = {Format.ONNX: "onnxruntime", Format.TFLITE: "ai-edge-litert"}
-"""The distribution that runs the files of a format on a target."""
-_MAIN = "main"
-T = TypeVar("T", bound=BaseModel)
-_PROFILE_BYTES = 1 << 29
-
-
-class _Told(BaseModel):
-    """An answer of the other machine: anything else than what is asked for is an error."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _Opened(_Told):
-    file: int
-    engine: str
-    version: str
-    numpy: str
-    lengths: list[int]
-
-
-class _Prepared(_Told):
-    series: int
-
-
-class _Times(_Told):
-    wall_ns: list[int] = Field(default_factory=list)
-    cpu_ns: list[int] = Field(default_factory=list)
-    instructions: list[int] = Field(default_factory=list)
-
-    def samples(self) -> list[Sample]:
-        if self.instructions:
-            return [Sample(math.nan, None, float(count)) for count in self.instructions]
-        return [Sample(round(w / 1e6, 4), round(c / 1e6, 4)) for w, c in zip(self.wall_ns, self.cpu_ns, strict=False)]
-
-
-class _Node(_Told):
-    op_name: str
-    inputs: list[int]
-    outputs: list[int]
-
-
-class _Start(_Told):
-    load_ns: int
-    first_ns: int
-    before: int
-    peak: int
-    profile: str = ""
-    operators: list[_Node] = Field(default_factory=list)
-    times: LitertTimes | None = None
-
-
-class _Tensor(_Told):
-    dtype: Literal["float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
-    shape: list[int]
-    data: bytes
-
-    def array(self) -> NDArray[Any]:
-        return np.frombuffer(base64.b64decode(self.data), self.dtype).reshape(self.shape)
-
-
-class _Answers(_Told):
-    answers: list[dict[str, _Tensor]]
-
-
-@dataclass(frozen=True)
-class _Graph:
-    """The operators of a TFLite graph, in the way an interpreter tells them."""
-
-    nodes: list[dict[str, Any]]
-
-    def allocate_tensors(self) -> None:
-        """Do nothing: the graph was prepared on the target."""
-
-    def _get_ops_details(self) -> list[dict[str, Any]]:
-        return self.nodes
-
-
 class RemoteFile:
     """A file that a worker has opened."""
 
     def __init__(self, connection: RemoteConnection, file: EngineFile, threads: int) -> None:
         self._connection = connection
-        opened = connection.work(_MAIN, _Opened, do="open", **connection.opening(file, threads))
+        opened = connection.ask_worker(_MAIN, _Opened, do="open", **connection.send_file(file, threads))
         self._number, self.lengths = opened.file, tuple(opened.lengths)
         self.engine, self.engine_version = opened.engine, opened.version
         connection.used |= {opened.engine: opened.version, "numpy": opened.numpy}
 
-    def series(self, feeds: Sequence[Feed]) -> int:
-        """Send inputs; the number by which the worker knows them."""
-        sent = [_lists(feed) for feed in feeds]
-        return self._connection.work(_MAIN, _Prepared, do="prepare", file=self._number, feeds=sent).series
+    def send_inputs(self, feeds: Sequence[Feed]) -> int:
+        """Send inputs; return the number of this series at the worker."""
+        lists = [{name: rows.tolist() for name, rows in feed.items()} for feed in feeds]
+        return self._connection.ask_worker(_MAIN, _Prepared, do="prepare", file=self._number, feeds=lists).series
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
         """Send the inputs once; see `OpenedFile.prepare`."""
-        connection, series = self._connection, self.series(feeds)
+        connection, series = self._connection, self.send_inputs(feeds)
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
-            wanted = [int(n) for n in numbers]
-            samples = connection.work(_MAIN, _Times, do="burst", series=series, numbers=wanted).samples()
-            if len(samples) != len(wanted):
+            requested = [int(n) for n in numbers]
+            times = connection.ask_worker(_MAIN, _Times, do="burst", series=series, numbers=requested)
+            samples = times.samples()
+            if len(samples) != len(requested):
                 raise MachineError(f"{connection.where}: the worker returned another number of figures than asked for.")
             return samples
 
@@ -251,7 +271,6 @@ class RemoteConnection:
         where: The device, for errors.
         facts: What the target is.
         used: Versions of the libraries that opened files.
-        installed: Distributions in the environment on the target.
     """
 
     method = (
@@ -265,63 +284,90 @@ class RemoteConnection:
     real = True
     """Whether the counters of the machine are those of the device; an emulator's are of the machine that it runs on."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: AgentChannel) -> None:
         self._channel, self.where = channel, channel.where
-        self.facts = self._parse(Facts, channel.ask("facts"))
+        self.facts = self._check(AgentFacts, channel.ask("facts"))
         channel.ask("environment", values={name: os.environ.get(name) or off for name, off in SWITCHES.items()})
-        channel.ask("put", source("worker"), name="worker.py")
+        channel.ask("put", read_program("worker"), name="worker.py")
         self.used: dict[str, str] = {}
-        self.installed: set[str] = set()
+        self._installed: set[str] = set()
         self._sent: dict[Path, str] = {}
-        self._profiler = False
+        self._profiler_sent = False
         self._threads: int | None = None
 
     def machine(self) -> Machine:
-        """CPU, ISA and system of the target."""
+        """Return CPU, ISA and system of the target."""
         return self.facts.machine
 
     def versions(self) -> dict[str, str]:
-        """Versions of the libraries on the target that were used so far."""
+        """Return the versions of the libraries on the target that were used so far."""
         return dict(self.used)
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
-        """The only lengths that a file takes; empty where it takes any."""
+        """Return the only lengths that a file takes; empty if it takes any."""
         if not file.lists_lengths:
             return ()
         self._release(0)
         return RemoteFile(self, file, 1).lengths
 
+    def bring(self, files: Sequence[EngineFile]) -> None:
+        """Install the engines of some files there, one after the other, with NumPy."""
+        for format in dict.fromkeys(file.format for file in files):
+            missing = [name for name in (_ENGINES[format], "numpy") if name not in self._installed]
+            if missing:
+                install(self._channel, self.facts, missing, self.own_pip)
+                self._installed.update(missing)
+
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:
         """Start a file in a fresh process on the target; see `Connection.cold_start`."""
         feed = {"input_ids": [list(ids)], "attention_mask": [[1] * len(ids)], "token_type_ids": [[0] * len(ids)]}
-        opening = self.opening(file, threads)
-        request = self._litert(opening["path"], threads, profile_runs, feed) if file.format is Format.TFLITE else None
+        opening, litert = self.send_file(file, threads), None
+        if file.format is Format.TFLITE and profile_runs:
+            if not self._profiler_sent:
+                self._channel.ask("put", program_source(), name=PROGRAM)
+                self._profiler_sent = True
+            arrays = {name: np.array(rows) for name, rows in feed.items()}
+            litert = LitertRequest.of(opening["path"], threads, profile_runs, arrays).model_dump()
+        request = {**opening, "feed": feed, "profile_runs": profile_runs, "litert": litert}
         try:
-            asked = {"feed": feed, "profile_runs": profile_runs, "litert": request}
-            told = self.work("start", _Start, do="start", **opening, **asked)
+            measured = self.ask_worker(_START, _ColdStart, do="start", **request)
         finally:
-            self._stop("start")
+            self._stop(_START)
         start = ColdStart(
-            load_ms=told.load_ns / 1e6,
-            first_ms=told.first_ns / 1e6,
+            load_ms=measured.load_ns / 1e6,
+            first_ms=measured.first_ns / 1e6,
             length=len(ids),
-            peak_memory_bytes=max(0, told.peak - told.before),
-            peak_rss_bytes=told.peak,
+            peak_memory_bytes=max(0, measured.peak - measured.before),
+            peak_rss_bytes=measured.peak,
         )
-        return ColdRun(start=start, ops=self._profile(told))
+        return ColdRun(start=start, ops=self._read_profile(measured))
 
     def open(self, file: EngineFile, threads: int) -> RemoteFile:
         """Open a file on the target; files that were opened for another number of threads are closed."""
         self._release(threads)
         return RemoteFile(self, file, threads)
 
-    def watch(self) -> RemoteWatch:
-        """Begin to note the load of the target."""
-        return RemoteWatch(self.state, self.real)
+    def answers(self, file: EngineFile, feeds: Sequence[Feed]) -> list[dict[str, NDArray[Any]]]:
+        """Run every input once, with one thread, and return the outputs by name."""
+        series = RemoteFile(self, file, 1).send_inputs(feeds)
+        outputs = self.ask_worker(_MAIN, _Answers, do="answers", series=series).answers
+
+        def array(tensor: _Tensor) -> NDArray[Any]:
+            return np.frombuffer(base64.b64decode(tensor.data), tensor.dtype).reshape(tensor.shape)
+
+        return [{name: array(tensor) for name, tensor in tensors.items()} for tensors in outputs]
+
+    def state(self) -> _AgentState:
+        """Return what the target does at the moment."""
+        return self._check(_AgentState, self._channel.ask("state"))
 
     def heat(self) -> Heat:
-        """How hot the target is now."""
+        """Return how hot the target is now."""
         return self.state().heat
+
+    def watch(self) -> _RemoteWatch:
+        """Begin to note the load of the target."""
+        return _RemoteWatch(self.state, self.real)
 
     def restart(self) -> None:
         """End the worker that has files open; the next file is opened by a new one."""
@@ -331,16 +377,8 @@ class RemoteConnection:
         """Remove everything from the target."""
         self._channel.close()
 
-    def bring(self, files: Sequence[EngineFile]) -> None:
-        """Install the engines of some files there, one after the other, with NumPy."""
-        for format in dict.fromkeys(file.format for file in files):
-            lacking = [name for name in (ENGINES[format], "numpy") if name not in self.installed]
-            if lacking:
-                install(self._channel, self.facts, lacking, self.own_pip)
-                self.installed.update(lacking)
-
-    def opening(self, file: EngineFile, threads: int) -> dict[str, Any]:
-        """The arguments that open a file there; the file and its engine are brought first."""
+    def send_file(self, file: EngineFile, threads: int) -> dict[str, Any]:
+        """Send a file and its engine once; return the arguments with which a worker opens it."""
         self.bring([file])
         if file.path not in self._sent:
             name = f"{sha256_path(file.path)}.{file.format.value}"
@@ -353,60 +391,39 @@ class RemoteConnection:
             "entries": session_entries(self.facts.machine.saturates),
         }
 
-    def ask(self, worker: str, **request: Any) -> Any:
-        """Ask a worker, which is started if it does not run."""
-        return self._channel.ask("ask", worker=worker, request=request)
+    def ask_worker(self, worker: str, kind: type[AnswerT], **request: Any) -> AnswerT:
+        """Send a request to a worker, which is started if it does not run, and check its answer."""
+        return self._check(kind, self._channel.ask("ask", worker=worker, request=request))
 
-    def work(self, worker: str, kind: type[T], **request: Any) -> T:
-        """Ask a worker and check its answer."""
-        return self._parse(kind, self.ask(worker, **request))
-
-    def answers(self, file: EngineFile, feeds: Sequence[Feed]) -> list[dict[str, NDArray[Any]]]:
-        """Run every input once, with one thread, and return the outputs by name."""
-        series = RemoteFile(self, file, 1).series(feeds)
-        told = self.work(_MAIN, _Answers, do="answers", series=series)
-        return [{name: tensor.array() for name, tensor in outputs.items()} for outputs in told.answers]
-
-    def state(self) -> State:
-        """What the target does at the moment."""
-        return self._parse(State, self._channel.ask("state"))
+    def _check(self, kind: type[AnswerT], answer: Any) -> AnswerT:
+        """Check an answer of the target against its record; MachineError if it has another form."""
+        try:
+            return kind.model_validate(answer)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise MachineError(f"{self.where}: an answer of the target is wrong: {place}: {first['msg']}.") from error
 
     def _release(self, threads: int) -> None:
-        """End the worker, which never closes a file, where it has files opened for another number of threads; 0: for none."""
+        """End the worker if it has files open for another number of threads, as it never closes a file; 0 is for none."""
         if self._threads not in (None, threads):
             self._stop(_MAIN)
         self._threads = threads
 
     def _stop(self, worker: str) -> None:
+        """End a worker."""
         self._channel.ask("stop", worker=worker)
 
-    def _parse(self, kind: type[T], told: Any) -> T:
-        try:
-            return kind.model_validate(told)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise MachineError(
-                f"{self.where}: an answer of the target is wrong: {'.'.join(map(str, first['loc']))}: {first['msg']}."
-            ) from error
-
-    def _litert(self, path: str, threads: int, runs: int, feed: dict[str, list[list[int]]]) -> dict[str, Any] | None:
-        """What the program that profiles a TFLite file is asked for there; it is brought first."""
-        if not runs:
-            return None
-        if not self._profiler:
-            self._channel.ask("put", program_source(), name=PROGRAM)
-            self._profiler = True
-        arrays = {name: np.array(rows) for name, rows in feed.items()}
-        return LitertRequest.of(path, threads, runs, arrays).model_dump()
-
-    def _profile(self, told: _Start) -> OpTimes | None:
-        if told.times:
-            nodes = [node.model_dump() for node in told.operators]
-            return told.times.profile(coverage(_Graph(nodes)) if nodes else None)
-        if not told.profile:
+    def _read_profile(self, measured: _ColdStart) -> OpTimes | None:
+        """Read the profile of a cold start; None if it has none."""
+        if measured.times:
+            nodes = [node.model_dump() for node in measured.operators]
+            return measured.times.profile(coverage(_ListedGraph(nodes)) if nodes else None)
+        if not measured.profile:
             return None
         try:
-            events = zlib.decompressobj().decompress(base64.b64decode(told.profile, validate=True), _PROFILE_BYTES)
+            trace = base64.b64decode(measured.profile, validate=True)
+            events = zlib.decompressobj().decompress(trace, _MAX_PROFILE_BYTES)
         except (zlib.error, binascii.Error) as error:
             raise MachineError(f"{self.where}: the profile cannot be read: {error}.") from error
         with tempfile.TemporaryDirectory(prefix="pocketbert-profile-") as folder:
@@ -415,21 +432,14 @@ class RemoteConnection:
             return read_profile(path, skip=WARMUP)
 
 
-def _lists(feed: Feed) -> dict[str, list[list[int]]]:
-    return {name: rows.tolist() for name, rows in feed.items()}
+@dataclass(frozen=True)
+class _ListedGraph:
+    """The operators of a TFLite graph with the methods of an interpreter that `coverage` calls."""
 
+    nodes: list[dict[str, Any]]
 
-def engine_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Why the worker's engines do not open files of a format that are made for a runtime; empty where they do."""
-    if format not in ENGINES:
-        return "it runs ONNX and TFLite files only"
-    if runtime is not None and runtime.own_engine is not None:
-        return f"it has ONNX Runtime and LiteRT only; the file is made for {runtime.own_engine}"
-    return ""
+    def allocate_tensors(self) -> None:
+        """Do nothing: the graph was prepared on the target."""
 
-
-def remote_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Why files of a format, made for a runtime, are not measured by the worker; empty where they are."""
-    if runtime is not None and runtime.accelerator:
-        return f"it computes on the CPU; the file is made for {runtime}"
-    return engine_refusal(format, runtime)
+    def _get_ops_details(self) -> list[dict[str, Any]]:
+        return self.nodes

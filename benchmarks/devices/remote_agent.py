@@ -1,4 +1,9 @@
-"""Requests to the agent on a target, and its answers."""
+"""The agent on a target machine: talking to it, and bringing an engine to its Python.
+
+`AgentChannel` starts the agent (`on_target/agent.py`) over the standard streams of a process such as an ssh client, sends
+it requests as lines of JSON, and reads its answers. `install` brings distributions to the target: wheels that pip on this
+machine downloads for it (`fetch`), else what the target's own pip installs.
+"""
 
 from __future__ import annotations
 
@@ -18,73 +23,65 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pocketbert.benchmarks.devices.machine_facts import Facts
+from pocketbert.benchmarks.devices.machine_facts import AgentFacts
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, PocketBertError, Problem, shown
 from pocketbert.core.host.progress import say
 from pocketbert.core.host.system import version_of
 
-GREETING = b"pocketbert-agent 1\n"
-"""First line of the agent; what a login prints before it is passed over."""
 BOOTSTRAP = (
     "import sys; sys.version_info < (3, 8) and sys.exit('it is older than 3.8, which PocketBERT needs there'); "
     "exec(compile(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())), 'agent', 'exec'))"
 )
-"""What the target's Python is started with: the agent's source follows on standard input, after its size."""
-ANSWER_S, CLOSE_S = 900.0, 30.0
-_CHUNK, _MOST_GREETING, _MOST_ANSWER = 1 << 20, 1 << 16, 1 << 28
+"""Program of the target's Python at its start: the agent's source follows on standard input, after its size."""
+_GREETING = b"pocketbert-agent 1\n"
+"""First line of the agent; what a login prints before it is passed over."""
+_ANSWER_S, _CLOSE_S, _PIP_S = 900.0, 30.0, 600.0
+_CHUNK, _MAX_GREETING, _MAX_ANSWER = 1 << 20, 1 << 16, 1 << 28
+_OLDEST_GLIBC = 17
+"""Minor version of the C library of the oldest platform tag in use: manylinux_2_17."""
 
-Lost = Callable[[int, str], PocketBertError]
-"""The error for a connection that ended before it was open: given exit status and last messages."""
 
-
-def source(name: str) -> bytes:
-    """Source of a program that runs on the target: ``agent`` or ``worker``."""
+def read_program(name: str) -> bytes:
+    """Return the source of a program that runs on the target: ``agent`` or ``worker``."""
     return resources.files(f"{__package__}.on_target").joinpath(f"{name}.py").read_bytes()
 
 
-class Channel:
+class AgentChannel:
     """A connection to an agent, over the standard streams of a process.
 
     Args:
         command: Starts `BOOTSTRAP` in the target's Python and joins its standard streams with those of the process.
         where: The device, for errors.
-        lost: Makes the error where the agent does not start.
+        start_error: Makes the error if the agent does not start, given exit status and last messages of the process.
     """
 
-    def __init__(self, command: Sequence[str], where: str, lost: Lost) -> None:
+    def __init__(self, command: Sequence[str], where: str, start_error: Callable[[int, str], PocketBertError]) -> None:
         self.where = where
-        self._process = (
-            subprocess.Popen(  # in a session of its own: Ctrl-C ends this side first, which then tells the target
-                list(command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                env={**os.environ, "LC_ALL": "C"},
-            )
+        # in a session of its own: Ctrl-C ends this side first, which then ends the agent
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "LC_ALL": "C"},
         )
-        self._said: list[bytes] = []
-        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._messages: list[bytes] = []
+        self._listener = threading.Thread(target=self._collect_messages, daemon=True)
         self._listener.start()
         self._buffer = bytearray()
         try:
-            agent = source("agent")
+            agent = read_program("agent")
             with contextlib.suppress(BrokenPipeError):
                 self._send(b"%d\n%s" % (len(agent), agent))
-            if not self._greeted():
-                raise lost(self._process.wait(CLOSE_S), self.messages)
-            self._receive(ANSWER_S)
+            if not self._wait_for_greeting():
+                raise start_error(self._process.wait(_CLOSE_S), self._last_messages())
+            self._receive(_ANSWER_S)
         except BaseException:
             self.close()
             raise
 
-    @property
-    def messages(self) -> str:
-        """The last lines that the process wrote to standard error."""
-        self._listener.join(1.0) if self._process.poll() is not None else None
-        return b"".join(self._said[-20:]).decode(errors="replace").strip()
-
-    def ask(self, do: str, payload: bytes | Path | None = None, timeout_s: float = ANSWER_S, **fields: Any) -> Any:
+    def ask(self, do: str, payload: bytes | Path | None = None, timeout_s: float = _ANSWER_S, **fields: Any) -> Any:
         """Send a request and wait for its answer.
 
         Args:
@@ -111,7 +108,7 @@ class Channel:
             elif payload is not None:
                 self._send(payload)
         except BrokenPipeError as error:
-            raise self._lost() from error
+            raise self._lost_error() from error
         return self._receive(timeout_s)
 
     def close(self) -> None:
@@ -121,7 +118,7 @@ class Channel:
             with contextlib.suppress(OSError):
                 stdin.close()  # the agent takes the end of its input for the end of the connection
         try:
-            self._process.wait(CLOSE_S)
+            self._process.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -131,34 +128,29 @@ class Channel:
                 stream.close()
 
     def _send(self, data: bytes) -> None:
+        """Write to the agent at once."""
         assert self._process.stdin is not None
         self._process.stdin.write(data)
         self._process.stdin.flush()
 
-    def _listen(self) -> None:
-        assert self._process.stderr is not None
-        with contextlib.suppress(ValueError, OSError):
-            for line in self._process.stderr:
-                self._said = [*self._said[-50:], line[:2000]]
-
-    def _greeted(self) -> bool:
-        """Whether the agent started."""
-        end, read = time.monotonic() + ANSWER_S, 0
-        while read < _MOST_GREETING:
-            line = self._line(end, _MOST_GREETING)
+    def _wait_for_greeting(self) -> bool:
+        """Read up to the agent's first line; return False if the process ends before it."""
+        end, read = time.monotonic() + _ANSWER_S, 0
+        while read < _MAX_GREETING:
+            line = self._read_line(end, _MAX_GREETING)
             if not line:
                 return False
-            if line.endswith(GREETING):
+            if line.endswith(_GREETING):
                 return True
             read += len(line)
-        raise MachineError(
-            f"{self.where}: the login prints more than {_MOST_GREETING} bytes instead of starting python3."
-        )
+        what = f"the login prints more than {_MAX_GREETING} bytes instead of starting python3."
+        raise MachineError(f"{self.where}: {what}")
 
     def _receive(self, timeout_s: float) -> Any:
-        line = self._line(time.monotonic() + timeout_s, _MOST_ANSWER)
+        """Read an answer; raise the error that it reports."""
+        line = self._read_line(time.monotonic() + timeout_s, _MAX_ANSWER)
         if not line:
-            raise self._lost()
+            raise self._lost_error()
         try:
             answer = json.loads(line)
         except ValueError as error:
@@ -166,10 +158,31 @@ class Channel:
         if not isinstance(answer, dict):
             raise MachineError(f"{self.where}: answers with {shown(answer)} instead of a JSON object.")
         if "error" in answer:
-            raise self._error(str(answer["error"]), str(answer.get("text", ""))[:2000])
+            raise self._reported_error(str(answer["error"]), str(answer.get("text", ""))[:2000])
         return answer
 
-    def _error(self, kind: str, text: str) -> PocketBertError:
+    def _read_line(self, end: float, max_bytes: int) -> bytes:
+        """Read the next line, until a monotonic time; empty if the process has closed its output."""
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            searched = 0
+            while (line_end := self._buffer.find(b"\n", searched)) < 0:
+                searched = len(self._buffer)
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    raise MachineError(f"{self.where}: no answer in time.")
+                chunk = os.read(self._process.stdout.fileno(), _CHUNK)
+                if not chunk:
+                    return b""
+                self._buffer += chunk
+                if len(self._buffer) > max_bytes:
+                    raise MachineError(f"{self.where}: an answer is longer than {max_bytes} bytes.")
+        line = bytes(self._buffer[: line_end + 1])
+        del self._buffer[: line_end + 1]
+        return line
+
+    def _reported_error(self, kind: str, text: str) -> PocketBertError:
+        """Make the error of an answer that reports one."""
         if kind == "refused":
             return InputError(Problem(self.where, f"the engine refuses the file: {text}"))
         if kind == "full":
@@ -184,43 +197,82 @@ class Channel:
             )
         return MachineError(f"{self.where}: {text}")
 
-    def _lost(self) -> MachineError:
-        said = self.messages.splitlines()[-1:]
-        return MachineError(f"{self.where}: the connection was lost{': ' + said[0] if said else ''}. Measure again.")
+    def _lost_error(self) -> MachineError:
+        """Make the error for a connection that ended, with the last line that the process wrote to standard error."""
+        last = self._last_messages().splitlines()[-1:]
+        return MachineError(f"{self.where}: the connection was lost{': ' + last[0] if last else ''}. Measure again.")
 
-    def _line(self, end: float, most: int) -> bytes:
-        """The next line; empty where the process has closed its output."""
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            seen = 0
-            while (place := self._buffer.find(b"\n", seen)) < 0:
-                seen = len(self._buffer)
-                if not selector.select(max(0.0, end - time.monotonic())):
-                    raise MachineError(f"{self.where}: no answer in time.")
-                chunk = os.read(self._process.stdout.fileno(), _CHUNK)
-                if not chunk:
-                    return b""
-                self._buffer += chunk
-                if len(self._buffer) > most:
-                    raise MachineError(f"{self.where}: an answer is longer than {most} bytes.")
-        line = bytes(self._buffer[: place + 1])
-        del self._buffer[: place + 1]
-        return line
+    def _collect_messages(self) -> None:
+        """Keep the last lines that the process writes to standard error; runs in a thread."""
+        assert self._process.stderr is not None
+        with contextlib.suppress(ValueError, OSError):
+            for line in self._process.stderr:
+                self._messages = [*self._messages[-50:], line[:2000]]
+
+    def _last_messages(self) -> str:
+        """Return the last lines that the process wrote to standard error."""
+        if self._process.poll() is not None:
+            self._listener.join(1.0)
+        return b"".join(self._messages[-20:]).decode(errors="replace").strip()
 
 
-# --- wheels ---
-# Fetch wheels for another platform with pip.
+def install(channel: AgentChannel, facts: AgentFacts, names: Sequence[str], own_pip: bool = True) -> None:
+    """Install distributions into the environment of a connection, without those that they depend on.
+
+    The versions installed here come first, so that both machines measure the same engine; then the newest that Python
+    on the target takes. Every figure names the version that was used.
+
+    Args:
+        channel: The target.
+        facts: What it is.
+        names: Distributions, e.g. ``onnxruntime``; none that a running worker may have loaded.
+        own_pip: Whether the target's own pip may install what this machine cannot fetch.
+
+    Raises:
+        MissingBackendError: If they cannot be installed there.
+    """
+    say(f"  {channel.where}: installs {', '.join(names)} in a temporary folder there")
+    same_versions = [f"{name}=={version}" if (version := version_of(name)) else name for name in names]
+    choices = [same_versions, list(names)]
+    platform = platform_of(facts.python, facts.arch, facts.libc)
+    if platform is None:
+        reasons = [f"there are wheels for glibc only, not for {facts.libc or 'this C library'}"]
+    else:
+        reasons = _send_wheels(channel, platform, choices)
+    if not reasons:
+        return
+    for requirements in choices if own_pip else ():
+        try:
+            channel.ask("pip", requirements=requirements)
+        except MachineError as error:
+            reasons.append((str(error).strip().splitlines() or ["no reason given"])[-1])
+            continue
+        return
+    raise MissingBackendError(
+        f"{channel.where}: {', '.join(names)} for Python {facts.python} on {facts.arch} ({'; '.join(dict.fromkeys(reasons))})",
+        f"python3 -m pip install {' '.join(names)} (on a machine with the same Python, to see whether its index has it)",
+    )
 
 
-OLDEST_GLIBC = 17
-"""Minor version of the C library of the oldest platform tag in use: manylinux_2_17."""
-TIMEOUT_S = 600.0
+def _send_wheels(channel: AgentChannel, platform: Platform, choices: Sequence[Sequence[str]]) -> list[str]:
+    """Download wheels here and unpack them there, of the first choice that can be; else return why none can."""
+    reasons = []
+    for requirements in choices:
+        with tempfile.TemporaryDirectory(prefix="pocketbert-wheels-") as folder:
+            reason = fetch(requirements, platform, Path(folder))
+            if reason:
+                reasons.append(reason)
+                continue
+            for wheel in sorted(Path(folder).glob("*.whl")):
+                channel.ask("put", wheel, name=wheel.name)
+                channel.ask("unpack", name=wheel.name)
+        return []
+    return reasons
 
 
 @dataclass(frozen=True)
 class Platform:
-    """What a wheel must fit.
+    """The platform that a wheel must fit.
 
     Attributes:
         python: Version of CPython, e.g. ``3.11``.
@@ -232,19 +284,13 @@ class Platform:
     arch: str
     glibc: int
 
-    @property
-    def tags(self) -> list[str]:
-        """Platform tags that run there, newest first (PEP 600)."""
-        newer = [f"manylinux_2_{minor}_{self.arch}" for minor in range(self.glibc, OLDEST_GLIBC - 1, -1)]
-        return [*newer, f"manylinux2014_{self.arch}"]
-
     def __str__(self) -> str:
-        """In words."""
+        """Describe it in words."""
         return f"CPython {self.python} on {self.arch} with glibc 2.{self.glibc}"
 
 
 def platform_of(python: str, arch: str, libc: str) -> Platform | None:
-    """The platform of a machine; None where its C library is not glibc, for which the engines have no wheels.
+    """Return the platform of a machine; None if its C library is not glibc, for which alone the engines have wheels.
 
     Args:
         python: Full version of Python there.
@@ -267,81 +313,24 @@ def fetch(requirements: Sequence[str], platform: Platform, destination: Path) ->
         destination: An existing folder.
 
     Returns:
-        Empty where all were fetched, else pip's reason.
+        Empty if all were fetched, else pip's reason.
     """
     if importlib.util.find_spec("pip") is None:
         return f"this Python has no pip; add it: {sys.executable} -m ensurepip"
+    # platform tags that run there, newest first (PEP 600)
+    newer = [f"manylinux_2_{minor}_{platform.arch}" for minor in range(platform.glibc, _OLDEST_GLIBC - 1, -1)]
+    tags = [*newer, f"manylinux2014_{platform.arch}"]
     command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--no-input", "--retries", "1", "--implementation", "cp"]
     command += ["--python-version", platform.python, "--dest", str(destination)]
-    command += [part for tag in platform.tags for part in ("--platform", tag)]
+    command += [part for tag in tags for part in ("--platform", tag)]
     try:
         done = subprocess.run(
-            [*command, "--", *requirements], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            [*command, "--", *requirements], capture_output=True, text=True, timeout=_PIP_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"pip took more than {TIMEOUT_S:.0f} s"
+        return f"pip took more than {_PIP_S:.0f} s"
     if done.returncode == 0:
         return ""
-    said = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.strip()]
-    return said[-1] if said else f"pip ended with exit status {done.returncode}"
-
-
-# --- environment ---
-# Bring an engine to a target: wheels that this machine fetches, else the target's own pip.
-
-
-def install(channel: Channel, facts: Facts, names: Sequence[str], own_pip: bool = True) -> None:
-    """Install distributions into the environment of a connection, without those that they depend on.
-
-    The versions installed here come first, so that both machines measure the same engine; then the newest that Python
-    on the target takes. Every figure names the version that was used.
-
-    Args:
-        channel: The target.
-        facts: What it is.
-        names: Distributions, e.g. ``onnxruntime``; none that a running worker may have loaded.
-        own_pip: Whether the target's own pip may install what this machine cannot fetch.
-
-    Raises:
-        MissingBackendError: If they cannot be installed there.
-    """
-    say(f"  {channel.where}: installs {', '.join(names)} in a temporary folder there")
-    same = [f"{name}=={version}" if (version := version_of(name)) else name for name in names]
-    reasons = _from_here(channel, facts, [same, list(names)])
-    if not reasons:
-        return
-    for wanted in (same, list(names)) if own_pip else ():
-        try:
-            channel.ask("pip", requirements=wanted)
-        except MachineError as error:
-            reasons.append(_last_line(error))
-            continue
-        return
-    raise MissingBackendError(
-        f"{channel.where}: {', '.join(names)} for Python {facts.python} on {facts.arch} ({'; '.join(dict.fromkeys(reasons))})",
-        f"python3 -m pip install {' '.join(names)} (on a machine with the same Python, to see whether its index has it)",
-    )
-
-
-def _from_here(channel: Channel, facts: Facts, choices: list[list[str]]) -> list[str]:
-    """Fetch wheels here and unpack them there; why it was not possible, empty where it was."""
-    platform = platform_of(facts.python, facts.arch, facts.libc)
-    if platform is None:
-        return [f"there are wheels for glibc only, not for {facts.libc or 'this C library'}"]
-    reasons = []
-    for wanted in choices:
-        with tempfile.TemporaryDirectory(prefix="pocketbert-wheels-") as folder:
-            reason = fetch(wanted, platform, Path(folder))
-            if reason:
-                reasons.append(reason)
-                continue
-            for wheel in sorted(Path(folder).glob("*.whl")):
-                channel.ask("put", wheel, name=wheel.name)
-                channel.ask("unpack", name=wheel.name)
-        return []
-    return reasons
-
-
-def _last_line(error: MachineError) -> str:
-    return (str(error).strip().splitlines() or ["no reason given"])[-1]
+    messages = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.strip()]
+    return messages[-1] if messages else f"pip ended with exit status {done.returncode}"

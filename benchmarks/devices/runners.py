@@ -1,6 +1,12 @@
-"""Command lines of LiteRT's ``benchmark_model`` and ONNX Runtime's ``onnxruntime_perf_test``, and what they are given.
+"""The measuring programs of the two engines: their command lines, and reading what they print.
 
-Sources: the tools' own help texts and sources (``tensorflow/lite/tools/benchmark``, ``onnxruntime/test/perftest``).
+LiteRT's ``benchmark_model``: `litert_command`, `litert_profile_command`; `read_litert` and `read_operators` read its output.
+ONNX Runtime's ``onnxruntime_perf_test``: `perf_test_command`, with inputs as `tensor_proto` writes them; `read_printed`
+reads its output and `read_perf_test` its file of results. The readers take text, so that they can be used on output that
+was recorded anywhere.
+
+Sources: the tools' own help texts and sources (``tensorflow/lite/tools/benchmark``, ``tensorflow/lite/profiling``,
+``onnxruntime/test/perftest``) and published logs.
 """
 
 from __future__ import annotations
@@ -16,40 +22,19 @@ from numpy.typing import NDArray
 from pocketbert.benchmarks.operators import OpTimes
 from pocketbert.benchmarks.records import OpShare, Placement
 
-# --- benchmark_model ---
-# What LiteRT's ``benchmark_model`` prints: times, and the table of operators where it was asked for.
-#
-# Sources: the tool's own sources (``tensorflow/lite/tools/benchmark``, ``tensorflow/lite/profiling``) and published logs. The
-# readers take text, so that they can be used on output that was recorded anywhere.
-
-
-LITERT = "benchmark_model"
-_NUMBER = r"[\d.]+(?:e[+-]?\d+)?"
-_COUNT = re.compile(rf"\bcount=(?P<count>\d+)\s+(?:first=\S+\s+)?curr=(?P<curr>{_NUMBER})(?P<rest>[^\n]*)")
-_REST = re.compile(rf"(\w+)=({_NUMBER})")
-_SUMMARY = re.compile(rf"Inference timings in us: Init: ({_NUMBER}), First inference: ({_NUMBER})")
-_MEMORY = re.compile(r"memory footprint[^\n]*\(MB\): init=[\d.]+ overall=([\d.]+)", re.IGNORECASE)
-_DELAY = re.compile(rf"Inter-run delay \(seconds\): \[({_NUMBER})\]")
-_PROFILE = "Operator-wise Profiling Info for Regular Benchmark Runs"
-_ASKED = re.compile(r"Enable op profiling: \[1\]|--enable_op_profiling=(?:true|1)")
-_INTERNAL = re.compile(r"^Delegate internal:", re.MULTILINE)
-_TYPES = "Summary by node type"
-_TYPE_ROW = re.compile(
-    r"^\s*(?P<type>\S.*?)\s+(?P<count>\d+)\s+(?P<ms>[\d.]+)\s+-?[\d.na]+%\s+-?[\d.na]+%\s+-?[\d.]+\s+(?P<called>\d+)\s*$"
-)
-_DELEGATED = re.compile(r"\tDelegate/(.+):\d+\s*$|\s{2,}Delegate/(.+):\d+\s*$")
-_OBSERVED = re.compile(r"^\s*(?:Subgraph [^\n]*)?\d+ nodes observed", re.MULTILINE)
-_OPAQUE = "DelegateOpInvoke"
-"""Type of what a delegate tells of its inside; the tool's older versions list it next to the delegate itself, which contains it."""
-XNNPACK, BUILT_IN = "XNNPACK", "built-in kernels"
+LITERT, ONNX = "benchmark_model", "onnxruntime_perf_test"
+WARMUP = 3
+"""Untimed inferences before each timed one of LiteRT's tool, which then starts anew."""
+_MAX_EVENTS = 16_384
+"""Events of one inference that the profiler of LiteRT's tool keeps; its default is 1,024, and 12 layers have more."""
 
 
 @dataclass(frozen=True)
 class LitertTimes:
-    """What ``benchmark_model`` says of its timed inferences; None where this version does not tell.
+    """The figures that ``benchmark_model`` prints; None if this version does not print one.
 
     Attributes:
-        count: Their number.
+        count: Number of timed inferences.
         last_us: The last one in µs.
         mean_us: Their mean in µs.
         init_us: Opening the file, in µs.
@@ -73,144 +58,12 @@ class LitertTimes:
     stdev_us: float | None = None
 
 
-def read_litert(text: str) -> LitertTimes:
-    """Read the output of ``benchmark_model``, of old versions and of those that log as Android does.
-
-    The timed inferences are in the last line with ``count=`` before the summary; the warm-up has one before it.
-
-    Raises:
-        ValueError: If the output has no such line, for example because the file was refused.
-    """
-    summary = _SUMMARY.search(text)
-    counts = list(_COUNT.finditer(text, 0, summary.start())) if summary is not None else []
-    if not counts or summary is None:
-        raise ValueError(f"{LITERT} reports no inference: {last_line(text)}")
-    last = counts[-1]
-    rest = {name: float(value) for name, value in _REST.findall(last["rest"])}
-    memory, only = _MEMORY.search(text), float(last["curr"])
-    return LitertTimes(
-        count=int(last["count"]),
-        last_us=only,
-        mean_us=rest.get("avg", only),
-        init_us=float(summary[1]),
-        first_us=float(summary[2]),
-        memory_bytes=round(float(memory[1]) * 2**20) if memory else None,  # what the tool calls MB are MiB
-        min_us=rest.get("min"),
-        max_us=rest.get("max"),
-        median_us=rest.get("median"),
-        stdev_us=rest.get("std"),
-    )
-
-
-def read_delay(text: str) -> float | None:
-    """Idle time after each inference in s, as an output tells the setting; None where it tells none."""
-    found = _DELAY.search(text)
-    return float(found[1]) if found else None
-
-
-def has_operators(text: str) -> bool:
-    """Whether an output has a table of operators, or should have: the tool was asked for it."""
-    return _PROFILE in text or _ASKED.search(text) is not None
-
-
-def read_operators(text: str) -> OpTimes:
-    """Read the operators of an output with ``--enable_op_profiling=true``.
-
-    Each graph has a table by operator type, in ms per inference. What a delegate tells of its inside in a separate table
-    is left out: the delegate is one operator of the graph, which contains it.
-
-    Raises:
-        ValueError: If the output has no such table, or ends in it.
-    """
-    _, there, profile = text.partition(_PROFILE)
-    if not there:
-        raise ValueError(f"{LITERT} prints no table of operators: {last_line(text)}")
-    graphs = _INTERNAL.split(profile)[0]
-    if graphs.count(_TYPES) == 0 or len(_OBSERVED.findall(graphs)) < graphs.count(_TYPES):
-        raise ValueError(f"the table of operators of {LITERT} is cut short: {last_line(text)}")
-    found: dict[str, tuple[int, float]] = {}
-    for kind, nodes, ms in _rows(graphs):
-        before = found.get(kind, (0, 0.0))
-        found[kind] = (before[0] + nodes, before[1] + ms)
-    if not found:
-        raise ValueError(f"the table of operators of {LITERT} is empty")
-    total = sum(ms for _, ms in found.values())
-    times = read_litert(text)
-    return OpTimes(
-        runs=times.count,
-        ops=[
-            OpShare(op_type=kind, nodes=nodes, share=ms / (total or 1.0), ms=ms)
-            for kind, (nodes, ms) in sorted(found.items(), key=lambda item: -item[1][1])
-        ],
-        placement=_placement(graphs, found),
-        note=(
-            f"The profiler of {LITERT}, which counts each operator in whole µs; together {total:.3g} of "
-            f"{times.mean_us / 1e3:.3g} ms per inference, with the profiler on."
-        ),
-    )
-
-
-def _rows(graphs: str) -> Iterator[tuple[str, int, float]]:
-    """Operator type, how often it is called in an inference, and its ms, of the tables by type."""
-    inside = False
-    for line in graphs.splitlines():
-        if _TYPES in line:
-            inside = True
-        elif inside and not line.strip():
-            inside = False
-        elif inside and (row := _TYPE_ROW.match(line)) and row["type"] != _OPAQUE:
-            yield row["type"], int(row["called"]), float(row["ms"])
-
-
-def _placement(graphs: str, found: dict[str, tuple[int, float]]) -> list[Placement]:
-    """Operators of XNNPACK and built-in ones: those of a delegate have a name that tells it."""
-    names = {row[1] or row[2] for line in graphs.splitlines() if (row := _DELEGATED.search(line))}
-    sides: dict[str, dict[str, int]] = {XNNPACK: {}, BUILT_IN: {}}
-    for kind, (nodes, _) in found.items():
-        sides[XNNPACK if kind in names else BUILT_IN][kind] = nodes
-    return [Placement(provider=side, nodes=sum(ops.values()), op_types=ops) for side, ops in sides.items() if ops]
-
-
-def last_line(text: str) -> str:
-    """The last line that says something, for errors."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "".join(c for c in lines[-1].strip()[:300] if c.isprintable()) if lines else "no output"
-
-
-# --- perf_test ---
-# What ``onnxruntime_perf_test`` prints, and the file of results that it writes.
-#
-# Sources: the tool's own sources (``onnxruntime/test/perftest``) and published logs.
-
-
-ONNX = "onnxruntime_perf_test"
-_PERF_TEST_NUMBER = r"\s*([\d.]+(?:e[+-]?\d+)?)"
-_SECONDS = {
-    "session": re.compile(rf"^\s*Session creation time cost:{_PERF_TEST_NUMBER} s", re.MULTILINE),
-    **{
-        name: re.compile(rf"^\s*{title} Latency(?:: | is ){_PERF_TEST_NUMBER} ?s", re.MULTILINE)
-        for name, title in {
-            "min": "Min",
-            "max": "Max",
-            "p50": "P50",
-            "p90": "P90",
-            "p99": "P99",
-            "last": "P999",
-        }.items()
-    },
-}
-_FIRST = re.compile(rf"^\s*First inference time cost:{_PERF_TEST_NUMBER} ms", re.MULTILINE)
-_PERF_TEST_COUNT = re.compile(rf"^\s*Total (?:inference requests|iterations):{_PERF_TEST_NUMBER}", re.MULTILINE)
-_MEAN = re.compile(rf"^\s*Average (?:inference )?time cost(?: total)?:{_PERF_TEST_NUMBER} ms", re.MULTILINE)
-_PEAK = re.compile(rf"^\s*Peak working set size:{_PERF_TEST_NUMBER} bytes", re.MULTILINE)
-
-
 @dataclass(frozen=True)
-class PerfTest:
-    """What the tool prints; None where this version does not tell, or was not asked to.
+class _PerfTestFigures:
+    """The figures that ``onnxruntime_perf_test`` prints; None if this version, or its command line, prints none.
 
     Attributes:
-        count: Timed inferences.
+        count: Number of timed inferences.
         mean_ms: Their mean.
         session_s: Creating the session, in s.
         first_ms: The untimed first inference, in whole ms.
@@ -234,75 +87,11 @@ class PerfTest:
     p99_ms: float | None
 
 
-def read_printed(text: str) -> PerfTest:
-    """Read what the tool prints.
-
-    Raises:
-        ValueError: If it reports no inference, or ends within what it reports.
-    """
-    count, mean = _number(_PERF_TEST_COUNT, text), _number(_MEAN, text)
-    seconds = {name: _number(pattern, text) for name, pattern in _SECONDS.items()}
-    if count is None or mean is None:
-        raise ValueError(f"{ONNX} reports no inference, or its output is cut short: {last_line(text)}")
-    if seconds["min"] is not None and seconds["last"] is None:
-        raise ValueError(f"the output of {ONNX} is cut short: {last_line(text)}")
-    peak = _number(_PEAK, text)
-    if seconds["session"] is not None and peak is None and seconds["last"] is None:
-        raise ValueError(f"the output of {ONNX} is cut short: {last_line(text)}")
-    ms = {name: None if s is None else s * 1000 for name, s in seconds.items()}
-    return PerfTest(
-        count=int(count),
-        mean_ms=mean,
-        session_s=seconds["session"],
-        first_ms=_number(_FIRST, text),
-        peak_rss_bytes=None if peak is None else int(peak),
-        min_ms=ms["min"],
-        max_ms=ms["max"],
-        p50_ms=ms["p50"],
-        p90_ms=ms["p90"],
-        p99_ms=ms["p99"],
-    )
-
-
-def read_perf_test(text: str) -> list[float]:
-    """Read the file of results: the wall time of each inference in ms, in order.
-
-    A line holds name, seconds, peak memory, CPU use and number of an inference (newer versions have a second time, of the
-    whole call, which is taken); the statistics after them are left out.
-
-    Raises:
-        ValueError: If the file has no such line, or their numbers are not 0, 1, 2 and so on.
-    """
-    rows = [line.rsplit(",", 4) for line in text.splitlines() if line.count(",") >= 4]
-    try:
-        times = [float(row[1]) * 1000 for row in rows]
-        numbers = [int(row[4]) for row in rows]
-    except ValueError as error:
-        raise ValueError(f"{ONNX} wrote a line of another form: {error}") from error
-    if numbers.count(0) > 1:
-        raise ValueError(
-            f"it holds {numbers.count(0)} runs of {ONNX}, which adds to a file that is there: give one file each"
-        )
-    if not rows or numbers != list(range(len(rows))):
-        raise ValueError(f"{ONNX} reports no inference: {last_line(text)}")
-    return times
-
-
-def _number(pattern: re.Pattern[str], text: str) -> float | None:
-    found = pattern.search(text)
-    return float(found[1]) if found else None
-
-
-WARMUP = 3
-"""Untimed inferences before each timed one of LiteRT's tool, which then starts anew."""
-MOST_EVENTS = 16_384
-"""Events of one inference that the profiler of LiteRT's tool keeps; by itself it keeps 1,024, and 12 layers have more."""
-_RUNNERS_TYPES = {"int64": 7, "int32": 6, "float32": 1, "float16": 10}
-"""Numbers of ``TensorProto.DataType`` in onnx.proto."""
+# --- LiteRT's benchmark_model ----------------------------------------------------------------------------------------
 
 
 def litert_command(file: str, threads: int, signature: str, runs: int = 1, delay_s: float = 0.0) -> list[str]:
-    """Arguments that time inferences of a signature, on random input, after `WARMUP` untimed ones.
+    """Build the command that times inferences of a signature, on random input, after `WARMUP` untimed ones.
 
     Args:
         file: The model file.
@@ -326,15 +115,135 @@ def litert_command(file: str, threads: int, signature: str, runs: int = 1, delay
 
 
 def litert_profile_command(file: str, threads: int, signature: str, runs: int) -> list[str]:
-    """Arguments that print the time of each operator over some inferences."""
-    profiler = ["--enable_op_profiling=true", f"--max_profiling_buffer_entries={MOST_EVENTS}"]
+    """Build the command that prints the time of each operator over `runs` inferences."""
+    profiler = ["--enable_op_profiling=true", f"--max_profiling_buffer_entries={_MAX_EVENTS}"]
     return [*litert_command(file, threads, signature, runs), *profiler]
+
+
+_NUMBER = r"[\d.]+(?:e[+-]?\d+)?"
+_COUNT = re.compile(rf"\bcount=(?P<count>\d+)\s+(?:first=\S+\s+)?curr=(?P<curr>{_NUMBER})(?P<rest>[^\n]*)")
+_REST = re.compile(rf"(\w+)=({_NUMBER})")
+_SUMMARY = re.compile(rf"Inference timings in us: Init: ({_NUMBER}), First inference: ({_NUMBER})")
+_MEMORY = re.compile(r"memory footprint[^\n]*\(MB\): init=[\d.]+ overall=([\d.]+)", re.IGNORECASE)
+_DELAY = re.compile(rf"Inter-run delay \(seconds\): \[({_NUMBER})\]")
+
+
+def read_litert(text: str) -> LitertTimes:
+    """Read the output of ``benchmark_model``, of old versions and of those that log as Android does.
+
+    The timed inferences are in the last line with ``count=`` before the summary; the warm-up has one before it.
+
+    Raises:
+        ValueError: If the output has no such line, for example because the file was refused.
+    """
+    summary = _SUMMARY.search(text)
+    counts = list(_COUNT.finditer(text, 0, summary.start())) if summary is not None else []
+    if not counts or summary is None:
+        raise ValueError(f"{LITERT} reports no inference: {_last_line(text)}")
+    last = counts[-1]
+    rest = {name: float(value) for name, value in _REST.findall(last["rest"])}
+    memory, last_us = _MEMORY.search(text), float(last["curr"])
+    return LitertTimes(
+        count=int(last["count"]),
+        last_us=last_us,
+        mean_us=rest.get("avg", last_us),
+        init_us=float(summary[1]),
+        first_us=float(summary[2]),
+        memory_bytes=round(float(memory[1]) * 2**20) if memory else None,  # what the tool calls MB are MiB
+        min_us=rest.get("min"),
+        max_us=rest.get("max"),
+        median_us=rest.get("median"),
+        stdev_us=rest.get("std"),
+    )
+
+
+def read_delay(text: str) -> float | None:
+    """Return the idle time after each inference in s, from the settings in the output of ``benchmark_model``."""
+    return _number(_DELAY, text)
+
+
+_PROFILE_TITLE = "Operator-wise Profiling Info for Regular Benchmark Runs"
+_PROFILE_REQUESTED = re.compile(r"Enable op profiling: \[1\]|--enable_op_profiling=(?:true|1)")
+_DELEGATE_INSIDE = re.compile(r"^Delegate internal:", re.MULTILINE)
+_OBSERVED = re.compile(r"^\s*(?:Subgraph [^\n]*)?\d+ nodes observed", re.MULTILINE)
+_TYPES_TITLE = "Summary by node type"
+_TYPE_ROW = re.compile(
+    r"^\s*(?P<type>\S.*?)\s+(?P<count>\d+)\s+(?P<ms>[\d.]+)\s+-?[\d.na]+%\s+-?[\d.na]+%\s+-?[\d.]+\s+(?P<called>\d+)\s*$"
+)
+_DELEGATED = re.compile(r"\tDelegate/(.+):\d+\s*$|\s{2,}Delegate/(.+):\d+\s*$")
+_DELEGATE_OPERATOR = "DelegateOpInvoke"
+"""Type of an operator inside a delegate; older versions list it next to the delegate itself, which contains it."""
+_XNNPACK, _BUILT_IN = "XNNPACK", "built-in kernels"
+
+
+def has_operators(text: str) -> bool:
+    """Return whether an output has a table of operators, or should have one because its command line requests it."""
+    return _PROFILE_TITLE in text or _PROFILE_REQUESTED.search(text) is not None
+
+
+def read_operators(text: str) -> OpTimes:
+    """Read the operators of an output with ``--enable_op_profiling=true``.
+
+    Each graph has a table by operator type, in ms per inference. Separate tables of the inside of a delegate are left
+    out: the delegate is one operator of the graph, which contains it.
+
+    Raises:
+        ValueError: If the output has no such table, or ends in it.
+    """
+    _, title, profile = text.partition(_PROFILE_TITLE)
+    if not title:
+        raise ValueError(f"{LITERT} prints no table of operators: {_last_line(text)}")
+    graphs = _DELEGATE_INSIDE.split(profile)[0]
+    if graphs.count(_TYPES_TITLE) == 0 or len(_OBSERVED.findall(graphs)) < graphs.count(_TYPES_TITLE):
+        raise ValueError(f"the table of operators of {LITERT} is cut short: {_last_line(text)}")
+    nodes: dict[str, int] = {}
+    ms: dict[str, float] = {}
+    for op_type, calls, op_ms in _operator_rows(graphs):
+        nodes[op_type] = nodes.get(op_type, 0) + calls
+        ms[op_type] = ms.get(op_type, 0.0) + op_ms
+    if not nodes:
+        raise ValueError(f"the table of operators of {LITERT} is empty")
+    total, times = sum(ms.values()), read_litert(text)
+    by_time = sorted(nodes, key=lambda op_type: -ms[op_type])
+    # an operator that is a delegate has a name that starts with Delegate/
+    delegates = {row[1] or row[2] for line in graphs.splitlines() if (row := _DELEGATED.search(line))}
+    providers: dict[str, dict[str, int]] = {_XNNPACK: {}, _BUILT_IN: {}}
+    for op_type, calls in nodes.items():
+        providers[_XNNPACK if op_type in delegates else _BUILT_IN][op_type] = calls
+    return OpTimes(
+        runs=times.count,
+        ops=[OpShare(op_type=t, nodes=nodes[t], share=ms[t] / (total or 1.0), ms=ms[t]) for t in by_time],
+        placement=[
+            Placement(provider=provider, nodes=sum(op_types.values()), op_types=op_types)
+            for provider, op_types in providers.items()
+            if op_types
+        ],
+        note=(
+            f"The profiler of {LITERT}, which counts each operator in whole µs; together {total:.3g} of "
+            f"{times.mean_us / 1e3:.3g} ms per inference, with the profiler on."
+        ),
+    )
+
+
+def _operator_rows(graphs: str) -> Iterator[tuple[str, int, float]]:
+    """Yield operator type, calls in an inference, and ms of each row in the tables by type."""
+    inside = False
+    for line in graphs.splitlines():
+        if _TYPES_TITLE in line:
+            inside = True
+        elif inside and not line.strip():
+            inside = False
+        elif inside and (row := _TYPE_ROW.match(line)) and row["type"] != _DELEGATE_OPERATOR:
+            yield row["type"], int(row["called"]), float(row["ms"])
+
+
+# --- ONNX Runtime's onnxruntime_perf_test -----------------------------------------------------------------------------
 
 
 def perf_test_command(
     file: str, threads: int, result: str, *, runs: int = 0, seconds: int = 0, trace: str = ""
 ) -> list[str]:
-    """Arguments that time inferences on the inputs in ``test_data_set_*`` next to the file, after one untimed one.
+    """Build the command that times inferences on the inputs in ``test_data_set_*`` next to the file, after one untimed one.
 
     Args:
         file: The model file.
@@ -345,33 +254,110 @@ def perf_test_command(
         trace: Begin of the name of a trace of the operators, which gets the time and ``.json`` appended; empty for none.
     """
     profiler = ["-p", trace] if trace else []
-    lasting = ["-m", "duration", "-t", str(seconds)] if seconds else ["-m", "times", "-r", str(runs)]
-    return [f"./{ONNX}", "-e", "cpu", *lasting, "-x", str(threads), "-Z", *profiler, file, result]
+    duration = ["-m", "duration", "-t", str(seconds)] if seconds else ["-m", "times", "-r", str(runs)]
+    return [f"./{ONNX}", "-e", "cpu", *duration, "-x", str(threads), "-Z", *profiler, file, result]
+
+
+_FIGURE = r"\s*([\d.]+(?:e[+-]?\d+)?)"
+_SESSION = re.compile(rf"^\s*Session creation time cost:{_FIGURE} s", re.MULTILINE)
+_LATENCIES = {
+    name: re.compile(rf"^\s*{title} Latency(?:: | is ){_FIGURE} ?s", re.MULTILINE)
+    for name, title in {"min": "Min", "max": "Max", "p50": "P50", "p90": "P90", "p99": "P99", "last": "P999"}.items()
+}
+_FIRST = re.compile(rf"^\s*First inference time cost:{_FIGURE} ms", re.MULTILINE)
+_INFERENCES = re.compile(rf"^\s*Total (?:inference requests|iterations):{_FIGURE}", re.MULTILINE)
+_MEAN = re.compile(rf"^\s*Average (?:inference )?time cost(?: total)?:{_FIGURE} ms", re.MULTILINE)
+_PEAK = re.compile(rf"^\s*Peak working set size:{_FIGURE} bytes", re.MULTILINE)
+
+
+def read_printed(text: str) -> _PerfTestFigures:
+    """Read what ``onnxruntime_perf_test`` prints.
+
+    Raises:
+        ValueError: If it reports no inference, or ends within what it reports.
+    """
+    count, mean = _number(_INFERENCES, text), _number(_MEAN, text)
+    if count is None or mean is None:
+        raise ValueError(f"{ONNX} reports no inference, or its output is cut short: {_last_line(text)}")
+    session, peak = _number(_SESSION, text), _number(_PEAK, text)
+    seconds = {name: _number(pattern, text) for name, pattern in _LATENCIES.items()}
+    # cut within the latencies, or between the session and the peak
+    if seconds["last"] is None and (seconds["min"] is not None or (session is not None and peak is None)):
+        raise ValueError(f"the output of {ONNX} is cut short: {_last_line(text)}")
+    ms = {name: None if s is None else s * 1000 for name, s in seconds.items()}
+    return _PerfTestFigures(
+        count=int(count),
+        mean_ms=mean,
+        session_s=session,
+        first_ms=_number(_FIRST, text),
+        peak_rss_bytes=None if peak is None else int(peak),
+        min_ms=ms["min"],
+        max_ms=ms["max"],
+        p50_ms=ms["p50"],
+        p90_ms=ms["p90"],
+        p99_ms=ms["p99"],
+    )
+
+
+def read_perf_test(text: str) -> list[float]:
+    """Read the file of results of ``onnxruntime_perf_test``: the wall time of each inference in ms, in order.
+
+    A line holds name, seconds, peak memory, CPU use and number of an inference (newer versions have a second time, of the
+    whole call, which is taken); the statistics after them are left out.
+
+    Raises:
+        ValueError: If the file has no such line, or their numbers are not 0, 1, 2 and so on.
+    """
+    rows = [line.rsplit(",", 4) for line in text.splitlines() if line.count(",") >= 4]
+    try:
+        times = [float(row[1]) * 1000 for row in rows]
+        numbers = [int(row[4]) for row in rows]
+    except ValueError as error:
+        raise ValueError(f"{ONNX} wrote a line of another form: {error}") from error
+    if (runs := numbers.count(0)) > 1:
+        raise ValueError(f"it holds {runs} runs of {ONNX}, which adds to a file that is there: give one file each")
+    if not rows or numbers != list(range(len(rows))):
+        raise ValueError(f"{ONNX} reports no inference: {_last_line(text)}")
+    return times
+
+
+_DATA_TYPES = {"int64": 7, "int32": 6, "float32": 1, "float16": 10}
+"""Numbers of ``TensorProto.DataType`` in onnx.proto."""
 
 
 def tensor_proto(name: str, value: NDArray[Any]) -> bytes:
-    """A tensor as ONNX stores it: message ``TensorProto`` with dims, data_type, name and raw_data (onnx.proto).
+    """Serialize a tensor as ONNX does: message ``TensorProto`` with dims, data_type, name and raw_data (onnx.proto).
 
     Raises:
-        KeyError: If the dtype is none that encoders take.
+        KeyError: If no input of an encoder has this dtype.
     """
-    shape = b"".join(_field(1, 0) + _varint(size) for size in value.shape)
+
+    def varint(number: int) -> bytes:
+        out = bytearray()
+        while number > 0x7F:
+            out.append(number & 0x7F | 0x80)
+            number >>= 7
+        return bytes([*out, number])
+
+    def number_field(field: int, number: int) -> bytes:
+        return varint(field << 3) + varint(number)
+
+    def bytes_field(field: int, data: bytes) -> bytes:
+        return varint(field << 3 | 2) + varint(len(data)) + data
+
     data = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<")).tobytes()
-    kind = _field(2, 0) + _varint(_RUNNERS_TYPES[value.dtype.name])
-    return shape + kind + _bytes(8, name.encode()) + _bytes(9, data)
+    shape = b"".join(number_field(1, size) for size in value.shape)
+    data_type = number_field(2, _DATA_TYPES[value.dtype.name])
+    return shape + data_type + bytes_field(8, name.encode()) + bytes_field(9, data)
 
 
-def _field(number: int, wire: int) -> bytes:
-    return _varint(number << 3 | wire)
+def _number(pattern: re.Pattern[str], text: str) -> float | None:
+    """Return the number that a pattern finds; None if it is not in the text."""
+    match = pattern.search(text)
+    return float(match[1]) if match else None
 
 
-def _bytes(number: int, data: bytes) -> bytes:
-    return _field(number, 2) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
+def _last_line(text: str) -> str:
+    """Return the last line that is not blank, for errors, without unprintable characters."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "".join(c for c in lines[-1].strip()[:300] if c.isprintable()) if lines else "no output"

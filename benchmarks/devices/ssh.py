@@ -1,12 +1,17 @@
-"""The device `ssh:[USER@]HOST[:PORT]`: a Linux machine with python3, reached by the OpenSSH client."""
+"""The device ``ssh:[USER@]HOST[:PORT]``: a Linux machine with python3, reached by the OpenSSH client.
+
+`connect_ssh` starts the agent there. `command` builds the client's command line and `unreachable` explains its failures,
+also for the probe.
+"""
 
 from __future__ import annotations
 
 import re
 import shutil
 
-from pocketbert.benchmarks.devices.remote import RemoteConnection
-from pocketbert.benchmarks.devices.remote_agent import BOOTSTRAP, Channel
+from pocketbert.benchmarks.devices.protocol import Device
+from pocketbert.benchmarks.devices.remote import RemoteConnection, remote_refusal
+from pocketbert.benchmarks.devices.remote_agent import BOOTSTRAP, AgentChannel
 from pocketbert.core.devices import DEVICES, SSH
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, PocketBertError, Problem
 
@@ -49,11 +54,16 @@ _FIXES = (
 )
 
 
-def connect_ssh(argument: str) -> RemoteConnection:
-    """Reach a machine; see `pocketbert.benchmarks.devices.protocol.Connection`.
+def _ssh_missing() -> str:
+    """Return what this machine lacks to reach others; empty if nothing."""
+    return "" if shutil.which("ssh") else "ssh is not installed (sudo apt-get install openssh-client)"
+
+
+def _connect_ssh(argument: str) -> RemoteConnection:
+    """Connect to a machine; see `pocketbert.benchmarks.devices.protocol.Connection`.
 
     Args:
-        argument: ``[USER@]HOST[:PORT]``, an IPv6 address in brackets. A name of ``~/.ssh/config`` will do.
+        argument: ``[USER@]HOST[:PORT]``, an IPv6 address in brackets, or a name of ``~/.ssh/config``.
 
     Raises:
         InputError: If the machine cannot be reached or refuses the login.
@@ -61,17 +71,26 @@ def connect_ssh(argument: str) -> RemoteConnection:
         MachineError: If there is no space there.
     """
     where = f"ssh:{argument}"
-    started = command(client_program(), argument)
-    return _opened(Channel(started, where, lambda code, said: _failure(where, argument, code, said)))
 
+    def start_error(status: int, messages: str) -> PocketBertError:
+        if status == _NOT_FOUND:
+            return MissingBackendError(f"{where}: python3", f"ssh {_login(argument)} sudo apt-get install python3")
+        if status == CLIENT_FAILED:
+            return unreachable(argument, messages)
+        lines = messages.splitlines()
+        last = lines[-1].rstrip(".") if lines else f"exit status {status}"
+        return MachineError(f"{where}: python3 did not start there: {last}")
 
-def ssh_missing() -> str:
-    """What keeps this machine from reaching others; empty where nothing is known to."""
-    return "" if shutil.which("ssh") else "ssh is not installed (sudo apt-get install openssh-client)"
+    channel = AgentChannel(command(client_program(), argument), where, start_error)
+    try:
+        return RemoteConnection(channel)
+    except BaseException:
+        channel.close()
+        raise
 
 
 def client_program() -> str:
-    """The OpenSSH client of this machine.
+    """Return the path of the OpenSSH client.
 
     Raises:
         MissingBackendError: If there is none.
@@ -82,16 +101,8 @@ def client_program() -> str:
     return client
 
 
-def _opened(channel: Channel) -> RemoteConnection:
-    try:
-        return RemoteConnection(channel)
-    except BaseException:
-        channel.close()
-        raise
-
-
 def command(client: str, argument: str, remote: str = f'exec python3 -c "{BOOTSTRAP}"') -> list[str]:
-    """The client's command line. What the user wrote is passed as an argument of a process, never to a shell.
+    """Build the client's command line. The user's text is an argument of a process; no shell of this machine reads it.
 
     Args:
         client: The OpenSSH client.
@@ -99,43 +110,34 @@ def command(client: str, argument: str, remote: str = f'exec python3 -c "{BOOTST
         remote: What the login shell of the machine runs.
 
     Raises:
-        InputError: If the argument is no machine.
+        InputError: If the argument has another form.
     """
     parts = re.fullmatch(DEVICES[SSH].pattern, argument, re.ASCII)
     if parts is None:
-        raise InputError(
-            Problem(f"ssh:{argument}", f"is no {DEVICES[SSH].argument}.", "For example ssh:pi@raspberrypi.local")
-        )
-    out = [client, "-T"]
-    for option in _OPTIONS:
-        out += ["-o", option]
-    out += ["-l", parts["user"]] if parts["user"] else []
-    out += ["-p", parts["port"]] if parts["port"] else []
-    return [*out, "--", parts["host"].strip("[]"), remote]
+        what = f"is no {DEVICES[SSH].argument}."
+        raise InputError(Problem(f"ssh:{argument}", what, "For example ssh:pi@raspberrypi.local"))
+    options = [word for option in _OPTIONS for word in ("-o", option)]
+    options += ["-l", parts["user"]] if parts["user"] else []
+    options += ["-p", parts["port"]] if parts["port"] else []
+    return [client, "-T", *options, "--", parts["host"].strip("[]"), remote]
 
 
-def _failure(where: str, argument: str, code: int, said: str) -> PocketBertError:
-    lines = said.splitlines()
-    last = lines[-1].rstrip(".") if lines else f"exit status {code}"
-    if code == _NOT_FOUND:
-        return MissingBackendError(f"{where}: python3", f"ssh {_host_words(argument)} sudo apt-get install python3")
-    if code == CLIENT_FAILED:
-        return unreachable(argument, said)
-    return MachineError(f"{where}: python3 did not start there: {last}")
-
-
-def unreachable(argument: str, said: str) -> InputError:
-    """The error for a machine that the client does not reach, given its messages."""
-    where, host = f"ssh:{argument}", _host_words(argument)
-    last = (said.splitlines() or [f"exit status {CLIENT_FAILED}"])[-1].rstrip(".")
+def unreachable(argument: str, messages: str) -> InputError:
+    """Make the error for a machine that the client does not reach, from the client's messages."""
+    where, host = f"ssh:{argument}", _login(argument)
+    last = (messages.splitlines() or [f"exit status {CLIENT_FAILED}"])[-1].rstrip(".")
     for sign, what, fix in _FIXES:
-        if sign in said:
+        if sign in messages:
             return InputError(Problem(where, f"{what}: {last}.", fix.format(host=host)))
     return InputError(Problem(where, f"cannot be reached: {last}.", f"Check that this works: ssh {host} true"))
 
 
-def _host_words(argument: str) -> str:
-    """The machine as the client takes it on a command line."""
+def _login(argument: str) -> str:
+    """Return the machine as a user writes it behind ``ssh``: the port as an option, addresses without brackets."""
     login, colon, port = argument.rpartition(":")
     host = f"-p {port} {login}" if colon and port.isdecimal() else argument
-    return host.replace("[", "").replace("]", "")  # brackets are for addresses with a port, as in a URL
+    return host.replace("[", "").replace("]", "")
+
+
+DEVICE = Device(DEVICES[SSH], _connect_ssh, remote_refusal, missing=_ssh_missing)
+"""The row of the table of devices; the probe is added there."""

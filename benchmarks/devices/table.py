@@ -1,40 +1,22 @@
-"""The code of every device, by name; the facts are in `pocketbert.core.devices`."""
+"""The table of devices: the code of every device, by name; its facts are in `pocketbert.core.devices`.
+
+`register_device` adds a row. `device` looks a row up, `connect`, `compiler_of`, `service_of` and `probe` use what it offers,
+`statuses` lists what can be used now, and `refusals` explains why no device runs a kind of file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pocketbert.benchmarks.devices import litert_npu as litert
-from pocketbert.benchmarks.devices import qemu, qnn, vela
-from pocketbert.benchmarks.devices.adb import (
-    CORES,
-    adb_idle_refusal,
-    adb_missing,
-    adb_refusal,
-    adb_sustained_refusal,
-    attached,
-    connect_adb,
-)
-from pocketbert.benchmarks.devices.local import connect_local, local_now, local_refusal
+from pocketbert.benchmarks.devices import adb, litert_npu, local, qai_hub, qemu, qnn, ssh, vela
+from pocketbert.benchmarks.devices.hardware_probe import probe_adb, probe_local, probe_qemu, probe_ssh
 from pocketbert.benchmarks.devices.machine_facts import Probe
-from pocketbert.benchmarks.devices.probe import probe_adb, probe_local, probe_qemu, probe_ssh
 from pocketbert.benchmarks.devices.protocol import Allowed, Compiler, Connection, Device, Reachable, Service
-from pocketbert.benchmarks.devices.qai_hub import connect_qai_hub, qai_hub_missing, qai_hub_refusal
-from pocketbert.benchmarks.devices.remote import engine_refusal, remote_refusal
-from pocketbert.benchmarks.devices.ssh import connect_ssh, ssh_missing
 from pocketbert.core.devices import (
-    ADB,
     ANDROID,
     COREML,
     DEVICES,
-    LITERT_NPU,
-    LOCAL,
-    QAI_HUB,
-    QEMU,
-    QNN,
-    SSH,
-    VELA,
     DeviceInfo,
     add_device,
     parse_measuring_device,
@@ -44,63 +26,19 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.plugins import load_plugins
 from pocketbert.core.types import Format, Runtime
 
-_devices: dict[str, Device] = {
-    LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal, probe=probe_local, look=local_now),
-    SSH: Device(
-        DEVICES[SSH],
-        connect_ssh,
-        remote_refusal,
-        missing=ssh_missing,
-        probe=probe_ssh,
-    ),
-    ADB: Device(
-        DEVICES[ADB],
-        connect_adb,
-        adb_refusal,
-        idle_refusal=adb_idle_refusal,
-        sustained_refusal=adb_sustained_refusal,
-        missing=adb_missing,
-        probe=probe_adb,
-        look=attached,
-        allowed=CORES,
-    ),
-    QEMU: Device(
-        DEVICES[QEMU],
-        qemu.connect_qemu,
-        engine_refusal,  # nothing is timed there
-        missing=qemu.qemu_missing,
-        probe=probe_qemu,
-        look=qemu.qemu_now,
-        allowed=qemu.ALLOWED,
-    ),
-    QNN: Device(
-        DEVICES[QNN],
-        compiler=qnn.connect_qnn,
-        missing=qnn.qnn_missing,
-        refusal=qnn.qnn_refusal,
-        look=qnn.qnn_now,
-        allowed=qnn.ALLOWED,
-    ),
-    LITERT_NPU: Device(
-        DEVICES[LITERT_NPU],
-        compiler=litert.connect_litert,
-        missing=litert.litert_missing,
-        refusal=litert.litert_refusal,
-        look=litert.litert_now,
-        allowed=litert.ALLOWED,
-    ),
-    VELA: Device(
-        DEVICES[VELA],
-        compiler=vela.connect_vela,
-        missing=vela.vela_missing,
-        refusal=vela.vela_refusal,
-        look=vela.vela_now,
-        allowed=vela.ALLOWED,
-    ),
-    QAI_HUB: Device(DEVICES[QAI_HUB], service=connect_qai_hub, missing=qai_hub_missing, refusal=qai_hub_refusal),
-    COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.imported.mac
-    ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.imported.android_app
-}
+_ROWS = (
+    replace(local.DEVICE, probe=probe_local),
+    replace(ssh.DEVICE, probe=probe_ssh),
+    replace(adb.DEVICE, probe=probe_adb),
+    replace(qemu.DEVICE, probe=probe_qemu),
+    qnn.DEVICE,
+    litert_npu.DEVICE,
+    vela.DEVICE,
+    qai_hub.DEVICE,
+    Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.imported.mac
+    Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.imported.android_app
+)
+_devices: dict[str, Device] = {row.info.name: row for row in _ROWS}
 
 
 def register_device(device: Device) -> None:
@@ -129,7 +67,7 @@ def unregister_device(name: str) -> None:
 
 
 def device(name: str) -> Device:
-    """The measuring device of a name, which may have an argument.
+    """Return the row of a device's name, which may have an argument.
 
     Raises:
         ValueError: If it is unknown or cannot be measured on.
@@ -138,7 +76,7 @@ def device(name: str) -> Device:
 
 
 def connect(name: str) -> Connection:
-    """Reach a device.
+    """Connect to a device.
 
     Args:
         name: Its name with its argument, as in a recipe.
@@ -147,15 +85,15 @@ def connect(name: str) -> Connection:
         ValueError: If the name is wrong.
         InputError: If it cannot be reached.
     """
-    reach = device(name).connect
-    assert reach is not None  # `register_device` asks for it, and the protocol for no other
-    return reach(parse_measuring_device(name).argument)
+    connect_device = device(name).connect
+    assert connect_device is not None  # the latency protocol calls it for no other device
+    return connect_device(parse_measuring_device(name).argument)
 
 
 def compiler_of(name: str) -> Compiler:
     """Prepare the compiler of a device that files are compiled for; errors as of `connect`."""
     prepare = device(name).compiler
-    assert prepare is not None  # as above
+    assert prepare is not None
     return prepare(parse_measuring_device(name).argument)
 
 
@@ -179,18 +117,18 @@ def probe(name: str) -> Probe:
 def service_of(name: str) -> Service:
     """Prepare a service that measures by itself; errors as of `connect`."""
     prepare = device(name).service
-    assert prepare is not None  # as above
+    assert prepare is not None
     return prepare(parse_measuring_device(name).argument)
 
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """What this machine knows of a device at this moment.
+    """The state of a device at this moment, as far as this machine can find it out.
 
     Attributes:
         info: Its facts.
-        reachable: What was found now; None where only a try would tell, and where figures are imported.
-        missing: What keeps this machine from using it; empty where nothing is known to.
+        reachable: What can be used now; None if only a try would show it, or if figures are imported.
+        missing: What this machine lacks to use it; empty if nothing is known to be missing.
         allowed: The parts of its argument with a fixed list of values.
     """
 
@@ -201,7 +139,7 @@ class DeviceStatus:
 
 
 def statuses() -> list[DeviceStatus]:
-    """Ask every device what is there now and what is missing; takes seconds at most and uses no network."""
+    """List for every device what can be used now and what is missing; takes seconds at most and uses no network."""
     load_plugins()
     return [
         DeviceStatus(one.info, one.look() if one.look is not None else None, one.missing(), one.allowed)
@@ -210,6 +148,6 @@ def statuses() -> list[DeviceStatus]:
 
 
 def refusals(names: Sequence[str], format: Format, runtime: Runtime | None) -> list[str]:
-    """Why none of some devices runs a kind of file; empty where one of them does."""
+    """Return why none of some devices runs a kind of file; empty if one of them does."""
     reasons = [device(name).refusal(format, runtime) for name in names]
     return [] if "" in reasons else list(dict.fromkeys(reasons))

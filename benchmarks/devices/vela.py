@@ -1,4 +1,8 @@
-"""Compile TFLite files for Arm's Ethos-U by Arm's compiler vela, in a separate process, and read what it expects."""
+"""The devices ``vela:CONFIG``: TFLite files compiled for Arm's Ethos-U by Arm's compiler vela, with vela's estimate of their time.
+
+`vela_target` reads the configuration of NPU, system and memory. `VelaCompiler.compile` runs vela in a separate process;
+`read_estimate` reads the tables that it writes, and `vela_reasons` its log.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Reachable
+from pocketbert.benchmarks.devices.protocol import Allowed, Compiled, Device, Reachable
 from pocketbert.benchmarks.devices.vendor_tools import (
     PRODUCTS,
-    Ended,
     GraphOperators,
+    ProcessEnd,
     only_signature,
     operators_of,
     run_separately,
 )
-from pocketbert.benchmarks.records import Estimate, LeftNodes, OperatorCycles
+from pocketbert.benchmarks.records import Estimate, OperatorCycles
 from pocketbert.core.devices import DEVICES, VELA
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
 from pocketbert.core.formats import FORMATS
@@ -35,10 +39,15 @@ from pocketbert.core.types import Format, Provenance, Runtime
 from pocketbert.runtime.engines import FilePredictor
 from pocketbert.runtime.tflite import TflitePredictor
 
-# --- configurations ---
-# The forms of Ethos-U that Arm's compiler knows, and the clock rates and memories that it assumes around them.
-
-
+_PACKAGE = "ethos-u-vela"
+_INSTALL = "pip install 'pocketbert[vela]'"
+_PROGRAM = (sys.executable, "-P", "-m", "ethosu.vela")
+_COMPILE_S = 600.0
+"""A compilation that takes longer hangs; the demo's student takes 1.2 s."""
+SYSTEMS_FILE = "Arm/vela.ini"
+"""File of the package with the system configurations and memory modes."""
+_COMPILED_CODE = "ethos-u"
+"""Custom operator as which vela writes each compiled piece."""
 NPUS = {
     **{f"ethos-u55-{macs}": ("Ethos_U55_High_End_Embedded", "Shared_Sram") for macs in (32, 64, 128, 256)},
     **{f"ethos-u65-{macs}": ("Ethos_U65_High_End", "Dedicated_Sram_384KB") for macs in (256, 512)},
@@ -46,7 +55,7 @@ NPUS = {
     **{f"ethos-u85-{macs}": ("Ethos_U85_SYS_DRAM_Mid", "Dedicated_Sram_384KB") for macs in (512, 1024)},
     "ethos-u85-2048": ("Ethos_U85_SYS_DRAM_High", "Dedicated_Sram_384KB"),
 }
-"""System and memory mode that each is estimated with where none are named. The systems are those of Arm's ML Embedded Evaluation
+"""System and memory mode that each is estimated with if none are named. The systems are those of Arm's ML Embedded Evaluation
 Kit. It lets a dedicated SRAM have any size; 384 kB is what vela takes by default."""
 SYSTEMS = {
     "Ethos_U55_Deep_Embedded": False,
@@ -75,8 +84,8 @@ MEMORY_MODES = (
 
 
 @dataclass(frozen=True)
-class VelaTarget:
-    """What is compiled for.
+class _VelaTarget:
+    """The configuration that is compiled for.
 
     Attributes:
         npu: The NPU, as vela calls it.
@@ -88,25 +97,20 @@ class VelaTarget:
     system: str
     memory: str
 
-    @property
-    def words(self) -> str:
-        """For tables."""
-        return f"Arm {self.npu.replace('ethos-u', 'Ethos-U')} with {self.system}, {self.memory}"
 
-
-def vela_target(argument: str) -> VelaTarget:
+def vela_target(argument: str) -> _VelaTarget:
     """Read what follows ``vela:``, such as ``ethos-u55-128`` or ``ethos-u85-256@Ethos_U85_SYS_Flash_High+Sram_Only``.
 
     Raises:
-        ValueError: If vela knows no such NPU, system or memory mode, or they do not go together.
+        ValueError: If vela has no such NPU, system or memory mode, or they do not go together.
     """
-    given = re.fullmatch(DEVICES[VELA].pattern, argument, re.ASCII)
-    assert given is not None  # names of devices are checked when they are read
-    npu, system, memory = given["npu"], given["system"], given["memory"]
+    parts = re.fullmatch(DEVICES[VELA].pattern, argument, re.ASCII)
+    assert parts is not None  # names of devices are checked when they are read
+    npu, system, memory = parts["npu"], parts["system"], parts["memory"]
     if npu not in NPUS:
         raise ValueError(f"unknown configuration '{npu}'; {nearest(npu, list(NPUS))}")
     if system is None:
-        return VelaTarget(npu, *NPUS[npu])
+        return _VelaTarget(npu, *NPUS[npu])
     fitting = [name for name in SYSTEMS if name.startswith(f"Ethos_{npu.split('-')[1].upper()}_")]
     if system not in fitting:
         raise ValueError(f"'{system}' is no system of {npu}; {nearest(system, fitting)}")
@@ -117,167 +121,64 @@ def vela_target(argument: str) -> VelaTarget:
             f"'{memory}' keeps activations outside of the SRAM, and {system} has nothing to write to there; "
             "allowed: Sram_Only, Shared_Sram"
         )
-    return VelaTarget(npu, system, memory)
+    return _VelaTarget(npu, system, memory)
 
 
-# --- refusals ---
-# Read from vela's log why operators stay on the CPU.
+def _vela_missing() -> str:
+    """Return what this machine lacks to compile; empty if nothing."""
+    installed = importlib.util.find_spec("ethosu") is not None and version_of(_PACKAGE) is not None
+    return "" if installed else f"{_PACKAGE} is not installed ({_INSTALL})"
 
 
-_REFUSED = re.compile(
-    r"^Warning \([\w ]+\) operator: (?P<type>\w+), .*\n(?P<why>Reason: (?:.+\n?)+)",
-    re.MULTILINE,
-)
-_TENSOR = re.compile(r" \([^()]*\)$", re.MULTILINE)
-_LIST = "Feature-map dataTypes must be one of"
-"""A list that follows a refused type and differs by NPU."""
-UNTOLD = "the log of the compiler gives no reason"
+def _vela_now() -> list[Reachable]:
+    """Return the compiler if it is installed."""
+    return [] if _vela_missing() else [Reachable(f"{VELA}:CONFIG", f"{_PACKAGE} {version_of(_PACKAGE)}")]
 
 
-def vela_reasons(log: str) -> dict[str, str]:
-    """Why operators were refused, by their type; several reasons of one type are joined.
-
-    Args:
-        log: What vela printed.
-    """
-    found: dict[str, dict[str, None]] = {}
-    for refused in _REFUSED.finditer(log):
-        lines = _TENSOR.sub("", refused["why"].removeprefix("Reason: ").strip()).splitlines()
-        told = [line.strip() for line in lines if not line.startswith(_LIST)]
-        found.setdefault(refused["type"], {})[": ".join(told)] = None
-    return {kind: "; ".join(why) for kind, why in found.items()}
+def _vela_refusal(format: Format, runtime: Runtime | None) -> str:
+    """Return why files of a format, made for a runtime, are not compiled; empty if they are."""
+    if format is not Format.TFLITE:
+        return f"{FORMATS[format].title} does not go through vela"
+    if runtime is not Runtime.NPU:
+        return (
+            "it computes in floats, everywhere or between its products, and Ethos-U takes integers only; "
+            "make one with: pocketbert quantize --scheme a8w8 --runtime npu --calibrate ROWS"
+        )
+    return ""
 
 
-def last_error(log: str) -> str:
-    """The line that tells why vela failed: its own error, else the last one."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    told = [line for line in lines if re.match(r"(Error\b|[\w.]*(?:Error|Exception)\b)", line)]
-    return (told or lines or ["no output"])[-1][:300]
-
-
-# --- summary ---
-# Read the tables that vela writes: the estimate of a whole network, and the cycles of each operator.
-
-
-MOST_BYTES = 32 << 20
-"""Largest table that is read; that of a BERT-base has less than 1 MB."""
-_KIB = 1024
-
-
-def read_estimate(folder: Path, operators: Iterable[str], products_left: int) -> Estimate:
-    """Read what vela wrote into a folder.
+def _connect_vela(argument: str) -> _VelaCompiler:
+    """Prepare the compiler of a configuration.
 
     Args:
-        folder: Its output folder, with the tables of one network.
-        operators: Operator types of the network, by their names in the TFLite schema: vela writes them in another way.
-        products_left: Matrix products that stay on the CPU.
+        argument: The NPU, such as ``ethos-u55-128``, with its system and memory mode if they are chosen.
 
     Raises:
-        ValueError: If a table is missing, too large or of another form; the message says what is wrong.
+        InputError: If vela has no such configuration.
+        MissingBackendError: If vela is not installed.
     """
-    rows = _rows(_only(folder, "*_summary_*.csv"))
-    if len(rows) != 1:
-        raise ValueError(f"its summary has {len(rows)} rows instead of 1")
-    row = rows[0]
-    return Estimate(
-        system=_text(row, "system_config"),
-        memory=_text(row, "memory_mode"),
-        clock_mhz=_number(row, "core_clock") / 1e6,
-        time_ms=_number(row, "inference_time") * 1000,
-        cycles=round(_number(row, "cycles_total")),
-        npu_cycles=round(_number(row, "cycles_npu")),
-        sram_bytes=round(_number(row, "sram_memory_used") * _KIB),
-        dram_bytes=round(_number(row, "dram_memory_used") * _KIB),
-        flash_bytes=round(_flash(row, "memory_used") * _KIB),
-        sram_traffic=round(_number(row, "sram_total_bytes")),
-        dram_traffic=round(_number(row, "dram_total_bytes")),
-        flash_traffic=round(_flash(row, "total_bytes")),
-        operators=_operators(_rows(_only(folder, "*_per-layer.csv")), {_plain(name): name for name in operators}),
-        products_left=products_left,
-        provenance=Provenance.ESTIMATED,
-    )
-
-
-def _operators(rows: list[dict[str, str]], names: Mapping[str, str]) -> list[OperatorCycles]:
-    """Cycles on the NPU by the operator of the file that they come from: vela splits some operators."""
-    cycles = Counter[str]()
-    for row in rows:
-        if _text(row, "Target") == "NPU":
-            kind = _text(row, "Original Operator")
-            cycles[names.get(_plain(kind), kind)] += round(_number(row, "Op Cycles"))
-    return [OperatorCycles(op_type=kind, cycles=number) for kind, number in cycles.most_common()]
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
-def _only(folder: Path, pattern: str) -> Path:
-    found = list(folder.glob(pattern))
-    if len(found) != 1:
-        raise ValueError(f"it wrote {len(found)} files {pattern} instead of 1")
-    return found[0]
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    if (size := path.stat().st_size) > MOST_BYTES:
-        raise ValueError(f"its table {path.name} has {size:,} bytes, more than {MOST_BYTES:,}")
+    where = f"{VELA}:{argument}"
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"its table {path.name} is wrong: {error}") from error
+        target = vela_target(argument)
+    except ValueError as error:
+        raise InputError(Problem(where, f"{error}.")) from error
+    if _vela_missing():
+        raise MissingBackendError(f"{where}: {_PACKAGE}", _INSTALL)
+    return _VelaCompiler(target)
 
 
-def _flash(row: Mapping[str, str], end: str) -> float:
-    return _number(row, f"on_chip_flash_{end}") + _number(row, f"off_chip_flash_{end}")
+class _VelaCompiler:
+    """Arm's compiler for one configuration."""
 
-
-def _text(row: Mapping[str, str | None], name: str) -> str:
-    value = row.get(name)
-    if not value:
-        raise ValueError(f"its table has no {name}")
-    return value
-
-
-def _number(row: Mapping[str, str | None], name: str) -> float:
-    text = _text(row, name)
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise ValueError(f"its table has {text!r} as {name}")
-    return value
-
-
-PACKAGE, MODULE = "ethos-u-vela", "ethosu"
-COMMAND = "pip install 'pocketbert[vela]'"
-ALLOWED = (Allowed("CONFIG", tuple(NPUS)), Allowed("SYSTEM", tuple(SYSTEMS)), Allowed("MEMORY", MEMORY_MODES))
-PROGRAM = (sys.executable, "-P", "-m", "ethosu.vela")
-COMPILE_S = 600.0
-"""A compilation that takes longer hangs; the demo's student takes 1.2 s."""
-SYSTEMS_FILE = "Arm/vela.ini"
-"""File of the package with the system configurations and memory modes."""
-PIECE = "ethos-u"
-"""Custom operator as which vela writes each compiled piece."""
-
-
-class VelaCompiler:
-    """Arm's compiler for one configuration.
-
-    Args:
-        target: What is compiled for.
-    """
-
-    engine = PACKAGE
+    engine = _PACKAGE
     method = (
         "Compiled for Ethos-U by Arm's compiler vela. Operators are counted in the compiled file. Time, cycles and memory are what "
         "vela's model of the NPU expects of the operators on it; nothing was run, and operators on the CPU are not in them."
     )
 
-    def __init__(self, target: VelaTarget) -> None:
-        self.target, self.engine_version = target.words, version_of(PACKAGE) or ""
+    def __init__(self, target: _VelaTarget) -> None:
+        self.target = f"Arm {target.npu.replace('ethos-u', 'Ethos-U')} with {target.system}, {target.memory}"
+        self.engine_version = version_of(_PACKAGE) or ""
         self._target = target
 
     def compile(
@@ -292,21 +193,21 @@ class VelaCompiler:
         assert isinstance(predictor, TflitePredictor)
         with tempfile.TemporaryDirectory(prefix="pocketbert-vela-") as name:
             folder = Path(name)
-            given, graph = only_signature(path.read_bytes(), predictor.signature_keys[length])
-            (folder / "given.tflite").write_bytes(given)
+            single, graph = only_signature(path.read_bytes(), predictor.signature_keys[length])
+            (folder / "given.tflite").write_bytes(single)
             begin = time.monotonic()
-            ended = self._run(folder)
+            end = self._run_vela(folder)
             seconds = time.monotonic() - begin
-            made = folder / "made" / "given_vela.tflite"
-            if ended.how or not made.is_file() or not made.stat().st_size:
-                return Compiled(failed="; ".join(part for part in (ended.how, last_error(ended.log)) if part))
-            file = made.read_bytes()
-            before, after = operators_of(given, graph), operators_of(file, graph, PIECE)
-            return _compiled(before, after, made, ended.log, seconds)
+            output = folder / "made" / "given_vela.tflite"
+            if end.problem or not output.is_file() or not output.stat().st_size:
+                return Compiled(failed="; ".join(part for part in (end.problem, _last_error(end.log)) if part))
+            before, after = operators_of(single, graph), operators_of(output.read_bytes(), graph, _COMPILED_CODE)
+            return _count_compiled(before, after, output, end.log, seconds)
 
-    def _run(self, folder: Path) -> Ended:
+    def _run_vela(self, folder: Path) -> ProcessEnd:
+        """Run vela on given.tflite of a folder; it writes into the folder ``made``."""
         command = [
-            *PROGRAM,
+            *_PROGRAM,
             str(folder / "given.tflite"),
             f"--accelerator-config={self._target.npu}",
             f"--config={SYSTEMS_FILE}",
@@ -315,72 +216,159 @@ class VelaCompiler:
             f"--output-dir={folder / 'made'}",
             "--verbose-performance",  # writes the table of operators
         ]
-        return run_separately(command, folder, COMPILE_S)
+        return run_separately(command, folder, _COMPILE_S)
 
 
-def _compiled(before: GraphOperators, after: GraphOperators, made: Path, log: str, seconds: float) -> Compiled:
-    """What became of the operators. A file without a matrix product on the NPU is no compiled file, whatever is expected of it."""
-    reasons, on_npu = vela_reasons(log), Counter(before.counts) - Counter(after.counts)
-    left = [
-        LeftNodes(op_type=kind, nodes=count, reason=reasons.get(kind, UNTOLD))
-        for kind, count in after.counts.most_common()
-    ]
-    products = [one for one in left if one.op_type in PRODUCTS]
-    if not any(on_npu[kind] for kind in PRODUCTS):
-        told = "; ".join(one.words for one in products) or "the file has none"
-        return Compiled(failed=f"no matrix product goes on the NPU: {told}")
+def _count_compiled(before: GraphOperators, after: GraphOperators, output: Path, log: str, seconds: float) -> Compiled:
+    """Make the result from the operators before and after, and vela's estimate.
+
+    A file without a matrix product on the NPU is no compiled file, whatever vela expects of it.
+    """
+    on_npu = Counter(before.counts) - Counter(after.counts)
+    left = after.left_nodes(_vela_reasons(log), "the log of the compiler gives no reason")
+    products_left = [nodes for nodes in left if nodes.op_type in PRODUCTS]
+    if not any(on_npu[op_type] for op_type in PRODUCTS):
+        reasons = "; ".join(nodes.words for nodes in products_left) or "the file has none"
+        return Compiled(failed=f"no matrix product goes on the NPU: {reasons}")
     try:
-        estimate = read_estimate(made.parent, before.counts, sum(one.nodes for one in products))
+        estimate = _read_estimate(output.parent, before.counts, sum(nodes.nodes for nodes in products_left))
     except ValueError as error:
         return Compiled(failed=f"what vela expects cannot be read: {error}")
     return Compiled(
         op_types=dict(on_npu),
         partitions=after.compiled,
         left=left,
-        bytes=made.stat().st_size,
+        bytes=output.stat().st_size,
         compile_s=seconds,
         estimate=estimate,
     )
 
 
-def connect_vela(argument: str) -> VelaCompiler:
-    """Prepare the compiler of a configuration.
+_REFUSED_OPERATOR = re.compile(
+    r"^Warning \([\w ]+\) operator: (?P<type>\w+), .*\n(?P<why>Reason: (?:.+\n?)+)",
+    re.MULTILINE,
+)
+_TENSOR = re.compile(r" \([^()]*\)$", re.MULTILINE)
+_TYPE_LIST = "Feature-map dataTypes must be one of"
+"""A list that follows a refused type and differs by NPU."""
+
+
+def _vela_reasons(log: str) -> dict[str, str]:
+    """Read from vela's log why operators were refused, by their type; several reasons of one type are joined."""
+    reasons: dict[str, dict[str, None]] = {}
+    for refused in _REFUSED_OPERATOR.finditer(log):
+        lines = _TENSOR.sub("", refused["why"].removeprefix("Reason: ").strip()).splitlines()
+        parts = [line.strip() for line in lines if not line.startswith(_TYPE_LIST)]
+        reasons.setdefault(refused["type"], {})[": ".join(parts)] = None
+    return {op_type: "; ".join(different) for op_type, different in reasons.items()}
+
+
+def _last_error(log: str) -> str:
+    """Return the line of the log with vela's own error, else the last one."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"(Error\b|[\w.]*(?:Error|Exception)\b)", line)]
+    return (errors or lines or ["no output"])[-1][:300]
+
+
+_MAX_TABLE_BYTES = 32 << 20
+"""Largest table that is read; that of a BERT-base has less than 1 MB."""
+_KIB = 1024
+
+
+def _read_estimate(folder: Path, operators: Iterable[str], products_left: int) -> Estimate:
+    """Read the tables that vela wrote into a folder: the estimate of the network, and the cycles of each operator.
 
     Args:
-        argument: The NPU, such as ``ethos-u55-128``, with its system and memory mode where they are chosen.
+        folder: Its output folder, with the tables of one network.
+        operators: Operator types of the network, by their names in the TFLite schema: vela writes them in another way.
+        products_left: Matrix products that stay on the CPU.
 
     Raises:
-        InputError: If vela knows no such configuration.
-        MissingBackendError: If vela is not installed.
+        ValueError: If a table is missing, too large or of another form; the message says what is wrong.
     """
-    where = f"{VELA}:{argument}"
+    rows = _read_table(folder, "*_summary_*.csv")
+    if len(rows) != 1:
+        raise ValueError(f"its summary has {len(rows)} rows instead of 1")
+    row = rows[0]
+
+    def flash(end: str) -> float:
+        return _number(row, f"on_chip_flash_{end}") + _number(row, f"off_chip_flash_{end}")
+
+    return Estimate(
+        system=_text(row, "system_config"),
+        memory=_text(row, "memory_mode"),
+        clock_mhz=_number(row, "core_clock") / 1e6,
+        time_ms=_number(row, "inference_time") * 1000,
+        cycles=round(_number(row, "cycles_total")),
+        npu_cycles=round(_number(row, "cycles_npu")),
+        sram_bytes=round(_number(row, "sram_memory_used") * _KIB),
+        dram_bytes=round(_number(row, "dram_memory_used") * _KIB),
+        flash_bytes=round(flash("memory_used") * _KIB),
+        sram_traffic=round(_number(row, "sram_total_bytes")),
+        dram_traffic=round(_number(row, "dram_total_bytes")),
+        flash_traffic=round(flash("total_bytes")),
+        operators=_operator_cycles(_read_table(folder, "*_per-layer.csv"), operators),
+        products_left=products_left,
+        provenance=Provenance.ESTIMATED,
+    )
+
+
+def _operator_cycles(rows: list[dict[str, str]], operators: Iterable[str]) -> list[OperatorCycles]:
+    """Sum cycles on the NPU by the operator of the file that they come from: vela splits some operators."""
+
+    def simplified(name: str) -> str:
+        return name.replace("_", "").lower()
+
+    schema_names = {simplified(name): name for name in operators}
+    cycles = Counter[str]()
+    for row in rows:
+        if _text(row, "Target") == "NPU":
+            op_type = _text(row, "Original Operator")
+            cycles[schema_names.get(simplified(op_type), op_type)] += round(_number(row, "Op Cycles"))
+    return [OperatorCycles(op_type=op_type, cycles=number) for op_type, number in cycles.most_common()]
+
+
+def _read_table(folder: Path, pattern: str) -> list[dict[str, str]]:
+    """Read the rows of the only table with a name of this pattern."""
+    paths = list(folder.glob(pattern))
+    if len(paths) != 1:
+        raise ValueError(f"it wrote {len(paths)} files {pattern} instead of 1")
+    path = paths[0]
+    if (size := path.stat().st_size) > _MAX_TABLE_BYTES:
+        raise ValueError(f"its table {path.name} has {size:,} bytes, more than {_MAX_TABLE_BYTES:,}")
     try:
-        target = vela_target(argument)
-    except ValueError as error:
-        raise InputError(Problem(where, f"{error}.")) from error
-    if vela_missing():
-        raise MissingBackendError(f"{where}: {PACKAGE}", COMMAND)
-    return VelaCompiler(target)
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"its table {path.name} is wrong: {error}") from error
 
 
-def vela_missing() -> str:
-    """What keeps this machine from compiling; empty where nothing does."""
-    there = importlib.util.find_spec(MODULE) is not None and version_of(PACKAGE) is not None
-    return "" if there else f"{PACKAGE} is not installed ({COMMAND})"
+def _text(row: Mapping[str, str | None], name: str) -> str:
+    """Return the text in a column; ValueError if there is none."""
+    value = row.get(name)
+    if not value:
+        raise ValueError(f"its table has no {name}")
+    return value
 
 
-def vela_now() -> list[Reachable]:
-    """The compiler, where it is there."""
-    return [] if vela_missing() else [Reachable(f"{VELA}:CONFIG", f"{PACKAGE} {version_of(PACKAGE)}")]
+def _number(row: Mapping[str, str | None], name: str) -> float:
+    """Return the number in a column; ValueError if it is none, negative or infinite."""
+    text = _text(row, name)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ValueError(f"its table has {text!r} as {name}")
+    return value
 
 
-def vela_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Why files of a format, made for a runtime, are not compiled; empty where they are."""
-    if format is not Format.TFLITE:
-        return f"{FORMATS[format].title} does not go through vela"
-    if runtime is not Runtime.NPU:
-        return (
-            "it computes in floats, everywhere or between its products, and Ethos-U takes integers only; "
-            "make one with: pocketbert quantize --scheme a8w8 --runtime npu --calibrate ROWS"
-        )
-    return ""
+DEVICE = Device(
+    DEVICES[VELA],
+    compiler=_connect_vela,
+    missing=_vela_missing,
+    refusal=_vela_refusal,
+    look=_vela_now,
+    allowed=(Allowed("CONFIG", tuple(NPUS)), Allowed("SYSTEM", tuple(SYSTEMS)), Allowed("MEMORY", MEMORY_MODES)),
+)
+"""The row of the table of devices."""

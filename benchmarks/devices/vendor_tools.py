@@ -1,4 +1,8 @@
-"""The operators of a .tflite, and one of its signatures as a separate file."""
+"""What the compilers of vendors share: running them in a separate process, and counting operators in TFLite files.
+
+`run_separately` runs a program with a time limit, as a vendor's code may crash or hang. `only_signature` reduces a TFLite file to
+the length that is compiled, and `operators_of` counts the operators of a graph and its compiled pieces.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +16,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pocketbert.benchmarks.records import LeftNodes
 from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 
-# --- processes ---
-# Programs that run in a separate process, since a vendor's code may crash or hang, with a time limit.
-
-
-LOG_FILE = "log"
-"""File in the folder of a job that holds what its program printed."""
-MOST_LOG = 64 << 20
+PRODUCTS = ("FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D")
+"""Operators that nearly all of an encoder's arithmetic is in."""
+_LOG_FILE = "log"
+_MAX_LOG = 64 << 20
 """Most bytes of a log that are read."""
+_CUSTOM = 32
+"""``BuiltinOperator.CUSTOM`` of the TFLite schema: LiteRT writes each compiled piece as one such operator."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a program ended.
+class ProcessEnd:
+    """The end of a program.
 
     Attributes:
-        how: What went wrong; empty where it ended well.
+        problem: What went wrong; empty if it ended well.
         log: What it printed.
     """
 
-    how: str
+    problem: str
     log: str
 
 
 def run_separately(
     command: Sequence[str], folder: Path, limit_s: float, environment: Mapping[str, str] | None = None
-) -> Ended:
+) -> ProcessEnd:
     """Run a program and wait for its end. It ends, with all processes that it started, at the limit and when this one is stopped.
 
     Args:
@@ -51,7 +55,7 @@ def run_separately(
     Returns:
         How it ended. No error is raised for what the program does.
     """
-    path = folder / LOG_FILE
+    path = folder / _LOG_FILE
     with path.open("wb") as log:
         process = subprocess.Popen(
             list(command),
@@ -63,39 +67,33 @@ def run_separately(
             start_new_session=True,
         )
         try:
-            how = _words(process.wait(limit_s))
+            problem = _status_in_words(process.wait(limit_s))
         except subprocess.TimeoutExpired:
-            _kill(process)
-            how = f"the process did not end within {limit_s:.0f} s"
+            _kill_group(process)
+            problem = f"the process did not end within {limit_s:.0f} s"
         except BaseException:  # this process is stopped, too
-            _kill(process)
+            _kill_group(process)
             raise
     with path.open("rb") as log:
-        return Ended(how, log.read(MOST_LOG).decode(errors="replace"))
+        return ProcessEnd(problem, log.read(_MAX_LOG).decode(errors="replace"))
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """End a program and what it started: all are in the group that it leads."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _words(status: int) -> str:
+def _status_in_words(status: int) -> str:
+    """Describe an exit status; empty for success."""
     if status < 0:
         return f"the process was ended by {signal.Signals(-status).name}"
     return f"the process ended with status {status}" if status else ""
 
 
-_CUSTOM = 32
-"""``BuiltinOperator.CUSTOM`` of the TFLite schema: LiteRT writes each compiled piece as one such operator."""
-DISPATCH = "DISPATCH_OP"
-PRODUCTS = ("FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D")
-"""Operators that nearly all of an encoder's arithmetic is in."""
-
-
 def only_signature(file: bytes, key: str) -> tuple[bytes, int]:
-    """A file with one signature, since an NPU takes one length and the others would be compiled too.
+    """Reduce a TFLite file to one signature, since an NPU takes one length and the others would be compiled too.
 
     Args:
         file: The .tflite.
@@ -106,7 +104,7 @@ def only_signature(file: bytes, key: str) -> tuple[bytes, int]:
         one signature, comes back as it is.
     """
     model = load_model(file)
-    chosen = next(s for s in model.signatureDefs if _text(s.signatureKey) == key)
+    chosen = next(s for s in model.signatureDefs if _decoded(s.signatureKey) == key)
     if len(model.subgraphs) == 1 or len(model.subgraphs) != len(model.signatureDefs):
         return file, chosen.subgraphIndex
     model.subgraphs, model.signatureDefs = [model.subgraphs[chosen.subgraphIndex]], [chosen]
@@ -126,8 +124,20 @@ class GraphOperators:
     counts: Counter[str]
     compiled: int
 
+    def left_nodes(self, reasons: Mapping[str, str], unknown: str) -> list[LeftNodes]:
+        """List the operators that stay on the CPU, most frequent first.
 
-def operators_of(file: bytes, graph: int, compiled_code: str = DISPATCH) -> GraphOperators:
+        Args:
+            reasons: Why, by operator type.
+            unknown: The reason of other types.
+        """
+        return [
+            LeftNodes(op_type=op_type, nodes=count, reason=reasons.get(op_type, unknown))
+            for op_type, count in self.counts.most_common()
+        ]
+
+
+def operators_of(file: bytes, graph: int, compiled_code: str = "DISPATCH_OP") -> GraphOperators:
     """Count the operators of a graph; compiled pieces are counted separately.
 
     Args:
@@ -142,7 +152,7 @@ def operators_of(file: bytes, graph: int, compiled_code: str = DISPATCH) -> Grap
     for operator in model.subgraphs[graph].operators or []:
         code = model.operatorCodes[operator.opcodeIndex]
         number = max(code.builtinCode, code.deprecatedBuiltinCode)
-        if number == _CUSTOM and _text(code.customCode) == compiled_code:
+        if number == _CUSTOM and _decoded(code.customCode) == compiled_code:
             compiled += 1
         else:
             counts[names[number]] += 1
@@ -150,10 +160,11 @@ def operators_of(file: bytes, graph: int, compiled_code: str = DISPATCH) -> Grap
 
 
 def operator_name(number: int) -> str:
-    """Name of an operator type by its number in the TFLite schema."""
+    """Return the name of an operator type by its number in the TFLite schema."""
     operators = vars(tflite_schema().BuiltinOperator).items()
     return next((name for name, value in operators if value == number), f"operator {number}")
 
 
-def _text(value: bytes | str | None) -> str:
+def _decoded(value: bytes | str | None) -> str:
+    """Decode a text of a TFLite file, which its reader may return as bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

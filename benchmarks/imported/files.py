@@ -1,4 +1,4 @@
-"""Import figures of other machines: the file itself says which program wrote it."""
+"""Import figures of other machines: `import_all` reads files of any kind, as each file itself shows which program wrote it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pocketbert.core.errors import InputError, Problem
 
 @dataclass(frozen=True)
 class Imported:
-    """What was imported.
+    """Imported figures.
 
     Attributes:
-        sessions: One result for each file of a Mac or a phone.
+        sessions: One result for each file of a Mac or a phone: those of phones, then those of Macs.
         reported: One record for each text.
     """
 
@@ -31,25 +31,29 @@ class Imported:
 
 
 def import_all(paths: Sequence[Path], folders: Sequence[Path], facts: Sequence[Fact] = ()) -> Imported:
-    """Read files of any kind: JSON of a Mac or a phone, and texts of measuring programs.
+    """Read files of any kind: JSON of ``benchmark_on_mac.py`` or the Android demo app, and texts of measuring programs.
 
     Args:
         paths: The files.
-        folders: Artefact folders that hold the measured files; texts need them.
-        facts: What texts do not tell.
+        folders: Artefact folders that hold the measured files. Texts need them; with none, the figures of other files
+            are not checked, and their results note it.
+        facts: What texts do not contain.
 
     Raises:
         InputError: Listing every problem of all files.
     """
     texts = [path for path in paths if is_text(path)]
-    listed = {folder: read_artefacts(folder).models() for folder in folders} if texts else {}
+    phones = [path for path in paths if path not in texts and _kind(path) == PHONE]
+    macs = [path for path in paths if path not in texts and path not in phones]
+    listed = {folder: read_artefacts(folder).models() for folder in folders} if paths else {}
     problems: list[Problem] = []
     sessions: list[BenchmarkResult] = []
     reported: list[Reported] = []
-    try:
-        sessions = import_results([path for path in paths if path not in texts], folders)
-    except InputError as error:
-        problems += error.problems
+    for import_results, of_kind in ((import_phone, phones), (import_mac, macs)):
+        try:
+            sessions += import_results(of_kind, listed)
+        except InputError as error:
+            problems += error.problems
     try:
         reported = import_texts(texts, listed, facts)
     except InputError as error:
@@ -59,38 +63,8 @@ def import_all(paths: Sequence[Path], folders: Sequence[Path], facts: Sequence[F
     return Imported(sessions, reported)
 
 
-def import_results(paths: Sequence[Path], folders: Sequence[Path]) -> list[BenchmarkResult]:
-    """Read files of ``benchmark_on_mac.py`` and of the Android demo app.
-
-    Args:
-        paths: The files.
-        folders: Artefact folders that hold the measured files; with none, nothing is checked and the result says so.
-
-    Returns:
-        One result per file: those of phones, then those of Macs.
-
-    Raises:
-        InputError: Listing every problem of all files.
-    """
-    if not paths:
-        return []
-    problems: list[Problem] = []
-    of_phones = [path for path in paths if _kind(path) == PHONE]
-    of_macs = [path for path in paths if path not in of_phones]
-    listed = {folder: read_artefacts(folder).models() for folder in folders}
-    results: list[BenchmarkResult] = []
-    for kind, of_kind in ((PHONE, of_phones), (None, of_macs)):
-        try:
-            results += import_phone(of_kind, listed) if kind == PHONE else import_mac(of_kind, folders)
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return results
-
-
 def _kind(path: Path) -> object:
-    """What a file says of itself; a file that cannot be read is left to the reader of Macs, which says why."""
+    """Return the `kind` in a JSON file. A file that cannot be read is left to the reader of Macs, which reports why."""
     try:
         content = read_json(path)
     except InputError:

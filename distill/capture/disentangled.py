@@ -1,7 +1,7 @@
 """Capture from disentangled attention (DeBERTa v1, v2 and v3), which does not use transformers' attention interface.
 
-Scores hold all that the model adds up: content to content, content to position, position to content. Relations are the queries,
-keys and values of the content.
+Recorded scores are the sum of all terms: content to content, content to position, position to content. Recorded
+relations are the queries, keys and values of the content.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention as FirstAttention
-from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention as SecondAttention
+from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention as AttentionV1
+from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention as AttentionV2
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import CAPTURES
 from pocketbert.distill.capture.recorder import MASKED, CapturingModule, QueryKeyValue, active_recorder
 
 
-class CapturingFirst(FirstAttention, CapturingModule):  # type: ignore[misc]
-    """The attention of v1: one projection, a head's queries, keys and values in turn. Weights and results stay the same."""
+class _CapturingV1(AttentionV1, CapturingModule):  # type: ignore[misc]
+    """The attention of v1, with one projection to queries, keys and values; weights and results stay the same."""
 
     def forward(
         self,
@@ -31,12 +31,12 @@ class CapturingFirst(FirstAttention, CapturingModule):  # type: ignore[misc]
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend; where the recorder ends the pass, no context is computed.
+        """Compute the attention of one layer; if the recorder ends the pass, no context is computed.
 
         Args:
             hidden_states: [B, S, d].
             attention_mask: 1 where a token may attend to another, [B, 1, S, S].
-            output_attentions: Whether to return the probabilities, too.
+            output_attentions: Whether to return the probabilities too.
             query_states: Must be None: an encoder's queries are its own states.
             relative_pos: Distances of tokens, [1, S, S].
             rel_embeddings: Table of distances, [rows, d].
@@ -45,23 +45,23 @@ class CapturingFirst(FirstAttention, CapturingModule):  # type: ignore[misc]
             Context, [B, S, d], and probabilities [B, H, S, S] or None.
 
         Raises:
-            ValueError: If queries of other states are asked for.
+            ValueError: If there are queries of other states.
         """
-        _refuse_other(query_states)
-        split = self.transpose_for_scores
-        query, key, value = split(self.in_proj(hidden_states)).chunk(3, dim=-1)
-        given = QueryKeyValue(query + split(self.q_bias[None, None]), key, value + split(self.v_bias[None, None]))
+        _require_own_queries(query_states)
+        split_heads = self.transpose_for_scores
+        query, key, value = split_heads(self.in_proj(hidden_states)).chunk(3, dim=-1)
+        query, value = query + split_heads(self.q_bias[None, None]), value + split_heads(self.v_bias[None, None])
         terms = 1 + len(self.pos_att_type)
-        scaled = given.query * (given.query.shape[-1] * terms) ** -0.5
+        scaled = query * (query.shape[-1] * terms) ** -0.5
         scores = torch.matmul(scaled, key.transpose(2, 3))
         if self.relative_attention and rel_embeddings is not None:
             relative = self.pos_dropout(rel_embeddings)
             scores = scores + self.disentangled_att_bias(scaled, key, relative_pos, relative, terms)
-        return _attend(self, given, scores, attention_mask, output_attentions)
+        return _attend(self, QueryKeyValue(query, key, value), scores, attention_mask, output_attentions)
 
 
-class CapturingSecond(SecondAttention, CapturingModule):  # type: ignore[misc]
-    """The attention of v2 and v3, whose own functions lay batch and heads in one axis. Weights and results stay the same."""
+class _CapturingV2(AttentionV2, CapturingModule):  # type: ignore[misc]
+    """The attention of v2 and v3, which has batch and heads in one dimension; weights and results stay the same."""
 
     def forward(
         self,
@@ -72,32 +72,32 @@ class CapturingSecond(SecondAttention, CapturingModule):  # type: ignore[misc]
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend, see `CapturingFirst.forward`; `relative_pos` holds buckets of distances where the model has them."""
-        _refuse_other(query_states)
+        """Compute the attention of one layer, see `_CapturingV1.forward`; `relative_pos` may be buckets."""
+        _require_own_queries(query_states)
         batch, heads = len(hidden_states), self.num_attention_heads
         flat = [
             self.transpose_for_scores(projection(hidden_states), heads)
             for projection in (self.query_proj, self.key_proj, self.value_proj)
         ]
-        given = QueryKeyValue(*(x.unflatten(0, (batch, heads)) for x in flat))
+        vectors = QueryKeyValue(*(x.unflatten(0, (batch, heads)) for x in flat))
         terms = 1 + sum(kind in self.pos_att_type for kind in ("c2p", "p2c"))
-        scores = torch.matmul(given.query, given.key.transpose(2, 3)) * (given.query.shape[-1] * terms) ** -0.5
+        scores = torch.matmul(vectors.query, vectors.key.transpose(2, 3)) * (vectors.query.shape[-1] * terms) ** -0.5
         if self.relative_attention:
             relative = self.pos_dropout(rel_embeddings)
             added = self.disentangled_attention_bias(flat[0], flat[1], relative_pos, relative, terms)
-            if isinstance(added, Tensor):  # 0 where positions are in no term
+            if isinstance(added, Tensor):  # 0 if positions are in no term
                 scores = scores + added.view(batch, heads, *added.shape[1:])
-        return _attend(self, given, scores, attention_mask, output_attentions)
+        return _attend(self, vectors, scores, attention_mask, output_attentions)
 
 
-_CAPTURING = {FirstAttention: CapturingFirst, SecondAttention: CapturingSecond}
+_CAPTURING = {AttentionV1: _CapturingV1, AttentionV2: _CapturingV2}
 
 
-def install(model: Any) -> None:
-    """Make each layer's attention a capturing one.
+def _install(model: Any) -> None:
+    """Turn the attention of each layer into one that records.
 
     Raises:
-        InputError: If the heads of the model mix their scores, which nothing here computes.
+        InputError: If the heads of the model mix their scores (``talking_head``), which is not implemented here.
     """
     if getattr(model.config, "talking_head", False):
         what = "talking_head is set: its heads mix their scores before the softmax, so they are no signal of one head."
@@ -107,28 +107,29 @@ def install(model: Any) -> None:
             module.__class__ = _CAPTURING[type(module)]
 
 
-def _refuse_other(query_states: Tensor | None) -> None:
+def _require_own_queries(query_states: Tensor | None) -> None:
+    """Raise ValueError if there are queries of other states, which only a decoder has."""
     if query_states is not None:
         raise ValueError("the capturing attention of an encoder takes no queries of other states")
 
 
 def _attend(
-    module: Any, given: QueryKeyValue, scores: Tensor, mask: Tensor, wants_map: bool
+    module: Any, vectors: QueryKeyValue, scores: Tensor, mask: Tensor, output_attentions: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Hand the active recorder what it wants of this layer, and attend."""
-    # by keys alone, as in every other family; transformers also closes all keys to padded queries, which nothing reads
+    """Mask the scores, fill the active recorder, and return context and, if requested, probabilities."""
+    # only by keys, as in every other family; transformers also masks all keys of padded queries, which nothing reads
     scores = scores.masked_fill(~mask.bool().any(-2, keepdim=True), MASKED)
     recorder = active_recorder()
     if recorder is not None:
         layer = recorder.next_layer()
         if layer in recorder.relation_layers:
-            recorder.relations[layer] = given
+            recorder.relations[layer] = vectors
         if layer in recorder.layers:
             recorder.scores[layer] = scores
         recorder.end_behind(layer)
     probabilities = module.dropout(F.softmax(scores, -1))
-    context = torch.matmul(probabilities, given.value).transpose(1, 2).flatten(2)
-    return context, probabilities if wants_map else None
+    context = torch.matmul(probabilities, vectors.value).transpose(1, 2).flatten(2)
+    return context, probabilities if output_attentions else None
 
 
-CAPTURES.add("disentangled", install)
+CAPTURES.add("disentangled", _install)

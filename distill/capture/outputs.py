@@ -1,8 +1,11 @@
-"""Running a masked-language model whose vocabulary projection sees only the tokens that matter.
+"""Forward passes of which only a part is needed.
 
-Projecting every position of a batch on 30,000 words costs more memory than the whole encoder. A hook where the
-head begins hands it the selected tokens only. The call still goes through the model's own ``forward``, so
-gradients are synchronised and autocast applies when the model is wrapped.
+* `LmHead` runs a masked-language model whose vocabulary projection is computed only for selected tokens. Projecting
+  every position of a batch to 30,000 words costs more memory than the whole encoder.
+* `LayerOutputs` collects the outputs of chosen encoder layers, and can end the pass behind the last of them.
+
+Both use hooks, so that the call still goes through the model's ``forward``: gradients are synchronised and autocast
+applies if the model is wrapped.
 """
 
 from __future__ import annotations
@@ -17,20 +20,21 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import all_families
+from pocketbert.distill.capture.recorder import EndOfPassError
 
 _HEADS = ("ForMaskedLM", "ForPreTraining")
-"""Suffixes of the classes that guess words."""
+"""Suffixes of transformers' classes with a masked-language-model head."""
 
 
 @dataclass(frozen=True)
 class TokenOutput:
-    """What a model makes of a batch.
+    """Output of a model for a batch.
 
     Attributes:
-        hidden: Last hidden states, behind the final norm, [B, S, d].
+        hidden: Last hidden states, after the final norm, [B, S, d].
         logits: At the selected tokens, in their order in the batch, [n, V].
-        next_sentence: Whether the second segment follows the first, as logits of yes and no, [B, 2]; None of a model
-            without that head. Of a head that tells the order of segments, whether they are in order.
+        next_sentence: Logits of "the second segment follows the first" and "does not", [B, 2]; None for a model
+            without that head. For a head of sentence order, of "in order" and "swapped".
     """
 
     hidden: Tensor
@@ -39,14 +43,14 @@ class TokenOutput:
 
 
 class LmHead:
-    """Where a masked-language model's head begins.
+    """The masked-language-model head of a model, computed only for selected tokens.
 
     Args:
         model: A transformers model, not wrapped.
         where: Recipe key, for errors.
 
     Attributes:
-        judges_pairs: Whether the model has a next-sentence head too.
+        has_next_sentence: Whether the model has a next-sentence head too.
 
     Raises:
         InputError: If the class has no masked-language-model head, or none that is known.
@@ -54,82 +58,66 @@ class LmHead:
 
     def __init__(self, model: Any, where: str) -> None:
         name = type(model).__name__
-        start = _head_of(model)
-        if start is None:
+        first_module = _first_head_module(model)
+        if first_module is None:
             known = [f.class_name(_HEADS[0]) for f in all_families() if f.lm_head is not None and f.loads_as is None]
-            raise InputError(
-                Problem(
-                    where,
-                    f"{name} has no known masked-language-model head; known: {', '.join(known)}.",
-                    "Load the checkpoint with its pre-training head.",
-                )
-            )
-        self.judges_pairs = name.endswith("ForPreTraining")
-        self._start = start
+            what = f"{name} has no known masked-language-model head; known: {', '.join(known)}."
+            raise InputError(Problem(where, what, "Load the checkpoint with its pre-training head."))
+        self.has_next_sentence = name.endswith("ForPreTraining")
+        self._first_module = first_module
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor], selected: Tensor) -> TokenOutput:
-        """One forward pass.
+        """Run one forward pass.
 
         Args:
-            model: The model, or what wraps it.
+            model: The model, or its wrapper.
             inputs: Its inputs, [B, S] each.
-            selected: Places of the tokens to project, in the batch flattened to B * S; [n] int64.
+            selected: Indices of the tokens to project, in the batch flattened to B * S; [n] int64.
 
         Returns:
-            Hidden states of all tokens, logits of the selected ones, and what the model says of its pairs.
+            Hidden states of all tokens, logits of the selected ones, and logits of the pairs.
 
         Raises:
             RuntimeError: If the head did not run exactly once.
         """
-        seen: list[Tensor] = []
+        head_inputs: list[Tensor] = []
 
-        def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-            seen.append(arguments[0])
+        def select_tokens(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            head_inputs.append(arguments[0])
             return (arguments[0].flatten(0, 1).index_select(0, selected), *arguments[1:])
 
-        handle = self._start.register_forward_pre_hook(gather)
+        handle = self._first_module.register_forward_pre_hook(select_tokens)
         try:
-            made = model(**inputs, return_dict=True)
+            output = model(**inputs, return_dict=True)
         finally:
             handle.remove()
-        if len(seen) != 1:
-            raise RuntimeError(f"the language-model head ran {len(seen)} times in one forward pass")
-        logits: Tensor = made[0]
+        if len(head_inputs) != 1:
+            raise RuntimeError(f"the language-model head ran {len(head_inputs)} times in one forward pass")
+        logits: Tensor = output[0]
         if logits.shape[:-1] != selected.shape:
             raise RuntimeError(f"logits of shape {tuple(logits.shape)} for {len(selected)} selected tokens")
-        pairs = made.get("seq_relationship_logits", made.get("sop_logits"))  # BERT's and ALBERT's name
-        return TokenOutput(seen[0], logits, pairs)
+        pair_logits = output.get("seq_relationship_logits", output.get("sop_logits"))  # BERT's and ALBERT's name
+        return TokenOutput(head_inputs[0], logits, pair_logits)
 
 
-def _head_of(model: Any) -> nn.Module | None:
-    """The module that takes the encoder's output, as the row of the model's family has it."""
+def _first_head_module(model: Any) -> nn.Module | None:
+    """Return the module of the head that takes the encoder's output, by the path in the row of the model's family."""
     name = type(model).__name__
     for family in all_families():
         if family.lm_head is not None and name in [family.class_name(suffix) for suffix in _HEADS]:
             modules = dict(model.named_modules())
-            # none in a class for pre-training that guesses no words
+            # none in a class for pre-training that predicts no words
             return next((modules[path] for path in family.lm_head.split("|") if path in modules), None)
     return None
 
 
 def places(mask: Tensor) -> Tensor:
-    """Places of the non-zero entries of a [B, S] mask in the flattened batch, [n] int64."""
+    """Return the indices of the non-zero entries of a [B, S] mask in the flattened batch, [n] int64."""
     return torch.nonzero(mask.flatten()).squeeze(1)
 
 
-# --- layer_outputs ---
-# What chosen encoder layers hand on, in a forward pass that may end behind the last of them.
-
-
-class _EnoughError(Exception):
-    """Ends a forward pass behind the last wanted layer; never leaves the object that it carries."""
-
-    def __init__(self, owner: LayerOutputs) -> None:
-        self.owner = owner
-
-
 class LayerOutputs:
-    """Collects the outputs of encoder layers.
+    """Collects the outputs of chosen encoder layers.
 
     Use as a context manager around one forward pass. A recorder of attention scores goes around it, not inside, and
     has the depth that is run.
@@ -137,7 +125,7 @@ class LayerOutputs:
     Args:
         model: A transformers model.
         layer_path: Dotted path from the class with a head to the list of encoder layers.
-        wanted: Layers, from 0.
+        layers: Numbers of the layers, from 0.
         stop: End the pass behind the last of them, and leave the ``with`` block; gradients are the same.
 
     Attributes:
@@ -147,18 +135,18 @@ class LayerOutputs:
         ValueError: If the model has no such layer.
     """
 
-    def __init__(self, model: Any, layer_path: str, wanted: Iterable[int], *, stop: bool = False) -> None:
-        # an encoder without a head lacks the name it has within one
+    def __init__(self, model: Any, layer_path: str, layers: Iterable[int], *, stop: bool = False) -> None:
+        # an encoder without a head lacks the first part of the path
         path = layer_path if hasattr(model, layer_path.partition(".")[0]) else layer_path.partition(".")[2]
-        found = model.get_submodule(path)
-        self._wanted = sorted(set(wanted))
-        count = len(found) if isinstance(found, nn.ModuleList) else 0
-        # layers that share weights run more often than they are stored: numbers are those of the runs, in call order
-        self._shared = 0 < count < model.config.num_hidden_layers
-        runs = model.config.num_hidden_layers if self._shared else count
-        if not isinstance(found, nn.ModuleList) or any(not 0 <= n < runs for n in self._wanted):
+        stack = model.get_submodule(path)
+        self._wanted = sorted(set(layers))
+        stored = len(stack) if isinstance(stack, nn.ModuleList) else 0
+        # layers that share weights run more often than they are stored: they are numbered by runs, in call order
+        self._shared = 0 < stored < model.config.num_hidden_layers
+        runs = model.config.num_hidden_layers if self._shared else stored
+        if not isinstance(stack, nn.ModuleList) or any(not 0 <= n < runs for n in self._wanted):
             raise ValueError(f"no layers {self._wanted} at '{layer_path}' of {type(model).__name__}, which has {runs}")
-        self._layers = list(enumerate(found)) if self._shared else [(n, found[n]) for n in self._wanted]
+        self._layers = list(enumerate(stack)) if self._shared else [(n, stack[n]) for n in self._wanted]
         self._runs = 0
         self._last = self._wanted[-1] if stop and self._wanted else None
         self.states: dict[int, Tensor] = {}
@@ -185,22 +173,25 @@ class LayerOutputs:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        ended = isinstance(error, _EnoughError) and error.owner is self
+        ended = isinstance(error, EndOfPassError) and error.owner is self
         if error is not None and not ended:
             self.states = {}
             return False
         if sorted(self.states) != self._wanted:
-            have, self.states = sorted(self.states), {}
-            raise RuntimeError(f"layers {have} handed on a state, wanted were {self._wanted}")
+            collected, self.states = sorted(self.states), {}
+            raise RuntimeError(f"layers {collected} handed on a state, wanted were {self._wanted}")
         return ended
 
     def _hook(self, number: int) -> Any:
-        def keep(_module: nn.Module, _arguments: Any, output: Any) -> None:
+        """Return a forward hook that stores a layer's output, and ends the pass behind the last wanted layer."""
+
+        def store_output(_module: nn.Module, _arguments: Any, output: Any) -> None:
+            """Store the output of one run of the layer."""
             run = self._runs if self._shared else number
             self._runs += 1
             if run in self._wanted:
                 self.states[run] = output[0] if isinstance(output, tuple) else output
             if run == self._last:
-                raise _EnoughError(self)
+                raise EndOfPassError(self)
 
-        return keep
+        return store_output

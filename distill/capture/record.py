@@ -1,4 +1,7 @@
-"""Making a model of any family feed a recorder; the family table names the code that does it."""
+"""Make a model of any family record its attention inputs: `record_attention`.
+
+The family table names the capture of each family, which the imported modules register.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ def record_attention(
         The recorder; wrap each forward pass in it.
 
     Raises:
-        InputError: If the family's row names a capture that is not registered, or the layers of the model cannot be counted.
+        InputError: If the family's row names a capture that is not registered, or the layers of the model cannot be
+            counted.
         ValueError: If the model has no such layer.
     """
     check_taught(family, model.config.to_dict())
@@ -41,22 +45,19 @@ def record_attention(
 
 
 def is_captured(model: Any) -> bool:
-    """Whether a model's attention was switched to one that feeds recorders.
+    """Return whether a transformers model's attention was switched to one that records.
 
     Args:
         model: A transformers model.
     """
-    if model.config._attn_implementation == recorder.NAME or dense_bands.is_installed(model):
+    if model.config._attn_implementation == recorder.ATTENTION_NAME or dense_bands.is_installed(model):
         return True
     return any(isinstance(module, CapturingModule) for module in model.modules())
 
 
 def query_width(config: Any) -> int:
-    """Numbers that a token's query, key or value has in all heads together.
+    """Return the width of a token's query in all heads together, from a model's configuration.
 
-    The width of the model, save for MobileBERT, whose attention lies within the bottleneck.
-
-    Args:
-        config: A model's configuration.
+    It is the width of the model, except for MobileBERT, whose attention lies within the bottleneck.
     """
     return int(getattr(config, "true_hidden_size", config.hidden_size))

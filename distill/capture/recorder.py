@@ -1,4 +1,15 @@
-"""One recorder for every family; the family table says which code feeds it."""
+"""The recorder of attention inputs, and the attention function that fills it through transformers' attention interface.
+
+An `AttentionRecorder` is a context manager around one forward pass. The attention of each layer calls
+`active_recorder`, and stores its scores, queries, keys and values there if they are wanted. `capturing_attention` does
+this for all families that use transformers' attention interface (BERT, RoBERTa, DistilBERT, MobileBERT, ...); the other
+files of this folder do it for the other families. The family table names the capture of each family; see
+`pocketbert.distill.capture.record.record_attention`.
+
+With SDPA, transformers' ``output_attentions=True`` returns an empty tuple and raises nothing; with eager attention
+every layer computes its map. Here only the wanted layers compute their scores, the others use SDPA; queries, keys and
+values exist in any case.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +25,19 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from pocketbert.core.families import CAPTURES
 
+ATTENTION_NAME = "pocketbert_capture"
+"""Name of `capturing_attention` in transformers' registry of attention implementations."""
+MASKED = -1e4
+"""Added to scores of padded keys: exp of it is exactly 0, and it is finite in every dtype."""
+
 _active: list[AttentionRecorder] = []
 
 
 @dataclass(frozen=True)
 class QueryKeyValue:
-    """What a layer's attention is computed from, head by head, as the model hands it to its attention function.
+    """Queries, keys and values of one layer, head by head, as the model passes them to its attention function.
 
-    Biases are in it, and rotary positions where the model has them; the scaling of the scores is not, unless the
+    They include biases, and rotary positions if the model has them, but not the scaling of the scores, unless the
     model scales its queries itself.
 
     Attributes:
@@ -35,22 +51,22 @@ class QueryKeyValue:
     value: Tensor
 
 
-class _EnoughError(Exception):
-    """Ends a forward pass behind the last wanted layer; never leaves the recorder that it carries."""
+class EndOfPassError(Exception):
+    """Ends a forward pass behind the last wanted layer; caught by the context manager that raised it, its `owner`."""
 
-    def __init__(self, recorder: AttentionRecorder) -> None:
-        self.recorder = recorder
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
 
 
 class AttentionRecorder:
     """A recorder of the attention inputs of chosen layers during forward passes.
 
-    Use as a context manager around one forward pass; leaving it asserts that every layer called in. After an
-    error nothing is kept.
+    Use as a context manager around one forward pass; leaving it checks that the attention of every layer called. After
+    an error nothing is kept.
 
     Args:
         layers: Layers whose scores before the softmax are kept, from 0.
-        depth: Layers the model has.
+        depth: Number of layers of the model.
         relations: Layers whose queries, keys and values are kept.
         stop: End the pass within the last of these layers, before its attention is applied. The pass then returns
             nothing, and leaves the ``with`` block; what was recorded has the same gradients. Without any layer
@@ -76,7 +92,7 @@ class AttentionRecorder:
 
     def __enter__(self) -> AttentionRecorder:
         """Start recording one forward pass."""
-        self._forget()
+        self._clear()
         self._calls = 0
         _active.append(self)
         return self
@@ -84,23 +100,23 @@ class AttentionRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Stop, and check the count.
+        """Stop, and check the number of layers that called.
 
         Returns:
             Whether the recorder itself ended the pass.
 
         Raises:
-            RuntimeError: If the model did not call in once per layer, up to the one where it was to end: a signal
+            RuntimeError: If the model did not call once per layer, up to the one where the pass was to end: a signal
                 would be missing silently.
         """
         _active.pop()
-        ended = isinstance(error, _EnoughError) and error.recorder is self
+        ended = isinstance(error, EndOfPassError) and error.owner is self
         if error is not None and not ended:
-            self._forget()
+            self._clear()
             return False
         expected = self.depth if self._last is None else self._last + 1
         if self._calls != expected:
-            self._forget()
+            self._clear()
             until = "" if self._last is None else f" and was to end in layer {self._last} (from 0)"
             raise RuntimeError(
                 f"attention was captured {self._calls} times, the model has {self.depth} layers{until}: "
@@ -109,21 +125,21 @@ class AttentionRecorder:
         return ended
 
     def next_layer(self) -> int:
-        """Number of the layer that is calling in; by call order, which also serves shared weights."""
+        """Return the number of the calling layer, from 0, in call order, which also works for shared weights."""
         self._calls += 1
         return self._calls - 1
 
     def end_behind(self, layer: int) -> None:
-        """End the pass if this is the last wanted layer of a pass that may end there; to be called by the layer."""
+        """End the pass if `layer` is the last wanted one and the recorder stops there; called after recording."""
         if layer == self._last:
-            raise _EnoughError(self)
+            raise EndOfPassError(self)
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self.scores, self.relations = {}, {}
 
 
 class CapturingModule:
-    """What an attention module becomes that feeds recorders, where transformers' attention interface does not reach."""
+    """Base class of attention modules that fill recorders without transformers' attention interface."""
 
 
 def active_recorder() -> AttentionRecorder | None:
@@ -131,24 +147,7 @@ def active_recorder() -> AttentionRecorder | None:
     return _active[-1] if _active else None
 
 
-# --- interface ---
-# Capture through transformers' attention interface: BERT, RoBERTa, DistilBERT, MobileBERT and kin.
-#
-# With SDPA, `output_attentions=True` returns an empty tuple and raises nothing; with eager attention every
-# layer pays for its map. Here the layers that are wanted compute their scores openly, the others use SDPA; queries,
-# keys and values are on their way in any case and cost nothing.
-
-
-NAME = "pocketbert_capture"
-MASKED = -1e4
-"""Added to scores of padded keys: exp of it is exactly 0, and it is finite in every dtype."""
-
-
-def install(model: Any) -> None:
-    """Switch a model to the capturing attention; weights and results stay the same."""
-    AttentionInterface.register(NAME, capturing_attention)
-    AttentionMaskInterface.register(NAME, additive_mask)
-    model.set_attn_implementation(NAME)
+# --- transformers' attention interface --------------------------------------------------------------------------------
 
 
 def capturing_attention(
@@ -161,9 +160,9 @@ def capturing_attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention that hands the active recorder what it wants of this layer.
+    """Compute scaled dot-product attention, and fill the active recorder.
 
-    Where the recorder ends the pass, neither probabilities nor context are computed.
+    If the recorder ends the pass here, neither probabilities nor context are computed.
 
     Args:
         module: The attention module that calls.
@@ -183,20 +182,20 @@ def capturing_attention(
         if layer in recorder.relation_layers:
             recorder.relations[layer] = QueryKeyValue(query, key, value)
         if layer in recorder.layers:
-            # Passes over scores cost more than those over queries, forwards and backwards: none but the mask's, in place.
+            # Passes over scores cost more than those over queries, forwards and backwards: only the mask's, in place.
             scores = torch.matmul(query * (scaling or query.shape[-1] ** -0.5), key.transpose(2, 3))
             if attention_mask is not None:
                 scores += attention_mask
             recorder.scores[layer] = scores
         recorder.end_behind(layer)
     if scores is None:
-        out = F.scaled_dot_product_attention(
+        context = F.scaled_dot_product_attention(
             query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
         )
     else:
         probabilities = F.dropout(F.softmax(scores, -1), dropout, module.training)
-        out = torch.matmul(probabilities, value)
-    return out.transpose(1, 2).contiguous(), None
+        context = torch.matmul(probabilities, value)
+    return context.transpose(1, 2).contiguous(), None
 
 
 def additive_mask(
@@ -208,25 +207,32 @@ def additive_mask(
     device: torch.device | None = None,
     **__: Any,
 ) -> Tensor | None:
-    """The mask transformers passes to `capturing_attention`.
+    """Build the mask that transformers passes to `capturing_attention`.
 
     Args:
-        attention_mask: 1 for real tokens, [B, S]; None where all are real.
-        dtype: Of the mask.
-        local_size: How far a token of a layer with a window sees to either side; None of a layer without.
+        attention_mask: 1 for real tokens, [B, S]; None if all are real.
+        dtype: Dtype of the mask.
+        local_size: How far a token sees to either side, in a layer with a window; None in a layer without.
         kv_length: Tokens S.
-        device: Where the model runs.
+        device: Device of the model.
 
     Returns:
-        What is added to the scores, [B, 1, 1, S], with a window [B, 1, S, S]; None where every token sees every other.
+        The term to add to the scores, [B, 1, 1, S], with a window [B, 1, S, S]; None if every token sees every other.
     """
     allowed = None if attention_mask is None else attention_mask[:, None, None, :].to(dtype)
     if local_size is not None:
-        places = torch.arange(kv_length, device=device if attention_mask is None else attention_mask.device)
-        distance = (places[:, None] - places[None, :]).abs()
+        positions = torch.arange(kv_length, device=device if attention_mask is None else attention_mask.device)
+        distance = (positions[:, None] - positions[None, :]).abs()
         band = (local_size + 1 - distance).clamp(0, 1).to(dtype)[None, None]
         allowed = band if allowed is None else allowed * band
     return None if allowed is None else (1.0 - allowed) * MASKED
 
 
-CAPTURES.add("attention-interface", install)
+def _install(model: Any) -> None:
+    """Switch a model to the capturing attention; weights and results stay the same."""
+    AttentionInterface.register(ATTENTION_NAME, capturing_attention)
+    AttentionMaskInterface.register(ATTENTION_NAME, additive_mask)
+    model.set_attn_implementation(ATTENTION_NAME)
+
+
+CAPTURES.add("attention-interface", _install)

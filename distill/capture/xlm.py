@@ -1,4 +1,4 @@
-"""Capture of XLM's attention, which does not go through transformers' attention interface."""
+"""Capture of XLM's attention, which does not use transformers' attention interface."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pocketbert.core.families import CAPTURES
 from pocketbert.distill.capture.recorder import CapturingModule, additive_mask, capturing_attention
 
 
-class CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: ignore[misc]
-    """The stock module, through the attention that feeds recorders; weights and results stay the same."""
+class _CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: ignore[misc]
+    """transformers' module with `capturing_attention`; weights and results stay the same."""
 
     def forward(
         self,
@@ -23,40 +23,40 @@ class CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: igno
         output_attentions: bool = False,
         **_: Any,
     ) -> tuple[Tensor, ...]:
-        """Attend to all real tokens.
+        """Compute attention to all real tokens.
 
         Args:
             input: [B, S, d].
             mask: 1 for real tokens, [B, S].
-            kv: Never given to an encoder.
-            cache: Of a decoder; not used.
-            output_attentions: Must not be asked for: the recorder gives the scores.
+            kv: Must be None: states of another text, for a decoder.
+            cache: For a decoder; not used.
+            output_attentions: Must be False: the recorder has the scores.
 
         Returns:
-            [B, S, d], alone in a tuple.
+            A tuple of one tensor, [B, S, d].
 
         Raises:
-            ValueError: If probabilities or another text's states are asked for, or the mask is a decoder's.
+            ValueError: If probabilities or states of another text are requested, or the mask is a decoder's.
         """
         if output_attentions or kv is not None or mask.dim() != 2:
             raise ValueError(
                 "the capturing attention of an encoder returns no probabilities, and takes no other states"
             )
-        query, key, value = (self._split(part(input)) for part in (self.q_lin, self.k_lin, self.v_lin))
+        query, key, value = (
+            projection(input).view(*input.shape[:2], self.n_heads, self.head_dim).transpose(1, 2)
+            for projection in (self.q_lin, self.k_lin, self.v_lin)
+        )
         rate = self.dropout if self.training else 0.0
-        closed = additive_mask(attention_mask=mask, dtype=query.dtype)
-        context, _none = capturing_attention(self, query, key, value, closed, dropout=rate)
+        added = additive_mask(attention_mask=mask, dtype=query.dtype)
+        context = capturing_attention(self, query, key, value, added, dropout=rate)[0]
         return (self.out_lin(context.flatten(2)),)
 
-    def _split(self, states: Tensor) -> Tensor:
-        return states.view(*states.shape[:2], self.n_heads, self.head_dim).transpose(1, 2)
 
-
-def install(model: Any) -> None:
-    """Make each layer's attention a capturing one."""
+def _install(model: Any) -> None:
+    """Turn the attention of each layer into one that records."""
     for module in model.modules():
         if type(module) is MultiHeadAttention:
-            module.__class__ = CapturingSelfAttention
+            module.__class__ = _CapturingSelfAttention
 
 
-CAPTURES.add("self-attention", install)
+CAPTURES.add("self-attention", _install)

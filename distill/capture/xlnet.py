@@ -1,7 +1,8 @@
-"""Capture of XLNet's relative attention, which does not go through transformers' attention interface.
+"""Capture of XLNet's relative attention, which does not use transformers' attention interface.
 
-Scores are the sum of content, offset and segment, with the mask on top, as softmax gets them. Relations are the content
-queries, keys and values; the biases and offsets that are added within the scores belong to no token, and are not in them.
+Recorded scores are the input of the softmax: the sum of the terms of content, offset and segment, with the mask added.
+Recorded relations are the queries, keys and values of the content, without the biases and offsets, which belong to no
+token.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pocketbert.core.families import CAPTURES
 from pocketbert.distill.capture.recorder import MASKED, CapturingModule, QueryKeyValue, active_recorder
 
 
-class CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # type: ignore[misc]
-    """The stock module, which hands the active recorder what it wants of this layer; weights and results stay the same."""
+class _CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # type: ignore[misc]
+    """transformers' module, which fills the active recorder; weights and results stay the same."""
 
     def rel_attn_core(
         self,
@@ -29,19 +30,19 @@ class CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # ty
         attn_mask: Tensor | None = None,
         output_attentions: bool = False,
     ) -> Any:
-        """Attend; where the recorder ends the pass, no context is computed.
+        """Compute the attention of one layer; if the recorder ends the pass, no context is computed.
 
         Args:
             q_head: Queries, [S, B, H, head size].
             k_head_h: Keys, [S, B, H, head size].
             v_head_h: Values, [S, B, H, head size].
             k_head_r: Projected offsets S to 1 - S, [2S, B, H, head size].
-            seg_mat: Whether two tokens are of the same or of different segments, [S, S, B, 2]; None of one segment.
-            attn_mask: 1 where a key is not seen, [S, S, B, 1]; None where all are.
+            seg_mat: Whether two tokens are of the same or of different segments, [S, S, B, 2]; None for one segment.
+            attn_mask: 1 where a key is not seen, [S, S, B, 1]; None if all are.
             output_attentions: Whether to return the probabilities too.
 
         Returns:
-            Context, [S, B, H, head size], and probabilities [S, S, B, H] where they are wanted.
+            Context, [S, B, H, head size], and probabilities [S, S, B, H] with `output_attentions`.
         """
         recorder = active_recorder()
         layer = recorder.next_layer() if recorder is not None else -1
@@ -53,8 +54,9 @@ class CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # ty
         scores = torch.matmul(query + self.r_w_bias[:, None], key.transpose(2, 3))
         by_offset = torch.matmul(query + self.r_r_bias[:, None], k_head_r.permute(1, 2, 3, 0))
         length = scores.shape[-1]
-        moved = by_offset.flatten(2)[..., length:]
-        scores = scores + moved.reshape(*moved.shape[:2], length, -1)[..., :length]
+        # row i of the offsets is shifted by i, so that column j holds the offset i - j
+        shifted = by_offset.flatten(2)[..., length:]
+        scores = scores + shifted.reshape(*shifted.shape[:2], length, -1)[..., :length]
         if seg_mat is not None:
             by_segment = torch.matmul(query + self.r_s_bias[:, None], self.seg_embed.permute(1, 2, 0))
             scores = scores + torch.einsum("ijbs,bnis->bnij", seg_mat, by_segment)
@@ -70,11 +72,11 @@ class CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # ty
         return (context, probabilities.permute(2, 3, 0, 1)) if output_attentions else context
 
 
-def install(model: Any) -> None:
-    """Make each layer's attention a capturing one."""
+def _install(model: Any) -> None:
+    """Turn the attention of each layer into one that records."""
     for module in model.modules():
         if type(module) is XLNetRelativeAttention:
-            module.__class__ = CapturingRelativeAttention
+            module.__class__ = _CapturingRelativeAttention
 
 
-CAPTURES.add("relative-attention", install)
+CAPTURES.add("relative-attention", _install)

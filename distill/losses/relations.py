@@ -1,4 +1,6 @@
-"""MiniLM's relation terms: how the tokens of a text relate to each other, whatever the widths of the models.
+"""The loss of MiniLM: `relation_kl` compares the self-attention relations of two models, whatever their widths.
+
+`relation_heads` chooses the number of relation heads for two models.
 
 Conventions: B batch, S length, H heads of a model, A relation heads, d_r their size.
 """
@@ -16,12 +18,14 @@ from torch.autograd.function import once_differentiable
 
 from pocketbert.core.errors import InputError, Problem
 
-HEADS = 48
+_MAX_HEADS = 48
 """Relation heads of a student of a base-size teacher in the paper."""
 
-_AT_ONCE, _AT_ONCE_CPU = 1 << 24, 1 << 19
-"""Most numbers of one model's relations that are in memory at a time; a row is never divided. A CPU is faster where they stay
-in its cache."""
+_ACCELERATOR_CHUNK, _CPU_CHUNK = 1 << 24, 1 << 19
+"""Most numbers of one model's relations in memory at a time; a row is never divided.
+
+A CPU is faster if they stay in its cache.
+"""
 
 
 def relation_heads(
@@ -41,19 +45,16 @@ def relation_heads(
     Raises:
         InputError: If the explicit number does not divide both, with those that do.
     """
-    both = gcd(student_width, teacher_width)
-    possible = [n for n in range(1, both + 1) if both % n == 0]
+    divisor = gcd(student_width, teacher_width)
+    possible = [n for n in range(1, divisor + 1) if divisor % n == 0]
     if wanted is None:
-        return max(n for n in possible if n <= HEADS)
+        return max(n for n in possible if n <= _MAX_HEADS)
     if wanted not in possible:
-        raise InputError(
-            Problem(
-                where,
-                f"{wanted} relation heads do not divide the student's {student_width} and the teacher's "
-                f"{teacher_width} numbers; possible: {', '.join(map(str, possible))}.",
-                "Choose one of these, or leave it out.",
-            )
+        what = (
+            f"{wanted} relation heads do not divide the student's {student_width} and the teacher's {teacher_width} "
+            f"numbers; possible: {', '.join(map(str, possible))}."
         )
+        raise InputError(Problem(where, what, "Choose one of these, or leave it out."))
     return wanted
 
 
@@ -65,7 +66,7 @@ def relation_kl(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> T
     models' own heads and X the values it is MiniLM's value relation (Wang et al. 2020, arXiv 2002.10957,
     section 3.2).
 
-    The vectors of all heads are put together and cut anew into A relation heads. Computed in fp32 (fp64 for
+    The vectors of all heads are concatenated and split again into A relation heads. Computed in fp32 (fp64 for
     fp64), some rows at a time, together with the gradient: what is kept for the backward pass is as large as
     the student's vectors, not as the relations, which take S / d_r times as much.
 
@@ -81,64 +82,61 @@ def relation_kl(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> T
     Raises:
         ValueError: If the heads do not divide the vectors.
     """
-    ours, theirs = _together(student), _together(teacher)
-    if ours.shape[-1] % heads or theirs.shape[-1] % heads:
-        raise ValueError(f"{heads} relation heads do not divide {ours.shape[-1]} and {theirs.shape[-1]} numbers")
-    divergence: Tensor = _RelationDivergence.apply(ours, theirs.detach(), mask, heads)  # type: ignore[no-untyped-call]
+    student, teacher = (vectors.transpose(1, 2).flatten(2) for vectors in (student, teacher))
+    if student.shape[-1] % heads or teacher.shape[-1] % heads:
+        raise ValueError(f"{heads} relation heads do not divide {student.shape[-1]} and {teacher.shape[-1]} numbers")
+    divergence: Tensor = _RelationDivergence.apply(student, teacher.detach(), mask, heads)  # type: ignore[no-untyped-call]
     return divergence
 
 
 class _RelationDivergence(torch.autograd.Function):
-    """`relation_kl` on [B, S, width]."""
+    """The differentiable function of `relation_kl`, on [B, S, width]."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> Tensor:
-        """Sum of the divergences by parts, and where needed its gradient, over their number."""
-        length, kind = mask.shape[1], student.device.type
+        """Compute the mean divergence chunk by chunk, and if needed the gradient of the sum."""
+        length, device = mask.shape[1], student.device.type
         dtype = torch.promote_types(student.dtype, torch.float32)
         total = torch.zeros((), dtype=dtype, device=student.device)
         weight = mask.to(dtype)[:, None, :]
         gradient = torch.empty(student.shape, dtype=dtype, device=student.device)
-        rows = max(1, (_AT_ONCE_CPU if kind == "cpu" else _AT_ONCE) // (heads * length * length))
-        known = torch.amp.autocast_mode.is_autocast_available(kind)
-        with torch.autocast(kind, enabled=False) if known else nullcontext():
+        rows = max(1, (_CPU_CHUNK if device == "cpu" else _ACCELERATOR_CHUNK) // (heads * length * length))
+        has_autocast = torch.amp.autocast_mode.is_autocast_available(device)
+        with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
             for start in range(0, len(mask), rows):
                 part = slice(start, start + rows)
-                padded, counts = mask[part, None, None, :] == 0, weight[part]
-                ours = _split(student[part].to(dtype), heads)
-                log_s = _log_relations(ours, padded)
-                log_t = _log_relations(_split(teacher[part].to(dtype), heads), padded)
+                padded, query_weight = mask[part, None, None, :] == 0, weight[part]
+                vectors = _split_heads(student[part].to(dtype), heads)
+                log_s = _log_relations(vectors, padded)
+                log_t = _log_relations(_split_heads(teacher[part].to(dtype), heads), padded)
                 target = log_t.exp()
-                total += ((target * log_t.sub_(log_s)).sum(-1) * counts).sum()
+                total += ((target * log_t.sub_(log_s)).sum(-1) * query_weight).sum()
                 if ctx.needs_input_grad[0]:
                     # d KL / d scores = R_S - R_T, and a vector takes part as query and as key
-                    apart = log_s.exp_().sub_(target).mul_(counts[..., None])
-                    both = torch.matmul(apart, ours) + torch.matmul(apart.transpose(2, 3), ours)
-                    gradient[part] = both.mul_(ours.shape[-1] ** -0.5).transpose(1, 2).flatten(2)
-        number = weight.sum().clamp(min=1) * heads
+                    score_gradient = log_s.exp_().sub_(target).mul_(query_weight[..., None])
+                    as_query = torch.matmul(score_gradient, vectors)
+                    vector_gradient = as_query + torch.matmul(score_gradient.transpose(2, 3), vectors)
+                    scaled = vector_gradient.mul_(vectors.shape[-1] ** -0.5)
+                    gradient[part] = scaled.transpose(1, 2).flatten(2)
+        count = weight.sum().clamp(min=1) * heads
         ctx.dtype = student.dtype
-        ctx.save_for_backward(gradient, number)
-        return total / number
+        ctx.save_for_backward(gradient, count)
+        return total / count
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None, None]:
-        """The gradient of the student's vectors."""
-        gradient, number = ctx.saved_tensors
-        return (gradient * (outer[0] / number)).to(ctx.dtype), None, None, None
+        """Return the gradient of the student's vectors."""
+        gradient, count = ctx.saved_tensors
+        return (gradient * (outer[0] / count)).to(ctx.dtype), None, None, None
 
 
-def _together(vectors: Tensor) -> Tensor:
-    """[B, H, S, size] to [B, S, H * size]."""
-    return vectors.transpose(1, 2).flatten(2)
-
-
-def _split(vectors: Tensor, heads: int) -> Tensor:
-    """[B, S, A * d_r] to [B, A, S, d_r]."""
+def _split_heads(vectors: Tensor, heads: int) -> Tensor:
+    """Reshape [B, S, A * d_r] to [B, A, S, d_r]."""
     return vectors.reshape(*vectors.shape[:2], heads, -1).transpose(1, 2)
 
 
 def _log_relations(vectors: Tensor, padded: Tensor) -> Tensor:
-    """Logarithms of the relations of [B, A, S, d_r], [B, A, S, S]; those to padded keys are finite, their exp is 0."""
+    """Compute log-relations, [B, A, S, d_r] to [B, A, S, S]; those to padded keys are finite, and their exp is 0."""
     scores = torch.matmul(vectors * vectors.shape[-1] ** -0.5, vectors.transpose(2, 3))
     return F.log_softmax(scores.masked_fill_(padded, torch.finfo(scores.dtype).min), -1)

@@ -1,7 +1,9 @@
-"""What each task makes of its outputs: the loss against gold labels, and against a teacher's outputs.
+"""Losses of a task's outputs: `gold_loss` against gold labels, `soft_loss` against a teacher's outputs.
 
-Conventions: B batch, S length, C labels, V vocabulary, d width. Tokens that nobody labels (special ones, the rest of a
-word, padding) are in no mean. Every function returns a mean and the number of items it is over.
+Both return a `Term`, a mean with its number of items. Tokens without a label (special ones, later word pieces of a
+word, padding) are in no mean.
+
+Conventions: B batch, S length, C labels, V vocabulary, d width.
 """
 
 from __future__ import annotations
@@ -18,33 +20,33 @@ from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.tasks import Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term, hard_targets, soft_targets
 
-PADDED = -1e4
-"""Score of a padded token as start or end of an answer: no probability, and finite."""
+_PADDED_SCORE = -1e4
+"""Added to the score of a padded token as start or end of an answer: its probability is 0, and the score finite."""
 
 
-def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
+def gold_loss(task: Task, outputs: Any, batch: Mapping[str, Tensor]) -> Term:
     """Compute the task's loss against gold labels.
 
-    Cross-entropy for labels, tokens and masked words; binary cross-entropy averaged over labels for multi-label; squared
-    error for regression, binary cross-entropy where its answers go through a sigmoid; the mean of the two cross-entropies of start and end for answers (Devlin et al. 2019,
-    arXiv 1810.04805, sections 4 and 5).
+    Cross-entropy for labels, tokens and masked words; binary cross-entropy averaged over labels for multi-label;
+    squared error for regression, binary cross-entropy if its outputs go through a sigmoid; the mean of the two
+    cross-entropies of start and end for answers (Devlin et al. 2019, arXiv 1810.04805, sections 4 and 5).
 
     Args:
-        task: What the outputs are.
-        made: The model's outputs.
+        task: Decides the loss.
+        outputs: The model's outputs.
         batch: Targets by name: ``labels`` [B], [B, C] or [B, S], or ``start_positions`` and ``end_positions`` [B].
     """
     if task.name is TaskName.QUESTION_ANSWERING:
-        scores = _answer_scores(made, batch["attention_mask"])
-        both = [hard_targets(s, batch[k]) for s, k in zip(scores, ("start_positions", "end_positions"), strict=True)]
-        return Term.of((both[0] + both[1]) / 2, len(scores[0]))
-    labels, logits = batch["labels"], made.logits
+        start, end = _answer_scores(outputs, batch["attention_mask"])
+        start_loss, end_loss = hard_targets(start, batch["start_positions"]), hard_targets(end, batch["end_positions"])
+        return Term.of((start_loss + end_loss) / 2, len(start))
+    labels, logits = batch["labels"], outputs.logits
     if task.level is Level.TOKEN:
-        chosen = labels != IGNORED
-        count = int(chosen.sum())
+        labelled = labels != IGNORED
+        count = int(labelled.sum())
         if not count:
             return Term.of(logits.float().sum() * 0.0, 0)
-        return Term.of(hard_targets(logits[chosen], labels[chosen]), count)
+        return Term.of(hard_targets(logits[labelled], labels[labelled]), count)
     rows = len(logits)
     if task.name is TaskName.MULTI_LABEL:
         return Term.of(F.binary_cross_entropy_with_logits(logits.float(), labels.float()), rows)
@@ -56,60 +58,61 @@ def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
 
 def soft_loss(
     task: Task,
-    made: Any,
-    taught: Mapping[str, Tensor],
+    outputs: Any,
+    teacher_outputs: Mapping[str, Tensor],
     batch: Mapping[str, Tensor],
     temperature: float,
     pooling: Pooling,
 ) -> Term:
     """Compute the task's loss against a teacher's outputs; it is 0 where the two agree.
 
-    Of label distributions the KL divergence at a temperature, times T^2 (Hinton et al. 2015, arXiv 1503.02531), for each
-    label by itself in multi-label; of numbers the squared error; of start and end the mean of the two divergences
-    over the real tokens; of vectors 1 minus the cosine of the pooled states.
+    For label distributions the KL divergence at a temperature, times T^2 (Hinton et al. 2015, arXiv 1503.02531), for
+    each label by itself in multi-label; for numbers the squared error; for start and end the mean of the two
+    divergences over the real tokens; for vectors 1 minus the cosine of the pooled states.
 
     Args:
-        task: What the outputs are.
-        made: The student's outputs.
-        taught: The teacher's outputs by name.
-        batch: ``attention_mask`` [B, S], and ``labels`` [B, S] where they tell which tokens are labelled.
+        task: Decides the loss.
+        outputs: The student's outputs.
+        teacher_outputs: The teacher's outputs by name.
+        batch: ``attention_mask`` [B, S], and ``labels`` [B, S] if they mark the labelled tokens.
         temperature: T > 0.
         pooling: How token states become a vector.
     """
     mask = batch["attention_mask"]
     if task.name is TaskName.QUESTION_ANSWERING:
-        ours, theirs = _answer_scores(made, mask), _answer_scores(taught, mask)
-        both = [soft_targets(s, t, temperature) for s, t in zip(ours, theirs, strict=True)]
-        return Term.of((both[0] + both[1]) / 2, len(mask))
+        start, end = _answer_scores(outputs, mask)
+        teacher_start, teacher_end = _answer_scores(teacher_outputs, mask)
+        start_loss = soft_targets(start, teacher_start, temperature)
+        return Term.of((start_loss + soft_targets(end, teacher_end, temperature)) / 2, len(mask))
     if task.name is TaskName.FEATURE_EXTRACTION:
-        ours_pooled = pooled(made.last_hidden_state, mask, pooling)
-        cosine = F.cosine_similarity(ours_pooled, pooled(taught["last_hidden_state"], mask, pooling), dim=-1)
-        return Term.of((1 - cosine).mean(), len(mask))
-    student, teacher = made.logits, taught["logits"]
+        vectors = _pool_states(outputs.last_hidden_state, mask, pooling)
+        teacher_vectors = _pool_states(teacher_outputs["last_hidden_state"], mask, pooling)
+        return Term.of((1 - F.cosine_similarity(vectors, teacher_vectors, dim=-1)).mean(), len(mask))
+    student, teacher = outputs.logits, teacher_outputs["logits"]
     if task.level is Level.TOKEN:
-        chosen = batch["labels"] != IGNORED
-        count = int(chosen.sum())
+        labelled = batch["labels"] != IGNORED
+        count = int(labelled.sum())
         if not count:
             return Term.of(student.float().sum() * 0.0, 0)
-        return Term.of(soft_targets(student[chosen], teacher[chosen], temperature), count)
+        return Term.of(soft_targets(student[labelled], teacher[labelled], temperature), count)
     rows = len(student)
     if task.name is TaskName.MULTI_LABEL:
-        return Term.of(_binary_soft(student, teacher, temperature), rows)
+        return Term.of(_binary_soft_targets(student, teacher, temperature), rows)
     if task.name is TaskName.REGRESSION:
         return Term.of(F.mse_loss(student.float(), teacher.float()), rows)
     return Term.of(soft_targets(student, teacher, temperature), rows)
 
 
-def counted(task: Task, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Items that the terms ``labels`` and ``logits`` are means over, where they are not rows; see `Counting`."""
+def count_labelled_tokens(task: Task, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Count the items of the terms ``labels`` and ``logits`` if these are means over tokens; empty if over rows."""
     if task.level is not Level.TOKEN or task.name is TaskName.QUESTION_ANSWERING:
         return {}
     tokens = (batch["labels"] != IGNORED).sum()
     return {"labels": tokens, "logits": tokens}
 
 
-def pooled(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """One vector per text, [B, d] float32, not normalised: directions are compared.
+def _pool_states(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
+    """Pool token states to one vector per text, [B, d] float32, not normalised: only directions are compared.
 
     Args:
         states: Token states, [B, S, d].
@@ -122,8 +125,8 @@ def pooled(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
     return (states.float() * weight).sum(1) / weight.sum(1).clamp(min=1.0)
 
 
-def _binary_soft(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T^2 times the KL divergence of each label's softened yes and no, averaged over rows and labels."""
+def _binary_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Compute T^2 times the KL divergence of each label's softened yes and no, averaged over rows and labels."""
     s, t = student.float() / temperature, teacher.float() / temperature
     yes = torch.sigmoid(t)
     per_label = yes * (F.logsigmoid(t) - F.logsigmoid(s)) + (1 - yes) * (F.logsigmoid(-t) - F.logsigmoid(-s))
@@ -131,7 +134,7 @@ def _binary_soft(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
 
 
 def _answer_scores(outputs: Any, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Start and end scores with padding out of the race, [B, S] float32 each."""
+    """Return start and end scores with padding excluded, [B, S] float32 each."""
     take = outputs.__getitem__ if isinstance(outputs, Mapping) else lambda name: getattr(outputs, name)
-    closed = (1.0 - mask.float()) * PADDED
-    return take("start_logits").float() + closed, take("end_logits").float() + closed
+    padding = (1.0 - mask.float()) * _PADDED_SCORE
+    return take("start_logits").float() + padding, take("end_logits").float() + padding

@@ -1,9 +1,11 @@
-"""A teacher's distribution over a large vocabulary in a few numbers, without bias.
+"""Losses over the tokens of plain text, for general distillation; each returns a `Term`, a mean over tokens.
 
-Keeping the k most probable tokens alone teaches the student that nothing else ever happens: the gradient
-does not vanish where the student equals the teacher. Here the rest is sampled, weighted so that every sum
-over the vocabulary is right in expectation: random-sampling distillation (Anshumann et al. 2025,
-arXiv 2503.16870), with the k most probable tokens exact.
+* `masked_lm` and `next_sentence` are BERT's pre-training losses.
+* `token_soft_targets` and `cosine_distance` are DistilBERT's. `sparse_token_soft_targets` is the former with a sample
+  of the teacher's distribution (`SparseLogits`), which `sparsify` draws, so that it can be stored.
+* `replaced_tokens` and `replaced_soft_targets` are losses of replaced-token detection (ELECTRA).
+
+Conventions: n selected tokens, V vocabulary, B batch, S length, d width. A mean over no tokens is 0 with count 0.
 """
 
 from __future__ import annotations
@@ -19,8 +21,89 @@ from pocketbert.core.seeds import generator
 from pocketbert.distill.capture.outputs import places
 from pocketbert.distill.losses.common import Term, divergence_sum
 
-_AT_ONCE = 256
-"""Positions whose whole distributions are held at a time; 30 MB each for BERT's vocabulary."""
+# --- masked language models -------------------------------------------------------------------------------------------
+
+
+def masked_lm(student: Tensor, labels: Tensor) -> Term:
+    """Compute the cross-entropy of the masked tokens (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
+
+    Args:
+        student: Logits at the selected tokens, [n, V].
+        labels: Original ids, -100 at tokens that are not predicted, [n].
+
+    Returns:
+        Mean over the tokens with a label, in nats.
+    """
+    labelled = places(labels != IGNORED)
+    # selected first: of all real tokens' logits, six sevenths have no label
+    if len(labelled) != len(labels):
+        student, labels = student.index_select(0, labelled), labels[labelled]
+    total = F.cross_entropy(student.float(), labels, reduction="sum")
+    return Term.of(total / max(1, len(labelled)), len(labelled))
+
+
+def next_sentence(logits: Tensor, labels: Tensor) -> Term:
+    """Compute the cross-entropy of next-sentence prediction (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
+
+    Args:
+        logits: Of "follows" and "does not follow", [B, 2].
+        labels: See `pocketbert.distill.text.pairs.PairedRows`: 0 if the second segment follows, 1 if it does not, -100
+            for a row with one segment; [B].
+
+    Returns:
+        Mean over the rows with two segments, in nats.
+    """
+    return masked_lm(logits, labels)
+
+
+def token_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Term:
+    """Compute the KL divergence of temperature-softened vocabulary distributions, times T^2.
+
+    ``T^2 * (1/n) * sum_n sum_V p_T (log p_T - log p_S)`` with ``p = softmax(z / T)``: L_ce of DistilBERT (Sanh et
+    al. 2019, arXiv 1910.01108, section 3) as the released code computes it. The paper writes a cross-entropy; the
+    gradient is the same, and the divergence is 0 where the student agrees.
+
+    Args:
+        student: Logits at the selected tokens, [n, V].
+        teacher: Likewise, [n, V].
+        temperature: T > 0.
+
+    Returns:
+        Mean over the n tokens, in nats.
+    """
+    total = temperature**2 * divergence_sum(student, teacher, temperature=temperature)
+    return Term.of(total / max(1, len(student)), len(student))
+
+
+def cosine_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Term:
+    """Compute ``1 - cos`` of the last hidden states (L_cos, Sanh et al. 2019, arXiv 1910.01108, section 3).
+
+    Computed as ``|a/|a| - b/|b||^2 / 2``, the same number, which is exactly 0 for equal states and does not lose
+    its digits close to 0 as a difference from 1 does.
+
+    Args:
+        student: Hidden states, [B, S, d].
+        teacher: Hidden states, [B, S, d].
+        mask: 1 at real tokens, [B, S].
+
+    Returns:
+        Mean over the real tokens, between 0 and 2.
+    """
+    difference = F.normalize(student.float(), dim=-1) - F.normalize(teacher.float(), dim=-1)
+    weight = mask.to(difference.dtype)
+    count = weight.sum()
+    return Term.of((difference.square().sum(-1) / 2 * weight).sum() / count.clamp(min=1), count)
+
+
+# --- a teacher's distributions as samples -----------------------------------------------------------------------------
+#
+# Keeping only the k most probable tokens teaches the student that nothing else ever happens: the gradient does not
+# vanish where the student equals the teacher. Here the other tokens are sampled, weighted so that every sum over the
+# vocabulary is right in expectation: random-sampling distillation (Anshumann et al. 2025, arXiv 2503.16870), with the k
+# most probable tokens exact.
+
+_POSITIONS_AT_ONCE = 256
+"""Positions whose whole distributions are in memory at a time; 30 MB each for BERT's vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +126,21 @@ class SparseLogits:
     temperature: float
 
     def __len__(self) -> int:
-        """Number of positions."""
+        """Return the number of positions."""
         return len(self.ids)
 
     def to(self, device: torch.device) -> SparseLogits:
-        """The same on another device."""
-        return SparseLogits(
-            self.ids.to(device),
-            self.weights.to(device),
-            self.negative_entropy.to(device),
-            self.vocabulary,
-            self.temperature,
-        )
+        """Return the estimates on another device."""
+        ids, weights, entropy = (x.to(device) for x in (self.ids, self.weights, self.negative_entropy))
+        return SparseLogits(ids, weights, entropy, self.vocabulary, self.temperature)
 
 
 def uniform_draws(positions: int, samples: int, seed: int, row: int, epoch: int) -> Tensor:
-    """Random numbers for one row in one epoch, the same in whatever batch the row is.
+    """Draw the random numbers for `sparsify` of one row in one epoch, which do not depend on the row's batch.
 
     Args:
-        positions: How many positions of the row are distilled.
-        samples: Draws at each.
+        positions: Distilled positions of the row.
+        samples: Draws at each position.
         seed: The run's seed.
         row: Row number.
         epoch: Epoch.
@@ -76,10 +154,10 @@ def uniform_draws(positions: int, samples: int, seed: int, row: int, epoch: int)
 
 @torch.no_grad()
 def sparsify(logits: Tensor, k: int, draws: Tensor, temperature: float = 1.0) -> SparseLogits:
-    """The k most probable tokens exactly, and a weighted sample of the others.
+    """Keep the k most probable tokens of each position exactly, and a weighted sample of the others.
 
-    m ids are drawn with replacement in proportion to p_T among the others, each weighing (mass of the
-    others) / m; an id drawn twice weighs twice. The draws are stratified, one from each m-th of the mass:
+    m ids are drawn with replacement in proportion to p_T among the others, each with the weight (mass of the
+    others) / m; an id drawn twice has twice the weight. The draws are stratified, one from each m-th of the mass:
     as unbiased as independent ones, and never of larger variance.
 
     Args:
@@ -101,23 +179,26 @@ def sparsify(logits: Tensor, k: int, draws: Tensor, temperature: float = 1.0) ->
             f"k={k} (0 to {size}), draws {tuple(draws.shape)} for logits {tuple(logits.shape)} and "
             f"temperature {temperature} do not fit together"
         )
-    slices = [slice(start, start + _AT_ONCE) for start in range(0, max(1, len(logits)), _AT_ONCE)]
-    parts = [_sparsify(logits[s].float() / temperature, k, draws[s].to(logits.device)) for s in slices]
-    ids, weights, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
+    chunks = []
+    for start in range(0, max(1, len(logits)), _POSITIONS_AT_ONCE):
+        part = slice(start, start + _POSITIONS_AT_ONCE)
+        rest = (logits[part].float() / temperature).softmax(-1)
+        negative_entropy = -torch.special.entr(rest).sum(-1)
+        weights, ids = rest.topk(k, -1)
+        rest = rest.scatter(-1, ids, 0.0)
+        sampled, sampled_weights = _sample(rest, draws[part].to(logits.device))
+        chunk = torch.cat([ids, sampled], -1).int(), torch.cat([weights, sampled_weights], -1), negative_entropy
+        chunks.append(chunk)
+    ids, weights, entropies = (torch.cat(column) for column in zip(*chunks, strict=True))
     return SparseLogits(ids, weights, entropies, size, temperature)
 
 
-def _sparsify(scaled: Tensor, k: int, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    rest = scaled.softmax(-1)
-    negative_entropy = -torch.special.entr(rest).sum(-1)
-    weights, ids = rest.topk(k, -1)
-    rest = rest.scatter(-1, ids, 0.0)
-    sampled, sampled_weights = _sample(rest, draws)
-    return torch.cat([ids, sampled], -1).int(), torch.cat([weights, sampled_weights], -1), negative_entropy
-
-
 def _sample(rest: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Draws from unnormalised probabilities [N, V] by inverting their sums; equal ids merged, [N, m] each."""
+    """Draw ids from unnormalised probabilities [N, V] by inverting their cumulative sums.
+
+    Returns:
+        Ids and weights, [N, m] each; equal ids are merged.
+    """
     count = draws.shape[-1]
     if count == 0:
         return draws.long(), draws
@@ -127,7 +208,7 @@ def _sample(rest: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
     # below the total, where rounding reaches it: a search from the right finds only ids of probability > 0
     points = points.minimum(torch.nextafter(mass, torch.zeros_like(mass)))
     drawn = torch.searchsorted(sums, points, right=True).clamp(max=rest.shape[-1] - 1)
-    # strata ascend, so equal ids stand side by side
+    # strata ascend, so that equal ids are next to each other
     slot = torch.zeros_like(drawn)
     slot[:, 1:] = (drawn[:, 1:] != drawn[:, :-1]).cumsum(-1)
     ids = torch.zeros_like(drawn).scatter(-1, slot, drawn)
@@ -135,162 +216,61 @@ def _sample(rest: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
     return ids, weights
 
 
-def sparse_cross_entropy(student: Tensor, teacher: SparseLogits) -> Tensor:
-    """Cross-entropy with a teacher's softened distributions, estimated; times T^2.
-
-    ``-T^2 * mean_N sum_j weights_j log p_S(ids_j)`` with ``p_S = softmax(z_S / T)``. In expectation over
-    the sample, value and gradient are those of the sum over the whole vocabulary.
-
-    Args:
-        student: Logits, [N, V].
-        teacher: At the same N positions, over the same vocabulary; T is its temperature.
-
-    Returns:
-        Scalar, in nats.
-
-    Raises:
-        ValueError: If positions or vocabularies differ: ids would mean other tokens.
-    """
-    _check(student, teacher)
-    scaled = student.float() / teacher.temperature
-    log_p = scaled.gather(-1, teacher.ids.long()) - scaled.logsumexp(-1, keepdim=True)
-    return -(teacher.temperature**2) * (teacher.weights * log_p).sum(-1).mean()
-
-
-def sparse_kl(student: Tensor, teacher: SparseLogits) -> Tensor:
-    """`pocketbert.distill.losses.common.soft_targets`, estimated: its expectation and that of its gradient are the same.
-
-    The teacher's entropy is exact, the cross-entropy an estimate: near a perfect student the number may
-    fall below 0.
-
-    Args:
-        student: Logits, [N, V].
-        teacher: At the same N positions, over the same vocabulary; T is its temperature.
-
-    Returns:
-        Scalar, in nats.
-
-    Raises:
-        ValueError: If positions or vocabularies differ.
-    """
-    return sparse_cross_entropy(student, teacher) + teacher.temperature**2 * teacher.negative_entropy.mean()
-
-
-def _check(student: Tensor, teacher: SparseLogits) -> None:
-    if tuple(student.shape) != (len(teacher), teacher.vocabulary):
-        raise ValueError(
-            f"student logits {tuple(student.shape)} do not match a teacher of {len(teacher)} positions and "
-            f"{teacher.vocabulary} tokens"
-        )
-
-
-# --- general ---
-# Terms of general distillation: means over tokens, each with the number of tokens it is over.
-#
-# Conventions: n selected tokens, V vocabulary, B batch, S length, d width. A mean over no tokens is 0 with count 0.
-
-
-def token_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Term:
-    """Compute the KL divergence of temperature-softened vocabulary distributions, times T^2.
-
-    ``T^2 * (1/n) * sum_n sum_V p_T (log p_T - log p_S)`` with ``p = softmax(z / T)``: L_ce of DistilBERT (Sanh et
-    al. 2019, arXiv 1910.01108, section 3) as the released code computes it. The paper writes a cross-entropy; the
-    gradient is the same, and the divergence is 0 where the student agrees.
-
-    Args:
-        student: Logits at the selected tokens, [n, V].
-        teacher: Likewise, [n, V].
-        temperature: T > 0.
-
-    Returns:
-        Mean over the n tokens, in nats.
-    """
-    total = temperature**2 * divergence_sum(student, teacher, temperature=temperature)
-    return Term.of(total / max(1, len(student)), len(student))
-
-
 def sparse_token_soft_targets(student: Tensor, teacher: SparseLogits) -> Term:
-    """`token_soft_targets` with a teacher of which a sample is known: right in expectation, at the teacher's temperature.
-
-    Random-sampling distillation (Anshumann et al. 2025, arXiv 2503.16870); see `sparse_kl`.
+    """Estimate `token_soft_targets` from a sample of the teacher's distributions, at the teacher's temperature.
 
     Args:
         student: Logits at the selected tokens, [n, V].
         teacher: At the same tokens.
 
     Returns:
-        Mean over the n tokens, in nats.
+        Mean over the n tokens, in nats; right in expectation, and so is its gradient.
 
     Raises:
         ValueError: If tokens or vocabularies differ.
     """
-    return Term.of(sparse_kl(student, teacher) if len(student) else student.float().sum(), len(student))
+    return Term.of(_sparse_kl(student, teacher) if len(student) else student.float().sum(), len(student))
 
 
-def masked_lm(student: Tensor, labels: Tensor) -> Term:
-    """Compute the cross-entropy of the hidden tokens (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
+def _sparse_kl(student: Tensor, teacher: SparseLogits) -> Tensor:
+    """Estimate `pocketbert.distill.losses.common.soft_targets` of logits [N, V] at the teacher's N positions.
 
-    Args:
-        student: Logits at the selected tokens, [n, V].
-        labels: Original ids, -100 where nothing is to be predicted, [n].
-
-    Returns:
-        Mean over the tokens with a label, in nats.
+    The teacher's entropy is exact, the cross-entropy an estimate: near a perfect student the number may
+    fall below 0.
     """
-    hidden = places(labels != IGNORED)
-    # chosen first: of all real tokens' logits, six sevenths have no label
-    if len(hidden) != len(labels):
-        student, labels = student.index_select(0, hidden), labels[hidden]
-    total = F.cross_entropy(student.float(), labels, reduction="sum")
-    return Term.of(total / max(1, len(hidden)), len(hidden))
+    cross_entropy = _sparse_cross_entropy(student, teacher)
+    return cross_entropy + teacher.temperature**2 * teacher.negative_entropy.mean()
 
 
-def next_sentence(logits: Tensor, labels: Tensor) -> Term:
-    """Compute the cross-entropy of next-sentence prediction (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
+def _sparse_cross_entropy(student: Tensor, teacher: SparseLogits) -> Tensor:
+    """Estimate the cross-entropy of logits [N, V] with a teacher's softened distributions, times T^2.
 
-    Args:
-        logits: Of yes and no, [B, 2].
-        labels: See `pocketbert.distill.text.pairs.PairedRows`: 0 where it follows, 1 where it does not, -100 where a row has
-            one segment; [B].
-
-    Returns:
-        Mean over the rows with two segments, in nats.
+    ``-T^2 * mean_N sum_j weights_j log p_S(ids_j)`` with ``p_S = softmax(z_S / T)``. In expectation over
+    the sample, value and gradient are those of the sum over the whole vocabulary. Raises ValueError if positions or
+    vocabularies differ: ids would mean other tokens.
     """
-    return masked_lm(logits, labels)
+    if tuple(student.shape) != (len(teacher), teacher.vocabulary):
+        raise ValueError(
+            f"student logits {tuple(student.shape)} do not match a teacher of {len(teacher)} positions and "
+            f"{teacher.vocabulary} tokens"
+        )
+    scaled = student.float() / teacher.temperature
+    log_p = scaled.gather(-1, teacher.ids.long()) - scaled.logsumexp(-1, keepdim=True)
+    return -(teacher.temperature**2) * (teacher.weights * log_p).sum(-1).mean()
 
 
-def cosine_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Term:
-    """Compute ``1 - cos`` of the last hidden states (L_cos, Sanh et al. 2019, arXiv 1910.01108, section 3).
-
-    Computed as ``|a/|a| - b/|b||^2 / 2``, the same number, which is exactly 0 for equal states and does not lose
-    its digits close to 0 as a difference from 1 does.
-
-    Args:
-        student: Hidden states, [B, S, d].
-        teacher: Hidden states, [B, S, d].
-        mask: 1 at real tokens, [B, S].
-
-    Returns:
-        Mean over the real tokens, between 0 and 2.
-    """
-    apart = F.normalize(student.float(), dim=-1) - F.normalize(teacher.float(), dim=-1)
-    weight = mask.to(apart.dtype)
-    count = weight.sum()
-    return Term.of((apart.square().sum(-1) / 2 * weight).sum() / count.clamp(min=1), count)
-
-
-# --- replaced ---
-# Losses of models that tell of each token whether it was replaced.
+# --- replaced-token detection -----------------------------------------------------------------------------------------
 
 
 def replaced_tokens(logits: Tensor, replaced: Tensor, mask: Tensor) -> Term:
-    """Compute the cross-entropy of replaced-token detection, L_Disc of ELECTRA (Clark et al. 2020, arXiv 2003.10555, section 2).
+    """Compute the cross-entropy of replaced-token detection.
 
-    ``-log D`` at tokens that are the original ones, also where a generator drew them, and ``-log(1 - D)`` at replaced ones,
-    where ``1 - D = sigmoid(logit)``.
+    L_Disc of ELECTRA (Clark et al. 2020, arXiv 2003.10555, section 2):
+    ``-log D`` at tokens that are the original ones, also where a generator drew them, and ``-log(1 - D)`` at replaced
+    ones, where ``1 - D = sigmoid(logit)``.
 
     Args:
-        logits: Above 0 where a token is thought to be replaced, [B, S].
+        logits: Above 0 where a token is predicted to be replaced, [B, S].
         replaced: 1 where it is, [B, S].
         mask: 1 at real tokens, [B, S].
 

@@ -1,4 +1,8 @@
-"""A distillation method as one row: the section of a recipe, what its models need, and the function that trains.
+"""Interface of a distillation method: its recipe section, the heads it needs, and the function that trains a stage.
+
+A method is one `Method` row, added with `register_method`. A run builds a `StageJob` for each stage of a recipe and
+calls `Method.train` with it, which returns a `StageResult`. The functions at the end check whether a teacher and a
+student fit each other, for several methods in the same words.
 
 Imports no torch, so that a package can register a method without loading it.
 """
@@ -23,12 +27,15 @@ from pocketbert.distill.students.layer_map import layer_map
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from pocketbert.distill.students.fake_quantization import Prepare, Roundings
+    from pocketbert.distill.students.fake_quantization import Prepare, RoundingRules
     from pocketbert.distill.training.data import TrainData
     from pocketbert.distill.training.loop import Objective, Outcome
 
 
 S = TypeVar("S")
+
+
+# --- one stage to train -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class TeacherStudent(Generic[S]):
     Attributes:
         teacher: Model to learn from.
         student: Model that is trained.
-        family: Row of the family table of the teacher.
+        family: The teacher's row of the family table.
         stage: Settings of the stage.
         where: Recipe key, for errors.
     """
@@ -51,14 +58,14 @@ class TeacherStudent(Generic[S]):
 
     @property
     def student_family(self) -> Family:
-        """Row of the family table of the student."""
+        """The student's row of the family table."""
         kind = self.student.config.model_type
         return self.family if self.teacher.config.model_type == kind else family_of(kind)
 
 
 @dataclass(frozen=True)
 class CarriedPart:
-    """A part that one method's stage hands to the stages after it.
+    """Something that a stage passes to later stages in addition to the student, such as a projection.
 
     Attributes:
         tensors: Tensors by name.
@@ -70,19 +77,19 @@ class CarriedPart:
 
 
 Carried = Mapping[str, CarriedPart]
-"""What goes from stage to stage with the student, by name; it is written to disk between stages."""
+"""All parts that are passed from stage to stage, by name; they are written to disk between stages."""
 
 
 @dataclass(frozen=True)
 class Rival:
-    """A student that was trained for a scheme, against the one before.
+    """A student trained for a quantization scheme, to be compared with the student before the stage.
 
     Attributes:
-        former: The student before, rewritten for its files.
+        former: The student before the stage, rewritten for export.
         student: The trained student.
-        learned: Its ranges.
-        calibration: Inputs [1, L] of rows to measure ranges on, by name.
-        selection: Inputs of rows that nothing was trained on.
+        learned: Its activation ranges.
+        calibration: Inputs [1, L] of the rows to measure ranges on, by name.
+        selection: Inputs of held-out rows.
     """
 
     former: nn.Module
@@ -94,10 +101,10 @@ class Rival:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which student goes on.
+    """Result of the comparison of a `Rival`.
 
     Attributes:
-        kept: Whether it is the trained one.
+        kept: Whether the trained student is kept.
         note: The figures, in a sentence.
     """
 
@@ -107,16 +114,18 @@ class Verdict:
 
 @dataclass(frozen=True)
 class ExportedForm:
-    """How a student is rewritten for its files, and how their numbers are rounded; only method `qat` asks for it.
+    """How a student is exported and quantized, for method `qat`, which trains for one file.
+
+    Only a run imports `export` and `quantize`, so it passes their functions to the method.
 
     Attributes:
-        prepare: Rewrites a copy of the student as an exporter does.
-        roundings: How the scheme rounds in a rewritten student.
-        judge: Compares the trained student with the one before, and tells which one goes on.
+        prepare: Rewrites a copy of the student as the exporter does.
+        rules_of: Returns how the scheme rounds the numbers of a rewritten student.
+        judge: Compares the trained student with the one before, and decides which one is kept.
     """
 
     prepare: Prepare
-    roundings: Callable[[nn.Module], Roundings]
+    rules_of: Callable[[nn.Module], RoundingRules]
     judge: Callable[[Rival], Verdict]
 
 
@@ -126,15 +135,15 @@ class StageJob(Generic[S]):
 
     Attributes:
         pair: Teacher, frozen, and student, and the settings.
-        rows: Makes the training rows; asked once the models are known to fit each other.
-        seed: Seed of the run; random choices are keyed by the stage's recipe key as well.
-        work: Folder of the checkpoints; what a method keeps on disk goes next to it.
+        rows: Returns the training rows; called after the models were checked.
+        seed: Seed of the run; random choices depend on the stage's recipe key as well.
+        work: Folder of the checkpoints; what a method stores goes next to it.
         metrics: A .jsonl file for losses.
-        carried: What earlier stages handed on.
-        task: What the run's model does.
+        carried: Parts that earlier stages passed on.
+        task: Task of the run's model.
         pooling: How token states become a vector, for feature-extraction.
-        untrained: Whether no stage has trained the student yet, and no folder was named to start it from.
-        exported: Returns what the student's files will be like.
+        untrained: Whether no stage has trained the student yet, and the recipe names no folder to start it from.
+        exported: Returns how the student is exported and quantized.
     """
 
     pair: TeacherStudent[S]
@@ -150,7 +159,7 @@ class StageJob(Generic[S]):
 
     @property
     def cache(self) -> Path:
-        """Folder for what the teacher said, next to the checkpoints."""
+        """Folder for stored outputs of the teacher, next to the checkpoints."""
         return self.work.parent / f"{self.pair.where}-cache"
 
     def fit(self, objective: Objective) -> Outcome:
@@ -165,23 +174,26 @@ class StageJob(Generic[S]):
         return train(pair.student, objective, self.rows(), pair.stage, self.seed, pair.where, self.work, self.metrics)
 
     def with_stage(self, stage: Any) -> StageJob[Any]:
-        """The same job with other settings."""
+        """Return the same job with other settings."""
         return replace(self, pair=replace(self.pair, stage=stage))
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage leaves behind, apart from the student, which was trained in place.
+    """Result of a stage, apart from the student, which is trained in place.
 
     Attributes:
         outcome: Losses, and what they were computed with.
-        carried: What it hands to later stages, in addition to what was there.
-        notes: What a reader of the student's figures must know, a sentence each.
+        carried: Parts for later stages, in addition to those that the job had.
+        notes: Sentences for the reader of the student's figures.
     """
 
     outcome: Outcome
     carried: Carried = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+# --- the registry of methods ------------------------------------------------------------------------------------------
 
 
 class Heads(IntEnum):
@@ -192,19 +204,19 @@ class Heads(IntEnum):
     WORDS = 1
     """The masked-language-model head."""
     WORDS_AND_PAIRS = 2
-    """Both pre-training heads: hidden words, and whether a second segment follows the first."""
+    """Both pre-training heads: masked language model and next sentence."""
     TOKENS = 3
-    """The head that tells of each token whether it was replaced; it goes with no other."""
+    """The head of replaced-token detection; it is combined with no other."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a stage needs of its models. Stages on the task's own text always have the task's head on both.
+    """What a stage needs of its models. Stages on the task's text always have the task's head on both models.
 
     Attributes:
         heads: Heads of both models.
-        words: Whether the teacher's guesses of hidden words are learnt, so that it must have that head.
-        advice: What to do where the teacher lacks the head.
+        words: Whether the teacher's predictions of masked tokens are learned, so that the teacher must have that head.
+        advice: What to do if the teacher lacks the head.
     """
 
     heads: Heads = Heads.ENCODER
@@ -212,7 +224,7 @@ class Needs:
     advice: Problem | None = None
 
 
-def _nothing(stage: Any, where: str) -> Needs:
+def _needs_encoders(stage: Any, where: str) -> Needs:
     return Needs()
 
 
@@ -221,18 +233,18 @@ class Method:
     """A distillation method.
 
     Attributes:
-        section: Its section of a recipe; tells its name, whether it is general, and its problems with a recipe.
-        train: Trains one stage: builds what learns, asks or caches the teacher, and calls `StageJob.fit`.
-        needs: What a stage (its section and recipe key) needs of its models.
+        section: Its section of a recipe, with the method's name, whether it is general, and its checks of a recipe.
+        train: Trains one stage: builds the objective, runs or caches the teacher, and calls `StageJob.fit`.
+        needs: Returns what a stage (its section and recipe key) needs of its models.
     """
 
     section: type[Stage]
     train: Callable[[StageJob[Any]], StageResult]
-    needs: Callable[[Any, str], Needs] = _nothing
+    needs: Callable[[Any, str], Needs] = _needs_encoders
 
     @property
     def name(self) -> str:
-        """The name that recipes use."""
+        """The method's name in recipes."""
         return self.section.method_name()
 
 
@@ -257,20 +269,18 @@ def register_method(method: Method) -> Method:
 
 
 def registered_methods() -> dict[str, Method]:
-    """Methods by name, in the order of registration."""
+    """Return the methods by name, in the order of registration."""
     return dict(_METHODS)
 
 
-# --- fitting ---
-# Whether a teacher and a student fit each other: what several methods refuse alike, in the same words.
+# --- whether a teacher and a student fit each other -------------------------------------------------------------------
+
+_FULL_ATTENTION = "full_attention"
+"""transformers' name for a layer without a window; a configuration without ``layer_types`` has only these."""
 
 
-_ALL_TOKENS = "full_attention"
-"""What transformers calls a layer without a window; a configuration that names no kinds has no others."""
-
-
-def invalid_signals(family: Family, terms: Mapping[str, Signal], where: str) -> list[Problem]:
-    """Terms that learn from a signal which the family does not give.
+def find_invalid_signals(family: Family, terms: Mapping[str, Signal], where: str) -> list[Problem]:
+    """List the terms that learn from a signal which a family does not offer.
 
     Args:
         family: A row of the family table.
@@ -289,99 +299,124 @@ def invalid_signals(family: Family, terms: Mapping[str, Signal], where: str) -> 
     ]
 
 
-def other_vocabulary(pair: TeacherStudent[Any]) -> list[Problem]:
-    """The problem with two models of different vocabularies, if they are.
-
-    Args:
-        pair: Teacher and student.
-    """
+def find_vocabulary_mismatch(pair: TeacherStudent[Any]) -> list[Problem]:
+    """Return a problem if teacher and student have vocabularies of different sizes, else an empty list."""
     teacher, student = pair.teacher.config, pair.student.config
     if student.vocab_size == teacher.vocab_size:
         return []
-    what = f"the student has {student.vocab_size} vocabulary entries, the teacher {teacher.vocab_size}: both must read the same ids."
+    what = (
+        f"the student has {student.vocab_size} vocabulary entries, the teacher {teacher.vocab_size}: "
+        "both must read the same ids."
+    )
     fix = "Build the student from this teacher, or choose a teacher with the student's vocabulary."
     return [Problem(pair.where, what, fix)]
 
 
-def layers_of_a_kind(pair: TeacherStudent[Any], depths: tuple[int, int], attention: bool) -> list[int]:
-    """Map layers; where attention is learnt, each to one that attends as it does.
+def find_width_mismatch(pair: TeacherStudent[Any], key: str) -> list[Problem]:
+    """Return a problem of the weight at a recipe key if teacher and student have other widths, else an empty list."""
+    teacher, student = pair.teacher.config.hidden_size, pair.student.config.hidden_size
+    if student == teacher:
+        return []
+    fix = f"Set {key.rpartition('.')[2]}: 0, or give the student the teacher's width."
+    return [Problem(key, f"the student is {student} wide, the teacher {teacher}.", fix)]
+
+
+def find_head_mismatch(pair: TeacherStudent[Any], key: str, reason: str = "", fix: str = "") -> list[Problem]:
+    """Return a problem of the weight at a recipe key if teacher and student differ in their heads, else an empty list.
+
+    Args:
+        pair: Teacher and student.
+        key: Recipe key of the weight.
+        reason: Added to the message.
+        fix: Default to set the weight to 0, or give the student as many heads.
+    """
+    teacher, student = pair.teacher.config.num_attention_heads, pair.student.config.num_attention_heads
+    if student == teacher:
+        return []
+    what = f"the student has {student} heads, the teacher {teacher}{reason}."
+    return [Problem(key, what, fix or "Set attention: 0, or give the student as many heads.")]
+
+
+def check_and_map_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> list[int]:
+    """Map the layers of two models, and raise all problems of the models together.
+
+    Args:
+        pair: Teacher and student; the stage has weights and may list a map.
+        problems: Problems that were found before.
+
+    Returns:
+        Teacher layer (from 1) of each student layer.
+
+    Raises:
+        InputError: Listing the given problems, a vocabulary of another size, and a map that does not fit.
+    """
+    layers, all_problems = list[int](), [*problems, *find_vocabulary_mismatch(pair)]
+    try:
+        layers = map_layers(pair, pair.stage.weights.attention > 0)
+    except InputError as error:
+        all_problems += error.problems
+    if all_problems:
+        raise InputError(all_problems)
+    return layers
+
+
+def map_layers(pair: TeacherStudent[Any], attention: bool) -> list[int]:
+    """Map student layers to teacher layers; if attention is learned, to layers of the same kind of attention.
 
     Args:
         pair: Teacher and student; the stage may list a map.
-        depths: Layers of the student, and of the teacher.
         attention: Whether attention maps or scores of the mapped layers are compared.
 
     Returns:
         Teacher layer (from 1) of each student layer.
 
     Raises:
-        InputError: If a listed map does not fit; with `attention` also if it joins layers of two kinds, or if the teacher
-            has no layer of a kind.
+        InputError: If a listed map does not fit; with `attention` also if it joins layers of two kinds, or if the
+            teacher has no layer of a kind.
     """
     where, listed = f"{pair.where}.layers", pair.stage.layers
+    depths = pair.student.config.num_hidden_layers, pair.teacher.config.num_hidden_layers
     chosen = layer_map(*depths, listed, where)
     if not attention:
         return chosen
-    return [of_its_kind(pair, place, number, listed is not None, where) for place, number in enumerate(chosen, 1)]
+    return [
+        nearest_layer_of_kind(pair, student_layer, number, listed is not None, where)
+        for student_layer, number in enumerate(chosen, 1)
+    ]
 
 
-def of_its_kind(pair: TeacherStudent[Any], place: int, number: int, listed: bool, where: str) -> int:
-    """Return a teacher layer that attends as a student layer does: to all tokens, or within a window.
+def nearest_layer_of_kind(
+    pair: TeacherStudent[Any], student_layer: int, teacher_layer: int, listed: bool, where: str
+) -> int:
+    """Return the teacher layer nearest to a chosen one that has the student layer's kind of attention.
 
-    Scores of tokens outside a window say nothing, so a layer with one has nothing to teach to a layer without, or the
-    other way round. The kinds are what ``layer_types`` of both configurations lists.
+    Attention is full, or in a window. Scores of tokens outside a window mean nothing, so that a layer with a window
+    cannot teach one without, nor the other way round. The kinds are ``layer_types`` of both configurations.
 
     Args:
         pair: Teacher and student.
-        place: The student's layer, from 1.
-        number: The teacher's layer, from 1, that the usual choice or the recipe names.
+        student_layer: The student's layer, from 1.
+        teacher_layer: The teacher's layer, from 1, that the usual choice or the recipe names.
         listed: Whether the recipe names it.
         where: Recipe key of the choice.
-
-    Returns:
-        `number`, or the nearest layer of the right kind.
 
     Raises:
         InputError: If a listed layer is of another kind, or the teacher has no layer of the kind.
     """
-    theirs, ours = (getattr(m.config, "layer_types", None) for m in (pair.teacher, pair.student))
-    if theirs is None and ours is None:
-        return number
-    theirs = theirs or [_ALL_TOKENS] * pair.teacher.config.num_hidden_layers
-    kind = ours[place - 1] if ours else _ALL_TOKENS
-    same = [n for n, their in enumerate(theirs, 1) if their == kind]
-    if number in same:
-        return number
+    teacher_kinds, student_kinds = (getattr(m.config, "layer_types", None) for m in (pair.teacher, pair.student))
+    if teacher_kinds is None and student_kinds is None:
+        return teacher_layer
+    teacher_kinds = teacher_kinds or [_FULL_ATTENTION] * pair.teacher.config.num_hidden_layers
+    kind = student_kinds[student_layer - 1] if student_kinds else _FULL_ATTENTION
+    same = [number for number, teacher_kind in enumerate(teacher_kinds, 1) if teacher_kind == kind]
+    if teacher_layer in same:
+        return teacher_layer
     if listed or not same:
-        what = f"layer {place} of the student is of the kind {kind}, layer {number} of the teacher of the kind {theirs[number - 1]}."
-        fix = (
-            f"Teacher layers of that kind: {', '.join(map(str, same))}."
-            if same
-            else "Set the weight of attention to 0."
+        teacher_kind = teacher_kinds[teacher_layer - 1]
+        what = (
+            f"layer {student_layer} of the student is of the kind {kind}, "
+            f"layer {teacher_layer} of the teacher of the kind {teacher_kind}."
         )
-        raise InputError(Problem(where, what, fix))
-    return min(same, key=lambda n: (abs(n - number), n))
-
-
-def mapped_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> list[int]:
-    """The layer map of two models that are compared layer by layer, once all else about them has been looked at.
-
-    Args:
-        pair: Teacher and student; the stage may list a map.
-        problems: What was found before.
-
-    Returns:
-        Teacher layer (from 1) of each student layer.
-
-    Raises:
-        InputError: Listing these, another vocabulary, and a map that does not fit.
-    """
-    layers, found = list[int](), [*problems, *other_vocabulary(pair)]
-    depths = (pair.student.config.num_hidden_layers, pair.teacher.config.num_hidden_layers)
-    try:
-        layers = layers_of_a_kind(pair, depths, pair.stage.weights.attention > 0)
-    except InputError as error:
-        found += error.problems
-    if found:
-        raise InputError(found)
-    return layers
+        fix = f"Teacher layers of that kind: {', '.join(map(str, same))}."
+        raise InputError(Problem(where, what, fix if same else "Set the weight of attention to 0."))
+    return min(same, key=lambda number: (abs(number - teacher_layer), number))

@@ -1,4 +1,7 @@
-"""Method `minilm`: the student's last layer learns how a teacher's layer relates the tokens of plain text."""
+"""Method `minilm`: the student's last layer learns the self-attention relations of one teacher layer, on plain text.
+
+`train` trains a stage with the objective `MiniLmDistillation`.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ from pocketbert.distill.methods.method import (
     StageJob,
     StageResult,
     TeacherStudent,
-    invalid_signals,
-    of_its_kind,
-    other_vocabulary,
+    find_head_mismatch,
+    find_invalid_signals,
+    find_vocabulary_mismatch,
+    nearest_layer_of_kind,
 )
 from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, signals_for
 
@@ -29,15 +33,22 @@ _SIGNALS = {
     "key": Signal.RELATIONS,
     "value": Signal.RELATIONS,
 }
+"""Signal of the teacher's family that each term learns from."""
+
+
+def train(job: StageJob[MiniLmStage]) -> StageResult:
+    """Train a stage."""
+    pair = job.pair
+    return StageResult(job.fit(MiniLmDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)))
 
 
 class MiniLmDistillation:
-    """Objective: the relations of one teacher layer, learnt by the student's last.
+    """Objective: the relations of one teacher layer, learned by the student's last layer.
 
     With the default weights MiniLMv2 (Wang et al. 2021, arXiv 2012.15828, section 3.1): query, key and value relations,
     for which depth, width and heads are free. With attention and value weighted it is MiniLM (Wang et al. 2020,
     arXiv 2002.10957, section 3), which needs as many heads; its value relations then have the models' heads
-    too, unless ``relation_heads`` says otherwise.
+    too, unless ``relation_heads`` is set.
 
     Neither model runs past the layer that is compared: behind the student's last queries, keys and values nothing
     is trained, as in the original; fine-tuning trains it.
@@ -46,11 +57,11 @@ class MiniLmDistillation:
         teacher: Pre-trained model, frozen by the caller; its attention implementation is switched, and it is
             put into eval mode.
         student: The model that will be trained; its attention implementation is switched.
-        family: Row of the family table of the teacher.
+        family: The teacher's row of the family table.
         stage: Weights, relation heads and teacher layer.
         where: Recipe key, for errors.
-        student_family: Row of the student; default the one of the table.
-        signals: Where the teacher's signals come from; default the teacher beside the student.
+        student_family: The student's row; default the one of the table.
+        signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Attributes:
         weights: Weight of each term, those above 0.
@@ -74,31 +85,31 @@ class MiniLmDistillation:
     ) -> None:
         pair = TeacherStudent(teacher, student, family, stage, where)
         self.family = student_family or pair.student_family
-        check_relations(pair, self.family)
+        _check_relations(pair, self.family)
         self.weights = stage.weights.weighted()
+        self._relations = [name for name in self.weights if _SIGNALS[name] is Signal.RELATIONS]
         heads = stage.relation_heads if self._relations else None
         if heads is None and "attention" in self.weights:
             # version 1 compares values head by head, as it does attention
             heads = student.config.num_attention_heads
         self.heads = relation_heads(query_width(student.config), query_width(teacher.config), heads)
         self._last = student.config.num_hidden_layers - 1
-        number = teacher_layer(teacher.config.num_hidden_layers, stage.teacher_layer)
+        number = _teacher_layer(teacher.config.num_hidden_layers, stage.teacher_layer)
         if "attention" in self.weights:
             listed = stage.teacher_layer is not None
-            number = of_its_kind(pair, self._last + 1, number, listed, f"{where}.teacher_layer")
+            number = nearest_layer_of_kind(pair, self._last + 1, number, listed, f"{where}.teacher_layer")
         self.layer = number - 1
-        wanted = self.wanted(stage, self.layer)
-        self.signals = signals_for(teacher, family, wanted, signals)
-        ours = self.wanted(stage, self._last)
-        self._student = record_attention(student, self.family, ours.attention, ours.relations, stop=True)
+        self.signals = signals_for(teacher, family, self.wanted(stage, self.layer), signals)
+        recorded = self.wanted(stage, self._last)
+        self._student = record_attention(student, self.family, recorded.attention, recorded.relations, stop=True)
 
     @staticmethod
     def wanted(stage: MiniLmStage, layer: int) -> Wanted:
-        """What a stage asks of its teacher.
+        """Return the signals that a stage needs of a model.
 
         Args:
             stage: Weights of the terms.
-            layer: Teacher layer, from 0.
+            layer: The model's layer, from 0.
         """
         weights = stage.weights
         return Wanted(
@@ -107,19 +118,15 @@ class MiniLmDistillation:
             relations=(layer,) if weights.query + weights.key + weights.value > 0 else (),
         )
 
-    @property
-    def _relations(self) -> list[str]:
-        return [name for name in self.weights if _SIGNALS[name] is Signal.RELATIONS]
-
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Real tokens, for every term; see `pocketbert.distill.losses.common.Counting`."""
+        """Return the number of real tokens for every term; see `pocketbert.distill.losses.common.Counting`."""
         return dict.fromkeys(self.weights, batch["attention_mask"].sum())
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Terms ``attention``, ``query``, ``key``, ``value``, as far as weighted.
+        """Compute the terms ``attention``, ``query``, ``key``, ``value``, those with a weight.
 
         Args:
-            model: The student, or what wraps it.
+            model: The student, or its wrapper.
             batch: The inputs of both families, [B, S] each; more is ignored.
         """
         taught = self.signals(batch)
@@ -131,69 +138,40 @@ class MiniLmDistillation:
             scores = self._student.scores[self._last]
             terms["attention"] = Term.of(attention_kl(scores, taught.scores[self.layer], mask), tokens)
         for name in self._relations:
-            ours = getattr(self._student.relations[self._last], name)
-            theirs = getattr(taught.relations[self.layer], name)
-            terms[name] = Term.of(relation_kl(ours, theirs, mask, self.heads), tokens)
+            student_vectors = getattr(self._student.relations[self._last], name)
+            teacher_vectors = getattr(taught.relations[self.layer], name)
+            terms[name] = Term.of(relation_kl(student_vectors, teacher_vectors, mask, self.heads), tokens)
         return terms
 
 
-def teacher_layer(depth: int, wanted: int | None = None) -> int:
-    """Teacher layer to learn from, counted from 1.
+def _teacher_layer(depth: int, listed: int | None = None) -> int:
+    """Return the teacher layer to learn from, counted from 1: the recipe's, else the last, or the 21st of 24.
 
     An upper-middle layer of a large teacher teaches better than its last (Wang et al. 2021, arXiv 2012.15828: the
     21st of BERT-large's 24).
-
-    Args:
-        depth: Layers of the teacher.
-        wanted: An explicit layer.
     """
-    return wanted or (21 if depth == 24 else depth)
+    return listed or (21 if depth == 24 else depth)
 
 
-def check_relations(pair: TeacherStudent[MiniLmStage], student_family: Family) -> None:
-    """Refuse models whose relations cannot be compared, with the alternatives.
-
-    Args:
-        pair: Teacher, student, and the wanted terms.
-        student_family: Row of the family table of the student.
-
-    Raises:
-        InputError: Listing everything that does not fit.
-    """
+def _check_relations(pair: TeacherStudent[MiniLmStage], student_family: Family) -> None:
+    """Check that the relations of two models can be compared; raise InputError listing everything that does not fit."""
     problems, stage, where, family = list[Problem](), pair.stage, pair.where, pair.family
     teacher, student = pair.teacher.config, pair.student.config
-    families = [family] if student_family.name == family.name else [family, student_family]
     weighted = stage.weights.weighted()
-    for its in families:
-        problems += invalid_signals(its, {name: _SIGNALS[name] for name in weighted}, f"{where}.weights")
-    problems += other_vocabulary(pair)
-    if "attention" in weighted and student.num_attention_heads != teacher.num_attention_heads:
-        problems.append(
-            Problem(
-                f"{where}.weights.attention",
-                f"the student has {student.num_attention_heads} heads, the teacher {teacher.num_attention_heads}.",
-                "Set attention: 0 (query, key and value do not need it), or give the student as many heads.",
-            )
-        )
+    for row in [family] if student_family.name == family.name else [family, student_family]:
+        problems += find_invalid_signals(row, {name: _SIGNALS[name] for name in weighted}, f"{where}.weights")
+    problems += find_vocabulary_mismatch(pair)
+    if "attention" in weighted:
+        fix = "Set attention: 0 (query, key and value do not need it), or give the student as many heads."
+        problems += find_head_mismatch(pair, f"{where}.weights.attention", fix=fix)
     if any(_SIGNALS[name] is Signal.RELATIONS for name in weighted):
         try:
             relation_heads(query_width(student), query_width(teacher), stage.relation_heads, f"{where}.relation_heads")
         except InputError as error:
             problems += error.problems
     depth = teacher.num_hidden_layers
-    if teacher_layer(depth, stage.teacher_layer) > depth:
-        problems.append(
-            Problem(
-                f"{where}.teacher_layer",
-                f"{stage.teacher_layer}, the teacher has layers 1 to {depth}.",
-                "Choose one of these, or leave it out.",
-            )
-        )
+    if _teacher_layer(depth, stage.teacher_layer) > depth:
+        what = f"{stage.teacher_layer}, the teacher has layers 1 to {depth}."
+        problems.append(Problem(f"{where}.teacher_layer", what, "Choose one of these, or leave it out."))
     if problems:
         raise InputError(problems)
-
-
-def train(job: StageJob[MiniLmStage]) -> StageResult:
-    """Train a stage."""
-    pair = job.pair
-    return StageResult(job.fit(MiniLmDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)))

@@ -1,4 +1,9 @@
-"""Method `mobilebert`: bottleneck transfer, block by block, then pre-training distillation, on plain text."""
+"""Method `mobilebert`: knowledge transfer block by block, then pre-training distillation, on plain text.
+
+`train` trains a stage with the objective `MobileBertDistillation`, in the phases of
+`pocketbert.distill.methods.transfer`. `Pretraining` is the objective that trains a teacher for it (masked LM and next
+sentence, as for BERT and IB-BERT).
+"""
 
 from __future__ import annotations
 
@@ -19,35 +24,82 @@ from pocketbert.distill.capture.outputs import LayerOutputs, LmHead, TokenOutput
 from pocketbert.distill.capture.recorder import AttentionRecorder
 from pocketbert.distill.losses.common import Term, attention_kl
 from pocketbert.distill.losses.tokens import masked_lm, next_sentence
-from pocketbert.distill.losses.transfer import counted_tokens, feature_transfer, pretraining_distillation
+from pocketbert.distill.losses.transfer import counted_mask, feature_transfer, pretraining_distillation
 from pocketbert.distill.methods.method import (
-    Carried,
     CarriedPart,
     Heads,
     Needs,
     StageJob,
     StageResult,
     TeacherStudent,
-    invalid_signals,
-    mapped_layers,
+    check_and_map_layers,
+    find_head_mismatch,
+    find_invalid_signals,
 )
-from pocketbert.distill.methods.transfer import BATCH, STRATEGIES, Phase, TransferCourse, TransferPhases
+from pocketbert.distill.methods.transfer import PUBLISHED_BATCH, STRATEGIES, Phase, TransferCourse
 from pocketbert.distill.students.mobilebert import has_bottlenecks
 from pocketbert.distill.teacher.signals import move_to
 from pocketbert.distill.teacher.state_adapter import StateAdapter, fit_adapter, reduce_embeddings
 from pocketbert.distill.text.pairs import NEXT_SENTENCE
 from pocketbert.distill.training.data import STEPS
 
-_Blocks = dict[int, tuple[Tensor, Tensor | None]]
-"""Output and, where attention is learnt, scores of some blocks, by the student's layer from 0."""
+_BlockSignals = tuple[Tensor, Tensor | None]
+"""Output of a block, [B, S, d], and its attention scores, [B, H, S, S], if attention is learned."""
+
+_ADAPTER = "adapter"
+"""Name of the part that a stage passes on: the adapter of a teacher without bottlenecks."""
+
+
+def train(job: StageJob[MobileBertStage]) -> StageResult:
+    """Train a stage of knowledge transfer.
+
+    A teacher without bottlenecks is connected through an adapter, which later stages use again; a student that no stage
+    has trained yet then gets its embeddings from the teacher's.
+    """
+    pair, notes = job.pair, list[str]()
+    part = job.carried.get(_ADAPTER)
+    adapter = StateAdapter(part.tensors["centre"], part.tensors["basis"], part.facts["kept"]) if part else None
+    student, teacher = pair.student.config, pair.teacher.config
+    if adapter is None and has_bottlenecks(student) and not has_bottlenecks(teacher):
+        adapter = fit_adapter(pair.teacher, pair.family, job.rows(), student.hidden_size)
+        if job.untrained:
+            reduce_embeddings(pair.teacher, pair.student, adapter)
+        notes.append(
+            f"{pair.family.title} has no bottlenecks: {adapter.width} principal components of its states, "
+            f"{adapter.kept:.1%} of their variance, replace them"
+        )
+        say(f"  {notes[-1]}")
+    objective = MobileBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where, adapter=adapter)
+    batch = (
+        "" if pair.stage.batch == PUBLISHED_BATCH else f", batch {pair.stage.batch:,} instead of {PUBLISHED_BATCH:,}"
+    )
+    notes.append(f"MobileBERT transfer: {objective.phases.name}{batch}")
+    say(f"  {notes[-1]}")
+    outcome = job.fit(objective)
+    if adapter is None:
+        return StageResult(outcome, {}, tuple(notes))
+    tensors = {"centre": adapter.centre.cpu(), "basis": adapter.basis.cpu()}
+    return StageResult(outcome, {_ADAPTER: CarriedPart(tensors, {"kept": adapter.kept})}, tuple(notes))
+
+
+def needs(stage: MobileBertStage, where: str) -> Needs:
+    """Return the pre-training heads; the teacher needs its own only if its predictions are learned."""
+    learns_predictions = bool(stage.truth < 1 and stage.weights.guesses)
+    advice = Problem(
+        f"{where}.truth",
+        f"{stage.truth}: the teacher's guesses are learnt, so it needs the head that makes them.",
+        "Set truth: 1 to learn only its layers and the original tokens.",
+    )
+    heads = Heads.WORDS_AND_PAIRS if stage.weights.next_sentence else Heads.WORDS
+    return Needs(heads, learns_predictions, advice if learns_predictions else None)
 
 
 class MobileBertDistillation:
     """Objective: MobileBERT's losses (Sun et al. 2020, arXiv 2004.02984, eqs. 2 to 4), each in its phase.
 
-    Of a layer that the phase has open: ``100 FMT + 5000 mean term + 5 variance term + AT`` as the released code weighs
-    them, divided by the student's depth; where the phase has it, ``L_PD``. Student layer m learns from teacher layer
-    ``g(m)``. Where no guesses are learnt, neither model runs past the last open layer.
+    Of each layer of the phase: ``100 FMT + 5000 mean term + 5 variance term + AT`` with the weights of the released
+    code, divided by the student's depth; in pre-training distillation ``L_PD``. Student layer m learns from teacher
+    layer ``g(m)``. Without ``L_PD``, neither model runs past the last layer of the phase.
 
     AT is the divergence of the paper; the released code's cross-entropy has the same gradient. Unlike there, the
     statistics of a layer are compared with those of the layer that it learns from: see `feature_transfer`.
@@ -55,17 +107,17 @@ class MobileBertDistillation:
     Args:
         teacher: Frozen model with its pre-training heads; its attention implementation is switched.
         student: The model that will be trained, of the teacher's width; likewise.
-        family: Row of the family table of the teacher.
+        family: The teacher's row of the family table.
         stage: Strategy, weights and layer map.
         where: Recipe key, for errors.
-        student_family: Row of the student; default the one of the table.
-        adapter: From the teacher's states to the student's width, where the teacher is no IB-BERT. What is outside the
-            student's encoder then learns as its first layer does.
+        student_family: The student's row; default the one of the table.
+        adapter: Maps the teacher's states to the student's width, if the teacher is no IB-BERT. Everything outside the
+            student's encoder then learns at the rates of its first layer.
 
     Attributes:
         weights: 1 for ``layer_1`` to ``layer_M``, which are weighted sums already; ``guesses`` and ``next_sentence``.
         phases: Which of these are on at a step.
-        course: LAMB, with the learning rate of each layer that the phases say.
+        course: LAMB with the learning rates of the phases.
 
     Raises:
         InputError: Listing everything in which the two models do not fit each other or the stage.
@@ -84,267 +136,187 @@ class MobileBertDistillation:
     ) -> None:
         width = adapter.width if adapter else teacher.config.hidden_size
         pair = TeacherStudent(teacher, student, family, stage, where)
-        self.layers = check_blocks(pair, width)
-        phases = phases_of(stage, len(self.layers), where)
+        self.layers = _check_blocks(pair, width)
+        published = STRATEGIES[stage.strategy](len(self.layers))
+        phases = published.reduced(stage.steps, stage.transfer_steps, where)
         self.phases = phases.with_embeddings() if adapter else phases
         self.stage, self.family, self.teacher, self._adapter = stage, family, teacher, adapter
         self._student_family = student_family or pair.student_family
         self.course = TransferCourse(self.phases, self._student_family.layer_path, stage)
-        later = {"guesses": stage.weights.guesses, "next_sentence": stage.weights.next_sentence}
+        head_weights = {"guesses": stage.weights.guesses, "next_sentence": stage.weights.next_sentence}
         self._layer_names = [f"layer_{m}" for m in range(1, len(self.layers) + 1)]
-        self.weights = dict.fromkeys(self._layer_names, 1.0) | {k: w for k, w in later.items() if w}
-        self._own_head = LmHead(student, "student")
+        self.weights = dict.fromkeys(self._layer_names, 1.0) | {k: w for k, w in head_weights.items() if w}
+        self._student_head = LmHead(student, "student")
         self._teacher_head = LmHead(teacher, "teacher") if stage.truth < 1 and stage.weights.guesses else None
-        if stage.weights.next_sentence and not self._own_head.judges_pairs:
-            raise InputError(
-                Problem(
-                    f"{where}.weights.next_sentence",
-                    f"{type(student).__name__} has no next-sentence head.",
-                    "Set next_sentence: 0 and pairs: false.",
-                )
-            )
+        if stage.weights.next_sentence and not self._student_head.has_next_sentence:
+            what = f"{type(student).__name__} has no next-sentence head."
+            raise InputError(Problem(f"{where}.weights.next_sentence", what, "Set next_sentence: 0 and pairs: false."))
         for model, row in ((teacher, family), (student, self._student_family)):
             record_attention(model, row, ())  # switches its attention to the one that is captured
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tokens that a layer's term is a mean over, hidden tokens, and pairs."""
-        tokens = counted_tokens(batch["attention_mask"], self.stage.reference).sum()
-        every = dict.fromkeys(self._layer_names, tokens)
-        every["guesses"] = (batch["labels"] != IGNORED).sum()
+        """Return the number of tokens in the mean of a layer's term, of masked tokens, and of pairs."""
+        tokens = counted_mask(batch["attention_mask"], self.stage.reference).sum()
+        counts = dict.fromkeys(self._layer_names, tokens)
+        counts["guesses"] = (batch["labels"] != IGNORED).sum()
         if "next_sentence" in self.weights:
-            every["next_sentence"] = (batch[NEXT_SENTENCE] != IGNORED).sum()
-        return {name: every[name] for name in self.weights}
+            counts["next_sentence"] = (batch[NEXT_SENTENCE] != IGNORED).sum()
+        return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """The terms that are on at the batch's step.
+        """Compute the terms that are on at the batch's step.
 
         Args:
             model: The student.
-            batch: The families' inputs (with hidden tokens) and ``labels`` (original ids of these, else -100), [B, S]
+            batch: The families' inputs (with masked tokens) and ``labels`` (original ids of these, else -100), [B, S]
                 each; ``steps``, [B], the step; of pairs also ``next_sentence_label``, [B]. More is ignored.
         """
         phase = self.phases.phase_of(int(batch[STEPS][0]))
-        hidden = places(batch["labels"] != IGNORED)
-        taught, theirs = self._teach(batch, phase, hidden)
-        head = self._own_head if phase.pretraining else None
-        made, ours = self._run(model, self._student_family, batch, range(len(self.layers)), phase, head, hidden)
-        counted = counted_tokens(batch["attention_mask"], self.stage.reference)
+        masked = places(batch["labels"] != IGNORED)
+        teacher_output, teacher_blocks = self._run_teacher(batch, phase, masked)
+        head = self._student_head if phase.pretraining else None
+        output, blocks = self._run(model, self._student_family, batch, range(len(self.layers)), phase, head, masked)
+        counted = counted_mask(batch["attention_mask"], self.stage.reference)
         terms = {
-            self._layer_names[m]: Term.of(self._block(ours[m], theirs[m], counted), counted.sum()) for m in phase.layers
+            self._layer_names[m]: Term.of(self._block_loss(blocks[m], teacher_blocks[m], counted), counted.sum())
+            for m in phase.layers
         }
-        if made is not None and "guesses" in self.weights:
-            # without a teacher that guesses, all of the target is the truth
-            guessed = made.logits if taught is None else taught.logits
-            ids = batch["labels"].flatten()[hidden]
-            terms["guesses"] = pretraining_distillation(made.logits, guessed, ids, self.stage.truth)
-        if made is not None and made.next_sentence is not None and "next_sentence" in self.weights:
-            terms["next_sentence"] = next_sentence(made.next_sentence, batch[NEXT_SENTENCE])
+        if output is not None and "guesses" in self.weights:
+            # without a teacher that predicts, the target is only the original tokens (truth is 1)
+            teacher_logits = output.logits if teacher_output is None else teacher_output.logits
+            ids = batch["labels"].flatten()[masked]
+            terms["guesses"] = pretraining_distillation(output.logits, teacher_logits, ids, self.stage.truth)
+        if output is not None and output.next_sentence is not None and "next_sentence" in self.weights:
+            terms["next_sentence"] = next_sentence(output.next_sentence, batch[NEXT_SENTENCE])
         return terms
 
-    def _teach(self, batch: dict[str, Tensor], phase: Phase, hidden: Tensor) -> tuple[TokenOutput | None, _Blocks]:
-        """The teacher's guesses and blocks, as far as the phase learns from them."""
+    def _run_teacher(
+        self, batch: dict[str, Tensor], phase: Phase, masked: Tensor
+    ) -> tuple[TokenOutput | None, dict[int, _BlockSignals]]:
+        """Run the teacher as far as the phase learns from it."""
         head = self._teacher_head if phase.pretraining else None
         if head is None and not phase.layers:
             return None, {}
         move_to(self.teacher, batch["input_ids"].device)
-        places_of_layers = [n - 1 for n in self.layers]
+        layer_numbers = [n - 1 for n in self.layers]
         with torch.no_grad():
-            return self._run(self.teacher, self.family, batch, places_of_layers, phase, head, hidden)
+            return self._run(self.teacher, self.family, batch, layer_numbers, phase, head, masked)
 
     def _run(
         self,
         model: Any,
         family: Family,
         batch: dict[str, Tensor],
-        numbers: Sequence[int],
+        layer_numbers: Sequence[int],
         phase: Phase,
         head: LmHead | None,
-        hidden: Tensor,
-    ) -> tuple[TokenOutput | None, _Blocks]:
-        """One model, as far as needed: the phase's blocks (``numbers`` says which of the model's layers), and the guesses."""
-        inputs = {name: batch[name] for name in family.inputs}
-        wanted, stop = [numbers[m] for m in phase.layers], head is None
-        depth = model.config.num_hidden_layers if not stop else max(wanted) + 1
-        attended = wanted if self.stage.weights.attention else []
-        recorder = AttentionRecorder(attended, depth)
-        outputs, made = LayerOutputs(model, family.layer_path, wanted, stop=stop), None
-        with recorder, outputs:
-            made = model(**inputs) if head is None else head.run(model, inputs, hidden)
-        blocks = {m: (outputs.states[numbers[m]], recorder.scores.get(numbers[m])) for m in phase.layers}
-        return (made if head is not None else None), blocks
+        masked: Tensor,
+    ) -> tuple[TokenOutput | None, dict[int, _BlockSignals]]:
+        """Run one model as far as the phase needs it.
 
-    def _block(
-        self, ours: tuple[Tensor, Tensor | None], theirs: tuple[Tensor, Tensor | None], counted: Tensor
-    ) -> Tensor:
-        """Transfer loss of one block, a share of the mean over all."""
+        Args:
+            model: Teacher or student.
+            family: Its row of the family table.
+            batch: See `__call__`.
+            layer_numbers: The model's layer, from 0, for each layer of the student.
+            phase: Layers to collect.
+            head: The masked-LM head; None to end the pass behind the last layer of the phase.
+            masked: Indices of the tokens to predict in the flattened batch.
+
+        Returns:
+            The head's output, None without a head; and the signals of the phase's blocks by the student's layer from 0.
+        """
+        inputs = {name: batch[name] for name in family.inputs}
+        numbers = [layer_numbers[m] for m in phase.layers]
+        depth = model.config.num_hidden_layers if head is not None else max(numbers) + 1
+        recorder = AttentionRecorder(numbers if self.stage.weights.attention else [], depth)
+        layer_outputs, output = LayerOutputs(model, family.layer_path, numbers, stop=head is None), None
+        with recorder, layer_outputs:
+            output = model(**inputs) if head is None else head.run(model, inputs, masked)
+        blocks = {
+            m: (layer_outputs.states[layer_numbers[m]], recorder.scores.get(layer_numbers[m])) for m in phase.layers
+        }
+        return (output if head is not None else None), blocks
+
+    def _block_loss(self, student: _BlockSignals, teacher: _BlockSignals, counted: Tensor) -> Tensor:
+        """Return the weighted transfer loss of one block, divided by the student's depth."""
         weights = self.stage.weights
-        taught = theirs[0] if self._adapter is None else self._adapter(theirs[0])
-        features = feature_transfer(ours[0], taught, counted)
+        (states, scores), (teacher_states, teacher_scores) = student, teacher
+        if self._adapter is not None:
+            teacher_states = self._adapter(teacher_states)
+        features = feature_transfer(states, teacher_states, counted)
         loss = weights.maps * features.maps + weights.means * features.means + weights.variances * features.variances
-        if ours[1] is not None and theirs[1] is not None:
-            loss = loss + weights.attention * attention_kl(ours[1], theirs[1], counted)
+        if scores is not None and teacher_scores is not None:
+            loss = loss + weights.attention * attention_kl(scores, teacher_scores, counted)
         return loss / len(self.layers)
 
 
-def phases_of(stage: MobileBertStage, depth: int, where: str = "distill.0") -> TransferPhases:
-    """The phases of a stage: as published where it has as many steps, else in fewer.
+def _check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int]:
+    """Check that the blocks of two models can be compared, and return the teacher layer (from 1) of each student layer.
 
-    Args:
-        stage: Strategy and steps.
-        depth: Layers of the student.
-        where: Recipe key, for errors.
-
-    Raises:
-        InputError: If a phase would have no step.
+    `width` is that of the teacher's states, after the adapter if there is one. Raises InputError listing everything
+    that does not fit, with the alternatives.
     """
-    published = STRATEGIES[stage.strategy](depth)
-    return published.reduced(stage.steps, stage.transfer_steps, where)
-
-
-def check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int]:
-    """Refuse models whose blocks cannot be compared, with the alternatives.
-
-    Args:
-        pair: Teacher, student, weights and layer map.
-        width: Of the teacher's states as they are compared.
-
-    Returns:
-        Teacher layer (from 1) of each student layer.
-
-    Raises:
-        InputError: Listing everything that does not fit.
-    """
-    stage, where, family = pair.stage, pair.where, pair.family
-    teacher, student = pair.teacher.config, pair.student.config
-    heads = (student.num_attention_heads, teacher.num_attention_heads)
-    # the states themselves may be of any size: they are normalised, and their statistics weighed apart
-    signals = {"attention": Signal.ATTENTION} if stage.weights.attention else {}
-    problems = invalid_signals(family, signals, f"{where}.weights")
-    if signals and heads[0] != heads[1]:
-        problems.append(
-            Problem(
-                f"{where}.weights.attention",
-                f"the student has {heads[0]} heads, the teacher {heads[1]}: maps are compared head by head.",
-                "Set attention: 0, or give the student as many.",
-            )
+    problems, student_width = list[Problem](), pair.student.config.hidden_size
+    # the states themselves may be of any size: they are normalised, and their statistics have separate weights
+    if pair.stage.weights.attention:
+        key = f"{pair.where}.weights"
+        problems += find_invalid_signals(pair.family, {"attention": Signal.ATTENTION}, key)
+        fix = "Set attention: 0, or give the student as many."
+        problems += find_head_mismatch(pair, f"{key}.attention", ": maps are compared head by head", fix)
+    if student_width != width:
+        what = f"the student's blocks are {student_width} wide outside, the teacher's {width}."
+        fix = (
+            "Set student.size, which takes the teacher's width, or use method: tinybert-general, "
+            "which learns a projection."
         )
-    if student.hidden_size != width:
-        problems.append(
-            Problem(
-                where,
-                f"the student's blocks are {student.hidden_size} wide outside, the teacher's {width}.",
-                "Set student.size, which takes the teacher's width, or use method: tinybert-general, "
-                "which learns a projection.",
-            )
-        )
-    return mapped_layers(pair, problems)
-
-
-def needs(stage: MobileBertStage, where: str) -> Needs:
-    """The pre-training heads; the teacher's own only where its guesses are learnt."""
-    asked = bool(stage.truth < 1 and stage.weights.guesses)
-    advice = Problem(
-        f"{where}.truth",
-        f"{stage.truth}: the teacher's guesses are learnt, so it needs the head that makes them.",
-        "Set truth: 1 to learn only its layers and the original tokens.",
-    )
-    heads = Heads.WORDS_AND_PAIRS if stage.weights.next_sentence else Heads.WORDS
-    return Needs(heads, asked, advice if asked else None)
-
-
-def train(job: StageJob[MobileBertStage]) -> StageResult:
-    """Train a stage of bottleneck transfer.
-
-    From a teacher without bottlenecks through an adapter, which the next stage goes on with; a student that no stage has
-    trained yet then gets its embeddings from the teacher's.
-    """
-    pair, notes = job.pair, list[str]()
-    adapter = _adapter_from(job.carried)
-    student, teacher = pair.student.config, pair.teacher.config
-    if adapter is None and has_bottlenecks(student) and not has_bottlenecks(teacher):
-        adapter = fit_adapter(pair.teacher, pair.family, job.rows(), student.hidden_size)
-        if job.untrained:
-            reduce_embeddings(pair.teacher, pair.student, adapter)
-        notes.append(
-            f"{pair.family.title} has no bottlenecks: {adapter.width} principal components of its states, {adapter.kept:.1%} of "
-            "their variance, replace them"
-        )
-        say(f"  {notes[-1]}")
-    objective = MobileBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where, adapter=adapter)
-    batch = "" if pair.stage.batch == BATCH else f", batch {pair.stage.batch:,} instead of {BATCH:,}"
-    notes.append(f"MobileBERT transfer: {objective.phases.name}{batch}")
-    say(f"  {notes[-1]}")
-    return StageResult(job.fit(objective), _carrying(adapter), tuple(notes))
-
-
-_ADAPTER = "adapter"
-
-
-def _adapter_from(carried: Carried) -> StateAdapter | None:
-    """The adapter that an earlier stage fitted."""
-    part = carried.get(_ADAPTER)
-    return StateAdapter(part.tensors["centre"], part.tensors["basis"], part.facts["kept"]) if part else None
-
-
-def _carrying(adapter: StateAdapter | None) -> Carried:
-    if adapter is None:
-        return {}
-    tensors = {"centre": adapter.centre.cpu(), "basis": adapter.basis.cpu()}
-    return {_ADAPTER: CarriedPart(tensors, {"kept": adapter.kept})}
-
-
-# --- pretraining ---
-# Pre-training of a teacher on plain text: masked LM and next sentence, as for BERT and IB-BERT.
+        problems.append(Problem(pair.where, what, fix))
+    return check_and_map_layers(pair, problems)
 
 
 class Pretraining:
-    """Objective: ``L_MLM + L_NSP`` of BERT (Devlin et al. 2019, arXiv 1810.04805, section 3.1), which IB-BERT is trained with.
+    """Objective: ``L_MLM + L_NSP`` of BERT (Devlin et al. 2019, arXiv 1810.04805, section 3.1), also for IB-BERT.
 
-    Only hidden tokens reach the vocabulary projection.
+    Only masked tokens reach the vocabulary projection.
 
     Args:
-        model: What will be trained, not yet wrapped: with both heads, or the masked-LM head alone.
+        model: The model to train, not yet wrapped: with both heads, or the masked-LM head only.
         family: Its row of the family table.
-        next_sentence: Whether pairs are judged too; batches then come from `pocketbert.distill.text.pairs.GeneralSet`
-            with pairs.
-        where: For errors.
+        next_sentence: Whether next-sentence prediction is trained too; batches then come from
+            `pocketbert.distill.text.pairs.GeneralSet` with pairs.
+        where: Name of the model, for errors.
 
     Attributes:
-        weights: ``mlm``, and ``next_sentence`` where wanted; 1 each.
+        weights: ``mlm``, and ``next_sentence`` if it is trained; 1 each.
 
     Raises:
-        InputError: If the model lacks a head that is wanted.
+        InputError: If the model lacks a head that is trained.
     """
 
     def __init__(self, model: Any, family: Family, next_sentence: bool = True, where: str = "model") -> None:
         self.family, self._head = family, LmHead(model, where)
-        if next_sentence and not self._head.judges_pairs:
-            raise InputError(
-                Problem(
-                    where,
-                    f"{type(model).__name__} has no next-sentence head.",
-                    f"Load it as {family.classes}ForPreTraining, or leave next_sentence out.",
-                )
-            )
+        if next_sentence and not self._head.has_next_sentence:
+            fix = f"Load it as {family.classes}ForPreTraining, or leave next_sentence out."
+            raise InputError(Problem(where, f"{type(model).__name__} has no next-sentence head.", fix))
         self.weights = {"mlm": 1.0, **({"next_sentence": 1.0} if next_sentence else {})}
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Hidden tokens and pairs; see `pocketbert.distill.losses.common.Counting`."""
+        """Return the number of masked tokens and of pairs; see `pocketbert.distill.losses.common.Counting`."""
         labels = {"mlm": "labels", "next_sentence": NEXT_SENTENCE}
         return {name: (batch[labels[name]] != IGNORED).sum() for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Terms ``mlm`` and, where wanted, ``next_sentence``.
+        """Compute the terms ``mlm`` and, if it is trained, ``next_sentence``.
 
         Args:
-            model: The model, or what wraps it.
-            batch: The family's inputs (with hidden tokens) and ``labels`` (original ids of these, else -100), [B, S]
+            model: The model, or its wrapper.
+            batch: The family's inputs (with masked tokens) and ``labels`` (original ids of these, else -100), [B, S]
                 each; for pairs ``next_sentence_label`` too, [B]. More is ignored.
         """
         inputs = {name: batch[name] for name in self.family.inputs}
-        hidden = places(batch["labels"] != IGNORED)
-        made = self._head.run(model, inputs, hidden)
-        terms = {"mlm": masked_lm(made.logits, batch["labels"].flatten()[hidden])}
-        if made.next_sentence is not None and "next_sentence" in self.weights:
-            terms["next_sentence"] = next_sentence(made.next_sentence, batch[NEXT_SENTENCE])
+        masked = places(batch["labels"] != IGNORED)
+        output = self._head.run(model, inputs, masked)
+        terms = {"mlm": masked_lm(output.logits, batch["labels"].flatten()[masked])}
+        if output.next_sentence is not None and "next_sentence" in self.weights:
+            terms["next_sentence"] = next_sentence(output.next_sentence, batch[NEXT_SENTENCE])
         return terms

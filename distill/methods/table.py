@@ -1,4 +1,4 @@
-"""The methods that come with the package, a row each. Other packages add rows with `register_method`."""
+"""The distillation methods of the package, registered on import. Other packages add theirs with `register_method`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ for _row in ROWS:
 
 
 def method_of(stage: Stage) -> Method:
-    """The row of a stage's method.
+    """Return the row of a stage's method.
 
     Args:
         stage: An entry of `distill`.

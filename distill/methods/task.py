@@ -1,4 +1,8 @@
-"""Method `task`: a student learns a fine-tuned teacher's logits, hidden states and attention."""
+"""Method `task`: a student learns a fine-tuned teacher's logits, hidden states and attention, and gold labels.
+
+`train` trains a stage with the objective `TaskDistillation`. `Finetune` is the objective that trains a teacher on gold
+labels.
+"""
 
 from __future__ import annotations
 
@@ -16,54 +20,54 @@ from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import Term, attention_kl, hidden_mse, mean_over_layers
-from pocketbert.distill.losses.task import counted, gold_loss, soft_loss
-from pocketbert.distill.methods.method import StageJob, StageResult, TeacherStudent, invalid_signals, layers_of_a_kind
+from pocketbert.distill.losses.task import count_labelled_tokens, gold_loss, soft_loss
+from pocketbert.distill.methods.method import (
+    StageJob,
+    StageResult,
+    TeacherStudent,
+    find_head_mismatch,
+    find_invalid_signals,
+    find_width_mismatch,
+    map_layers,
+)
 from pocketbert.distill.teacher.cache import cached_teacher
 from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, all_states, signals_for
 
-# --- finetune ---
-# A teacher for a task: encoder plus a new head, trained on gold labels.
 
-
-@dataclass
-class Finetune:
-    """Objective: the task's loss against gold labels.
-
-    Attributes:
-        family: Decides the model's inputs.
-        task: Decides the loss.
-        weights: One term, ``labels``.
-    """
-
-    family: Family
-    task: Task
-    weights: dict[str, float] = field(default_factory=lambda: {"labels": 1.0})
-
-    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `pocketbert.distill.losses.common.Counting`."""
-        return counted(self.task, batch)
-
-    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """The term ``labels``; see `pocketbert.distill.training.loop.Objective`."""
-        made = model(**{name: batch[name] for name in self.family.inputs})
-        return {"labels": gold_loss(self.task, made, batch)}
+def train(job: StageJob[TaskStage]) -> StageResult:
+    """Train a stage; with ``cache_teacher``, the teacher runs once on every row and its signals are read from disk."""
+    pair, stage = job.pair, job.pair.stage
+    objective = TaskDistillation(
+        pair.teacher, pair.student, pair.family, job.task, stage, pair.where, pooling=job.pooling
+    )
+    if stage.cache_teacher:
+        objective.signals = cached_teacher(
+            pair.teacher,
+            pair.family,
+            job.rows(),
+            objective.signals.wanted,
+            job.cache,
+            half=stage.cache_teacher == "fp16",
+            where=f"{pair.where}.cache_teacher",
+        )
+    return StageResult(job.fit(objective))
 
 
 class TaskDistillation:
-    """Objective: the weighted sum of up to four terms, on the task's own text.
+    """Objective: the weighted sum of up to four terms, on the task's text.
 
     The last of the mapped teacher layers need not be the teacher's last; layers that nothing learns from
     compute no attention maps.
 
     Args:
-        teacher: Frozen model with a head; its attention implementation is switched where needed.
+        teacher: Frozen model with a head; its attention implementation is switched if attention is learned.
         student: The model that will be trained; likewise.
-        family: Row of the family table of the teacher.
-        task: What the outputs are.
+        family: The teacher's row of the family table.
+        task: Decides the loss of the outputs.
         stage: Temperature, weights and layer map.
         where: Recipe key, for errors.
         pooling: How token states become a vector, for feature-extraction.
-        signals: Where the teacher's signals come from; default the teacher beside the student.
+        signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Raises:
         InputError: If a signal is invalid for the family, or the sizes do not fit it.
@@ -84,9 +88,9 @@ class TaskDistillation:
         self.task, self.stage, self.pooling = task, stage, pooling
         pair = TeacherStudent(teacher, student, family, stage, where)
         self.family = pair.student_family
-        self.depth, deep = student.config.num_hidden_layers, teacher.config.num_hidden_layers
-        check_signals(pair, task)
-        self.layers = layers_of_a_kind(pair, (self.depth, deep), stage.signals.attention > 0)
+        self.depth = student.config.num_hidden_layers
+        _check_signals(pair, task)
+        self.layers = map_layers(pair, stage.signals.attention > 0)
         self.weights = stage.signals.weighted()
         wanted = self.wanted(stage, self.layers)
         self.signals = signals_for(teacher, family, wanted, signals)
@@ -95,7 +99,7 @@ class TaskDistillation:
 
     @staticmethod
     def wanted(stage: TaskStage, layers: Sequence[int]) -> Wanted:
-        """What a stage asks of its teacher.
+        """Return the signals that a stage needs of its teacher.
 
         Args:
             stage: Weights of the terms.
@@ -109,99 +113,73 @@ class TaskDistillation:
         )
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `pocketbert.distill.losses.common.Counting`."""
+        """Return the number of items in the mean of each term that is not over rows; see `Counting`."""
         tokens = batch["attention_mask"].sum()
-        every = {**counted(self.task, batch), "hidden": tokens, "attention": tokens}
-        return {name: every[name] for name in self.weights if name in every}
+        counts = {**count_labelled_tokens(self.task, batch), "hidden": tokens, "attention": tokens}
+        return {name: counts[name] for name in self.weights if name in counts}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Terms ``logits``, ``hidden``, ``attention``, ``labels``, as far as weighted."""
-        wants_hidden = Signal.HIDDEN.value in self.weights
+        """Compute the terms ``logits``, ``hidden``, ``attention`` and ``labels``, those with a weight."""
+        learns_hidden = Signal.HIDDEN.value in self.weights
         taught = self.signals(batch)
         with self._student:
-            made = model(**{name: batch[name] for name in self.family.inputs}, output_hidden_states=wants_hidden)
+            output = model(**{name: batch[name] for name in self.family.inputs}, output_hidden_states=learns_hidden)
         terms, mask = {}, batch["attention_mask"]
         tokens = mask.sum()
         if Signal.LOGITS.value in self.weights:
-            terms["logits"] = soft_loss(self.task, made, taught.outputs, batch, self.stage.temperature, self.pooling)
-        if wants_hidden:
-            ours = all_states(made, self.depth)
-            layers = [hidden_mse(ours[m], taught.hidden[n], mask) for m, n in enumerate(self.layers, 1)]
-            terms["hidden"] = Term.of(mean_over_layers(layers), tokens)
+            terms["logits"] = soft_loss(self.task, output, taught.outputs, batch, self.stage.temperature, self.pooling)
+        if learns_hidden:
+            states = all_states(output, self.depth)
+            errors = [hidden_mse(states[m], taught.hidden[n], mask) for m, n in enumerate(self.layers, 1)]
+            terms["hidden"] = Term.of(mean_over_layers(errors), tokens)
         if Signal.ATTENTION.value in self.weights:
-            maps = [
-                attention_kl(self._student.scores[m], taught.scores[n - 1], mask) for m, n in enumerate(self.layers)
-            ]
-            terms["attention"] = Term.of(mean_over_layers(maps), tokens)
+            scores = self._student.scores
+            divergences = [attention_kl(scores[m], taught.scores[n - 1], mask) for m, n in enumerate(self.layers)]
+            terms["attention"] = Term.of(mean_over_layers(divergences), tokens)
         if "labels" in self.weights:
-            terms["labels"] = gold_loss(self.task, made, batch)
+            terms["labels"] = gold_loss(self.task, output, batch)
         return terms
 
 
-def check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:
-    """Refuse signals that the family or the sizes do not allow, with the alternatives.
-
-    Args:
-        pair: Teacher, student, and the wanted signals.
-        task: What the outputs are.
-
-    Raises:
-        InputError: Listing every signal that does not fit.
-    """
-    stage, where, family = pair.stage, pair.where, pair.family
-    teacher, student = pair.teacher.config, pair.student.config
-    problems = invalid_signals(family, {s.value: s for s in stage.signals.active()}, f"{where}.signals")
+def _check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:
+    """Check that the family and the sizes of the models allow the weighted signals; raise InputError if not."""
+    signals, key = pair.stage.signals, f"{pair.where}.signals"
+    widths = pair.student.config.hidden_size, pair.teacher.config.hidden_size
+    problems = find_invalid_signals(pair.family, {s.value: s for s in signals.active()}, key)
     if task.name is TaskName.FEATURE_EXTRACTION:
-        if stage.signals.labels:
-            problems.append(
-                Problem(
-                    f"{where}.signals.labels",
-                    "feature-extraction is trained only on the teacher's vectors.",
-                    "Set labels: 0.",
-                )
-            )
-        if stage.signals.logits and student.hidden_size != teacher.hidden_size:
-            problems.append(
-                Problem(
-                    f"{where}.signals.logits",
-                    f"the student's vectors have {student.hidden_size} numbers, the teacher's {teacher.hidden_size}.",
-                    "Give the student the teacher's width.",
-                )
-            )
-    if stage.signals.hidden and student.hidden_size != teacher.hidden_size:
-        problems.append(
-            Problem(
-                f"{where}.signals.hidden",
-                f"the student is {student.hidden_size} wide, the teacher {teacher.hidden_size}.",
-                "Set hidden: 0, or give the student the teacher's width.",
-            )
-        )
-    if stage.signals.attention and student.num_attention_heads != teacher.num_attention_heads:
-        problems.append(
-            Problem(
-                f"{where}.signals.attention",
-                f"the student has {student.num_attention_heads} heads, the teacher {teacher.num_attention_heads}.",
-                "Set attention: 0, or give the student as many heads.",
-            )
-        )
+        if signals.labels:
+            what = "feature-extraction is trained only on the teacher's vectors."
+            problems.append(Problem(f"{key}.labels", what, "Set labels: 0."))
+        if signals.logits and widths[0] != widths[1]:
+            what = f"the student's vectors have {widths[0]} numbers, the teacher's {widths[1]}."
+            problems.append(Problem(f"{key}.logits", what, "Give the student the teacher's width."))
+    if signals.hidden:
+        problems += find_width_mismatch(pair, f"{key}.hidden")
+    if signals.attention:
+        problems += find_head_mismatch(pair, f"{key}.attention")
     if problems:
         raise InputError(problems)
 
 
-def train(job: StageJob[TaskStage]) -> StageResult:
-    """Train a stage; with a cache, the teacher is asked once about every row."""
-    pair, stage = job.pair, job.pair.stage
-    objective = TaskDistillation(
-        pair.teacher, pair.student, pair.family, job.task, stage, pair.where, pooling=job.pooling
-    )
-    if stage.cache_teacher:
-        objective.signals = cached_teacher(
-            pair.teacher,
-            pair.family,
-            job.rows(),
-            objective.signals.wanted,
-            job.cache,
-            half=stage.cache_teacher == "fp16",
-            where=f"{pair.where}.cache_teacher",
-        )
-    return StageResult(job.fit(objective))
+@dataclass
+class Finetune:
+    """Objective: the task's loss against gold labels, to train a teacher.
+
+    Attributes:
+        family: Decides the model's inputs.
+        task: Decides the loss.
+        weights: One term, ``labels``.
+    """
+
+    family: Family
+    task: Task
+    weights: dict[str, float] = field(default_factory=lambda: {"labels": 1.0})
+
+    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the number of labelled tokens, if the loss is a mean over these; see `Counting`."""
+        return count_labelled_tokens(self.task, batch)
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
+        """Compute the term ``labels``; see `pocketbert.distill.training.loop.Objective`."""
+        output = model(**{name: batch[name] for name in self.family.inputs})
+        return {"labels": gold_loss(self.task, output, batch)}

@@ -1,4 +1,8 @@
-"""Methods `tinybert-general`, `tinybert-intermediate` and `tinybert-prediction`: a student learns a teacher's layers."""
+"""TinyBERT's methods: `tinybert-general` and `tinybert-intermediate` for layers, `tinybert-prediction` for outputs.
+
+`train_layers` trains a general or an intermediate stage with the objective `TinyBertDistillation`. `train_prediction`
+trains the last stage, which is a stage of method `task`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pocketbert.core.errors import Problem
 from pocketbert.core.families import Family
 from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import LayerStage, SignalWeights, TaskStage, TinyBertPredictionStage
@@ -17,58 +20,98 @@ from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import (
     Term,
     attention_score_mse,
+    count_token_pairs,
     hidden_mse,
-    real_pairs,
     reference_score_mse,
     reference_state_mse,
     sum_over_layers,
 )
 from pocketbert.distill.methods import task as task_method
 from pocketbert.distill.methods.method import (
-    Carried,
     CarriedPart,
     StageJob,
     StageResult,
     TeacherStudent,
-    invalid_signals,
-    mapped_layers,
+    check_and_map_layers,
+    find_head_mismatch,
+    find_invalid_signals,
 )
 from pocketbert.distill.students.projection import (
-    LayerProjection,
     attach_projection,
     detach_projection,
     projected,
     projection_of,
-    restored_projection,
+    restore_projection,
 )
 from pocketbert.distill.teacher.signals import OnlineTeacher, TeacherSignals, Wanted, all_states, signals_for
 
 _SIGNALS = {"attention": Signal.ATTENTION, "hidden": Signal.HIDDEN, "embeddings": Signal.HIDDEN}
-"""Term to what it needs of the teacher's family; the embeddings are hidden state 0."""
+"""Signal of the teacher's family that each term learns from; the embeddings are hidden state 0."""
+
+_PROJECTION = "projection"
+"""Name of the part that a stage passes on: the trained projection."""
+
+
+def train_layers(job: StageJob[LayerStage]) -> StageResult:
+    """Train a general or an intermediate stage; the projection is part of the student only during training."""
+    pair, part = job.pair, job.carried.get(_PROJECTION)
+    earlier = restore_projection(part.facts, part.tensors) if part else None
+    width = pair.teacher.config.hidden_size
+    attach_projection(pair.student, width, pair.stage.projection, job.seed, pair.where, carried=earlier)
+    try:
+        objective = TinyBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)
+        outcome = job.fit(objective)
+    finally:
+        projection = detach_projection(pair.student)
+    if projection is None:
+        return StageResult(outcome)
+    tensors = {name: value.detach().cpu() for name, value in projection.state_dict().items()}
+    return StageResult(outcome, {_PROJECTION: CarriedPart(tensors, projection.facts)})
+
+
+def train_prediction(job: StageJob[TinyBertPredictionStage]) -> StageResult:
+    """Train a prediction stage as a stage of method `task` that learns only the outputs."""
+    return task_method.train(job.with_stage(_to_task_stage(job.pair.stage, job.task)))
+
+
+def _to_task_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
+    """Translate a prediction stage to a stage of method `task`.
+
+    ``L_pred = CE(z_T / t, z_S / t)`` (Jiao et al. 2020, arXiv 1909.10351, eq. 10): only the teacher's outputs, and for
+    regression, as in the released code, only the gold scores. The cross-entropy's gradient is that of the KL
+    divergence. Unlike in the released code, the mean is not over classes as well, and there is a factor T^2: constant
+    factors, which do not change Adam's steps as long as gradients are not clipped.
+    """
+    gold = task.name is TaskName.REGRESSION
+    optimisation = {name: getattr(stage, name) for name in Optimisation.model_fields}
+    signals = SignalWeights(logits=float(not gold), hidden=0.0, attention=0.0, labels=float(gold))
+    return TaskStage(
+        method="task", temperature=stage.temperature, signals=signals, augmented=stage.augmented, **optimisation
+    )
 
 
 class TinyBertDistillation:
     """Objective: the layer-wise losses of TinyBERT (Jiao et al. 2020, arXiv 1909.10351, eqs. 6 to 9 and 11).
 
     ``L_embd + sum_m L_hidn(m) + sum_m L_attn(m)``, of general and of intermediate distillation alike. Student layer m
-    learns from teacher layer ``g(m) = m * N / M``, rounded, or from the listed one: its attention scores before the softmax
-    and its output. Where widths differ, the student's states pass through its projection: see `attach_projection`.
+    learns from teacher layer ``g(m) = m * N / M``, rounded, or from the listed one: its attention scores before the
+    softmax and its output. If widths differ, the student's states pass through its projection: see `attach_projection`.
 
     By default a mean is over real tokens and pairs of them. With ``stage.reference`` it is over everything, as in the
-    released code, and padding changes the loss. Unlike there, the teacher drops nothing out.
+    released code, and padding changes the loss. Unlike there, the teacher runs without dropout.
 
     Args:
         teacher: Frozen model, with or without a head; its attention implementation is switched.
         student: The model that will be trained, its projection attached; likewise.
-        family: Row of the family table of the teacher.
+        family: The teacher's row of the family table.
         stage: Weights, layer map, and how means are taken.
         where: Recipe key, for errors.
-        student_family: Row of the student; default the one of the table.
-        signals: Where the teacher's signals come from; default the teacher beside the student.
+        student_family: The student's row; default the one of the table.
+        signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Raises:
         InputError: Listing everything in which the two models do not fit each other, the family or the stage.
-        ValueError: If the student lacks a projection, or the signals given are not those needed.
+        ValueError: If the student lacks a projection, or `signals` lacks something.
     """
 
     def __init__(
@@ -83,13 +126,19 @@ class TinyBertDistillation:
         signals: TeacherSignals | None = None,
     ) -> None:
         pair = TeacherStudent(teacher, student, family, stage, where)
-        self.layers = check_layers(pair)
+        self.layers = _check_layers(pair)
         self.stage, self.family = stage, student_family or pair.student_family
         self.depth = student.config.num_hidden_layers
         self.weights = stage.weights.weighted()
         wanted = self.wanted(stage, self.layers)
-        if wanted.hidden:
-            _check_projection(student, teacher.config.hidden_size)
+        projection, teacher_width = projection_of(student), teacher.config.hidden_size
+        width = student.config.hidden_size
+        if wanted.hidden and (projection.teacher_width if projection else width) != teacher_width:
+            # the caller's mistake, not the user's: `train_layers` attaches one
+            raise ValueError(
+                f"the student is {width} wide, the teacher {teacher_width}: "
+                f"call attach_projection(student, {teacher_width}, ...) first"
+            )
         self.signals = signals_for(teacher, family, wanted, signals)
         if stage.reference and not isinstance(self.signals, OnlineTeacher):
             raise ValueError("reference: true averages over padding, where only the teacher itself has values")
@@ -98,7 +147,7 @@ class TinyBertDistillation:
 
     @staticmethod
     def wanted(stage: LayerStage, layers: Sequence[int]) -> Wanted:
-        """What a stage asks of its teacher: nothing outside the mapped layers.
+        """Return the signals that a stage needs of its teacher: only those of mapped layers.
 
         Args:
             stage: Weights of the terms.
@@ -110,17 +159,17 @@ class TinyBertDistillation:
         return Wanted(outputs=False, hidden=hidden, attention=attention)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Pairs of real tokens that ``attention`` is a mean over, real tokens for the others; for `reference`, rows."""
+        """Count pairs of real tokens for ``attention``, real tokens for the others; rows with `reference`."""
         mask = batch["attention_mask"]
         if self.stage.reference:
             # all rows of a step are equally wide, however they are divided
             return {name: mask.new_tensor(len(mask)) for name in self.weights}
         tokens = mask.sum()
-        every = {"attention": real_pairs(mask), "hidden": tokens, "embeddings": tokens}
-        return {name: every[name] for name in self.weights}
+        counts = {"attention": count_token_pairs(mask), "hidden": tokens, "embeddings": tokens}
+        return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Terms ``attention``, ``hidden``, ``embeddings``, as far as weighted; the first two are sums over layers.
+        """Compute the weighted terms ``attention``, ``hidden`` and ``embeddings``; the first two are sums over layers.
 
         Args:
             model: The student.
@@ -128,124 +177,50 @@ class TinyBertDistillation:
         """
         taught, mask = self.signals(batch), batch["attention_mask"]
         inputs = {name: batch[name] for name in self.family.inputs}
-        states = "hidden" in self.weights or "embeddings" in self.weights
+        learns_states = "hidden" in self.weights or "embeddings" in self.weights
         with self._student as recorder:
-            made = model(**inputs, output_hidden_states=states)
+            output = model(**inputs, output_hidden_states=learns_states)
         means: dict[str, Tensor] = {}
         if "attention" in self.weights:
-            means["attention"] = sum_over_layers(
-                [self._scores(recorder.scores[m], taught.scores[n - 1], mask) for m, n in enumerate(self.layers)]
-            )
-            recorder.scores.clear()  # or they would stay until the next step's teacher has run
-        if states:
-            ours = all_states(made, self.depth)
+            errors = [
+                self._score_error(recorder.scores[m], taught.scores[n - 1], mask) for m, n in enumerate(self.layers)
+            ]
+            means["attention"] = sum_over_layers(errors)
+            recorder.scores.clear()  # or they would stay in memory until the next step's teacher has run
+        if learns_states:
+            states = all_states(output, self.depth)
         if "hidden" in self.weights:
-            means["hidden"] = sum_over_layers(
-                [
-                    self._states(projected(model, m, ours[m]), taught.hidden[n], mask)
-                    for m, n in enumerate(self.layers, 1)
-                ]
-            )
+            errors = [
+                self._state_error(projected(model, m, states[m]), taught.hidden[n], mask)
+                for m, n in enumerate(self.layers, 1)
+            ]
+            means["hidden"] = sum_over_layers(errors)
         if "embeddings" in self.weights:
-            means["embeddings"] = self._states(projected(model, 0, ours[0]), taught.hidden[0], mask)
+            means["embeddings"] = self._state_error(projected(model, 0, states[0]), taught.hidden[0], mask)
         counts = self.counts(batch)
         return {name: Term.of(mean, counts[name]) for name, mean in means.items()}
 
-    def _scores(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+    def _score_error(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         if self.stage.reference:
             return reference_score_mse(student, teacher)
         return attention_score_mse(student, teacher, mask)
 
-    def _states(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+    def _state_error(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         return reference_state_mse(student, teacher) if self.stage.reference else hidden_mse(student, teacher, mask)
 
 
-def check_layers(pair: TeacherStudent[LayerStage]) -> list[int]:
-    """Refuse models that the layer-wise losses cannot compare, with the alternatives.
+def _check_layers(pair: TeacherStudent[LayerStage]) -> list[int]:
+    """Check that the layers of two models can be compared, and return the teacher layer (from 1) of each student layer.
 
-    Args:
-        pair: Teacher, student, weights and layer map.
-
-    Returns:
-        Teacher layer (from 1) of each student layer.
-
-    Raises:
-        InputError: Listing everything that does not fit.
+    Raises InputError listing everything that does not fit, with the alternatives.
     """
-    stage, where, family = pair.stage, pair.where, pair.family
-    teacher, student = pair.teacher.config, pair.student.config
-    terms = {name: _SIGNALS[name] for name in stage.weights.weighted()}
-    problems = invalid_signals(family, terms, f"{where}.weights")
-    heads = teacher.num_attention_heads
-    if stage.weights.attention and student.num_attention_heads != heads:
-        problems.append(
-            Problem(
-                f"{where}.weights.attention",
-                f"the student has {student.num_attention_heads} heads, the teacher {heads}: scores are compared "
-                "head by head.",
-                f"Set attention: 0, or student.heads: {heads}, or use method: minilm, whose relations take any "
-                "number of heads.",
-            )
+    weights, key = pair.stage.weights, f"{pair.where}.weights"
+    problems = find_invalid_signals(pair.family, {name: _SIGNALS[name] for name in weights.weighted()}, key)
+    if weights.attention:
+        heads = pair.teacher.config.num_attention_heads
+        fix = (
+            f"Set attention: 0, or student.heads: {heads}, or use method: minilm, "
+            "whose relations take any number of heads."
         )
-    return mapped_layers(pair, problems)
-
-
-def prediction_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
-    """TinyBERT's prediction stage as a stage of method `task`.
-
-    ``L_pred = CE(z_T / t, z_S / t)`` (Jiao et al. 2020, arXiv 1909.10351, eq. 10): the teacher's outputs alone, and for
-    regression, as in the released code, the gold scores alone. The cross-entropy's gradient is that of the KL divergence.
-    Unlike the released code's, its mean is not over classes as well, and there is a factor T^2: constants, to which Adam's
-    steps are blind as long as gradients are not clipped.
-
-    Args:
-        stage: Temperature and optimisation.
-        task: What the outputs are.
-    """
-    gold = task.name is TaskName.REGRESSION
-    same = {name: getattr(stage, name) for name in Optimisation.model_fields}
-    signals = SignalWeights(logits=float(not gold), hidden=0.0, attention=0.0, labels=float(gold))
-    return TaskStage(method="task", temperature=stage.temperature, signals=signals, augmented=stage.augmented, **same)
-
-
-def _check_projection(student: Any, teacher_width: int) -> None:
-    """A student of another width without its projection is the caller's mistake, not the user's."""
-    found, width = projection_of(student), student.config.hidden_size
-    if (found.teacher_width if found else width) != teacher_width:
-        raise ValueError(
-            f"the student is {width} wide, the teacher {teacher_width}: call attach_projection(student, {teacher_width}, ...) first"
-        )
-
-
-def train_layers(job: StageJob[LayerStage]) -> StageResult:
-    """Train a general or an intermediate stage; the projection is on the student only while it is trained."""
-    pair, carried = job.pair, _projection_from(job.carried)
-    width = pair.teacher.config.hidden_size
-    attach_projection(pair.student, width, pair.stage.projection, job.seed, pair.where, carried=carried)
-    try:
-        objective = TinyBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)
-        outcome = job.fit(objective)
-    finally:
-        trained = detach_projection(pair.student)
-    return StageResult(outcome, _carrying(trained))
-
-
-def train_prediction(job: StageJob[TinyBertPredictionStage]) -> StageResult:
-    """Train a prediction stage: a stage of method `task` that learns only the outputs."""
-    return task_method.train(job.with_stage(prediction_stage(job.pair.stage, job.task)))
-
-
-_PROJECTION = "projection"
-
-
-def _projection_from(carried: Carried) -> LayerProjection | None:
-    """The projection that an earlier stage trained."""
-    part = carried.get(_PROJECTION)
-    return restored_projection(part.facts, part.tensors) if part else None
-
-
-def _carrying(projection: LayerProjection | None) -> Carried:
-    if projection is None:
-        return {}
-    tensors = {name: value.detach().cpu() for name, value in projection.state_dict().items()}
-    return {_PROJECTION: CarriedPart(tensors, projection.facts)}
+        problems += find_head_mismatch(pair, f"{key}.attention", ": scores are compared head by head", fix)
+    return check_and_map_layers(pair, problems)

@@ -1,10 +1,14 @@
-"""Which layers learn when, and how fast: progressive, joint and auxiliary knowledge transfer (MobileBERT) as data.
+"""Knowledge transfer of MobileBERT: which layers learn in which steps, and at which learning rates.
 
-Sun et al. 2020, arXiv 2004.02984, section "Training strategies"; numbers of the released code (google-research/mobilebert,
-distill_util.py, lamb_optimizer.py, optimization.py). Layers and steps are counted from 0.
+`progressive`, `joint` and `auxiliary` return the published strategies as `TransferPhases`; `TransferPhases.reduced`
+shortens them to the steps of a stage. `TransferCourse` applies them to an optimizer.
+
+Sources: Sun et al. 2020, arXiv 2004.02984, section "Training strategies"; numbers of the released code
+(google-research/mobilebert, distill_util.py, lamb_optimizer.py, optimization.py). Layers and steps are counted from 0.
 
 In the released code the first step of a phase has rate 0, still belongs to the phase before, and sets all moments to 0.
-Here that step is not lost; moments are set to 0 as there, so that a layer's first steps are a start, not a jump.
+Here that step is not lost; moments are set to 0 as there, so that a layer starts without the momentum of the phase
+before.
 """
 
 from __future__ import annotations
@@ -25,22 +29,24 @@ from pocketbert.core.recipe.sections import Updates
 from pocketbert.core.types import Transfer
 from pocketbert.distill.training.optimizer import Lamb, decay_groups
 
-LEARNING_RATE = 1.5e-3
-"""Peak of all phases."""
-BATCH = 2048
-"""Rows of a step."""
+PUBLISHED_BATCH = 2048
+"""Published rows of a step."""
 STEPS_PER_LAYER = 10_000
-"""Of transfer: 240,000 for MobileBERT's 24 layers."""
-PRETRAINING_STEPS = 500_000
-WARMUP_STEPS = 10_000
-"""Of pre-training distillation."""
-LAST_RATE = 1e-4
-"""Where pre-training distillation ends, as a share of the peak."""
-CURRENT_RATE = 3.0
-"""Multiplier of the layer whose turn it is."""
-FINISHED_RATE = 0.3
+"""Published transfer steps: 240,000 for MobileBERT's 24 layers."""
+
+_PEAK_RATE = 1.5e-3
+_PRETRAINING_STEPS = 500_000
+_PRETRAINING_WARMUP_STEPS = 10_000
+_LAST_RATE = 1e-4
+"""Learning rate at the end of pre-training distillation, as a share of the peak."""
+_CURRENT_RATE = 3.0
+"""Multiplier of the learning rate of the layer that is transferred."""
+_FINISHED_RATE = 0.3
 """Multiplier of the layers below it: they are not frozen, only slow."""
-PUBLISHED_DEPTH = 24
+_PUBLISHED_DEPTH = 24
+
+
+# --- phases -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -55,10 +61,6 @@ class Rates:
     layers: tuple[float, ...]
     rest: float
 
-    def times(self, factor: float) -> Rates:
-        """All of them times a factor."""
-        return Rates(tuple(factor * rate for rate in self.layers), factor * self.rest)
-
 
 @dataclass(frozen=True)
 class Phase:
@@ -66,11 +68,11 @@ class Phase:
 
     Attributes:
         name: For logs, such as ``layer 3`` or ``pre-training distillation``.
-        steps: How many.
+        steps: Number of steps.
         layers: Layers whose transfer losses are on.
         pretraining: Whether the loss of pre-training distillation is on.
         rates: Multipliers of the learning rate.
-        warmup: Steps of a linear rise, then a linear fall to `LAST_RATE`; None for the course of transfer.
+        warmup: Steps of a linear rise, then a linear fall to 1e-4 of the peak; None for the schedule of transfer.
     """
 
     name: str
@@ -81,10 +83,10 @@ class Phase:
     warmup: int | None = None
 
     def background(self, step: int) -> float:
-        """The factor that all learning rates of the phase have in common, above 0 and at most 1.
+        """Return the factor on all learning rates at a step of the phase, above 0 and at most 1.
 
-        With ``s = (step + 1) / steps``: in transfer ``min(10 s, 0.9 + 0.1 sqrt(1 - s))``, a rise through the first tenth and
-        a slow fall from 1 to 0.9; with a warm-up ``(step + 1) / warmup``, then ``1 - (1 - LAST_RATE) s``.
+        With ``s = (step + 1) / steps``: in transfer ``min(10 s, 0.9 + 0.1 sqrt(1 - s))``, a rise through the first
+        tenth and a slow fall from 1 to 0.9; with a warm-up ``(step + 1) / warmup``, then ``1 - (1 - 1e-4) s``.
 
         Args:
             step: The step about to be made, from 0 in the phase.
@@ -94,7 +96,7 @@ class Phase:
             return min(10 * done, 0.9 + 0.1 * sqrt(1 - done))
         if step < self.warmup:
             return (step + 1) / self.warmup
-        return 1 - (1 - LAST_RATE) * done
+        return 1 - (1 - _LAST_RATE) * done
 
 
 @dataclass(frozen=True)
@@ -104,14 +106,14 @@ class TransferPhases:
     Attributes:
         strategy: Its name.
         phases: One after the other.
-        published: Steps of the whole as published, for students of this depth.
+        published: Published number of all steps, for students of this depth.
         lr: Peak learning rate.
     """
 
     strategy: str
     phases: tuple[Phase, ...]
     published: int
-    lr: float = LEARNING_RATE
+    lr: float = _PEAK_RATE
 
     @property
     def depth(self) -> int:
@@ -125,7 +127,7 @@ class TransferPhases:
 
     @property
     def name(self) -> str:
-        """The strategy, with a note where there are fewer steps than published. No phase can have more."""
+        """The strategy, with a note if there are fewer steps than published. No phase can have more."""
         if self.steps == self.published:
             return self.strategy
         return f"{self.strategy}, reduced to {self.steps:,} of {self.published:,} steps"
@@ -135,7 +137,7 @@ class TransferPhases:
         return list(accumulate(phase.steps for phase in self.phases))
 
     def number_of(self, step: int) -> int:
-        """Number of the phase, from 0, that a step belongs to.
+        """Return the number of the phase, from 0, that a step belongs to.
 
         Raises:
             ValueError: If there is no such step.
@@ -145,33 +147,34 @@ class TransferPhases:
         return bisect_right(self._ends, step)
 
     def phase_of(self, step: int) -> Phase:
-        """The phase that a step belongs to."""
+        """Return the phase that a step belongs to."""
         return self.phases[self.number_of(step)]
 
     def begins(self, step: int) -> bool:
-        """Whether a step is the first of its phase."""
-        return self._within(step) == 0
+        """Return whether a step is the first of its phase."""
+        return self._step_in_phase(step) == 0
 
     def gates(self, step: int) -> tuple[float, ...]:
-        """Weight of each layer's transfer losses: ``1 / depth`` where they are on, otherwise 0."""
+        """Return the weight of each layer's transfer losses at a step: ``1 / depth`` if they are on, otherwise 0."""
         phase = self.phase_of(step)
         return tuple(1 / self.depth if layer in phase.layers else 0.0 for layer in range(self.depth))
 
     def rates(self, step: int) -> Rates:
-        """Multiplier of the learning rate of each part."""
+        """Return the multiplier of the learning rate of each part at a step."""
         return self.phase_of(step).rates
 
     def learning_rates(self, step: int) -> Rates:
-        """Learning rate of each part: peak, times the phase's background, times the multiplier."""
+        """Return the learning rate of each part at a step: peak, times the phase's background, times the multiplier."""
         phase = self.phase_of(step)
-        return phase.rates.times(self.lr * phase.background(self._within(step)))
+        factor = self.lr * phase.background(self._step_in_phase(step))
+        return Rates(tuple(factor * rate for rate in phase.rates.layers), factor * phase.rates.rest)
 
     def reduced(self, steps: int, transfer: int | None = None, where: str = "distill.0") -> TransferPhases:
-        """The same strategy in fewer steps, each phase and warm-up shortened alike; `name` tells.
+        """Return the strategy in fewer steps, with phases and warm-ups shortened in proportion.
 
         Args:
-            steps: Of all phases together.
-            transfer: Of those before pre-training distillation together; default their share in all.
+            steps: Steps of all phases together.
+            transfer: Steps of the phases before pre-training distillation together; default their share in all.
             where: Recipe key of the stage, for errors.
 
         Raises:
@@ -180,91 +183,27 @@ class TransferPhases:
         early = [phase for phase in self.phases if not phase.pretraining]
         late = self.phases[len(early) :]
         if transfer is None or not early or not late:
-            return self._with(_shorter(self.phases, steps, f"{where}.steps", self.strategy))
-        first = _shorter(early, transfer, f"{where}.transfer_steps", self.strategy)
-        return self._with(first + _shorter(late, steps - transfer, f"{where}.steps", self.strategy))
+            shorter = _shorten(self.phases, steps, f"{where}.steps", self.strategy)
+        else:
+            shorter = _shorten(early, transfer, f"{where}.transfer_steps", self.strategy)
+            shorter += _shorten(late, steps - transfer, f"{where}.steps", self.strategy)
+        return replace(self, phases=tuple(shorter))
 
     def with_embeddings(self) -> TransferPhases:
-        """The same strategy with everything outside the encoder learning as the first layer does.
+        """Return the strategy with everything outside the encoder learning at the rates of the first layer.
 
         Not published: for a student whose embeddings are no copy of its teacher's.
         """
-        return self._with([replace(p, rates=replace(p.rates, rest=p.rates.layers[0])) for p in self.phases])
-
-    def _with(self, phases: Sequence[Phase]) -> TransferPhases:
+        phases = [replace(p, rates=replace(p.rates, rest=p.rates.layers[0])) for p in self.phases]
         return replace(self, phases=tuple(phases))
 
-    def _within(self, step: int) -> int:
+    def _step_in_phase(self, step: int) -> int:
         number = self.number_of(step)
         return step - (self._ends[number - 1] if number else 0)
 
 
-def progressive(depth: int = PUBLISHED_DEPTH) -> TransferPhases:
-    """Plan layer after layer from the bottom, then pre-training distillation (PKT), as MobileBERT was trained.
-
-    The layer whose turn it is learns at 3 times the rate, those below at 0.3 times, those above and everything outside the
-    encoder not at all. In pre-training distillation all learn alike.
-
-    Args:
-        depth: Layers of the student and of the teacher.
-    """
-    turns = [
-        Phase(f"layer {turn}", STEPS_PER_LAYER, (turn,), False, Rates(_turn_rates(turn, depth), 0.0))
-        for turn in range(depth)
-    ]
-    return _published("progressive", *turns, _pretraining(depth))
-
-
-def joint(depth: int = PUBLISHED_DEPTH) -> TransferPhases:
-    """Plan all layers at once, with as many steps as in `progressive`, then pre-training distillation (JKT).
-
-    The rates of the first phase were not published: here every layer has the plain rate on the course of transfer, and what is
-    outside the encoder stays as it is, as in `progressive`.
-
-    Args:
-        depth: Layers of the student and of the teacher.
-    """
-    everything = tuple(range(depth))
-    transfer = Phase("all layers", depth * STEPS_PER_LAYER, everything, False, Rates((1.0,) * depth, 0.0))
-    return _published("joint", transfer, _pretraining(depth))
-
-
-def auxiliary(depth: int = PUBLISHED_DEPTH) -> TransferPhases:
-    """Plan one phase of all layers and pre-training distillation, with as many steps as `progressive` has (AKT).
-
-    The rates were not published: here they take the course of pre-training distillation.
-
-    Args:
-        depth: Layers of the student and of the teacher.
-    """
-    steps = depth * STEPS_PER_LAYER + PRETRAINING_STEPS
-    whole = replace(_pretraining(depth), name="all losses", steps=steps, layers=tuple(range(depth)))
-    return _published("auxiliary", whole)
-
-
-STRATEGIES = {
-    Transfer.PROGRESSIVE: progressive,
-    Transfer.JOINT: joint,
-    Transfer.AUXILIARY: auxiliary,
-}
-"""What makes the published phases of each strategy, for a depth."""
-
-
-def _turn_rates(turn: int, depth: int) -> tuple[float, ...]:
-    return (FINISHED_RATE,) * turn + (CURRENT_RATE,) + (0.0,) * (depth - turn - 1)
-
-
-def _pretraining(depth: int) -> Phase:
-    rates = Rates((1.0,) * depth, 1.0)
-    return Phase("pre-training distillation", PRETRAINING_STEPS, (), True, rates, WARMUP_STEPS)
-
-
-def _published(strategy: str, *phases: Phase) -> TransferPhases:
-    return TransferPhases(strategy, phases, sum(phase.steps for phase in phases))
-
-
-def _shorter(phases: Sequence[Phase], steps: int, where: str, strategy: str) -> list[Phase]:
-    """Phases in fewer steps, their shares as before."""
+def _shorten(phases: Sequence[Phase], steps: int, where: str, strategy: str) -> list[Phase]:
+    """Divide fewer steps among phases in proportion to their steps; raise InputError if one would have none."""
     total = sum(phase.steps for phase in phases)
     least = -(-total // min(phase.steps for phase in phases))
     if not least <= steps <= total:
@@ -275,30 +214,91 @@ def _shorter(phases: Sequence[Phase], steps: int, where: str, strategy: str) -> 
                 f"Set {where.rpartition('.')[2]} from {least:,} to {total:,}.",
             )
         )
-    ends = [(2 * end * steps + total) // (2 * total) for end in accumulate(p.steps for p in phases)]
-    starts = [0, *ends[:-1]]
-    return [_shortened(p, end - start) for p, start, end in zip(phases, starts, ends, strict=True)]
+    shorter, start = list[Phase](), 0
+    for phase, old_end in zip(phases, accumulate(phase.steps for phase in phases), strict=True):
+        end = (2 * old_end * steps + total) // (2 * total)
+        warmup = None if phase.warmup is None else max(1, round(phase.warmup * (end - start) / phase.steps))
+        shorter.append(replace(phase, steps=end - start, warmup=warmup))
+        start = end
+    return shorter
 
 
-def _shortened(phase: Phase, steps: int) -> Phase:
-    warmup = None if phase.warmup is None else max(1, round(phase.warmup * steps / phase.steps))
-    return replace(phase, steps=steps, warmup=warmup)
+# --- the published strategies -----------------------------------------------------------------------------------------
 
 
-# --- transfer_course ---
-# How a MobileBERT's layers are moved: LAMB, with a learning rate for each layer.
+def progressive(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
+    """Plan layer after layer from the bottom, then pre-training distillation (PKT), as MobileBERT was trained.
+
+    The layer that is transferred learns at 3 times the rate, those below at 0.3 times, those above and everything
+    outside the encoder not at all. In pre-training distillation all learn alike.
+
+    Args:
+        depth: Layers of the student and of the teacher.
+    """
+    phases = []
+    for layer in range(depth):
+        multipliers = (_FINISHED_RATE,) * layer + (_CURRENT_RATE,) + (0.0,) * (depth - layer - 1)
+        phases.append(Phase(f"layer {layer}", STEPS_PER_LAYER, (layer,), False, Rates(multipliers, 0.0)))
+    return _published("progressive", *phases, _pretraining_phase(depth))
+
+
+def joint(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
+    """Plan all layers at once, with as many steps as in `progressive`, then pre-training distillation (JKT).
+
+    The rates of the first phase were not published: here every layer has the plain rate on the schedule of transfer,
+    and what is outside the encoder is not trained, as in `progressive`.
+
+    Args:
+        depth: Layers of the student and of the teacher.
+    """
+    layers = tuple(range(depth))
+    transfer = Phase("all layers", depth * STEPS_PER_LAYER, layers, False, Rates((1.0,) * depth, 0.0))
+    return _published("joint", transfer, _pretraining_phase(depth))
+
+
+def auxiliary(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
+    """Plan one phase of all layers and pre-training distillation, with as many steps as `progressive` has (AKT).
+
+    The rates were not published: here they have the schedule of pre-training distillation.
+
+    Args:
+        depth: Layers of the student and of the teacher.
+    """
+    steps = depth * STEPS_PER_LAYER + _PRETRAINING_STEPS
+    phase = replace(_pretraining_phase(depth), name="all losses", steps=steps, layers=tuple(range(depth)))
+    return _published("auxiliary", phase)
+
+
+STRATEGIES = {
+    Transfer.PROGRESSIVE: progressive,
+    Transfer.JOINT: joint,
+    Transfer.AUXILIARY: auxiliary,
+}
+"""Function that returns the published phases of a strategy for a depth."""
+
+
+def _pretraining_phase(depth: int) -> Phase:
+    rates = Rates((1.0,) * depth, 1.0)
+    return Phase("pre-training distillation", _PRETRAINING_STEPS, (), True, rates, _PRETRAINING_WARMUP_STEPS)
+
+
+def _published(strategy: str, *phases: Phase) -> TransferPhases:
+    return TransferPhases(strategy, phases, sum(phase.steps for phase in phases))
+
+
+# --- the optimizer ----------------------------------------------------------------------------------------------------
 
 
 class TransferCourse:
-    """LAMB with a learning rate per layer that the strategy sets.
+    """LAMB with a learning rate for each layer, as the phases set it.
 
-    A phase begins with moments at 0, in all groups. What has rate 0 gets no gradient: neither momentum nor the norm to
-    clip knows of it, and nothing is computed for it. The released code keeps the moments of such groups at 0, but clips
-    with their gradients.
+    At the beginning of a phase all moments are set to 0. Parameters with rate 0 get no gradient: they enter neither
+    momentum nor the norm to clip, and nothing is computed for them. The released code keeps their moments at 0, but
+    clips with their gradients.
 
     Args:
         phases: The strategy.
-        layer_path: Where the model's encoder layers stand.
+        layer_path: Dotted path of the model's encoder layers.
         settings: Peak learning rate, weight decay, beta2 and epsilon.
     """
 
@@ -307,13 +307,13 @@ class TransferCourse:
         self._path, self._settings = layer_path, settings
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """LAMB over `layer_groups`."""
-        own = self._settings
-        groups = layer_groups(model, self._path, own.weight_decay)
-        return Lamb(groups, lr=own.lr, betas=(0.9, own.beta2), eps=own.eps)
+        """Create LAMB with groups for each layer."""
+        settings = self._settings
+        groups = _layer_groups(model, self._path, settings.weight_decay)
+        return Lamb(groups, lr=settings.lr, betas=(0.9, settings.beta2), eps=settings.eps)
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Give every group its learning rate, and the largest one back."""
+        """Set every group's learning rate for a step, and return the largest one."""
         if self._phases.begins(step):
             optimizer.state.clear()
         rates = self._phases.learning_rates(step)
@@ -324,33 +324,26 @@ class TransferCourse:
         return max(rates.rest, *rates.layers)
 
 
-def layer_groups(model: nn.Module, layer_path: str, weight_decay: float = 0.01) -> list[dict[str, Any]]:
-    """Parameter groups for an optimiser: those of each encoder layer, and the rest, each with and without weight decay.
+def _layer_groups(model: nn.Module, layer_path: str, weight_decay: float = 0.01) -> list[dict[str, Any]]:
+    """Group trained parameters by encoder layer, and each group's by whether they have weight decay.
 
-    Parameters of one dimension (biases, scales and shifts of norms) have no decay. Each group names its ``layer``, from 0;
-    None is the rest. What is not trained is in none.
-
-    Args:
-        model: The student.
-        layer_path: Where its encoder layers stand, such as ``mobilebert.encoder.layer``.
-        weight_decay: Of the matrices.
-
-    Raises:
-        ValueError: If there are no layers, or two share a parameter and could not have two rates.
+    Parameters of one dimension (biases, scales and shifts of norms) have no decay. Each group has the key ``layer``:
+    its number from 0, or None for everything outside the encoder. Raises ValueError if there are no layers at the path,
+    or two share a parameter and could not have two rates.
     """
-    found: Any = model
-    for part in layer_path.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, nn.ModuleList) or not len(found):
+    layers: Any = model
+    for attribute in layer_path.split("."):
+        layers = getattr(layers, attribute, None)
+    if not isinstance(layers, nn.ModuleList) or not len(layers):
         raise ValueError(f"no list of layers at '{layer_path}' of {type(model).__name__}")
-    owner: dict[int, int] = {}
-    for number, layer in enumerate(found):
+    layer_of: dict[int, int] = {}
+    for number, layer in enumerate(layers):
         for name, parameter in layer.named_parameters():
-            if owner.setdefault(id(parameter), number) != number:
-                raise ValueError(f"layers {owner[id(parameter)]} and {number} share the parameter '{name}'")
+            if layer_of.setdefault(id(parameter), number) != number:
+                raise ValueError(f"layers {layer_of[id(parameter)]} and {number} share the parameter '{name}'")
     trained = [p for p in model.parameters() if p.requires_grad]
-    out: list[dict[str, Any]] = []
-    for place in (*range(len(found)), None):
-        own = [p for p in trained if owner.get(id(p)) == place]
-        out += [{**group, "layer": place} for group in decay_groups(own, weight_decay) if group["params"]]
-    return out
+    groups: list[dict[str, Any]] = []
+    for layer_number in (*range(len(layers)), None):
+        members = [p for p in trained if layer_of.get(id(p)) == layer_number]
+        groups += [{**g, "layer": layer_number} for g in decay_groups(members, weight_decay) if g["params"]]
+    return groups

@@ -1,6 +1,13 @@
-"""Reading checkpoints that transformers reads not at all or differently from their authors.
+"""Code that reads checkpoints which transformers cannot read, or tokenizes differently from their authors.
 
-MobileBERT's, IB-BERT's and ERNIE's of the original code; DeBERTa's and XLM's tokenizers.
+The family table names these entries (`CheckpointCode`); they are registered at the end of the file:
+
+* mobilebert, ib-bert: weights of the original TensorFlow code, and classes that transformers does not have.
+* ernie-thu: classes, weights, entity tables and the tokenizer of ERNIE (Tsinghua).
+* deberta, deberta-v2: tokenizer files that transformers 5 converts differently from the original code.
+* xlm: the tokenizer as tokenizer.json, and the default language.
+
+Imports no torch at the top: the entries are registered in every process that opens a model folder.
 """
 
 from __future__ import annotations
@@ -11,8 +18,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pocketbert.core.compare.sample_texts import SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
@@ -20,54 +25,169 @@ from pocketbert.core.families import CHECKPOINTS, CheckpointCode, ExportForm
 from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.tokenizer_file import MAX_MIB
 
-# --- xlm_language ---
-# XLM's language where nobody names one: config.json's `lang_id`.
+# --- MobileBERT, IB-BERT and ERNIE (Tsinghua): code that is imported when it is called, with torch and transformers ---
+
+
+def _import_ib_bert() -> None:
+    """Register the classes of IB-BERT with transformers."""
+    from pocketbert.distill.students import ib_bert  # noqa: F401 - it registers its classes when it is imported
+
+
+def _rename_mobilebert_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rename the weights of an original MobileBERT or IB-BERT checkpoint; others are returned as they are."""
+    from pocketbert.distill.students.ib_bert import rename_weights
+
+    # variables of TensorFlow have slashes in their names, parameters of torch have none
+    return rename_weights(state) if any("/" in name for name in state) else state
+
+
+def _import_ernie_thu() -> None:
+    """Register the classes of ERNIE (Tsinghua) with transformers."""
+    from pocketbert.distill.students import ernie_thu  # noqa: F401 - it registers its classes when it is imported
+
+
+def _rename_ernie_thu_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    from pocketbert.distill.students.ernie_thu_checkpoint import rename_weights
+
+    return rename_weights(state)
+
+
+def _set_ernie_thu_form(
+    model: Any, form: ExportForm | None, folder: Path, entities: Path | None
+) -> list[dict[str, str]]:
+    """Give a model the entity table of an export form; return the entities of the table."""
+    from pocketbert.distill.students.ernie_thu_checkpoint import set_export_form
+
+    return set_export_form(model, form, folder, entities)
+
+
+def _ernie_thu_tokenizer_json(folder: Path) -> str:
+    from pocketbert.distill.students.ernie_thu_checkpoint import build_tokenizer_json
+
+    return build_tokenizer_json(folder)
+
+
+# --- DeBERTa: tokenizers from the files that the authors publish ------------------------------------------------------
 #
-# transformers adds no language at all where `langs` is missing, which the model has not seen in its pre-training. A model that
-# is loaded or built here adds the default one, in training, in its golden rows and in its files alike.
+# transformers' class for v1 puts two separators between the texts of a pair, the original code one. Its class for v2
+# and v3 replaces the normalization of spm.model by Unicode's NFC: full-width letters, ligatures and fractions, which
+# SentencePiece spells out, become unknown tokens.
+
+_PICKLED_VOCABULARY, _SENTENCEPIECE_MODEL = "bpe_encoder.bin", "spm.model"
+_NORMALIZED_TEXTS = (
+    "Ｆｕｌｌ ｗｉｄｔｈ",
+    "ﬁne ½ ™",
+    "  two  spaces\tand a tab \n",
+    "cafe\u0301 naïve",
+    "\u200bzero\u200d width\ufeff",
+    "ไทย שלום",
+)
+"""Texts that the two normalizations change differently."""
 
 
-def with_default_language(model: Any) -> None:
-    """Make a model with several languages take its default one where its inputs name none.
+def _refuse_pickled_vocabulary(folder: Path) -> None:
+    """Raise InputError if a folder has only the vocabulary of v1's original code, which is a pickle."""
+    if (folder / _PICKLED_VOCABULARY).is_file() and not (folder / "vocab.json").is_file():
+        what = "a pickle of the original code, which is not opened: it may run code."
+        fix = "Put vocab.json and merges.txt of the same checkpoint into the folder; its authors publish both."
+        raise InputError(Problem(str(folder / _PICKLED_VOCABULARY), what, fix))
 
-    Args:
-        model: A transformers model; a hook is registered on its encoder.
 
-    Raises:
-        InputError: If the model has no such language.
+def _use_one_separator(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Put one separator between the texts of a pair, in tokenizer.json as transformers made it from vocab.json."""
+    template = content["post_processor"]
+    start, text, end = template["single"]
+    last = {"SpecialToken": {**end["SpecialToken"], "type_id": 1}}
+    pair = [start, text, end, {"Sequence": {"id": "B", "type_id": 1}}, last]
+    return {**content, "post_processor": {**template, "pair": pair}}
+
+
+def _use_sentencepiece_normalizer(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Give tokenizer.json the normalization of the folder's spm.model, and compare its ids with those of sentencepiece.
+
+    Without spm.model the content is returned as it is. Raises MissingBackendError if sentencepiece is not installed,
+    and InputError if the texts of the comparison still get other tokens.
     """
-    base = model.base_model
-    if not hasattr(base, "lang_embeddings"):
+    if not (folder / _SENTENCEPIECE_MODEL).is_file():
+        return content
+    if version_of("sentencepiece") is None:
+        raise MissingBackendError("sentencepiece", "pip install sentencepiece")
+    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+    from tokenizers import Tokenizer
+
+    serialized = (folder / _SENTENCEPIECE_MODEL).read_bytes()
+    model: Any = vars(sentencepiece_model_pb2)["ModelProto"]()
+    model.ParseFromString(serialized)
+    table = base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()
+    lowercase = [step for step in content["normalizer"]["normalizers"] if step["type"] == "Lowercase"]
+    steps: list[dict[str, Any]] = [*lowercase]
+    if table:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": table})
+    steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
+    changed = {**content, "normalizer": {"type": "Sequence", "normalizers": steps}}
+    if any(step["type"] == "Punctuation" for step in content["pre_tokenizer"].get("pretokenizers", ())):
+        return changed  # split_by_punct cuts words before SentencePiece gets them
+    original, tokenizer = SentencePieceProcessor(model_proto=serialized), Tokenizer.from_str(json.dumps(changed))
+    texts = [*_NORMALIZED_TEXTS, *SENTENCES, *UNICODE_SENTENCES]
+    different = [
+        text
+        for text in texts
+        if original.encode(text.lower() if lowercase else text) != tokenizer.encode(text, add_special_tokens=False).ids
+    ]
+    if different:
+        what = (
+            f"{len(different)} of {len(texts)} texts get other tokens than from the sentencepiece library, "
+            f"first {different[0]!r}."
+        )
+        fix = "Convert it yourself, and put tokenizer.json into the folder."
+        raise InputError(Problem(str(folder / _SENTENCEPIECE_MODEL), what, fix))
+    return changed
+
+
+# --- XLM: the default language ----------------------------------------------------------------------------------------
+
+
+def _add_default_language(model: Any) -> None:
+    """Make a model with several languages use the language of config.json's ``lang_id`` if its inputs name none.
+
+    transformers then adds no language at all, an input that the model has not seen in its pre-training. The hook on the
+    encoder makes training, golden rows and exported files alike. Raises InputError if the model has no such language.
+    """
+    encoder = model.base_model
+    if not hasattr(encoder, "lang_embeddings"):
         return
-    number, count = model.config.lang_id, base.lang_embeddings.num_embeddings
+    number, count = model.config.lang_id, encoder.lang_embeddings.num_embeddings
     if not 0 <= number < count:
         what = f"lang_id is {number}, the model has the languages 0 to {count - 1}."
         raise InputError(Problem("config.json", what, "Set lang_id to the number of a language in lang2id."))
-    if _add_language not in base._forward_pre_hooks.values():
-        base.register_forward_pre_hook(_add_language, with_kwargs=True)
+    if _with_language not in encoder._forward_pre_hooks.values():
+        encoder.register_forward_pre_hook(_with_language, with_kwargs=True)
 
 
-def _add_language(encoder: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _with_language(encoder: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Forward pre-hook: add ``langs``, the default language at every token, to the inputs of the encoder."""
+    import torch
+
     ids = arguments[0] if arguments else named.get("input_ids")
     if len(arguments) > 2 or named.get("langs") is not None or ids is None:
         return arguments, named
     return arguments, {**named, "langs": torch.full_like(ids, encoder.config.lang_id)}
 
 
-# --- xlm_tokenizer ---
-# XLM's tokenizer as a tokenizer.json: Moses' rules for English as regular expressions, then BPE with an end-of-word suffix.
+# --- XLM: the tokenizer -----------------------------------------------------------------------------------------------
 #
-# transformers has it in Python only, with sacremoses behind it. What the `tokenizers` library cannot say is listed in the
-# limits of the family's row; `tests/families/test_xlm_tokenizer.py` compares ids with the original and names every difference.
+# transformers has it in Python only, with sacremoses. Here it is a tokenizer.json: Moses' rules for English as regular
+# expressions, then BPE with an end-of-word suffix. What the `tokenizers` library cannot express is listed in the limits
+# of the family's row; `tests/families/test_xlm_tokenizer.py` compares ids with the original and names every difference.
 
-
-SUFFIX = "</w>"
+_WORD_END = "</w>"
 _UNKNOWN, _FIRST, _LAST, _PAD = "<unk>", "<s>", "</s>", "<pad>"
 _SPECIAL = (_FIRST, _LAST, _PAD, _UNKNOWN, *(f"<special{i}>" for i in range(10)))
-_OWN_WORDS = ("zh", "ja", "th")
-"""Languages whose words another program finds."""
+_SEGMENTED_LANGUAGES = ("zh", "ja", "th")
+"""Languages whose words are found by separate programs."""
 
-_SAME = {
+_EQUIVALENTS = {
     ",": "，、",
     '"': "”“„«»《》」「",
     ":": "∶：",
@@ -87,15 +207,15 @@ _SAME = {
     "。": "．",
     **{str(i): chr(ord("０") + i) for i in range(10)},
 }
-"""What Moses writes for other characters."""
-_LONGER = (("。", ". "), ("…", "..."), ("—", " - "), ("''", '"'), ('"...', '..."'), ('".', '."'), ('",', ',"'))
+"""Characters that Moses replaces by the key."""
+_REPLACEMENTS = (("。", ". "), ("…", "..."), ("—", " - "), ("''", '"'), ('"...', '..."'), ('".', '."'), ('",', ',"'))
 
 _JOINERS = "\u093c\u094d\u09bc\u09cd\u0a3c\u0a4d\u0abc\u0acd\u0b3c\u0b4d\u0bcd\u0c4d\u0cbc\u0ccd\u0d3b\u0d3c\u0d4d\u0dca\u0eba\u1039\u1714"
-"""Marks between the letters of Indic words, which are no letters to Unicode and are to Moses."""
-_OTHERS = r"\p{Han}\x{ac00}-\x{d7a3}\x{10000}-\x{10ffff}"
-"""Letters to Unicode that Moses has no words of: Chinese, Korean syllables, and all beyond the first 65,536 characters."""
-_LETTER = rf"[\p{{Alpha}}{_JOINERS}&&[^{_OTHERS}]]"
-_LETTERS = rf"\p{{Alnum}}{_JOINERS}&&[^{_OTHERS}]"
+"""Marks between the letters of Indic words, which Moses counts as letters and Unicode does not."""
+_NOT_MOSES_LETTERS = r"\p{Han}\x{ac00}-\x{d7a3}\x{10000}-\x{10ffff}"
+"""Letters that Moses does not join to words: Chinese, Korean syllables, and all beyond the first 65,536 characters."""
+_LETTER = rf"[\p{{Alpha}}{_JOINERS}&&[^{_NOT_MOSES_LETTERS}]]"
+_LETTERS = rf"\p{{Alnum}}{_JOINERS}&&[^{_NOT_MOSES_LETTERS}]"
 _NO_LETTER = rf"[^{_LETTER}]"
 _UNIT = rf"[[{_LETTERS}].'\-]"
 _PLAIN = rf"[[{_LETTERS}]'\-]"
@@ -113,7 +233,7 @@ _FULL_STOP = (
     rf"(?!(?={_UNIT}*{_LETTER}){_PLAIN}*\.{_UNIT}*\.{_END})"
     rf"{_PLAIN}(?:{_UNIT}*{_PLAIN})?\K\.{_END}(?!\s+\p{{Lower}})"
 )
-"""The period behind a word that is none of an abbreviation, and before no word in lower case."""
+"""A period that is a token of its own: not after an abbreviation, and not before a word in lower case."""
 _WORD = "|".join(
     (
         r"\.{2,}",
@@ -127,286 +247,118 @@ _WORD = "|".join(
         r"\S",
     )
 )
-"""One word of Moses: dots, a mark, a comma outside numbers, an apostrophe between words, and letters with what sticks to them."""
+"""A word of Moses: dots, marks, a comma outside numbers, an apostrophe between words, or letters and their marks."""
 
 
-def tokenizer_json(folder: Path) -> str:
-    """Convert vocab.json and merges.txt of XLM.
+def _xlm_tokenizer_json(folder: Path) -> str:
+    """Convert vocab.json and merges.txt of XLM to the content of a tokenizer.json.
 
-    Args:
-        folder: A Hugging Face folder.
-
-    Returns:
-        The content of a tokenizer.json.
-
-    Raises:
-        InputError: If a file is missing or broken, or the model has languages whose words another program finds.
+    Raises InputError if a file is missing or broken, or the words of all its languages are found by separate programs.
     """
-    vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
-    missing = [f.name for f in (vocabulary, merges) if not f.is_file()]
+    vocabulary, merges_file = folder / "vocab.json", folder / "merges.txt"
+    missing = [f.name for f in (vocabulary, merges_file) if not f.is_file()]
     if missing:
         raise InputError(Problem(str(folder), f"has neither tokenizer.json nor {' and '.join(missing)}."))
     ids = read_json(vocabulary, MAX_MIB)
     lost = [t for t in _SPECIAL[:4] if not isinstance(ids, dict) or t not in ids]
     if lost:
         raise InputError(Problem(str(vocabulary), f"no vocabulary of XLM: {', '.join(lost)} missing."))
-    settings = _settings(folder)
-    _refuse_other_words(folder, settings)
+    settings_file = folder / "tokenizer_config.json"
+    settings = read_json(settings_file) if settings_file.is_file() else {}
+    settings = settings if isinstance(settings, dict) else {}
+    _refuse_segmented_languages(folder, settings)
     lower = bool(settings.get("do_lowercase_and_remove_accent", True))
-    pairs = [tuple(line.split()[:2]) for line in merges.read_text(encoding="utf-8").split("\n")[:-1]]
-    pairs = [p for p in dict.fromkeys(pairs) if len(p) == 2]
-    # what is merged to a word that the vocabulary lacks is unknown as a whole
-    made = {piece: ids[_UNKNOWN] for a, b in pairs for piece in (a, b, a + b) if piece not in ids}
-    special = [t for t in _SPECIAL if t in ids]
+    pairs = [tuple(line.split()[:2]) for line in merges_file.read_text(encoding="utf-8").split("\n")[:-1]]
+    merges = [pair for pair in dict.fromkeys(pairs) if len(pair) == 2]
+    # a word that is merged but not in the vocabulary is unknown as a whole
+    without_id = {piece: ids[_UNKNOWN] for a, b in merges for piece in (a, b, a + b) if piece not in ids}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    special = sorted((t for t in _SPECIAL if t in ids), key=ids.get)
     content = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": ids[t], "content": t, **flags} for t in sorted(special, key=ids.get)],
-        "normalizer": {"type": "Sequence", "normalizers": _normalizers(lower)},
+        "added_tokens": [{"id": ids[t], "content": t, **flags} for t in special],
+        "normalizer": {"type": "Sequence", "normalizers": _moses_normalizers(lower)},
         "pre_tokenizer": {"type": "Split", "pattern": {"Regex": _WORD}, "behavior": "Removed", "invert": True},
-        "post_processor": _frame(ids),
-        "decoder": {"type": "BPEDecoder", "suffix": SUFFIX},
+        "post_processor": _special_token_template(ids),
+        "decoder": {"type": "BPEDecoder", "suffix": _WORD_END},
         "model": {
             "type": "BPE",
             "dropout": None,
             "unk_token": _UNKNOWN,
             "continuing_subword_prefix": None,
-            "end_of_word_suffix": SUFFIX,
+            "end_of_word_suffix": _WORD_END,
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {**ids, **made},
-            "merges": [list(p) for p in pairs],
+            "vocab": {**ids, **without_id},
+            "merges": [list(pair) for pair in merges],
         },
     }
     return json.dumps(content, ensure_ascii=False)
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    file = folder / "tokenizer_config.json"
-    settings = read_json(file) if file.is_file() else {}
-    return settings if isinstance(settings, dict) else {}
-
-
-def _refuse_other_words(folder: Path, settings: dict[str, Any]) -> None:
-    """Refuse a model of which a language needs a program of its own to find words."""
+def _refuse_segmented_languages(folder: Path, settings: dict[str, Any]) -> None:
+    """Raise InputError if the words of all languages of a model are found by separate programs."""
     config = folder / "config.json"
-    known = settings.get("lang2id") or (read_json(config) if config.is_file() else {}).get("lang2id") or {}
-    found = [name for name in _OWN_WORDS if name in known]
-    if len(found) == len(known) and found:
-        what = f"its languages are {', '.join(found)}, whose words other programs find (rjieba, KyTea, PyThaiNLP)."
+    languages = settings.get("lang2id") or (read_json(config) if config.is_file() else {}).get("lang2id") or {}
+    segmented = [name for name in _SEGMENTED_LANGUAGES if name in languages]
+    if len(segmented) == len(languages) and segmented:
+        what = f"its languages are {', '.join(segmented)}, whose words other programs find (rjieba, KyTea, PyThaiNLP)."
         fix = (
             "Split the words with XLMTokenizer.tokenize(text, lang=...) of transformers, and add a tokenizer.json that "
+            "takes split words."
         )
-        raise InputError(Problem(str(folder), what, f"{fix}takes split words."))
+        raise InputError(Problem(str(folder), what, fix))
 
 
-def _normalizers(lower: bool) -> list[dict[str, Any]]:
-    def text(pattern: str, content: str) -> dict[str, Any]:
-        return {"type": "Replace", "pattern": {"String": pattern}, "content": content}
+def _moses_normalizers(lower: bool) -> list[dict[str, Any]]:
+    """Return the normalizers that do what Moses does before it splits words; `lower` also strips accents."""
 
-    def expression(pattern: str, content: str) -> dict[str, Any]:
-        return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+    def replace(kind: str, pattern: str, content: str) -> dict[str, Any]:
+        return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
 
-    out = [text(other, own) for own, others in _SAME.items() for other in others]
-    out += [text(old, new) for old, new in _LONGER]
-    out += [expression(r"\p{C}", ""), {"type": "Strip", "strip_left": True, "strip_right": True}]
-    out += [expression(_FULL_STOP, " .")]
+    steps = [replace("String", other, own) for own, others in _EQUIVALENTS.items() for other in others]
+    steps += [replace("String", old, new) for old, new in _REPLACEMENTS]
+    steps += [replace("Regex", r"\p{C}", ""), {"type": "Strip", "strip_left": True, "strip_right": True}]
+    steps += [replace("Regex", _FULL_STOP, " .")]
     if lower:
-        out += [{"type": "Lowercase"}, {"type": "NFD"}, expression(r"\p{Mn}", "")]
-    return out
+        steps += [{"type": "Lowercase"}, {"type": "NFD"}, replace("Regex", r"\p{Mn}", "")]
+    return steps
 
 
-def _frame(ids: dict[str, int]) -> dict[str, Any]:
+def _special_token_template(ids: dict[str, int]) -> dict[str, Any]:
+    """Return the post-processor of tokenizer.json: ``<s> A </s>``, and ``<s> A </s> B </s>`` for a pair."""
+
     def token(name: str) -> dict[str, Any]:
         return {"SpecialToken": {"id": name, "type_id": 0}}
 
-    def words(name: str) -> dict[str, Any]:
+    def text(name: str) -> dict[str, Any]:
         return {"Sequence": {"id": name, "type_id": 0}}
 
-    single = [token(_FIRST), words("A"), token(_LAST)]
+    single = [token(_FIRST), text("A"), token(_LAST)]
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, words("B"), token(_LAST)],
+        "pair": [*single, text("B"), token(_LAST)],
         "special_tokens": {t: {"id": t, "ids": [ids[t]], "tokens": [t]} for t in (_FIRST, _LAST)},
     }
 
 
-# --- deberta_tokenizers ---
-# DeBERTa's tokenizers from the files that the authors publish, where transformers 5 converts them differently.
-#
-# Its class for v2 and v3 replaces the normalization of spm.model by Unicode's NFC: full-width letters, ligatures and fractions,
-# which SentencePiece spells out, become unknown tokens. Its class for v1 puts two separators between the texts of a pair, the
-# original code puts one.
-
-
-PICKLED, PIECES = "bpe_encoder.bin", "spm.model"
-_AWKWARD = (
-    "Ｆｕｌｌ ｗｉｄｔｈ",
-    "ﬁne ½ ™",
-    "  two  spaces\tand a tab \n",
-    "cafe\u0301 naïve",
-    "\u200bzero\u200d width\ufeff",
-    "ไทย שלום",
+CHECKPOINTS.add(
+    "deberta", CheckpointCode(check_tokenizer=_refuse_pickled_vocabulary, change_tokenizer=_use_one_separator)
 )
-
-
-def check_byte_pairs(folder: Path) -> None:
-    """Refuse the vocabulary of v1's original code, which is a pickle.
-
-    Args:
-        folder: A model folder without tokenizer.json.
-
-    Raises:
-        InputError: If the folder has that file and no other vocabulary.
-    """
-    if (folder / PICKLED).is_file() and not (folder / "vocab.json").is_file():
-        raise InputError(
-            Problem(
-                str(folder / PICKLED),
-                "a pickle of the original code, which is not opened: it may run code.",
-                "Put vocab.json and merges.txt of the same checkpoint into the folder; its authors publish both.",
-            )
-        )
-
-
-def with_one_separator(content: dict[str, Any]) -> dict[str, Any]:
-    """Put one separator between the texts of a pair.
-
-    Args:
-        content: tokenizer.json as transformers made it of vocab.json and merges.txt.
-
-    Returns:
-        The same, changed.
-    """
-    template = content["post_processor"]
-    start, text, end = template["single"]
-    last = {"SpecialToken": {**end["SpecialToken"], "type_id": 1}}
-    pair = [start, text, end, {"Sequence": {"id": "B", "type_id": 1}}, last]
-    return {**content, "post_processor": {**template, "pair": pair}}
-
-
-def with_own_normalizer(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Give a tokenizer the normalization that is in its SentencePiece model, and compare it with that library.
-
-    Args:
-        folder: Has spm.model.
-        content: tokenizer.json as transformers made it.
-
-    Returns:
-        The same, changed.
-
-    Raises:
-        MissingBackendError: If sentencepiece is not installed.
-        InputError: If the texts of the comparison still get other tokens.
-    """
-    if not (folder / PIECES).is_file():
-        return content
-    if version_of("sentencepiece") is None:
-        raise MissingBackendError("sentencepiece", "pip install sentencepiece")
-    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
-    from tokenizers import Tokenizer
-
-    raw = (folder / PIECES).read_bytes()
-    model: Any = vars(sentencepiece_model_pb2)["ModelProto"]()
-    model.ParseFromString(raw)
-    table = base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()
-    lower = [s for s in content["normalizer"]["normalizers"] if s["type"] == "Lowercase"]
-    steps: list[dict[str, Any]] = [*lower]
-    if table:
-        steps.append({"type": "Precompiled", "precompiled_charsmap": table})
-    steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
-    made = {**content, "normalizer": {"type": "Sequence", "normalizers": steps}}
-    if any(s["type"] == "Punctuation" for s in content["pre_tokenizer"].get("pretokenizers", ())):
-        return made  # split_by_punct cuts words before SentencePiece sees them
-    theirs, ours = SentencePieceProcessor(model_proto=raw), Tokenizer.from_str(json.dumps(made))
-    texts = [*_AWKWARD, *SENTENCES, *UNICODE_SENTENCES]
-    other = [
-        text
-        for text in texts
-        if theirs.encode(text.lower() if lower else text) != ours.encode(text, add_special_tokens=False).ids
-    ]
-    if other:
-        what = f"{len(other)} of {len(texts)} texts get other tokens than from the sentencepiece library, first {other[0]!r}."
-        raise InputError(
-            Problem(str(folder / PIECES), what, "Convert it yourself, and put tokenizer.json into the folder.")
-        )
-    return made
-
-
-def _original_names(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    from pocketbert.distill.students.ib_bert import renamed
-
-    # variables of TensorFlow have slashes in their names, parameters of torch have none
-    return renamed(state) if any("/" in name for name in state) else state
-
-
-def _ib_bert_classes() -> None:
-    from pocketbert.distill.students import ib_bert as model  # noqa: F401 - it registers its classes with transformers
-
-
-def _ernie_thu_classes() -> None:
-    from pocketbert.distill.students import ernie_thu as heads  # noqa: F401 - it registers its classes with transformers
-
-
-def _ernie_thu_names(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    from pocketbert.distill.students.ernie_thu_checkpoint import renamed
-
-    return renamed(state)
-
-
-def _ernie_thu_form(model: Any, form: ExportForm | None, folder: Path, entities: Path | None) -> list[dict[str, str]]:
-    from pocketbert.distill.students.ernie_thu_checkpoint import take_form
-
-    return take_form(model, form, folder, entities)
-
-
-def _ernie_thu_tokenizer(folder: Path) -> str:
-    from pocketbert.distill.students.ernie_thu_checkpoint import tokenizer_json
-
-    return tokenizer_json(folder)
-
-
-def _xlm_tokenizer(folder: Path) -> str:
-
-    return tokenizer_json(folder)
-
-
-def _one_language(model: Any) -> None:
-
-    with_default_language(model)
-
-
-def _byte_pairs(folder: Path) -> None:
-
-    check_byte_pairs(folder)
-
-
-def _one_separator(_: Path, content: dict[str, Any]) -> dict[str, Any]:
-
-    return with_one_separator(content)
-
-
-def _own_normalizer(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
-
-    return with_own_normalizer(folder, content)
-
-
-CHECKPOINTS.add("deberta", CheckpointCode(check_tokenizer=_byte_pairs, change_tokenizer=_one_separator))
-CHECKPOINTS.add("deberta-v2", CheckpointCode(change_tokenizer=_own_normalizer))
-CHECKPOINTS.add("mobilebert", CheckpointCode(read_names=_original_names))
-CHECKPOINTS.add("ib-bert", CheckpointCode(make_known=_ib_bert_classes, read_names=_original_names))
+CHECKPOINTS.add("deberta-v2", CheckpointCode(change_tokenizer=_use_sentencepiece_normalizer))
+CHECKPOINTS.add("mobilebert", CheckpointCode(read_names=_rename_mobilebert_weights))
+CHECKPOINTS.add("ib-bert", CheckpointCode(make_known=_import_ib_bert, read_names=_rename_mobilebert_weights))
 CHECKPOINTS.add(
     "ernie-thu",
     CheckpointCode(
-        make_known=_ernie_thu_classes,
-        read_names=_ernie_thu_names,
-        take_form=_ernie_thu_form,
-        tokenizer_json=_ernie_thu_tokenizer,
+        make_known=_import_ernie_thu,
+        read_names=_rename_ernie_thu_weights,
+        take_form=_set_ernie_thu_form,
+        tokenizer_json=_ernie_thu_tokenizer_json,
     ),
 )
-CHECKPOINTS.add("xlm", CheckpointCode(complete=_one_language, tokenizer_json=_xlm_tokenizer))
+CHECKPOINTS.add("xlm", CheckpointCode(complete=_add_default_language, tokenizer_json=_xlm_tokenizer_json))

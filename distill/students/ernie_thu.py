@@ -1,7 +1,9 @@
-"""ERNIE (Tsinghua): a text stream, BERT's, and a stream of entities that meet in the feed-forward parts.
+"""ERNIE (Tsinghua) for transformers: BERT with a second stream of entities, fused in the feed-forward parts.
+
+The configuration `ErnieThuConfig` and the model classes. Importing this module registers them with transformers.
 
 Zhang et al. 2019, "ERNIE: Enhanced Language Representation with Informative Entities", arXiv 1905.07129, section 3, and
-the equations that the authors' code computes. With w [B, S, H] of text, e [B, S, E] of entities and M [B, S, 1], which is 1
+the equations of the authors' code. With text states w [B, S, H], entity states e [B, S, E] and M [B, S, 1], which is 1
 where a mention begins:
 
 * sim: BERT's layer; e passes through.
@@ -9,11 +11,12 @@ where a mention begins:
 * norm: w' as above, e' = LN(attention(e) + e) M; keys are the places where M is 1.
 * both: z = gelu(W w' + b + V e' + c), w = LN(W2 z + b2 + w'), e = LN(V2 z + c2 + e').
 
-The place of [CLS], the first one, is open (M = 1) with a zero vector, in pre-training and in every fine-tuning script of
-the authors: without an entity the second stream lives on that place. Inputs must therefore not be padded on the left.
+The position of [CLS], the first one, always counts as an entity (M = 1) with a zero vector, in pre-training and in
+every fine-tuning script of the authors: without entities the second stream consists of that position. Inputs must
+therefore not be padded on the left.
 
-Weights have the names of the released ``pytorch_model.bin``. The entity stream of the last layer has no reader; its weights
-are kept, so that a checkpoint is saved as it came, and not trained.
+Weights have the names of the released ``pytorch_model.bin``. Nothing reads the entity stream of the last layer; its
+weights are kept, so that a checkpoint is saved as it was loaded, and not trained.
 """
 
 from __future__ import annotations
@@ -58,34 +61,37 @@ from transformers.utils.output_capturing import capture_outputs
 
 from pocketbert.core.errors import InputError, Problem
 
-# --- config ---
-# Configuration of ERNIE (Tsinghua): BERT with a second, narrow stream of entities in its upper layers.
+_MASKED = -1e4
+"""Added to attention scores of positions without an entity, as in the authors' code."""
+_OPEN_FROM = 2.0**-6
+"""Sum of the absolute values of a vector from which it is an entity; vectors of the released table have length 1."""
 
 
 class LayerKind(StrEnum):
-    """What a layer does with the entities, by the names of the released ``ernie_config.json``."""
+    """Use of the entities in a layer, by the names of the released ``ernie_config.json``."""
 
     SIM = "sim"
-    """Nothing: BERT's layer."""
+    """None: BERT's layer."""
     MIX = "mix"
     """Fuses entities into the feed-forward part."""
     NORM = "norm"
-    """Lets entities attend to each other, then fuses them."""
+    """Applies attention between entities, then fuses them."""
 
 
 class ErnieThuConfig(BertConfig):  # type: ignore[misc]
     """Sizes of an ERNIE of Tsinghua (Zhang et al. 2019, arXiv 1905.07129); the defaults are the released ERNIE-base.
 
     Attributes:
-        layer_kinds: What each layer does with entities, see `LayerKind`; where the list is too short, the rest is ``sim``.
-            The released file calls it ``layer_types``, a name that transformers keeps for kinds of attention. By default
-            the released pattern (12 layers: 5 x sim, mix, 6 x norm) at the model's depth.
+        layer_kinds: Kind of each layer, see `LayerKind`; layers that the list lacks are ``sim``. The released file
+            calls it ``layer_types``, a name that transformers keeps for kinds of attention. By default the released
+            pattern (12 layers: 5 x sim, mix, 6 x norm) at the model's depth.
         entity_size: Width of the entity stream.
         entity_heads: Heads of the attention between entities.
-        entity_rows: Entities in the model's own table; 0 for a model without.
+        entity_rows: Entities in the model's table; 0 for a model without a table.
 
     Raises:
-        InputError: If a layer has an unknown kind, there are more kinds than layers, or the width is no multiple of the heads.
+        InputError: If a layer has an unknown kind, there are more kinds than layers, or the width is no multiple of the
+            heads.
     """
 
     model_type = "ernie_thu"
@@ -96,30 +102,23 @@ class ErnieThuConfig(BertConfig):  # type: ignore[misc]
     entity_rows: int = 0
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Refuse what is no ERNIE."""
+        """Raise InputError if the values describe no ERNIE."""
         super().__post_init__(**kwargs)
         kinds, problems = list(self.layer_kinds or ()), []
         if unknown := sorted(set(kinds) - set(LayerKind)):
-            problems.append(
-                Problem("config.json layer_kinds", f"has {', '.join(unknown)}; allowed: {', '.join(LayerKind)}.")
-            )
+            what = f"has {', '.join(unknown)}; allowed: {', '.join(LayerKind)}."
+            problems.append(Problem("config.json layer_kinds", what))
         if len(kinds) > self.num_hidden_layers:
-            problems.append(
-                Problem(
-                    "config.json layer_kinds", f"lists {len(kinds)} layers, the model has {self.num_hidden_layers}."
-                )
-            )
+            what = f"lists {len(kinds)} layers, the model has {self.num_hidden_layers}."
+            problems.append(Problem("config.json layer_kinds", what))
         if self.entity_size % self.entity_heads:
-            problems.append(
-                Problem(
-                    "config.json entity_size", f"{self.entity_size} is no multiple of {self.entity_heads} entity heads."
-                )
-            )
+            what = f"{self.entity_size} is no multiple of {self.entity_heads} entity heads."
+            problems.append(Problem("config.json entity_size", what))
         if problems:
             raise InputError(problems)
 
     def kinds(self) -> list[LayerKind]:
-        """What each layer does with entities."""
+        """Return the kind of each layer."""
         depth = self.num_hidden_layers
         if self.layer_kinds is not None:
             listed = [LayerKind(k) for k in self.layer_kinds[:depth]]
@@ -128,22 +127,14 @@ class ErnieThuConfig(BertConfig):  # type: ignore[misc]
         return [*[LayerKind.SIM] * (depth - norm - 1), LayerKind.MIX, *[LayerKind.NORM] * norm]
 
 
-MASKED = -1e4
-"""Added to scores of places without an entity, as in the authors' code."""
-
-
-LEAST = 2.0**-6
-"""Sum of the absolute values of a vector from which its place is open; vectors of the released table have length 1."""
-
-
 def open_places(vectors: Tensor) -> Tensor:
-    """The mask that follows from vectors, [B, S, E] to [B, S]: 1 where one is, 0 where all its numbers are 0."""
-    # arithmetic, for graphs; a power of two, so that fp16 gives 1 exactly
-    return vectors.abs().sum(-1).clamp(0.0, LEAST) * (1 / LEAST)
+    """Compute the entity mask from entity vectors, [B, S, E] to [B, S]: 1 at an entity, 0 where all numbers are 0."""
+    # arithmetic, for exported graphs; a power of two, so that fp16 gives 1 exactly
+    return vectors.abs().sum(-1).clamp(0.0, _OPEN_FROM) * (1 / _OPEN_FROM)
 
 
 class EntityAttention(nn.Module):
-    """Attention between entities. It does not use transformers' attention interface, which counts layers of text."""
+    """Attention between entities, without transformers' attention interface, where recorders count layers of text."""
 
     def __init__(self, config: ErnieThuConfig) -> None:
         super().__init__()
@@ -153,11 +144,11 @@ class EntityAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, entities: Tensor, mask: Tensor) -> Tensor:
-        """Attend.
+        """Compute the attention.
 
         Args:
             entities: [B, S, E].
-            mask: 1 where an entity is, [B, S].
+            mask: 1 at an entity, [B, S].
 
         Returns:
             [B, S, E].
@@ -168,13 +159,13 @@ class EntityAttention(nn.Module):
             dense(entities).view(split).transpose(1, 2) for dense in (self.query, self.key, self.value)
         )
         scores = query @ key.transpose(2, 3) * (width // self.heads) ** -0.5
-        weights = torch.softmax(scores + (1.0 - mask[:, None, None, :].to(scores.dtype)) * MASKED, -1)
+        weights = torch.softmax(scores + (1.0 - mask[:, None, None, :].to(scores.dtype)) * _MASKED, -1)
         context: Tensor = self.dropout(weights) @ value
         return context.transpose(1, 2).reshape(batch, length, width)
 
 
 class EntityOutput(nn.Module):
-    """A linear layer back to the entity stream, a residual and a normalization."""
+    """A linear layer, a residual and a normalization after the attention between entities."""
 
     def __init__(self, config: ErnieThuConfig) -> None:
         super().__init__()
@@ -183,12 +174,12 @@ class EntityOutput(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, context: Tensor, entities: Tensor) -> Tensor:
-        """Close the attention, [B, S, E] twice to [B, S, E]."""
+        """Add the context to the entities, [B, S, E] twice to [B, S, E]."""
         return self.LayerNorm(self.dropout(self.dense(context)) + entities)  # type: ignore[no-any-return]
 
 
 class ErnieThuAttention(BertAttention):  # type: ignore[misc]
-    """Attention of the text, and of a `norm` layer that of the entities."""
+    """Attention of the text, and in a `norm` layer between the entities."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
         super().__init__(config)
@@ -196,14 +187,14 @@ class ErnieThuAttention(BertAttention):  # type: ignore[misc]
             self.self_ent, self.output_ent = EntityAttention(config), EntityOutput(config)
 
     def entities(self, entities: Tensor, mask: Tensor) -> Tensor:
-        """What the feed-forward part reads of the entities, [B, S, E] and [B, S] to [B, S, E]."""
+        """Compute the feed-forward part's input from the entities, [B, S, E] and [B, S] to [B, S, E]."""
         if hasattr(self, "self_ent"):
             entities = self.output_ent(self.self_ent(entities, mask), entities)
         return entities * mask[:, :, None].to(entities.dtype)
 
 
 class ErnieThuIntermediate(BertIntermediate):  # type: ignore[misc]
-    """The shared hidden state of both streams."""
+    """First half of the feed-forward part, which fuses both streams."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
         super().__init__(config)
@@ -211,12 +202,12 @@ class ErnieThuIntermediate(BertIntermediate):  # type: ignore[misc]
             self.dense_ent = nn.Linear(config.entity_size, config.intermediate_size)
 
     def fused(self, states: Tensor, entities: Tensor) -> Tensor:
-        """Both streams, [B, S, H] and [B, S, E] to [B, S, feed-forward width]."""
+        """Fuse both streams, [B, S, H] and [B, S, E] to [B, S, feed-forward width]."""
         return self.intermediate_act_fn(self.dense(states) + self.dense_ent(entities))  # type: ignore[no-any-return]
 
 
 class ErnieThuOutput(BertOutput):  # type: ignore[misc]
-    """The way back into both streams."""
+    """Second half of the feed-forward part, with an output for each stream."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
         super().__init__(config)
@@ -225,12 +216,12 @@ class ErnieThuOutput(BertOutput):  # type: ignore[misc]
             self.LayerNorm_ent = nn.LayerNorm(config.entity_size, eps=config.layer_norm_eps)
 
     def entities(self, hidden: Tensor, entities: Tensor) -> Tensor:
-        """Close the entity stream, [B, S, feed-forward width] and [B, S, E] to [B, S, E]."""
+        """Compute the new entities, [B, S, feed-forward width] and [B, S, E] to [B, S, E]."""
         return self.LayerNorm_ent(self.dropout(self.dense_ent(hidden)) + entities)  # type: ignore[no-any-return]
 
 
 class ErnieThuLayer(nn.Module):
-    """One layer of either kind."""
+    """One layer of any kind."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
         super().__init__()
@@ -245,10 +236,10 @@ class ErnieThuLayer(nn.Module):
 
         Args:
             hidden_states: Text, [B, S, H].
-            attention_mask: As transformers' attention function takes it.
+            attention_mask: In the form of transformers' attention functions.
             entities: [B, S, E].
             entity_mask: 1 where a mention begins, [B, S].
-            **more: For the attention function.
+            **more: Passed to the attention function.
 
         Returns:
             Text [B, S, H] and entities [B, S, E].
@@ -256,22 +247,22 @@ class ErnieThuLayer(nn.Module):
         states, _ = self.attention(hidden_states, attention_mask, **more)
         if self.kind is LayerKind.SIM:
             return self.output(self.intermediate(states), states), entities
-        open_entities = self.attention.entities(entities, entity_mask)
-        hidden = self.intermediate.fused(states, open_entities)
-        return self.output(hidden, states), self.output.entities(hidden, open_entities)
+        attended_entities = self.attention.entities(entities, entity_mask)
+        hidden = self.intermediate.fused(states, attended_entities)
+        return self.output(hidden, states), self.output.entities(hidden, attended_entities)
 
 
 class ErnieThuEncoder(nn.Module):
-    """The layers."""
+    """The stack of layers."""
 
     def __init__(self, config: ErnieThuConfig) -> None:
         super().__init__()
         layers = [ErnieThuLayer(config, kind) for kind in config.kinds()]
         self.layer = nn.ModuleList(layers)
         self.entity_size = config.entity_size
-        knowing = [layer for layer in layers if layer.kind is not LayerKind.SIM]
-        for unread in (knowing[-1].output.dense_ent, knowing[-1].output.LayerNorm_ent) if knowing else ():
-            unread.requires_grad_(False)  # no loss reaches what no layer reads, and DDP waits for every gradient
+        fusing = [layer for layer in layers if layer.kind is not LayerKind.SIM]
+        for unread in (fusing[-1].output.dense_ent, fusing[-1].output.LayerNorm_ent) if fusing else ():
+            unread.requires_grad_(False)  # they get no gradient, and DDP waits for every gradient
 
     def forward(
         self,
@@ -286,25 +277,27 @@ class ErnieThuEncoder(nn.Module):
             entity_vectors = hidden_states.new_zeros(*hidden_states.shape[:2], self.entity_size)
             entity_mask = hidden_states.new_zeros(hidden_states.shape[:2])
         first = torch.ones_like(entity_mask[:, :1])
-        entity_mask = torch.cat([first, entity_mask[:, 1:]], 1)  # [CLS] is always open
+        entity_mask = torch.cat([first, entity_mask[:, 1:]], 1)  # [CLS] always counts as an entity
         for layer in self.layer:
             hidden_states, entity_vectors = layer(hidden_states, attention_mask, entity_vectors, entity_mask, **more)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
 class ErnieThuPreTrainedModel(BertPreTrainedModel):  # type: ignore[misc]
-    """What all classes share."""
+    """Base class of all models."""
 
     config_class = ErnieThuConfig
     _can_record_outputs = {"hidden_states": ErnieThuLayer, "attentions": BertSelfAttention}  # noqa: RUF012 - as transformers has it
 
     def __init__(self, config: ErnieThuConfig) -> None:
-        config.layer_kinds = [kind.value for kind in config.kinds()]  # a student that takes some layers reads the list
+        config.layer_kinds = [
+            kind.value for kind in config.kinds()
+        ]  # explicit, because a student with fewer layers selects from the list
         super().__init__(config)
 
 
 class ErnieThuModel(ErnieThuPreTrainedModel):
-    """The encoder: token ids, and entities where there are any, to hidden states of the text.
+    """The encoder: token ids, and entities if there are any, to hidden states of the text.
 
     Args:
         config: Sizes.
@@ -323,11 +316,11 @@ class ErnieThuModel(ErnieThuPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the table of words."""
+        """Return the word embeddings."""
         return self.embeddings.word_embeddings  # type: ignore[no-any-return]
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the table of words."""
+        """Replace the word embeddings."""
         self.embeddings.word_embeddings = value
 
     @merge_with_config_defaults  # type: ignore[untyped-decorator]
@@ -353,14 +346,14 @@ class ErnieThuModel(ErnieThuPreTrainedModel):
             position_ids: Default 0 to S - 1; [B, S].
             inputs_embeds: Word embeddings instead of ids, [B, S, H].
             entity_vectors: Vectors of the entities at the first word piece of each mention, zeros elsewhere, [B, S, E].
-            entity_mask: 1 there, 0 elsewhere, [B, S]; the place of [CLS] is 1 in any case. By default 1 where the vector is
+            entity_mask: 1 there, 0 elsewhere, [B, S]; at [CLS] always 1. By default 1 where the vector is
                 not zero, see `open_places`. Without vectors, no token is an entity.
-            entity_ids: Instead of vectors, for a model with a table: the entity's number from 1 at the first word piece of
-                each mention, 0 elsewhere, [B, S].
-            **more: For the attention function.
+            entity_ids: Instead of vectors, for a model with a table: the entity's number from 1 at the first word piece
+                of each mention, 0 elsewhere, [B, S].
+            **more: Passed to the attention function.
 
         Returns:
-            States of the text [B, S, H], and the pooled one [B, H].
+            States of the text [B, S, H], and the pooled state [B, H].
         """
         if entity_ids is not None:
             assert self.entity_table is not None
@@ -369,15 +362,14 @@ class ErnieThuModel(ErnieThuPreTrainedModel):
             entity_mask = open_places(entity_vectors)
         states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=attention_mask)
-        made = self.encoder(states, mask, entity_vectors=entity_vectors, entity_mask=entity_mask, **more)
-        last = made.last_hidden_state
+        encoded = self.encoder(states, mask, entity_vectors=entity_vectors, entity_mask=entity_mask, **more)
+        last = encoded.last_hidden_state
         return BaseModelOutputWithPooling(
             last_hidden_state=last, pooler_output=self.pooler(last) if self.pooler is not None else None
         )
 
 
-# --- heads ---
-# ERNIE (Tsinghua) with the heads of BERT; each class is BERT's of the same suffix around another encoder.
+# --- the encoder with the heads of BERT: each class is BERT's of the same suffix with another encoder -----------------
 
 
 class ErnieThuForMaskedLM(BertForMaskedLM, ErnieThuPreTrainedModel):  # type: ignore[misc]
@@ -392,7 +384,7 @@ class ErnieThuForMaskedLM(BertForMaskedLM, ErnieThuPreTrainedModel):  # type: ig
 
 
 class ErnieThuForPreTraining(BertForPreTraining, ErnieThuPreTrainedModel):  # type: ignore[misc]
-    """ERNIE with the text heads that it is pre-trained with: masked LM and next sentence."""
+    """ERNIE with the text heads of its pre-training: masked LM and next sentence."""
 
     config_class = ErnieThuConfig
 
@@ -441,24 +433,20 @@ class ErnieThuForQuestionAnswering(BertForQuestionAnswering, ErnieThuPreTrainedM
         self.post_init()
 
 
-def register_ernie_thu() -> None:
-    """Let transformers' Auto classes open ERNIE folders, in this process; may be called again."""
-    AutoConfig.register(ErnieThuConfig.model_type, ErnieThuConfig, exist_ok=True)
-    AutoTokenizer.register(ErnieThuConfig, BertTokenizer, exist_ok=True)
-    for auto, model in (
-        (AutoModel, ErnieThuModel),
-        (AutoModelForMaskedLM, ErnieThuForMaskedLM),
-        (AutoModelForPreTraining, ErnieThuForPreTraining),
-        (AutoModelForSequenceClassification, ErnieThuForSequenceClassification),
-        (AutoModelForTokenClassification, ErnieThuForTokenClassification),
-        (AutoModelForQuestionAnswering, ErnieThuForQuestionAnswering),
-    ):
-        auto.register(ErnieThuConfig, model, exist_ok=True)
-
-
 def _head_dropout(config: ErnieThuConfig) -> nn.Dropout:
-    own = config.classifier_dropout
-    return nn.Dropout(config.hidden_dropout_prob if own is None else own)
+    rate = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 
 
-register_ernie_thu()
+# transformers' Auto classes open ERNIE folders in this process
+AutoConfig.register(ErnieThuConfig.model_type, ErnieThuConfig, exist_ok=True)
+AutoTokenizer.register(ErnieThuConfig, BertTokenizer, exist_ok=True)
+for _auto, _model in (
+    (AutoModel, ErnieThuModel),
+    (AutoModelForMaskedLM, ErnieThuForMaskedLM),
+    (AutoModelForPreTraining, ErnieThuForPreTraining),
+    (AutoModelForSequenceClassification, ErnieThuForSequenceClassification),
+    (AutoModelForTokenClassification, ErnieThuForTokenClassification),
+    (AutoModelForQuestionAnswering, ErnieThuForQuestionAnswering),
+):
+    _auto.register(ErnieThuConfig, _model, exist_ok=True)

@@ -1,16 +1,24 @@
-"""IB-BERT: blocks that widen inside, between widths that a small student shares (Sun et al. 2020, arXiv 2004.02984).
+"""IB-BERT for transformers: the inverted-bottleneck BERT that MobileBERT learns from.
 
-A block takes [B, S, 512], widens it to 1024 for one attention of four heads and one feed-forward part, and comes back
-to 512 with a residual: a MobileBERT block turned inside out, so that teacher and student can be compared block by block
-without a projection. All of it is transformers' MobileBERT but two things: queries and keys read the block's input, not
-a bottleneck, which transformers' modules cannot do; and every norm has the configured epsilon.
+Source: Sun et al. 2020, arXiv 2004.02984.
 
-Weights have MobileBERT's names (``mobilebert.encoder.layer.0...``, ``cls...``): what the student takes over goes by name.
+The configuration `IbBertConfig`, the model classes, and `rename_weights` for checkpoints of the original code.
+Importing this module registers the classes with transformers.
 
-Padding is hidden from attention. The embedding of a token sees the tokens on both sides, whatever these are, as in
-transformers' MobileBERT: the last real token of a row is embedded with a pad beside it where there is one. Once the
-pad's row of the table is not zero (it starts as zeros; the masked-LM loss moves it, as the output matrix is tied to the
-table), a row with a pad behind it and the same row without give different states. How many pads follow makes none.
+A block takes [B, S, 512], widens it to 1024 for one attention of four heads and one feed-forward part, and narrows it
+to 512 with a residual. A student's block is narrower inside and as wide outside, so that teacher and student can be
+compared block by block without a projection. All of it is transformers' MobileBERT except for two things: queries and
+keys read the block's input, not a bottleneck, which transformers' modules cannot do; and every norm has the configured
+epsilon.
+
+Weights have MobileBERT's names (``mobilebert.encoder.layer.0...``, ``cls...``), by which they are copied to the
+student.
+
+Padding is masked in attention. The embedding of a token includes the tokens on both sides, whatever these are, as in
+transformers' MobileBERT: the last real token of a row is embedded with the pad next to it if there is one. As soon as
+the pad's row of the table is not zero (it starts as zeros; the masked-LM loss changes it, as the output matrix is tied
+to the table), a row with a pad behind it and the same row without have different states. The number of pads makes no
+difference.
 """
 
 from __future__ import annotations
@@ -51,19 +59,15 @@ from transformers.models.mobilebert.modeling_mobilebert import (
 
 from pocketbert.core.errors import InputError, Problem
 
-# --- config ---
-# Configuration of IB-BERT, the inverted-bottleneck BERT that MobileBERT learns from.
-
-
 _FIXED = {"use_bottleneck": True, "use_bottleneck_attention": False, "key_query_shared_bottleneck": False}
-"""What makes an IB-BERT one: blocks with a width of their own, whose queries, keys and values read the block's input."""
+"""Values of every IB-BERT: blocks with a separate width, whose queries, keys and values read the block's input."""
 
 
 class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
     """Sizes of an IB-BERT; the defaults are IB-BERT-large (Sun et al. 2020, arXiv 2004.02984, table 1).
 
     It is a configuration of MobileBERT with other values (config/uncased_L-24_H-1024_B-512_A-4.json of the original
-    code), save that transformers' MobileBERT cannot run them. GELU is the tanh form, as in the original code.
+    code), which transformers' MobileBERT cannot run. GELU is the tanh form, as in the original code.
 
     Attributes:
         hidden_size: Width between blocks, which the student shares.
@@ -86,41 +90,32 @@ class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
     normalization_type: str = "layer_norm"
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Refuse what is no IB-BERT."""
+        """Raise InputError if the values describe another architecture."""
         super().__post_init__(**kwargs)
-        found = {name: getattr(self, name) for name in _FIXED}
-        problems = [
-            Problem(
-                f"config.json {name}",
-                f"{found[name]} is another architecture; an IB-BERT has {value}.",
-                "Use transformers' MobileBertConfig for it.",
-            )
-            for name, value in _FIXED.items()
-            if found[name] != value
-        ]
+        problems = []
+        for name, value in _FIXED.items():
+            if getattr(self, name) != value:
+                what = f"{getattr(self, name)} is another architecture; an IB-BERT has {value}."
+                problems.append(Problem(f"config.json {name}", what, "Use transformers' MobileBertConfig for it."))
         if self.intra_bottleneck_size % self.num_attention_heads:
-            problems.append(
-                Problem(
-                    "config.json intra_bottleneck_size",
-                    f"{self.intra_bottleneck_size} is not a multiple of {self.num_attention_heads} heads.",
-                )
-            )
+            what = f"{self.intra_bottleneck_size} is not a multiple of {self.num_attention_heads} heads."
+            problems.append(Problem("config.json intra_bottleneck_size", what))
         if problems:
             raise InputError(problems)
 
 
 class IbBertSelfAttention(MobileBertSelfAttention):  # type: ignore[misc]
-    """Attention whose queries, keys and values are made of the block's input, [B, S, inter-block width]."""
+    """Attention whose queries, keys and values are projections of the block's input, [B, S, inter-block width]."""
 
     def __init__(self, config: IbBertConfig) -> None:
         super().__init__(config)
-        # the value's weights already have these shapes
+        # the weights of the values already have these shapes
         self.query = nn.Linear(config.hidden_size, self.all_head_size)
         self.key = nn.Linear(config.hidden_size, self.all_head_size)
 
 
 class IbBertLayer(MobileBertLayer):  # type: ignore[misc]
-    """One block: [B, S, inter-block width] to the same."""
+    """One block, [B, S, inter-block width] to [B, S, inter-block width]."""
 
     def __init__(self, config: IbBertConfig) -> None:
         super().__init__(config)
@@ -129,7 +124,7 @@ class IbBertLayer(MobileBertLayer):  # type: ignore[misc]
 
 
 class IbBertEncoder(MobileBertEncoder):  # type: ignore[misc]
-    """The blocks."""
+    """The stack of blocks."""
 
     def __init__(self, config: IbBertConfig) -> None:
         nn.Module.__init__(self)
@@ -147,7 +142,7 @@ class IbBertModel(MobileBertModel):  # type: ignore[misc]
     config_class = IbBertConfig
 
     def __init__(self, config: IbBertConfig, add_pooling_layer: bool = True) -> None:
-        # The parent's own start would build a MobileBERT of these sizes first.
+        # not the parent's __init__, which would build a MobileBERT of these sizes first
         MobileBertPreTrainedModel.__init__(self, config)
         self.gradient_checkpointing = False
         self.embeddings = MobileBertEmbeddings(config)
@@ -158,7 +153,7 @@ class IbBertModel(MobileBertModel):  # type: ignore[misc]
 
 
 class IbBertForMaskedLM(MobileBertForMaskedLM):  # type: ignore[misc]
-    """IB-BERT with the masked-LM head, as a teacher that only predicts tokens needs it."""
+    """IB-BERT with the masked-LM head only."""
 
     config_class = IbBertConfig
 
@@ -170,7 +165,7 @@ class IbBertForMaskedLM(MobileBertForMaskedLM):  # type: ignore[misc]
 
 
 class IbBertForPreTraining(MobileBertForPreTraining):  # type: ignore[misc]
-    """IB-BERT with both heads it is pre-trained with, masked LM and next sentence."""
+    """IB-BERT with both heads of its pre-training, masked LM and next sentence."""
 
     config_class = IbBertConfig
 
@@ -182,7 +177,7 @@ class IbBertForPreTraining(MobileBertForPreTraining):  # type: ignore[misc]
 
 
 class IbBertForSequenceClassification(MobileBertForSequenceClassification):  # type: ignore[misc]
-    """IB-BERT with a linear head on the pooled state: one answer to a text or a pair."""
+    """IB-BERT with a linear head on the pooled state of a text or a pair."""
 
     config_class = IbBertConfig
 
@@ -210,7 +205,7 @@ class IbBertForTokenClassification(MobileBertForTokenClassification):  # type: i
 
 
 class IbBertForQuestionAnswering(MobileBertForQuestionAnswering):  # type: ignore[misc]
-    """IB-BERT with a head that says of every token how likely an answer starts or ends there."""
+    """IB-BERT with a head that gives every token a score as the start and as the end of the answer."""
 
     config_class = IbBertConfig
 
@@ -222,44 +217,38 @@ class IbBertForQuestionAnswering(MobileBertForQuestionAnswering):  # type: ignor
         self.post_init()
 
 
-def register_ib_bert() -> None:
-    """Let transformers' Auto classes open IB-BERT folders, in this process; may be called again."""
-    AutoConfig.register(IbBertConfig.model_type, IbBertConfig, exist_ok=True)
-    AutoTokenizer.register(IbBertConfig, MobileBertTokenizer, exist_ok=True)
-    for auto, model in (
-        (AutoModel, IbBertModel),
-        (AutoModelForMaskedLM, IbBertForMaskedLM),
-        (AutoModelForPreTraining, IbBertForPreTraining),
-        (AutoModelForSequenceClassification, IbBertForSequenceClassification),
-        (AutoModelForTokenClassification, IbBertForTokenClassification),
-        (AutoModelForQuestionAnswering, IbBertForQuestionAnswering),
-    ):
-        auto.register(IbBertConfig, model, exist_ok=True)
-
-
 def _head_dropout(config: IbBertConfig) -> nn.Dropout:
-    own = config.classifier_dropout
-    return nn.Dropout(config.hidden_dropout_prob if own is None else own)
+    rate = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 
 
 def _set_epsilon(norm: nn.Module, config: IbBertConfig) -> None:
-    # transformers leaves these two at PyTorch's 1e-5, which NoNorm has no use for; the original has 1e-12 everywhere
+    """Give a LayerNorm the configured epsilon; transformers leaves two at PyTorch's 1e-5, the original has 1e-12."""
     if isinstance(norm, nn.LayerNorm):
         norm.eps = config.layer_norm_eps
 
 
-register_ib_bert()
+# transformers' Auto classes open IB-BERT folders in this process
+AutoConfig.register(IbBertConfig.model_type, IbBertConfig, exist_ok=True)
+AutoTokenizer.register(IbBertConfig, MobileBertTokenizer, exist_ok=True)
+for _auto, _model in (
+    (AutoModel, IbBertModel),
+    (AutoModelForMaskedLM, IbBertForMaskedLM),
+    (AutoModelForPreTraining, IbBertForPreTraining),
+    (AutoModelForSequenceClassification, IbBertForSequenceClassification),
+    (AutoModelForTokenClassification, IbBertForTokenClassification),
+    (AutoModelForQuestionAnswering, IbBertForQuestionAnswering),
+):
+    _auto.register(IbBertConfig, _model, exist_ok=True)
 
 
-# --- names ---
-# Names of the original MobileBERT and IB-BERT checkpoints (google-research/mobilebert, TensorFlow 1), and ours.
+# --- weights of the original checkpoints ------------------------------------------------------------------------------
 #
-# The names and shapes are those that the variable scopes of the original modeling.py and run_pretraining.py make;
-# transformers' former converter, no longer part of 5.23, agrees. No IB-BERT checkpoint was ever published, so that for it
-# only the code speaks.
+# Names and shapes of google-research/mobilebert (TensorFlow 1) follow from the variable scopes of its modeling.py and
+# run_pretraining.py; transformers' former converter, no longer part of 5.23, agrees. No IB-BERT checkpoint was ever
+# published, so that its names are known from the code only.
 
-
-_MODULES = (
+_MODULE_NAMES = (
     (r"bert/embeddings/(word|position|token_type)_embeddings", r"mobilebert.embeddings.\1_embeddings.weight"),
     (r"bert/embeddings/embedding_transformation", "mobilebert.embeddings.embedding_transformation"),
     (r"bert/embeddings/(?:Fake)?LayerNorm", "mobilebert.embeddings.LayerNorm"),
@@ -270,28 +259,28 @@ _MODULES = (
     (r"cls/seq_relationship/output_weights", "cls.seq_relationship.weight"),
     (r"cls/seq_relationship/output_bias", "cls.seq_relationship.bias"),
 )
-"""Original module, or variable without a module of its own, to ours."""
-_LAYER = re.compile(
+"""Pattern of an original module, or of a variable outside modules, and its name in transformers."""
+_LAYER_MODULE = re.compile(
     r"bert/encoder/layer_(\d+)/"
     r"(bottleneck/input/(?:dense|NORM)|bottleneck/attention/(?:dense|NORM)|attention/self/(?:query|key|value)|"
     r"attention/output/(?:dense|NORM)|(?:ffn_layer_\d+/)?intermediate/dense|(?:ffn_layer_\d+/)?output/(?:dense|NORM)|"
     r"output/bottleneck/(?:dense|NORM))".replace("NORM", "(?:Fake)?LayerNorm")
 )
-_LEAVES = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+_PARAMETER_NAMES = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 _TRANSPOSED = ("/kernel", "/extra_output_weights")
-_OPTIMISER = re.compile(r"(.*/)?(adam_m|adam_v|global_step)")
+_OPTIMIZER_STATE = re.compile(r"(.*/)?(adam_m|adam_v|global_step)")
 _TIED = {
     "cls.predictions.decoder.weight": "mobilebert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
 
-def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """An original checkpoint under the names of `IbBertForPreTraining` and transformers' ``MobileBertForPreTraining``.
+def rename_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename an original checkpoint to the weights of `IbBertForPreTraining` and ``MobileBertForPreTraining``.
 
     Args:
         state: Variables by TensorFlow name (``bert/encoder/layer_0/bottleneck/input/dense/kernel``). Those of the
-            optimiser may be among them.
+            optimizer may be among them.
 
     Returns:
         The weights by PyTorch name: matrices [out, in], the extra output matrix [width - embedding width, V], and with
@@ -301,51 +290,40 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         InputError: Naming every variable that a pre-training checkpoint does not have, such as a fine-tuned head's or
             one of quantisation-aware training.
     """
-    out, unknown = {}, []
+    weights, unknown = {}, []
     for name, value in state.items():
-        if _OPTIMISER.fullmatch(name):
+        if _OPTIMIZER_STATE.fullmatch(name):
             continue
-        if (ours := new_name(name)) is None:
+        if (new_name := _rename_variable(name)) is None:
             unknown.append(name)
         else:
-            out[ours] = value.T if name.endswith(_TRANSPOSED) else value
+            weights[new_name] = value.T if name.endswith(_TRANSPOSED) else value
     if unknown:
-        raise InputError(
-            [
-                Problem(
-                    name,
-                    "no variable of a MobileBERT or IB-BERT pre-training checkpoint.",
-                    "Leave it out, or use a checkpoint of pre-training.",
-                )
-                for name in unknown
-            ]
-        )
-    if "cls.predictions.bias" in out:
-        out |= {tied: out[name] for tied, name in _TIED.items() if name in out}
-    return out
+        what = "no variable of a MobileBERT or IB-BERT pre-training checkpoint."
+        fix = "Leave it out, or use a checkpoint of pre-training."
+        raise InputError([Problem(name, what, fix) for name in unknown])
+    if "cls.predictions.bias" in weights:
+        weights |= {tied: weights[name] for tied, name in _TIED.items() if name in weights}
+    return weights
 
 
-def new_name(name: str) -> str | None:
-    """Our name of an original variable; None if there is no such variable.
-
-    Args:
-        name: TensorFlow name, without ``:0``.
-    """
-    for old, new in _MODULES:
-        if match := re.fullmatch(old, name):
-            return match.expand(new) if _is_variable(new) else None
+def _rename_variable(name: str) -> str | None:
+    """Return the PyTorch name of an original variable (without ``:0``); None if there is no such variable."""
+    for pattern, new_name in _MODULE_NAMES:
+        if match := re.fullmatch(pattern, name):
+            return match.expand(new_name) if _is_parameter(new_name) else None
     module, _, leaf = name.rpartition("/")
-    if leaf not in _LEAVES or (leaf in ("gamma", "beta")) != module.endswith("LayerNorm"):
+    if leaf not in _PARAMETER_NAMES or (leaf in ("gamma", "beta")) != module.endswith("LayerNorm"):
         return None
-    if match := _LAYER.fullmatch(module):
-        number, place = match.groups()
-        place = place.replace("ffn_layer_", "ffn/").replace("FakeLayerNorm", "LayerNorm").replace("/", ".")
-        return f"mobilebert.encoder.layer.{number}.{place}.{_LEAVES[leaf]}"
-    for old, new in _MODULES:
-        if not _is_variable(new) and (match := re.fullmatch(old, module)):
-            return f"{match.expand(new)}.{_LEAVES[leaf]}"
+    if match := _LAYER_MODULE.fullmatch(module):
+        number, path = match.groups()
+        path = path.replace("ffn_layer_", "ffn/").replace("FakeLayerNorm", "LayerNorm").replace("/", ".")
+        return f"mobilebert.encoder.layer.{number}.{path}.{_PARAMETER_NAMES[leaf]}"
+    for pattern, new_name in _MODULE_NAMES:
+        if not _is_parameter(new_name) and (match := re.fullmatch(pattern, module)):
+            return f"{match.expand(new_name)}.{_PARAMETER_NAMES[leaf]}"
     return None
 
 
-def _is_variable(new: str) -> bool:
-    return new.endswith((".weight", ".bias"))
+def _is_parameter(name: str) -> bool:
+    return name.endswith((".weight", ".bias"))

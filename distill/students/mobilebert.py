@@ -1,4 +1,8 @@
-"""MobileBERT students: their sizes, and what they take over from the teacher before knowledge transfer begins."""
+"""MobileBERT students for knowledge transfer, and the small IB-BERT teacher.
+
+`transfer_student` builds a student: `transfer_config` decides its sizes from the teacher's, and the weights outside the
+blocks are copied from a teacher with bottlenecks. `mini_teacher_config` is the configuration of a small IB-BERT.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +20,21 @@ from pocketbert.core.seeds import derive_seed
 from pocketbert.core.types import MobileBertSize
 from pocketbert.distill.students.ib_bert import IbBertConfig
 
-HEADS = 4
-"""Of the published models."""
+_PUBLISHED_HEADS = 4
 _TASK_HEADS = ("classifier.", "qa_outputs.")
 
 
 @dataclass(frozen=True)
-class Block:
-    """What lies between a block's two 512-wide ends.
+class _Block:
+    """Sizes of a student's block.
 
     Attributes:
-        outer: Width between blocks, where the teacher has none of its own.
+        outer: Width between blocks, for a teacher without bottlenecks.
         width: Intra-block width, all heads together.
         intermediate: Width of a feed-forward part.
         networks: Feed-forward parts in a row.
-        bottleneck_attention: Whether queries, keys and values are made of the block's input bottleneck; else queries
-            and keys share one of their own, and values read the block's input.
+        bottleneck_attention: Whether queries, keys and values read the block's input bottleneck; else queries
+            and keys share a separate one, and values read the block's input.
     """
 
     outer: int
@@ -41,67 +44,129 @@ class Block:
     bottleneck_attention: bool
 
 
-BLOCKS: Mapping[MobileBertSize, Block] = {
-    MobileBertSize.MOBILEBERT: Block(512, 128, 512, 4, False),
-    MobileBertSize.TINY: Block(512, 128, 512, 2, True),
-    MobileBertSize.MINI: Block(128, 32, 128, 4, False),
+_BLOCKS: Mapping[MobileBertSize, _Block] = {
+    MobileBertSize.MOBILEBERT: _Block(512, 128, 512, 4, False),
+    MobileBertSize.TINY: _Block(512, 128, 512, 2, True),
+    MobileBertSize.MINI: _Block(128, 32, 128, 4, False),
 }
 
 
-def mini_teacher_config(vocab_size: int = 30522) -> IbBertConfig:
-    """Return the configuration of a small IB-BERT: six blocks, each a quarter as wide as IB-BERT-large's everywhere.
+def transfer_student(
+    teacher: Any, size: MobileBertSize, seed: int, head: str | None = None
+) -> MobileBertPreTrainedModel:
+    """Build a student of knowledge transfer, before its training.
 
-    Six blocks give progressive transfer six phases. The ratios stay (4 to 1 from inter-block width to embedding and to
-    `MobileBertSize.MINI`'s blocks, 1 to 2 to its own), so that a block of the student has a fourteenth of the
-    parameters of a block of the teacher, as between the published models.
+    Its blocks are random. With a teacher that has bottlenecks the rest is copied from it; with another teacher
+    it is random too, until `pocketbert.distill.teacher.state_adapter.reduce_embeddings`.
 
     Args:
-        vocab_size: Tokens.
+        teacher: A model with any head.
+        size: Sizes inside the blocks.
+        seed: Seed of the random weights.
+        head: Suffix of the class, such as ``ForPreTraining``; default the teacher's.
+
+    Returns:
+        transformers' MobileBERT with the head; fp32, in training mode.
+
+    Raises:
+        InputError: If there is no such student; see `transfer_config`.
     """
-    return IbBertConfig(
-        vocab_size=vocab_size,
-        num_hidden_layers=6,
-        hidden_size=128,
-        embedding_size=32,
-        intra_bottleneck_size=256,
-        intermediate_size=1024,
-    )
+    name = type(teacher).__name__
+    suffix = head or name.removeprefix(family_of(teacher.config.model_type).classes)
+    model_class = getattr(transformers, f"MobileBert{suffix}", None)
+    if model_class is None:
+        what = f"MobileBERT has no class like {name}."
+        raise InputError(Problem("student.size", what, "Load the teacher with another head."))
+    config = transfer_config(teacher.config, size)
+    for key in ("id2label", "label2id", "problem_type"):
+        setattr(config, key, getattr(teacher.config, key))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "student"))
+        student: MobileBertPreTrainedModel = model_class(config)
+    if has_bottlenecks(teacher.config):
+        _copy_outside_blocks(teacher, student)
+    return student.train()
+
+
+def _copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
+    """Copy the weights outside the encoder that teacher and student have under the same name.
+
+    As in the original code, by the original's names: the tables of words, segments and positions, the projection of
+    three neighbours to the inter-block width, the masked-LM head (transform, norm, extra output matrix, bias) and the
+    next-sentence layer. A NoNorm has another name there than a LayerNorm, so that the norm of the embeddings stays as
+    in the student (new: scale 1, bias 0) unless both models have the same kind. A student without a pooler gets none:
+    its next-sentence layer starts from weights that were trained for a pooled state, and gets a raw one. A task's head
+    is not
+    copied: it belongs to the teacher's states, which the student has yet to learn.
+
+    Args:
+        teacher: An IB-BERT or MobileBERT, not wrapped.
+        student: A MobileBERT with the same or fewer heads; changed in place.
+
+    Returns:
+        The student's names of the copied weights, sorted; tied weights under each name.
+
+    Raises:
+        InputError: Naming every weight whose shape differs; nothing is changed then.
+    """
+    teacher_state, student_state = teacher.state_dict(), student.state_dict()
+    same_norm = teacher.config.normalization_type == student.config.normalization_type
+    teacher_name_of = {
+        name: key
+        for name in student_state
+        # an encoder without a head lacks the first part of the path
+        for key in (name, f"mobilebert.{name}", name.removeprefix("mobilebert."))
+        if key in teacher_state
+        and "encoder" not in name.split(".")
+        and not name.startswith(_TASK_HEADS)
+        and (same_norm or "embeddings.LayerNorm." not in name)
+    }
+    problems = [
+        Problem(
+            name,
+            f"shape {tuple(student_state[name].shape)} in the student, "
+            f"{tuple(teacher_state[key].shape)} in the teacher.",
+            "Use a student configuration from transfer_config.",
+        )
+        for name, key in teacher_name_of.items()
+        if student_state[name].shape != teacher_state[key].shape
+    ]
+    if problems:
+        raise InputError(problems)
+    with torch.no_grad():
+        for name, key in teacher_name_of.items():
+            student_state[name].copy_(teacher_state[key])
+    return sorted(teacher_name_of)
 
 
 def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
-    """A student's configuration that can be compared with its teacher's block by block.
+    """Return the configuration of a student that can be compared with its teacher block by block.
 
-    Vocabulary, lengths and depth are the teacher's, and of one with bottlenecks widths outside the blocks and heads too; an
-    ordinary teacher's student has the published ones. The blocks, NoNorm, ReLU, no
-    dropout but the attention's (0.1) and the raw ``[CLS]`` state as pooled output are those of the original
-    configurations (config/uncased_L-24_H-128_B-512_A-4_F-4_OPT.json and ..._F-2_tiny_OPT.json).
+    Vocabulary, lengths and depth are the teacher's, and so are heads and the widths outside the blocks if the teacher
+    has bottlenecks; otherwise these are the published ones. The blocks, NoNorm, ReLU, dropout only in the attention
+    (0.1) and the raw ``[CLS]`` state as pooled output are those of the original configurations
+    (config/uncased_L-24_H-128_B-512_A-4_F-4_OPT.json and ..._F-2_tiny_OPT.json).
 
     Args:
-        teacher: Configuration of an IB-BERT or a MobileBERT; of another system the student needs a
+        teacher: Configuration of an IB-BERT or a MobileBERT; a student of another system needs a
             `pocketbert.distill.teacher.state_adapter.StateAdapter`.
-        size: What is inside the blocks.
+        size: Sizes inside the blocks.
 
     Raises:
-        InputError: If the teacher's heads do not divide the student's width, or the teacher is narrower than the student.
+        InputError: If the teacher's heads do not divide the student's width, or the teacher is narrower than the
+            student.
     """
-    block, problems = BLOCKS[size], []
+    block, problems = _BLOCKS[size], []
     bottlenecks = has_bottlenecks(teacher)
     width = teacher.hidden_size if bottlenecks else block.outer
-    heads = teacher.num_attention_heads if bottlenecks else HEADS
+    heads = teacher.num_attention_heads if bottlenecks else _PUBLISHED_HEADS
     if block.width % heads:
-        problems.append(
-            Problem(
-                "student.size", f"'{size}' has blocks {block.width} wide, no multiple of the teacher's {heads} heads."
-            )
-        )
+        what = f"'{size}' has blocks {block.width} wide, no multiple of the teacher's {heads} heads."
+        problems.append(Problem("student.size", what))
     if width > teacher.hidden_size:
-        problems.append(
-            Problem(
-                "student.size",
-                f"'{size}' is {width} wide between its blocks, the teacher only {teacher.hidden_size}.",
-                f"Choose one of: {', '.join(s for s, b in BLOCKS.items() if b.outer <= teacher.hidden_size) or 'none fits'}.",
-            )
-        )
+        fitting = ", ".join(s for s, b in _BLOCKS.items() if b.outer <= teacher.hidden_size)
+        what = f"'{size}' is {width} wide between its blocks, the teacher only {teacher.hidden_size}."
+        problems.append(Problem("student.size", what, f"Choose one of: {fitting or 'none fits'}."))
     if problems:
         raise InputError(problems)
     return MobileBertConfig(
@@ -132,92 +197,25 @@ def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
 
 
 def has_bottlenecks(config: Any) -> bool:
-    """Whether a model's blocks have another width inside, as an IB-BERT's and a MobileBERT's have."""
+    """Return whether the blocks of a configuration have another width inside, as those of IB-BERT and MobileBERT."""
     return isinstance(config, MobileBertConfig) and bool(config.use_bottleneck)
 
 
-def transfer_student(
-    teacher: Any, size: MobileBertSize, seed: int, head: str | None = None
-) -> MobileBertPreTrainedModel:
-    """Build a student of knowledge transfer, before its training.
+def mini_teacher_config(vocab_size: int = 30522) -> IbBertConfig:
+    """Return the configuration of a small IB-BERT: six blocks, a quarter as wide as IB-BERT-large's.
 
-    Its blocks are random. The rest is that of a teacher with bottlenecks, as `copy_outside_blocks` says; of another teacher
-    it is random too, until `pocketbert.distill.teacher.state_adapter.reduce_embeddings`.
-
-    Args:
-        teacher: A model with any head.
-        size: What is inside the blocks.
-        seed: Seed of the random weights.
-        head: Suffix of the class, such as ``ForPreTraining``; default the teacher's.
-
-    Returns:
-        transformers' MobileBERT with the head; fp32, in training mode.
-
-    Raises:
-        InputError: If there is no such student; see `transfer_config`.
-    """
-    name = type(teacher).__name__
-    suffix = head or name.removeprefix(family_of(teacher.config.model_type).classes)
-    kind = getattr(transformers, f"MobileBert{suffix}", None)
-    if kind is None:
-        raise InputError(
-            Problem("student.size", f"MobileBERT has no class like {name}.", "Load the teacher with another head.")
-        )
-    config = transfer_config(teacher.config, size)
-    for key in ("id2label", "label2id", "problem_type"):
-        setattr(config, key, getattr(teacher.config, key))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "student"))
-        student: MobileBertPreTrainedModel = kind(config)
-    if has_bottlenecks(teacher.config):
-        copy_outside_blocks(teacher, student)
-    return student.train()
-
-
-def copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
-    """Give a student everything outside the encoder that its teacher has under the same name.
-
-    As in the original code, by the original's names: the tables of words, segments and positions, the projection of
-    three neighbours to the inter-block width, the masked-LM head (transform, norm, extra output matrix, bias) and the
-    next-sentence layer. A NoNorm has another name there than a LayerNorm, so that the norm of the embeddings stays as
-    the student has it (new: scale 1, bias 0) unless both models have the same kind. The teacher's pooler goes to no
-    student that has none: its next-sentence layer starts from weights made for a pooled state, and gets a raw one. A task's head is not copied: it
-    belongs to the teacher's states, which the student has yet to learn.
+    Six blocks give progressive transfer six phases. The ratios are the published ones (4 to 1 from inter-block width to
+    embedding and to `MobileBertSize.MINI`'s blocks, 1 to 2 to the teacher's blocks), so that a block of the student has
+    a fourteenth of the parameters of a block of the teacher, as between the published models.
 
     Args:
-        teacher: An IB-BERT or MobileBERT, not wrapped.
-        student: A MobileBERT with the same or fewer heads; changed in place.
-
-    Returns:
-        Names of what was copied, as the student has them, sorted; tied weights under each name.
-
-    Raises:
-        InputError: Naming every weight whose shape differs; nothing is changed then.
+        vocab_size: Tokens.
     """
-    theirs, ours = teacher.state_dict(), student.state_dict()
-    same_norm = teacher.config.normalization_type == student.config.normalization_type
-    names = {
-        name: key
-        for name in ours
-        # an encoder without a head lacks the name it has within one
-        for key in (name, f"mobilebert.{name}", name.removeprefix("mobilebert."))
-        if key in theirs
-        and "encoder" not in name.split(".")
-        and not name.startswith(_TASK_HEADS)
-        and (same_norm or "embeddings.LayerNorm." not in name)
-    }
-    problems = [
-        Problem(
-            name,
-            f"shape {tuple(ours[name].shape)} in the student, {tuple(theirs[key].shape)} in the teacher.",
-            "Use a student configuration from transfer_config.",
-        )
-        for name, key in names.items()
-        if ours[name].shape != theirs[key].shape
-    ]
-    if problems:
-        raise InputError(problems)
-    with torch.no_grad():
-        for name, key in names.items():
-            ours[name].copy_(theirs[key])
-    return sorted(names)
+    return IbBertConfig(
+        vocab_size=vocab_size,
+        num_hidden_layers=6,
+        hidden_size=128,
+        embedding_size=32,
+        intra_bottleneck_size=256,
+        intermediate_size=1024,
+    )

@@ -1,4 +1,8 @@
-"""The learned map from a student's width to its teacher's: part of the student while it is trained, and of no file."""
+"""The learned projection from a student's width to its teacher's, part of the student only during training.
+
+`attach_projection` adds it to a student, `projected` applies it, `detach_projection` removes it; `restore_projection`
+creates it from what an earlier stage passed on.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,10 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.types import Projection
 
-_NAME = "layer_projection"
-_STD = 0.02
-"""Spread of BERT's random weights, which the released code also draws these from."""
+_SUBMODULE = "layer_projection"
+"""Name of the student's submodule; it is part of the training checkpoints."""
+_INITIAL_STD = 0.02
+"""Standard deviation of BERT's random weights, which the released code also uses here."""
 
 
 class LayerProjection(nn.Module):
@@ -36,28 +41,23 @@ class LayerProjection(nn.Module):
         self.width, self.teacher_width, self.layers, self.kind = width, teacher_width, layers, kind
         count = 1 if kind is Projection.SHARED else layers + 1
         self.maps = nn.ModuleList(nn.Linear(width, teacher_width) for _ in range(count))
-        for made in self.maps.children():
-            nn.init.normal_(made.get_parameter("weight"), std=_STD)
-            nn.init.zeros_(made.get_parameter("bias"))
+        for linear in self.maps.children():
+            nn.init.normal_(linear.get_parameter("weight"), std=_INITIAL_STD)
+            nn.init.zeros_(linear.get_parameter("bias"))
 
     def forward(self, number: int, state: Tensor) -> Tensor:
-        """A hidden state in the teacher's width, [B, S, D].
+        """Project a hidden state to the teacher's width, [B, S, D].
 
         Args:
-            number: Which one; 0 is the embeddings, m the output of the student's layer m.
+            number: Number of the state; 0 is the embeddings, m the output of the student's layer m.
             state: [B, S, d].
         """
-        out: Tensor = self.maps[0 if self.kind is Projection.SHARED else number](state)
-        return out
-
-    @property
-    def sizes(self) -> tuple[int, int, int, Projection]:
-        """Student's width, teacher's width, student's layers, kind: what must agree to be used elsewhere."""
-        return self.width, self.teacher_width, self.layers, self.kind
+        projected_state: Tensor = self.maps[0 if self.kind is Projection.SHARED else number](state)
+        return projected_state
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `restored_projection` needs in addition to the weights, as JSON values."""
+        """Arguments of the constructor as JSON values, for `restore_projection`."""
         return {
             "width": self.width,
             "teacher_width": self.teacher_width,
@@ -66,17 +66,17 @@ class LayerProjection(nn.Module):
         }
 
 
-def restored_projection(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LayerProjection:
-    """A projection as it was saved.
+def restore_projection(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LayerProjection:
+    """Create a projection as it was saved.
 
     Args:
         facts: Its `LayerProjection.facts`.
         weights: Its state dict.
     """
     with torch.random.fork_rng(devices=[]):
-        made = LayerProjection(facts["width"], facts["teacher_width"], facts["layers"], Projection(facts["kind"]))
-    made.load_state_dict(dict(weights))
-    return made
+        projection = LayerProjection(facts["width"], facts["teacher_width"], facts["layers"], Projection(facts["kind"]))
+    projection.load_state_dict(dict(weights))
+    return projection
 
 
 def attach_projection(
@@ -88,12 +88,12 @@ def attach_projection(
     *,
     carried: LayerProjection | None = None,
 ) -> LayerProjection | None:
-    """Give a student a trainable projection to its teacher's width for the time of training.
+    """Add a trainable projection to the teacher's width to a student, for the time of training.
 
-    It becomes a submodule: the training loop optimises it, and checkpoints hold it. Take it off with
+    It becomes a submodule: the training loop optimises it, and checkpoints hold it. Remove it with
     `detach_projection` before the student is saved, or its encoder is copied.
 
-    Students of the teacher's own width get none, and their states are compared as they are. That deviates from the
+    Students of the teacher's width get none, and their states are compared as they are. That deviates from the
     released code, which maps every student's states, also TinyBERT6's of 768 to 768: here a student with the teacher's
     weights has loss 0 from the first step.
 
@@ -101,12 +101,13 @@ def attach_projection(
         student: A transformers model.
         teacher_width: Width of the teacher's hidden states.
         kind: How many maps.
-        seed: Seed of the run; weights are normal with spread 0.02, biases 0, whatever torch's own random state.
+        seed: Seed of the run; weights are normal with standard deviation 0.02, biases 0, whatever torch's global random
+            state.
         where: Recipe key of the stage, for errors.
-        carried: The projection that an earlier stage trained, to go on with instead of a new one.
+        carried: The projection that an earlier stage trained, to use instead of a new one.
 
     Returns:
-        The submodule; None where widths are equal.
+        The submodule; None if widths are equal.
 
     Raises:
         InputError: If the earlier stage's projection is of another kind or size.
@@ -119,20 +120,16 @@ def attach_projection(
         raise ValueError(f"{type(student).__name__} has a projection already: detach it first")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "projection"))
-        made = LayerProjection(config.hidden_size, teacher_width, config.num_hidden_layers, kind)
+        projection = LayerProjection(config.hidden_size, teacher_width, config.num_hidden_layers, kind)
     if carried is not None:
-        if carried.sizes != made.sizes:
-            raise InputError(
-                Problem(
-                    f"{where}.projection",
-                    f"{_described(made)}; the stage before trained {_described(carried)}.",
-                    "Give both stages the same projection, and both teachers the same width.",
-                )
-            )
-        made = carried
+        if carried.facts != projection.facts:
+            what = f"{_describe(projection)}; the stage before trained {_describe(carried)}."
+            fix = "Give both stages the same projection, and both teachers the same width."
+            raise InputError(Problem(f"{where}.projection", what, fix))
+        projection = carried
     parameter = next(student.parameters())
-    student.add_module(_NAME, made.to(parameter.device, parameter.dtype))
-    return made
+    student.add_module(_SUBMODULE, projection.to(parameter.device, parameter.dtype))
+    return projection
 
 
 def detach_projection(student: Any) -> LayerProjection | None:
@@ -142,32 +139,31 @@ def detach_projection(student: Any) -> LayerProjection | None:
         student: A transformers model.
 
     Returns:
-        It, to carry over to the next stage; None if there is none.
+        The projection, for the next stage; None if there is none.
     """
-    found = projection_of(student)
-    if found is not None:
-        delattr(student, _NAME)
-    return found
+    projection = projection_of(student)
+    if projection is not None:
+        delattr(student, _SUBMODULE)
+    return projection
 
 
 def projection_of(student: Any) -> LayerProjection | None:
-    """The projection that is attached to a student, if any."""
-    found: LayerProjection | None = getattr(student, _NAME, None)
-    return found
+    """Return the projection that is attached to a student, if any."""
+    projection: LayerProjection | None = getattr(student, _SUBMODULE, None)
+    return projection
 
 
 def projected(student: Any, number: int, state: Tensor) -> Tensor:
     """Return a student's hidden state in its teacher's width, [B, S, D]; without a projection, the state itself.
 
     Args:
-        student: The model that the state is of.
-        number: Which state; 0 is the embeddings.
+        student: The student.
+        number: Number of the state; 0 is the embeddings.
         state: [B, S, d].
     """
-    found = projection_of(student)
-    return state if found is None else found(number, state)
+    projection = projection_of(student)
+    return state if projection is None else projection(number, state)
 
 
-def _described(projection: LayerProjection) -> str:
-    width, teacher_width, layers, kind = projection.sizes
-    return f"{kind} from {width} to {teacher_width} for {layers} layers"
+def _describe(projection: LayerProjection) -> str:
+    return f"{projection.kind} from {projection.width} to {projection.teacher_width} for {projection.layers} layers"

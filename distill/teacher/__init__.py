@@ -1,1 +1,1 @@
-"""A teacher's outputs for a batch: computed during training, or read from a cache."""
+"""A teacher's outputs for a batch: computed during training, or read from a cache on disk."""

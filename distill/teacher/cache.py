@@ -1,4 +1,14 @@
-"""Running a teacher once over task data, and keeping what it says."""
+"""A cache of a teacher's outputs for task data: one memory-mapped file that holds every signal of every row.
+
+Task data is read for many epochs and its rows never change, so the teacher need run only once. Where rows do change (dynamic
+masking) or are many (a corpus), a cache of hidden states or attention is the wrong tool; see `pocketbert.distill.teacher.sparse`.
+
+`cached_teacher` opens the cache of a teacher, or builds it where there is none that fits: the key of a cache is a digest of the
+teacher's weights, the rows, the signals and the library versions. `CachedTeacher` reads it during training.
+
+A cache is a folder: ``cache.json`` (key and layout of a record), ``lengths.npy`` (tokens of each row) and ``records.bin``, the
+records of all rows in row order. The signals of a row are stored together, so that reading a row at random is one read.
+"""
 
 from __future__ import annotations
 
@@ -26,110 +36,32 @@ from pocketbert.core.host.system import installed
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture.recorder import MASKED
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
-from pocketbert.distill.training.data import TeacherRows, TrainData, as_teacher_reads
+from pocketbert.distill.training.data import TrainData, select_teacher_inputs
 
-# --- key ---
-# What a cache of teacher outputs depends on, as one digest: a cache under another digest is stale.
+_FORMAT = 1
+"""Version of the files of a cache; counts up when their meaning changes."""
 
+_LIMIT_BYTES = 20 << 30
+"""Largest size of a cache."""
 
-FORMAT = 1
-"""Counts up when the files of a cache change their meaning."""
+_DESCRIPTION, _LENGTHS, _RECORDS = "cache.json", "lengths.npy", "records.bin"
 
-_AT_ONCE = 256
+_TOKENS = -1
+"""Stands in a shape for the number of tokens of a row."""
 
+_DIGEST_ROWS = 256
+"""Rows that are hashed together."""
 
-def cache_key(teacher: Any, family: Family, data: TrainData, wanted: Wanted, half: bool) -> str:
-    """Hex digest of all that decides what is in a cache.
-
-    Args:
-        teacher: Weights and configuration count.
-        family: Its row of the family table.
-        data: The inputs of every row count, and their order.
-        wanted: Signals in the cache.
-        half: Whether they are stored as fp16.
-
-    Raises:
-        InputError: If rows change with the step.
-    """
-    return sha256_json(
-        [
-            FORMAT,
-            weights_digest(teacher),
-            rows_digest(data, family),
-            asdict(wanted),
-            half,
-            installed(("torch", "transformers")),
-        ]
-    )
+_Array = NDArray[np.float32]
 
 
-def weights_digest(model: Any) -> str:
-    """Hex digest of a transformers model: names, shapes and bytes of its weights, and its configuration."""
-    config = {k: v for k, v in model.config.to_dict().items() if not k.startswith("_")}
-    digest = hashlib.sha256(sha256_json([type(model).__name__, _plain(config)]).encode())
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(_bytes(value))
-    return digest.hexdigest()
-
-
-def rows_digest(data: TrainData, family: Family) -> str:
-    """Hex digest of the inputs of all rows, in order; labels do not count.
-
-    Raises:
-        InputError: If the first rows differ between two steps: what a teacher says of a row once cannot
-            be replayed for another masking of it.
-    """
-    digest = hashlib.sha256()
-    for start in range(0, len(data.lengths), _AT_ONCE):
-        rows = range(start, min(start + _AT_ONCE, len(data.lengths)))
-        batch = data.batch(rows, 0)
-        if start == 0:
-            again = data.batch(rows, 1)
-            if any(not torch.equal(batch[name], again[name]) for name in family.inputs):
-                raise InputError(
-                    Problem(
-                        "cache",
-                        "the rows change from step to step (random masking or the like).",
-                        "Run the teacher online, or store sparse logits for each epoch's masks.",
-                    )
-                )
-        for name in family.inputs:
-            digest.update(f"{name} {tuple(batch[name].shape)}".encode())
-            digest.update(_bytes(batch[name]))
-    return digest.hexdigest()
-
-
-def _bytes(value: Tensor) -> bytes:
-    return value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def _plain(value: Any) -> Any:
-    """JSON keys are strings: id2label has numbers before a model is saved, and text afterwards."""
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-# --- layout ---
-# How a teacher's signals for one row lie in a cache: which arrays, in what order, of what size.
-
-
-TOKENS = -1
-"""Stands in a shape for the number of tokens of the row."""
-
-_GIB = 1 << 30
-
-
-class Part(BaseModel):
+class _Part(BaseModel):
     """One array of a row's record.
 
     Attributes:
-        signal: What kind it is; ``logits`` stands for all task outputs.
+        signal: Kind of signal; ``logits`` stands for all task outputs.
         name: Name of the output, or number of the hidden state or layer.
-        shape: Shape for one row, `TOKENS` where its tokens stand: (C,), (`TOKENS`, d), (H, `TOKENS`, `TOKENS`).
+        shape: Shape for one row, `_TOKENS` where its tokens stand: (C,), (`_TOKENS`, d), (H, `_TOKENS`, `_TOKENS`).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -138,34 +70,28 @@ class Part(BaseModel):
     name: str
     shape: tuple[int, ...]
 
-    def shape_of(self, tokens: int) -> tuple[int, ...]:
-        """Shape for a row of that many tokens."""
-        return tuple(tokens if n == TOKENS else n for n in self.shape)
+    def token_slices(self, first: int, tokens: int) -> tuple[slice, ...]:
+        """Return the positions of a row's own values in its padded array."""
+        return tuple(slice(first, first + tokens) if n == _TOKENS else slice(None) for n in self.shape)
 
-    def place(self, first: int, tokens: int) -> tuple[slice, ...]:
-        """The positions of a row's own values in its padded array."""
-        return tuple(slice(first, first + tokens) if n == TOKENS else slice(None) for n in self.shape)
-
-    def values(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers to store for rows of these many tokens, same shape."""
-        per_token = math.prod(n for n in self.shape if n != TOKENS)
-        out: NDArray[np.int64] = per_token * lengths ** self.shape.count(TOKENS)
-        return out
+    def sizes(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many numbers are stored for rows of these numbers of tokens, same shape."""
+        per_token = math.prod(n for n in self.shape if n != _TOKENS)
+        sizes: NDArray[np.int64] = per_token * lengths ** self.shape.count(_TOKENS)
+        return sizes
 
 
-class Layout(BaseModel):
-    """Records of all rows, one behind the other in row order.
-
-    A row's signals stand together, so that reading a row at random is one read.
+class _Layout(BaseModel):
+    """Arrays of a record.
 
     Attributes:
-        parts: Arrays of a record, in order.
+        parts: The arrays, in order.
         half: Whether numbers are stored as fp16.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    parts: tuple[Part, ...]
+    parts: tuple[_Part, ...]
     half: bool
 
     @property
@@ -174,135 +100,37 @@ class Layout(BaseModel):
         return np.dtype("<f2" if self.half else "<f4")
 
     def starts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each of N records begins, in numbers, and where the last one ends: [N + 1]."""
-        sizes = sum((part.values(lengths) for part in self.parts), np.zeros(len(lengths), np.int64))
+        """Return where each of N records begins, counted in numbers, and where the last one ends: [N + 1]."""
+        sizes = sum((part.sizes(lengths) for part in self.parts), np.zeros(len(lengths), np.int64))
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
 
-def layout_of(taught: Taught, half: bool) -> Layout:
-    """The layout that holds what a teacher returned for any batch.
-
-    Args:
-        taught: Signals of a batch of whatever size.
-        half: Whether to store fp16.
-    """
-    parts = [
-        Part(signal=Signal.LOGITS, name=name, shape=_output_shape(name, value))
-        for name, value in taught.outputs.items()
-    ]
-    parts += [
-        Part(signal=Signal.HIDDEN, name=str(n), shape=(TOKENS, value.shape[-1])) for n, value in taught.hidden.items()
-    ]
-    parts += [
-        Part(signal=Signal.ATTENTION, name=str(n), shape=(value.shape[1], TOKENS, TOKENS))
-        for n, value in taught.scores.items()
-    ]
-    return Layout(parts=tuple(parts), half=half)
-
-
-def _output_shape(name: str, value: Tensor) -> tuple[int, ...]:
-    """Logits [B, C] belong to the row; every other output has the tokens behind the batch."""
-    if name == "logits" and value.ndim == 2:
-        return tuple(value.shape[1:])
-    return (TOKENS, *value.shape[2:])
-
-
-def estimate_bytes(layout: Layout, lengths: Sequence[int], signal: Signal | None = None) -> int:
-    """What a cache will take on disk, exactly but for some kilobytes of description.
-
-    Args:
-        layout: Which arrays.
-        lengths: Tokens of each row.
-        signal: Count this one alone.
-    """
-    tokens = np.asarray(lengths, np.int64)
-    chosen = [p for p in layout.parts if signal in (None, p.signal)]
-    return sum(int(p.values(tokens).sum()) for p in chosen) * layout.dtype.itemsize
-
-
-def check_size(layout: Layout, lengths: Sequence[int], limit: int, where: str) -> None:
-    """Refuse a cache that would be larger than wanted.
-
-    Args:
-        layout: Which arrays.
-        lengths: Tokens of each row.
-        limit: Most bytes.
-        where: Recipe key, for errors.
-
-    Raises:
-        InputError: Naming the bytes, what costs most, and every single change that would do.
-    """
-    total = estimate_bytes(layout, lengths)
-    if total <= limit:
-        return
-    costs = {s: estimate_bytes(layout, lengths, s) for s in Signal}
-    ranked = sorted((s for s in costs if costs[s]), key=lambda s: -costs[s])
-    shares = ", ".join(f"{s.value} {_gib(costs[s])} ({costs[s] / total:.0%})" for s in ranked)
-    fixes = [
-        f"give {s.value} weight 0 ({_gib(total - costs[s])} remain)"
-        for s in ranked[:1]
-        if total - costs[s] <= limit and len(ranked) > 1
-    ]
-    if not layout.half and total // 2 <= limit:
-        fixes.append(f"store fp16 (cache_teacher: fp16; {_gib(total // 2)})")
-    fixes.append("run the teacher online (leave cache_teacher out)")
-    raise InputError(
-        Problem(
-            where,
-            f"teacher outputs of {len(lengths):,} rows would take {total:,} bytes ({_gib(total)}), "
-            f"more than the allowed {_gib(limit)}: {shares}.",
-            f"One of: {'; '.join(fixes)}.",
-        )
-    )
-
-
-def _gib(count: int) -> str:
-    return f"{count / _GIB:.3g} GiB"
-
-
-# --- teacher ---
-# A teacher whose outputs for task data lie in one memory-mapped file: every signal of every row.
-#
-# Task data is seen for many epochs and its rows never change, so the teacher need run only once. Where rows
-# do change (dynamic masking) or are many (a corpus), a cache of hidden states or attention is the wrong tool.
-
-
-DESCRIPTION, LENGTHS, RECORDS = "cache.json", "lengths.npy", "records.bin"
-
-Array = NDArray[np.float32]
-
-
-class Description(BaseModel):
-    """What is in a cache; ``cache.json``.
-
-    Attributes:
-        key: Digest of what it was made from.
-        layout: Arrays of a record.
-    """
+class _Description(BaseModel):
+    """Key and layout of a cache; ``cache.json``."""
 
     key: str
-    layout: Layout
+    layout: _Layout
 
 
 class CachedTeacher:
-    """Reads a cache; `pocketbert.distill.teacher.cache` writes it. The teacher itself is not needed any more.
+    """A teacher's signals read from a cache of `cached_teacher`; the teacher itself is not needed any more.
 
-    A batch must hold ``rows`` (row numbers, int64 [B]) and ``attention_mask`` [B, S], padded on either side.
-    At padded positions outputs and hidden states are 0, and scores -1e4 at padded keys.
+    A batch must hold ``rows`` (row numbers, int64 [B]) and ``attention_mask`` [B, S], padded on either side. At padded positions
+    outputs and hidden states are 0, and scores -1e4 at padded keys.
 
     Args:
-        folder: Where the cache is.
-        key: What it must have been made from; see `pocketbert.distill.teacher.cache.cache_key`.
+        folder: Folder of the cache.
+        key: Digest of what it must have been made from.
         wanted: The signals in it.
 
     Raises:
-        InputError: If there is no whole cache, or it was made from something else.
+        InputError: If there is no complete cache, or it was made from something else.
     """
 
     def __init__(self, folder: Path, key: str, wanted: Wanted) -> None:
         self._wanted = wanted
         try:
-            description = Description.model_validate(read_json(folder / DESCRIPTION))
+            description = _Description.model_validate(read_json(folder / _DESCRIPTION))
         except ValidationError as error:
             raise InputError(Problem(str(folder), "is not a cache of teacher outputs.")) from error
         if description.key != key:
@@ -315,19 +143,19 @@ class CachedTeacher:
                 )
             )
         self._layout = description.layout
-        self._lengths = np.load(folder / LENGTHS, allow_pickle=False)
+        self._lengths = np.load(folder / _LENGTHS, allow_pickle=False)
         self._starts = self._layout.starts(self._lengths)
-        wanted_bytes = int(self._starts[-1]) * self._layout.dtype.itemsize
-        found = (folder / RECORDS).stat().st_size
-        if found != wanted_bytes:
+        expected_bytes = int(self._starts[-1]) * self._layout.dtype.itemsize
+        actual_bytes = (folder / _RECORDS).stat().st_size
+        if actual_bytes != expected_bytes:
             raise InputError(
                 Problem(
-                    str(folder / RECORDS),
-                    f"has {found:,} bytes instead of {wanted_bytes:,}.",
+                    str(folder / _RECORDS),
+                    f"has {actual_bytes:,} bytes instead of {expected_bytes:,}.",
                     "Delete the cache, or build it anew.",
                 )
             )
-        self._records = np.memmap(folder / RECORDS, self._layout.dtype, "r") if found else np.empty(0)
+        self._records = np.memmap(folder / _RECORDS, self._layout.dtype, "r") if actual_bytes else np.empty(0)
 
     @property
     def wanted(self) -> Wanted:
@@ -335,44 +163,42 @@ class CachedTeacher:
         return self._wanted
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
-        """Signals of one batch, fp32, padded as the batch is, on its device.
+        """Return the signals of one batch, fp32, padded as the batch is, on its device.
 
         Raises:
             RuntimeError: If a row of the batch has not the tokens that the cached row had.
         """
-        batch = as_teacher_reads(batch)
+        batch = select_teacher_inputs(batch)
         device = batch["attention_mask"].device
         mask = batch["attention_mask"].cpu().numpy() != 0
         rows, lengths, first = batch["rows"].tolist(), mask.sum(1), mask.argmax(1)
-        arrays = [_empty(part, mask) for part in self._layout.parts]
+        arrays = [_empty_array(part, mask) for part in self._layout.parts]
         for i, row in enumerate(rows):
-            n, at, start = int(lengths[i]), int(self._starts[row]), int(first[i])
+            n, offset, start = int(lengths[i]), int(self._starts[row]), int(first[i])
             if n != self._lengths[row] or not mask[i, start : start + n].all():
                 raise RuntimeError(
                     f"row {row} has {n} tokens in the batch and {self._lengths[row]} in the teacher cache, "
                     "or a gap between them: these are not the rows that the cache was made from"
                 )
             for part, array in zip(self._layout.parts, arrays, strict=True):
-                value = array[i][part.place(start, n)]
-                value[...] = self._records[at : at + value.size].reshape(value.shape)
-                at += value.size
-        found = [(p, torch.from_numpy(a).to(device)) for p, a in zip(self._layout.parts, arrays, strict=True)]
+                value = array[i][part.token_slices(start, n)]
+                value[...] = self._records[offset : offset + value.size].reshape(value.shape)
+                offset += value.size
+        tensors = [(p, torch.from_numpy(a).to(device)) for p, a in zip(self._layout.parts, arrays, strict=True)]
         return Taught(
-            {p.name: value for p, value in found if p.signal is Signal.LOGITS},
-            {int(p.name): value for p, value in found if p.signal is Signal.HIDDEN},
-            {int(p.name): value for p, value in found if p.signal is Signal.ATTENTION},
+            {p.name: value for p, value in tensors if p.signal is Signal.LOGITS},
+            {int(p.name): value for p, value in tensors if p.signal is Signal.HIDDEN},
+            {int(p.name): value for p, value in tensors if p.signal is Signal.ATTENTION},
         )
 
 
-def _empty(part: Part, mask: NDArray[np.bool_]) -> Array:
-    array = np.zeros((len(mask), *part.shape_of(mask.shape[1])), np.float32)
+def _empty_array(part: _Part, mask: NDArray[np.bool_]) -> _Array:
+    """Return the padded array of a part for a batch, with the values of padded positions."""
+    width = mask.shape[1]
+    array = np.zeros((len(mask), *(width if n == _TOKENS else n for n in part.shape)), np.float32)
     if part.signal is Signal.ATTENTION:
         array += np.where(mask, 0, MASKED).astype(np.float32)[:, None, None, :]
     return array
-
-
-LIMIT_BYTES = 20 << 30
-"""Most bytes of a cache."""
 
 
 def cached_teacher(
@@ -388,14 +214,13 @@ def cached_teacher(
 ) -> CachedTeacher:
     """Open the cache of a teacher's outputs, or build it where there is none that fits.
 
-    A cache made from anything else (other weights, rows, order, signals, versions) is replaced. Building
-    starts anew after a kill; nobody ever sees half a cache, and a second process waits for the first.
+    A cache made from anything else (other weights, rows, order, signals, versions) is replaced. Building starts anew after a
+    kill; an incomplete cache is never read, and a second process waits for the first.
 
-    fp32 gives back what the teacher said, to the bit where the batch is the one it was computed in, and
-    within rounding (1e-5) elsewhere, as far as the teacher itself ignores padding: the embeddings of
-    MobileBERT look at the next token, be it a pad, and absolute positions move with padding on the left.
-    `half` halves the bytes and rounds each number by up to 2^-11 of itself (5e-4); signals beyond 65504
-    are refused. The teacher runs in fp32, also where training uses bf16.
+    fp32 gives back the teacher's numbers, to the bit where the batch is the one they were computed in, and within rounding
+    (1e-5) elsewhere, as far as the teacher itself ignores padding: the embeddings of MobileBERT read the next token, be it a
+    pad, and absolute positions move with padding on the left. `half` halves the bytes and rounds each number by up to 2^-11 of
+    itself (5e-4); signals beyond 65504 are refused. The teacher runs in fp32, also where training uses bf16.
 
     Args:
         teacher: Model with a head, on the device to compute on.
@@ -422,51 +247,157 @@ def cached_teacher(
             )
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    data = TeacherRows(data)
-    key = cache_key(teacher, family, data, wanted, half)
+    digests = [weights_digest(teacher), _rows_digest(data, family)]
+    key = sha256_json([_FORMAT, *digests, asdict(wanted), half, installed(("torch", "transformers"))])
     with lock_beside(folder):
         try:
             return CachedTeacher(folder, key, wanted)
         except (InputError, OSError, ValueError):
-            _check_replaceable(folder)
+            if folder.exists() and not (folder / _DESCRIPTION).is_file():
+                what = "exists and is not a cache of teacher outputs; it is not replaced."
+                raise InputError(Problem(str(folder), what, "Choose another folder.")) from None
         online = OnlineTeacher(teacher, family, wanted)
-        device = next(teacher.parameters()).device
         shortest = int(np.argmin(data.lengths))
-        layout = layout_of(online(_on(device, data, [shortest])), half)
-        check_size(layout, data.lengths, LIMIT_BYTES, where)
-        _check_room(folder, estimate_bytes(layout, data.lengths))
-        with building(folder, Contents(DESCRIPTION, (LENGTHS, RECORDS))) as work:
-            _write_records(online, data, layout, work / RECORDS, batch, where)
-            np.save(work / LENGTHS, np.asarray(data.lengths, np.int64))
-            write_json(work / DESCRIPTION, Description(key=key, layout=layout).model_dump(mode="json"))
+        layout = _layout_of(online(_inputs(data, [shortest], next(teacher.parameters()).device)), half)
+        _check_size(layout, data.lengths, _LIMIT_BYTES, where)
+        needed, free = _estimate_bytes(layout, data.lengths), shutil.disk_usage(folder.parent).free
+        if needed > free:
+            raise MachineError(
+                f"teacher outputs take {needed:,} bytes, {folder.parent} has {free:,} free. "
+                "Fix: make room, choose another folder, or run the teacher online."
+            )
+        with building(folder, Contents(_DESCRIPTION, (_LENGTHS, _RECORDS))) as work:
+            _write_records(online, data, layout, work / _RECORDS, batch, where)
+            np.save(work / _LENGTHS, np.asarray(data.lengths, np.int64))
+            write_json(work / _DESCRIPTION, _Description(key=key, layout=layout).model_dump(mode="json"))
         return CachedTeacher(folder, key, wanted)
 
 
-def _on(device: torch.device, data: TrainData, rows: Sequence[int]) -> dict[str, Tensor]:
-    return {name: value.to(device) for name, value in data.batch(rows, 0).items()}
+# --- the key ---
 
 
-def _check_replaceable(folder: Path) -> None:
-    if folder.exists() and not (folder / DESCRIPTION).is_file():
-        raise InputError(
-            Problem(
-                str(folder),
-                "exists and is not a cache of teacher outputs; it is not replaced.",
-                "Choose another folder.",
-            )
+def weights_digest(model: Any) -> str:
+    """Return the hex digest of a transformers model: names, shapes and bytes of its weights, and its configuration."""
+    config = {k: v for k, v in model.config.to_dict().items() if not k.startswith("_")}
+    digest = hashlib.sha256(sha256_json([type(model).__name__, _to_json_types(config)]).encode())
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(_bytes(value))
+    return digest.hexdigest()
+
+
+def _rows_digest(data: TrainData, family: Family) -> str:
+    """Return the hex digest of the inputs of all rows, in order; labels do not count.
+
+    Raises:
+        InputError: If the first rows differ between two steps: a teacher's outputs for one masking of a row are not those for
+            another.
+    """
+    digest = hashlib.sha256()
+    for start in range(0, len(data.lengths), _DIGEST_ROWS):
+        rows = range(start, min(start + _DIGEST_ROWS, len(data.lengths)))
+        batch = select_teacher_inputs(data.batch(rows, 0))
+        if start == 0:
+            next_step = select_teacher_inputs(data.batch(rows, 1))
+            if any(not torch.equal(batch[name], next_step[name]) for name in family.inputs):
+                raise InputError(
+                    Problem(
+                        "cache",
+                        "the rows change from step to step (random masking or the like).",
+                        "Run the teacher online, or store sparse logits for each epoch's masks.",
+                    )
+                )
+        for name in family.inputs:
+            digest.update(f"{name} {tuple(batch[name].shape)}".encode())
+            digest.update(_bytes(batch[name]))
+    return digest.hexdigest()
+
+
+def _bytes(value: Tensor) -> bytes:
+    return value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _to_json_types(value: Any) -> Any:
+    """Convert a configuration to JSON types: keys of ``id2label`` are numbers before a model is saved, and text afterwards."""
+    if isinstance(value, dict):
+        return {str(k): _to_json_types(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json_types(v) for v in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+# --- the layout ---
+
+
+def _layout_of(taught: Taught, half: bool) -> _Layout:
+    """Return the arrays of a row's record and their shapes, given the teacher's signals for any batch."""
+    parts = []
+    for (signal, name), value in _signals(taught).items():
+        if signal is Signal.ATTENTION:
+            shape: tuple[int, ...] = (value.shape[1], _TOKENS, _TOKENS)
+        elif signal is Signal.HIDDEN:
+            shape = (_TOKENS, value.shape[-1])
+        elif name == "logits" and value.ndim == 2:
+            shape = tuple(
+                value.shape[1:]
+            )  # logits [B, C] belong to the row; all other outputs have the tokens behind the batch
+        else:
+            shape = (_TOKENS, *value.shape[2:])
+        parts.append(_Part(signal=signal, name=name, shape=shape))
+    return _Layout(parts=tuple(parts), half=half)
+
+
+def _signals(taught: Taught) -> dict[tuple[Signal, str], Tensor]:
+    """Return the signals of a batch by kind and name, in the order of a record."""
+    return {
+        **{(Signal.LOGITS, name): value for name, value in taught.outputs.items()},
+        **{(Signal.HIDDEN, str(n)): value for n, value in taught.hidden.items()},
+        **{(Signal.ATTENTION, str(n)): value for n, value in taught.scores.items()},
+    }
+
+
+def _estimate_bytes(layout: _Layout, lengths: Sequence[int], signal: Signal | None = None) -> int:
+    """Return the size of a cache's records on disk for rows of these numbers of tokens, or the share of one signal."""
+    tokens = np.asarray(lengths, np.int64)
+    parts = [p for p in layout.parts if signal in (None, p.signal)]
+    return sum(int(p.sizes(tokens).sum()) for p in parts) * layout.dtype.itemsize
+
+
+def _check_size(layout: _Layout, lengths: Sequence[int], limit: int, where: str) -> None:
+    """Raise InputError if a cache would be larger than `limit`, with its size, what costs most, and each change that would do."""
+    total = _estimate_bytes(layout, lengths)
+    if total <= limit:
+        return
+    costs = {s: _estimate_bytes(layout, lengths, s) for s in Signal}
+    ranked = sorted((s for s in costs if costs[s]), key=lambda s: -costs[s])
+    shares = ", ".join(f"{s.value} {_gib(costs[s])} ({costs[s] / total:.0%})" for s in ranked)
+    fixes = [
+        f"give {s.value} weight 0 ({_gib(total - costs[s])} remain)"
+        for s in ranked[:1]
+        if total - costs[s] <= limit and len(ranked) > 1
+    ]
+    if not layout.half and total // 2 <= limit:
+        fixes.append(f"store fp16 (cache_teacher: fp16; {_gib(total // 2)})")
+    fixes.append("run the teacher online (leave cache_teacher out)")
+    raise InputError(
+        Problem(
+            where,
+            f"teacher outputs of {len(lengths):,} rows would take {total:,} bytes ({_gib(total)}), "
+            f"more than the allowed {_gib(limit)}: {shares}.",
+            f"One of: {'; '.join(fixes)}.",
         )
+    )
 
 
-def _check_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder.parent).free
-    if needed > free:
-        raise MachineError(
-            f"teacher outputs take {needed:,} bytes, {folder.parent} has {free:,} free. "
-            "Fix: make room, choose another folder, or run the teacher online."
-        )
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.3g} GiB"
 
 
-def _write_records(online: OnlineTeacher, data: TrainData, layout: Layout, path: Path, batch: int, where: str) -> None:
+# --- writing ---
+
+
+def _write_records(online: OnlineTeacher, data: TrainData, layout: _Layout, path: Path, batch: int, where: str) -> None:
+    """Run the teacher over all rows and write their records."""
     lengths = np.asarray(data.lengths, np.int64)
     starts, size = layout.starts(lengths), layout.dtype.itemsize
     device = next(online.teacher.parameters()).device
@@ -475,32 +406,29 @@ def _write_records(online: OnlineTeacher, data: TrainData, layout: Layout, path:
     with path.open("wb") as stream, Meter("cache teacher outputs", len(order)) as meter:
         for begin in range(0, len(order), batch):
             rows = order[begin : begin + batch].tolist()
-            inputs = _on(device, data, rows)
+            inputs = _inputs(data, rows, device)
             with torch.autocast(device.type, enabled=False):
-                arrays = _arrays(online(inputs), layout)
+                signals = _signals(online(inputs))
+            arrays = [signals[part.signal, part.name].float().cpu().numpy() for part in layout.parts]
             mask = inputs["attention_mask"].cpu().numpy() != 0
             for i, (row, first) in enumerate(zip(rows, mask.argmax(1).tolist(), strict=True)):
                 stream.seek(int(starts[row]) * size)
                 for part, array in zip(layout.parts, arrays, strict=True):
-                    stream.write(_stored(array[i][part.place(first, int(lengths[row]))], layout, part, where))
+                    values = array[i][part.token_slices(first, int(lengths[row]))]
+                    stream.write(_stored_bytes(values, layout, part, where))
             meter.advance(len(rows))
 
 
-def _arrays(taught: Taught, layout: Layout) -> list[Array]:
-    of: dict[Signal, Mapping[Any, Tensor]] = {
-        Signal.LOGITS: taught.outputs,
-        Signal.HIDDEN: taught.hidden,
-        Signal.ATTENTION: taught.scores,
-    }
-    keys = [p.name if p.signal is Signal.LOGITS else int(p.name) for p in layout.parts]
-    return [of[p.signal][k].float().cpu().numpy() for p, k in zip(layout.parts, keys, strict=True)]
+def _inputs(data: TrainData, rows: Sequence[int], device: torch.device) -> dict[str, Tensor]:
+    return {name: value.to(device) for name, value in select_teacher_inputs(data.batch(rows, 0)).items()}
 
 
-def _stored(value: Array, layout: Layout, part: Part, where: str) -> bytes:
+def _stored_bytes(values: _Array, layout: _Layout, part: _Part, where: str) -> bytes:
+    """Return values in the layout's number type, or raise InputError if they do not fit it."""
     with np.errstate(over="ignore"):
-        stored = value.astype(layout.dtype)
+        stored = values.astype(layout.dtype)
     if not np.isfinite(stored).all():
-        what = f"{part.signal.value} {part.name} of the teacher reach {np.abs(value).max():.3g}"
+        what = f"{part.signal.value} {part.name} of the teacher reach {np.abs(values).max():.3g}"
         raise InputError(
             Problem(
                 where,

@@ -1,4 +1,8 @@
-"""The signals that a teacher gives for a batch; here the teacher itself runs next to the student."""
+"""The signals of a teacher for a batch, and the teacher that computes them next to the student during training.
+
+An objective declares with `Wanted` which signals it compares. `signals_for` returns their source: an `OnlineTeacher`, which
+runs the model on every batch, or a replacement such as `pocketbert.distill.teacher.cache.CachedTeacher`. Both return `Taught`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,10 @@ from torch import Tensor
 
 from pocketbert.core.families import Family
 from pocketbert.distill.capture import QueryKeyValue, record_attention
-from pocketbert.distill.training.data import as_teacher_reads
+from pocketbert.distill.training.data import select_teacher_inputs
 
-OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "prediction_logits", "seq_relationship_logits")
-"""Fields of transformers' results that are answers to a task, pre-training included."""
+_OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "prediction_logits", "seq_relationship_logits")
+"""Fields of transformers' results that are outputs of a task, pre-training included."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +26,10 @@ class Wanted:
     """Which signals an objective compares.
 
     Attributes:
-        outputs: Whether the task outputs are.
+        outputs: Whether the task outputs are compared.
         hidden: Numbers of the hidden states; 0 is the embeddings, n the output of layer n.
-        attention: Layers whose attention scores are, counted from 0.
-        relations: Layers whose queries, keys and values are, counted from 0.
+        attention: Layers whose attention scores are compared, counted from 0.
+        relations: Layers whose queries, keys and values are compared, counted from 0.
     """
 
     outputs: bool = True
@@ -34,16 +38,16 @@ class Wanted:
     relations: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        # a map may name a teacher layer twice; two orders of the same numbers are one wish, and one cache
+        # a map may name a teacher layer twice; two orders of the same numbers are the same signals, and one cache
         for name in ("hidden", "attention", "relations"):
             object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
 
     def __bool__(self) -> bool:
-        """Whether anything is wanted."""
+        """Return whether any signal is compared."""
         return bool(self.outputs or self.hidden or self.attention or self.relations)
 
     def covers(self, other: Wanted) -> bool:
-        """Whether everything that `other` wants is wanted here."""
+        """Return whether all signals of `other` are among these."""
         return (
             self.outputs >= other.outputs
             and set(self.hidden) >= set(other.hidden)
@@ -56,7 +60,7 @@ class Wanted:
 class Taught:
     """A teacher's signals for one batch of B rows, padded to S tokens, without gradients.
 
-    Values at padded positions mean nothing and differ between the back ends; losses leave them out.
+    Values at padded positions mean nothing and differ between an online and a cached teacher; losses leave them out.
 
     Attributes:
         outputs: Task outputs by name: ``logits`` [B, C] or [B, S, C], ``start_logits`` and ``end_logits``
@@ -75,7 +79,7 @@ class Taught:
 
 
 class TeacherSignals(Protocol):
-    """Tells what the teacher makes of a batch; the objective need not know where from."""
+    """A source of a teacher's signals, computed or cached."""
 
     @property
     def wanted(self) -> Wanted:
@@ -83,21 +87,21 @@ class TeacherSignals(Protocol):
         ...
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
-        """Signals of one batch, on the batch's device."""
+        """Return the signals of one batch, on the batch's device."""
         ...
 
 
 def signals_for(teacher: Any, family: Family, wanted: Wanted, given: TeacherSignals | None = None) -> TeacherSignals:
-    """The signals an objective learns from: those given, else the teacher that runs next to the student.
+    """Return the source of an objective's signals: `given`, else the teacher running next to the student.
 
     Args:
         teacher: A transformers model.
         family: Its row of the family table.
-        wanted: What the objective compares.
-        given: Signals from elsewhere.
+        wanted: Signals that the objective compares.
+        given: Another source, such as a cache.
 
     Raises:
-        ValueError: If the given ones lack something.
+        ValueError: If `given` lacks a wanted signal.
     """
     signals = given or OnlineTeacher(teacher, family, wanted)
     if not signals.wanted.covers(wanted):
@@ -105,49 +109,17 @@ def signals_for(teacher: Any, family: Family, wanted: Wanted, given: TeacherSign
     return signals
 
 
-def all_states(made: Any, depth: int) -> tuple[Tensor, ...]:
-    """Hidden states of a model's output, counted: a loss over what is missing would silently be 0.
-
-    Args:
-        made: A transformers result.
-        depth: Layers of the model.
-
-    Returns:
-        The embeddings and the output of each layer, each [B, S, d].
-
-    Raises:
-        RuntimeError: If there are not one more than layers.
-    """
-    states: tuple[Tensor, ...] = made.hidden_states
-    if len(states) != depth + 1:
-        raise RuntimeError(f"{len(states)} hidden states from {depth} layers; expected one more than layers")
-    return states
-
-
-def move_to(teacher: Any, device: torch.device) -> None:
-    """Put a teacher into eval mode on the device of the batch. The loop moves only the student.
-
-    Args:
-        teacher: A transformers model.
-        device: The batch's.
-    """
-    if next(teacher.parameters()).device != device:
-        teacher.to(device)
-    if teacher.training:
-        teacher.eval()
-
-
 class OnlineTeacher:
     """A teacher that runs on every batch.
 
-    Takes no disk, and any text at any step: the right back end for general distillation on hidden states,
-    attention and relations, where a cache would be larger than the teacher is slow. For task data that is seen
-    many times, see `pocketbert.distill.teacher.cache`. Where nothing but attention and relations is wanted, the
-    teacher runs no further than the last layer of these.
+    It needs no disk, and takes any text at any step: the right source for general distillation on hidden states, attention and
+    relations, where a cache would be larger than the teacher is slow. For task data, whose rows recur many times, see
+    `pocketbert.distill.teacher.cache`. Where only attention and relations are wanted, the teacher runs no further than the last
+    layer of these.
 
     Args:
         teacher: A transformers model; its attention implementation is switched to the capturing one, it
-            is put into eval mode, and follows the batches to their device.
+            is put into eval mode, and moved to the device of the batches.
         family: Its row of the family table.
         wanted: Signals to return.
 
@@ -158,16 +130,15 @@ class OnlineTeacher:
     def __init__(self, teacher: Any, family: Family, wanted: Wanted) -> None:
         depth = teacher.config.num_hidden_layers
         bad_hidden = [n for n in wanted.hidden if not 0 <= n <= depth]
-        layers = sorted({*wanted.attention, *wanted.relations})
-        bad_layers = [n for n in layers if not 0 <= n < depth]
+        bad_layers = [n for n in sorted({*wanted.attention, *wanted.relations}) if not 0 <= n < depth]
         if bad_hidden or bad_layers:
             raise ValueError(
                 f"no hidden states {bad_hidden} or attention layers {bad_layers} in a teacher of {depth} "
                 f"layers: hidden states are 0 to {depth}, attention layers 0 to {depth - 1}"
             )
         self.teacher, self.family, self._wanted, self._depth = teacher, family, wanted, depth
-        whole = wanted.outputs or bool(wanted.hidden)
-        self._recorder = record_attention(teacher, family, wanted.attention, wanted.relations, stop=not whole)
+        runs_to_end = wanted.outputs or bool(wanted.hidden)
+        self._recorder = record_attention(teacher, family, wanted.attention, wanted.relations, stop=not runs_to_end)
 
     @property
     def wanted(self) -> Wanted:
@@ -175,7 +146,7 @@ class OnlineTeacher:
         return self._wanted
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
-        """Run the teacher, unless nothing is wanted.
+        """Run the teacher, unless nothing is wanted, and return its signals.
 
         Args:
             batch: The family's inputs by name, each [B, S]; other entries are ignored.
@@ -187,18 +158,42 @@ class OnlineTeacher:
         if not self._wanted:
             return Taught()
         move_to(self.teacher, batch["input_ids"].device)
-        own = as_teacher_reads(batch)
-        inputs = {name: own[name] for name in self.family.inputs}
-        made = None
+        teacher_batch = select_teacher_inputs(batch)
+        inputs = {name: teacher_batch[name] for name in self.family.inputs}
+        result = None
         with torch.no_grad(), self._recorder:
-            made = self.teacher(**inputs, output_hidden_states=bool(self._wanted.hidden))
+            result = self.teacher(**inputs, output_hidden_states=bool(self._wanted.hidden))
+        states = all_states(result, self._depth) if self._wanted.hidden else ()
         return Taught(
-            {n: made[n] for n in OUTPUTS if n in made} if made is not None and self._wanted.outputs else {},
-            self._hidden(made) if self._wanted.hidden else {},
+            {n: result[n] for n in _OUTPUTS if n in result} if result is not None and self._wanted.outputs else {},
+            {n: states[n] for n in self._wanted.hidden},
             {n: self._recorder.scores[n] for n in self._wanted.attention},
             {n: self._recorder.relations[n] for n in self._wanted.relations},
         )
 
-    def _hidden(self, made: Any) -> dict[int, Tensor]:
-        states = all_states(made, self._depth)
-        return {n: states[n] for n in self._wanted.hidden}
+
+def move_to(teacher: Any, device: torch.device) -> None:
+    """Put a teacher into eval mode on the device of the batch; the training loop moves only the student."""
+    if next(teacher.parameters()).device != device:
+        teacher.to(device)
+    if teacher.training:
+        teacher.eval()
+
+
+def all_states(result: Any, depth: int) -> tuple[Tensor, ...]:
+    """Return the hidden states of a transformers result after checking their number.
+
+    Args:
+        result: The output of a model with ``output_hidden_states``.
+        depth: Layers of the model.
+
+    Returns:
+        The embeddings and the output of each layer, each [B, S, d].
+
+    Raises:
+        RuntimeError: If there are not one more than layers: a loss over what is missing would silently be 0.
+    """
+    states: tuple[Tensor, ...] = result.hidden_states
+    if len(states) != depth + 1:
+        raise RuntimeError(f"{len(states)} hidden states from {depth} layers; expected one more than layers")
+    return states

@@ -1,8 +1,14 @@
-"""A masked-language model's guesses, made before training: text that is masked anew at every step can be cached too.
+"""Sparse logits of a masked-language model, computed before training: text that is masked anew at every step can be cached too.
 
-Which rows a step has, and what is hidden in them, are functions of (seed, purpose, step): the teacher can be asked
-about every step of a stage beforehand, and its answers kept by (epoch, row) as `SparseLogits`. Hidden states are
-not kept: there, asking the teacher again is cheaper than reading what it said.
+The rows of a step and the tokens that are masked in them are functions of (seed, purpose, step). The teacher can therefore
+predict the masked tokens of every step of a stage beforehand, and its logits are stored by (epoch, row) as `SparseLogits`.
+Hidden states are not stored: computing them again is cheaper than reading them.
+
+`sparse_teacher` opens the store of a stage after computing what is missing in it, and returns the `SparseTeacher` that the
+training loop asks for the logits of each batch.
+
+A `_SparseStore` is a folder with one folder per epoch: ``store.json`` (`_StoreSettings` and the epoch), ``index.npy`` (where each
+row's records begin, and how many there are) and ``records.bin`` (one record per masked token).
 """
 
 from __future__ import annotations
@@ -36,16 +42,24 @@ from pocketbert.distill.losses.tokens import SparseLogits, sparsify, uniform_dra
 from pocketbert.distill.teacher.cache import weights_digest
 from pocketbert.distill.text.corpus import TokenRows
 from pocketbert.distill.text.pairs import GeneralSet
-from pocketbert.distill.training.data import ROWS, STEPS, BatchOrder, divide, parts
+from pocketbert.distill.training.data import ROWS, STEPS, BatchOrder, split_batch, take_rows
 
-# --- settings ---
-# What a store of sparse logits is of, and how one position is written.
+_DESCRIPTION, _INDEX, _RECORDS = "store.json", "index.npy", "records.bin"
+
+_DIGEST_ROWS = 4096
+"""Rows that are hashed together."""
+
+_PORTION = 32
+"""Rows per forward pass while building."""
+
+_POLL_S = 0.2
+"""Seconds between two looks for an epoch that another process writes."""
 
 
-class StoreSettings(BaseModel):
+class _StoreSettings(BaseModel):
     """What the numbers in a store depend on, in addition to row and epoch.
 
-    Bytes a position: ``6 + (k + samples) * (i + w)`` with i = 2 up to 65,536 tokens in the vocabulary,
+    Bytes per masked token: ``6 + (k + samples) * (i + w)`` with i = 2 up to 65,536 tokens in the vocabulary,
     else 4, and w = 2 for fp16 weights, 4 for fp32. With k + samples = 64, fp16 and BERT's vocabulary that
     is 262, where the fp16 logits themselves take 61,044. Rows may have up to 65,536 tokens.
 
@@ -77,7 +91,7 @@ class StoreSettings(BaseModel):
 
     @property
     def record(self) -> np.dtype[np.void]:
-        """Type of one position's record, without gaps, little-endian."""
+        """Type of one masked token's record, without gaps, little-endian."""
         slots = (self.k + self.samples,)
         ids, weights = ("<u2" if self.vocabulary <= 1 << 16 else "<i4"), ("<f2" if self.half else "<f4")
         return np.dtype(
@@ -91,243 +105,27 @@ class StoreSettings(BaseModel):
 
     @property
     def bytes_per_position(self) -> int:
-        """Bytes on disk for each distilled position."""
+        """Bytes on disk for each masked token."""
         return self.record.itemsize
 
 
-# --- key ---
-# What a store of a teacher's guesses depends on, as `StoreSettings`: an epoch of other settings is stale.
-
-
-_AT_ONCE = 4096
-
-
-def settings_of(
-    teacher: Any,
-    data: GeneralSet,
-    order: BatchOrder,
-    cache: SparseCache,
-    temperature: float,
-    half: bool = True,
-    where: str = "cache",
-) -> StoreSettings:
-    """What the guesses of a teacher in a stage depend on.
-
-    Args:
-        teacher: Weights and configuration count.
-        data: Its rows, and how they are masked.
-        order: Which rows are masked together.
-        cache: How much is kept of each distribution.
-        temperature: T of the stage.
-        half: Whether weights are kept as fp16.
-        where: Recipe key, for errors.
-
-    Raises:
-        InputError: If more tokens are to be kept exactly than the vocabulary has.
-    """
-    words = teacher.config.vocab_size
-    if cache.top > words:
-        raise InputError(
-            Problem(f"{where}.top", f"{cache.top}, the vocabulary has {words} tokens.", f"Set top: {words} or less.")
-        )
-    masks = [*data.key(), order.seed, order.purpose, order.batch]
-    return StoreSettings(
-        teacher=sha256_json([weights_digest(teacher), installed(("numpy", "torch", "transformers"))]),
-        data=tokens_digest(data.corpus),
-        masks=sha256_json(masks),
-        seed=order.seed,
-        rows=len(order.lengths),
-        vocabulary=words,
-        k=cache.top,
-        samples=cache.samples,
-        temperature=temperature,
-        half=half,
-    )
-
-
-def tokens_digest(rows: TokenRows) -> str:
-    """Hex digest of the tokens of all rows, in order."""
-    digest = hashlib.sha256(np.asarray(rows.lengths, "<i8").tobytes())
-    for start in range(0, len(rows.lengths), _AT_ONCE):
-        found = rows.ids(range(start, min(start + _AT_ONCE, len(rows.lengths))))
-        digest.update(np.concatenate(found).astype("<i4").tobytes())
-    return digest.hexdigest()
-
-
-# --- store ---
-# Sparse teacher logits on disk, one folder an epoch: dynamic masking chooses other positions each time.
-
-
-DESCRIPTION, INDEX, RECORDS = "store.json", "index.npy", "records.bin"
-
-
 class _Description(BaseModel):
-    settings: StoreSettings
+    """Settings and epoch of a folder of records; ``store.json``."""
+
+    settings: _StoreSettings
     epoch: int
-
-
-class SparseWriter:
-    """Takes the rows of one epoch in any order; made by `SparseStore.writing`."""
-
-    def __init__(self, settings: StoreSettings, stream: BinaryIO) -> None:
-        self.settings, self._stream, self._done = settings, stream, 0
-        self.index = np.full((settings.rows, 2), -1, np.int64)
-        """Where each row's records begin and how many there are; -1 where it was not written."""
-
-    def add(self, rows: Sequence[int], positions: Sequence[Sequence[int]], teacher: SparseLogits) -> None:
-        """Write some rows.
-
-        Args:
-            rows: Row numbers.
-            positions: Distilled positions of each, ascending, counted over its own tokens without padding.
-            teacher: At all these positions, row after row.
-
-        Raises:
-            ValueError: If the logits are not of this store's kind, or a row comes twice.
-        """
-        s, counts = self.settings, [len(p) for p in positions]
-        slots = (sum(counts), s.k + s.samples)
-        kind = (tuple(teacher.ids.shape), teacher.vocabulary, teacher.temperature)
-        if kind != (slots, s.vocabulary, s.temperature) or len(counts) != len(rows):
-            raise ValueError(f"sparse logits {kind} for a store of {(slots, s.vocabulary, s.temperature)}")
-        if (self.index[list(rows), 0] >= 0).any() or len(set(rows)) != len(rows):
-            raise ValueError(f"a row of {list(rows)} is in this epoch already")
-        records = np.empty(slots[0], s.record)
-        records["position"] = np.concatenate([np.asarray(p, np.int64) for p in positions])
-        records["ids"] = teacher.ids.cpu().numpy()
-        records["weights"] = teacher.weights.cpu().numpy()
-        records["negative_entropy"] = teacher.negative_entropy.cpu().numpy()
-        self._stream.write(records.tobytes())
-        self.index[list(rows), 0] = self._done + np.cumsum([0, *counts[:-1]])
-        self.index[list(rows), 1] = counts
-        self._done += slots[0]
-
-
-class SparseStore:
-    """Sparse logits by (epoch, row).
-
-    Args:
-        folder: Holds one folder an epoch.
-        settings: What the store is of; epochs of anything else are refused.
-    """
-
-    def __init__(self, folder: Path, settings: StoreSettings) -> None:
-        self.folder, self.settings = folder, settings
-        self._open: tuple[int, NDArray[np.int64], NDArray[np.void]] | None = None
-
-    def path(self, epoch: int) -> Path:
-        """Folder of an epoch."""
-        return self.folder / f"epoch-{epoch:05d}"
-
-    def has(self, epoch: int) -> bool:
-        """Whether an epoch is there, whole; it may still be of something else."""
-        return (self.path(epoch) / DESCRIPTION).is_file()
-
-    def holds(self, epoch: int, rows: Sequence[int] | NDArray[np.int64]) -> bool:
-        """Whether an epoch of these very settings is there, whole, with all of some rows."""
-        try:
-            index, _ = self._epoch(epoch)
-        except (InputError, OSError, ValueError, EOFError):
-            return False
-        return bool((index[np.asarray(rows, np.int64), 0] >= 0).all())
-
-    @contextmanager
-    def writing(self, epoch: int) -> Iterator[SparseWriter]:
-        """Write an epoch, replacing an older one when the block ends without an error.
-
-        Args:
-            epoch: Number of the epoch, from 0: with it and the row, the masks are drawn.
-        """
-        with building(self.path(epoch), Contents(DESCRIPTION, (RECORDS, INDEX))) as work:
-            with (work / RECORDS).open("wb") as stream:
-                writer = SparseWriter(self.settings, stream)
-                yield writer
-            np.save(work / INDEX, writer.index)
-            described = _Description(settings=self.settings, epoch=epoch)
-            write_json(work / DESCRIPTION, described.model_dump())
-        self._open = None
-
-    def read(self, epoch: int, rows: Sequence[int], positions: Sequence[Sequence[int]]) -> SparseLogits:
-        """Sparse logits of some rows, row after row, on the CPU.
-
-        Args:
-            epoch: Number of the epoch.
-            rows: Row numbers.
-            positions: What is masked in each now; counted as in `SparseWriter.add`.
-
-        Raises:
-            InputError: If the epoch is missing, broken or of something else.
-            RuntimeError: If a row was masked otherwise when the teacher saw it, or is missing.
-        """
-        index, records = self._epoch(epoch)
-        found = []
-        for row, masked in zip(rows, positions, strict=True):
-            start, count = index[row].tolist()
-            own = records[start : start + count] if start >= 0 else records[:0]
-            if start < 0 or own["position"].tolist() != list(masked):
-                raise RuntimeError(
-                    f"row {row} of epoch {epoch} is masked at {list(masked)}, in the store at "
-                    f"{own['position'].tolist() if start >= 0 else 'no time'}: other masks, or another order of rows"
-                )
-            found.append(own)
-        got, s = np.concatenate(found), self.settings
-        return SparseLogits(
-            torch.from_numpy(got["ids"].astype(np.int32)),
-            _fp32(got["weights"]),
-            _fp32(got["negative_entropy"]),
-            s.vocabulary,
-            s.temperature,
-        )
-
-    def _epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        if self._open is None or self._open[0] != epoch:
-            path = self.path(epoch)
-            self._check(path, epoch)
-            index, size = np.load(path / INDEX, allow_pickle=False), (path / RECORDS).stat().st_size
-            if size != int(index[:, 1].clip(0).sum()) * self.settings.bytes_per_position:
-                raise InputError(Problem(str(path), f"its records have a wrong size ({size:,} bytes).", "Delete it."))
-            empty = np.empty(0, self.settings.record)
-            records = np.memmap(path / RECORDS, self.settings.record, "r") if size else empty
-            self._open = (epoch, index, records)
-        return self._open[1], self._open[2]
-
-    def _check(self, path: Path, epoch: int) -> None:
-        try:
-            found = _Description.model_validate(read_json(path / DESCRIPTION))
-        except ValidationError as error:
-            raise InputError(Problem(str(path), "is not a store of sparse logits.")) from error
-        ours = _Description(settings=self.settings, epoch=epoch)
-        pairs = {**ours.settings.model_dump(), "epoch": epoch}
-        theirs = {**found.settings.model_dump(), "epoch": found.epoch}
-        problems = [
-            Problem(f"{path} {name}", f"{theirs[name]} instead of {value}.", "Delete it, and write it anew.")
-            for name, value in pairs.items()
-            if theirs[name] != value
-        ]
-        if problems:
-            raise InputError(problems)
-
-
-def _fp32(values: NDArray[np.floating]) -> Tensor:
-    return torch.from_numpy(values.astype(np.float32))
-
-
-PORTION = 32
-"""Rows per forward pass while building."""
-
-_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
 class SparseTeacher:
-    """What a teacher said of the hidden tokens of every step.
+    """A teacher's logits for the masked tokens of every step, read from a store.
 
     Attributes:
-        store: Holds its answers.
+        store: The store.
         per_epoch: Steps of an epoch; see `BatchOrder`.
     """
 
-    store: SparseStore
+    store: _SparseStore
     per_epoch: int
 
     @property
@@ -336,18 +134,18 @@ class SparseTeacher:
         return self.store.settings.temperature
 
     def __call__(self, batch: dict[str, Tensor]) -> SparseLogits:
-        """The teacher's guesses at the hidden tokens of a step's batch, or of part of it, on the batch's device.
+        """Return the teacher's logits for the masked tokens of a step's batch, or of part of it, on the batch's device.
 
         Args:
-            batch: What `GeneralSet.batch` gives: ``attention_mask``, ``labels`` [B, S], ``rows`` and ``steps`` [B].
+            batch: A batch of `GeneralSet`: ``attention_mask``, ``labels`` [B, S], ``rows`` and ``steps`` [B].
 
         Raises:
             InputError: If the epoch is missing, broken or of something else.
-            RuntimeError: If other tokens are hidden than when the teacher was asked.
+            RuntimeError: If other tokens are masked than when the store was built.
         """
         epoch = int(batch[STEPS][0]) // self.per_epoch
-        found = self.store.read(epoch, batch[ROWS].tolist(), _hidden(batch))
-        return found.to(batch["labels"].device)
+        logits = self.store.read(epoch, batch[ROWS].tolist(), _masked_positions(batch))
+        return logits.to(batch["labels"].device)
 
 
 def sparse_teacher(
@@ -360,7 +158,7 @@ def sparse_teacher(
     half: bool = True,
     where: str = "cache",
 ) -> SparseTeacher:
-    """Open the store of a teacher's guesses, after asking it whatever is not in there yet.
+    """Open the store of a teacher's logits, after computing whatever is missing in it.
 
     A store of anything else (weights, rows, masks, batches, seed, temperature, versions) is replaced.
 
@@ -370,7 +168,7 @@ def sparse_teacher(
         order: The batches of the stage.
         stage: Its steps, its temperature, and how much is kept of each distribution.
         folder: The store.
-        half: Keep fp16 weights; see `StoreSettings`.
+        half: Keep fp16 weights; see `_StoreSettings`.
         where: Recipe key, for errors.
 
     Raises:
@@ -378,97 +176,97 @@ def sparse_teacher(
         MachineError: If the disk has too little room.
     """
     assert stage.cache is not None, "the stage asks for a cache"
-    settings = settings_of(teacher, data, order, stage.cache, stage.temperature, half, where)
-    return build(SparseStore(folder, settings), teacher, data, order, stage.steps)
+    settings = _settings_of(teacher, data, order, stage.cache, stage.temperature, half, where)
+    return _build_store(_SparseStore(folder, settings), teacher, data, order, stage.steps)
 
 
-def build(
-    store: SparseStore,
+def _settings_of(
+    teacher: Any,
+    data: GeneralSet,
+    order: BatchOrder,
+    cache: SparseCache,
+    temperature: float,
+    half: bool = True,
+    where: str = "cache",
+) -> _StoreSettings:
+    """Return the settings of the store of a stage; `cache` is how much is kept of each distribution.
+
+    Raises:
+        InputError: If more tokens are to be kept exactly than the vocabulary has.
+    """
+    vocabulary = teacher.config.vocab_size
+    if cache.top > vocabulary:
+        what = f"{cache.top}, the vocabulary has {vocabulary} tokens."
+        raise InputError(Problem(f"{where}.top", what, f"Set top: {vocabulary} or less."))
+    return _StoreSettings(
+        teacher=sha256_json([weights_digest(teacher), installed(("numpy", "torch", "transformers"))]),
+        data=_rows_digest(data.corpus),
+        masks=sha256_json([*data.key(), order.seed, order.purpose, order.batch]),
+        seed=order.seed,
+        rows=len(order.lengths),
+        vocabulary=vocabulary,
+        k=cache.top,
+        samples=cache.samples,
+        temperature=temperature,
+        half=half,
+    )
+
+
+def _rows_digest(rows: TokenRows) -> str:
+    """Return the hex digest of the tokens of all rows, in order."""
+    digest = hashlib.sha256(np.asarray(rows.lengths, "<i8").tobytes())
+    for start in range(0, len(rows.lengths), _DIGEST_ROWS):
+        ids = rows.ids(range(start, min(start + _DIGEST_ROWS, len(rows.lengths))))
+        digest.update(np.concatenate(ids).astype("<i4").tobytes())
+    return digest.hexdigest()
+
+
+# --- building a store ---
+
+
+def _build_store(
+    store: _SparseStore,
     teacher: Any,
     data: GeneralSet,
     order: BatchOrder,
     steps: int,
     *,
-    portion: int = PORTION,
+    portion: int = _PORTION,
 ) -> SparseTeacher:
-    """Ask a teacher about every step, epoch by epoch; epochs that are there already are kept.
+    """Fill a store: run the teacher on the batch of every step, epoch by epoch; epochs that are complete are kept.
 
-    A build that was killed goes on with the epoch it was in. Under a launcher process 0 alone asks and writes, the
-    others wait for it. The teacher computes in fp32, on the accelerator where there is one, and is then put back.
-
-    Args:
-        store: Where the answers go; `settings_of` says what of.
-        teacher: Masked-language model in eval mode; not needed where nothing is missing.
-        data: The rows of the stage.
-        order: The batches of the stage.
-        steps: Steps of the stage.
-        portion: Rows per forward pass.
-
-    Raises:
-        InputError: If something else lies where an epoch belongs.
-        MachineError: If the disk has too little room.
+    A build that was killed goes on with the epoch it was in. Under a launcher process 0 alone computes and writes, the others
+    wait for it. The teacher computes in fp32, on the accelerator where there is one, `portion` rows at a time, and is then moved
+    back; it is not needed where nothing is missing.
     """
     epochs = [range(first, min(first + order.per_epoch, steps)) for first in range(0, steps, order.per_epoch)]
-    found = SparseTeacher(store, order.per_epoch)
+
+    def holds(epoch: int) -> bool:
+        return store.holds(epoch, np.concatenate([order.rows(step) for step in epochs[epoch]]))
+
     if not here().main:
-        for epoch, its in enumerate(epochs):
-            while not store.holds(epoch, _rows(order, its)):
+        for epoch in range(len(epochs)):
+            while not holds(epoch):
                 time.sleep(_POLL_S)  # should process 0 fail, the launcher's watch ends this one
-        return found
+        return SparseTeacher(store, order.per_epoch)
     store.folder.parent.mkdir(parents=True, exist_ok=True)
     with lock_beside(store.folder):
-        missing = {e: its for e, its in enumerate(epochs) if not store.holds(e, _rows(order, its))}
+        missing = {epoch: epoch_steps for epoch, epoch_steps in enumerate(epochs) if not holds(epoch)}
         _check_room(store, data, order, missing)
-        done = steps - sum(len(its) for its in missing.values())
+        done = steps - sum(len(epoch_steps) for epoch_steps in missing.values())
         with Meter("ask the teacher", steps, done) as meter:
-            for epoch, its in missing.items():
-                with store.writing(epoch) as writer, _computing(teacher) as head:
-                    for step in its:
+            for epoch, epoch_steps in missing.items():
+                with store.writing(epoch) as writer, _in_fp32(teacher) as head:
+                    for step in epoch_steps:
                         batch = data.batch(order.rows(step).tolist(), step)
-                        for rows in parts(order.batch, 0, 1, portion):
-                            _ask(teacher, head, divide(batch, rows), epoch, writer)
+                        for rows in split_batch(order.batch, 0, 1, portion):
+                            _write_logits(teacher, head, take_rows(batch, rows), epoch, writer)
                         meter.advance()
-    return found
+    return SparseTeacher(store, order.per_epoch)
 
 
-@contextmanager
-def _computing(teacher: Any) -> Iterator[LmHead]:
-    home = next(teacher.parameters()).device
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else home
-    try:
-        teacher.to(device)
-        with torch.no_grad(), torch.autocast(device.type if device else home.type, enabled=False):
-            yield LmHead(teacher, "teacher")
-    finally:
-        teacher.to(home)
-
-
-def _ask(teacher: Any, head: LmHead, batch: dict[str, Tensor], epoch: int, writer: SparseWriter) -> None:
-    settings, device = writer.settings, next(teacher.parameters()).device
-    inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
-    said = head.run(teacher, inputs, places(batch["labels"] != IGNORED).to(device)).logits
-    rows, hidden = batch[ROWS].tolist(), _hidden(batch)
-    draws = torch.cat(
-        [
-            uniform_draws(len(its), settings.samples, settings.seed, row, epoch)
-            for row, its in zip(rows, hidden, strict=True)
-        ]
-    )
-    writer.add(rows, hidden, sparsify(said, settings.k, draws, settings.temperature))
-
-
-def _hidden(batch: dict[str, Tensor]) -> list[list[int]]:
-    """Places of the hidden tokens of each row, counted over its own tokens: padding may stand before them."""
-    own, hidden = batch["attention_mask"].cpu().cumsum(1) - 1, (batch["labels"] != IGNORED).cpu()
-    return [row[chosen].tolist() for row, chosen in zip(own, hidden, strict=True)]
-
-
-def _rows(order: BatchOrder, steps: range) -> NDArray[np.int64]:
-    return np.concatenate([order.rows(step) for step in steps])
-
-
-def _check_room(store: SparseStore, data: GeneralSet, order: BatchOrder, missing: dict[int, range]) -> None:
-    """Refuse what the disk cannot hold, and to replace what is no epoch of a store."""
+def _check_room(store: _SparseStore, data: GeneralSet, order: BatchOrder, missing: dict[int, range]) -> None:
+    """Raise an error if a folder of something else would be replaced, or the missing epochs do not fit on the disk."""
     problems = [
         Problem(str(store.path(e)), "exists and is not a store of sparse logits; it is not replaced.", "Move it away.")
         for e in missing
@@ -476,14 +274,191 @@ def _check_room(store: SparseStore, data: GeneralSet, order: BatchOrder, missing
     ]
     if problems:
         raise InputError(problems)
-    hidden = sum(data.masking.estimate(order.lengths[order.rows(s)]) for its in missing.values() for s in its)
-    index = len(missing) * store.settings.rows * 16
-    needed, free = (
-        hidden * store.settings.bytes_per_position + index,
-        shutil.disk_usage(store.folder.parent).free,
-    )
+    masked = sum(data.masking.estimate(order.lengths[order.rows(s)]) for steps in missing.values() for s in steps)
+    needed = masked * store.settings.bytes_per_position + len(missing) * store.settings.rows * 16
+    free = shutil.disk_usage(store.folder.parent).free
     if needed > free:
         raise MachineError(
-            f"the teacher's answers at {hidden:,} hidden tokens take {needed:,} bytes, {store.folder.parent} has {free:,} free. "
+            f"the teacher's answers at {masked:,} hidden tokens take {needed:,} bytes, {store.folder.parent} has {free:,} free. "
             "Fix: make room, lower cache.top and cache.samples, or run the teacher online."
         )
+
+
+@contextmanager
+def _in_fp32(teacher: Any) -> Iterator[LmHead]:
+    """Move the teacher to the accelerator, without gradients and autocast, and back when the block ends."""
+    original = next(teacher.parameters()).device
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else original
+    try:
+        teacher.to(device)
+        with torch.no_grad(), torch.autocast(device.type if device else original.type, enabled=False):
+            yield LmHead(teacher, "teacher")
+    finally:
+        teacher.to(original)
+
+
+def _write_logits(teacher: Any, head: LmHead, batch: dict[str, Tensor], epoch: int, writer: _SparseWriter) -> None:
+    """Compute the teacher's logits for the masked tokens of a batch and write them."""
+    settings, device = writer.settings, next(teacher.parameters()).device
+    inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
+    logits = head.run(teacher, inputs, places(batch["labels"] != IGNORED).to(device)).logits
+    rows, positions = batch[ROWS].tolist(), _masked_positions(batch)
+    draws = torch.cat(
+        [
+            uniform_draws(len(row_positions), settings.samples, settings.seed, row, epoch)
+            for row, row_positions in zip(rows, positions, strict=True)
+        ]
+    )
+    writer.add(rows, positions, sparsify(logits, settings.k, draws, settings.temperature))
+
+
+def _masked_positions(batch: dict[str, Tensor]) -> list[list[int]]:
+    """Return the positions of the masked tokens of each row, counted without padding, which may stand before them."""
+    positions, masked = batch["attention_mask"].cpu().cumsum(1) - 1, (batch["labels"] != IGNORED).cpu()
+    return [row[chosen].tolist() for row, chosen in zip(positions, masked, strict=True)]
+
+
+# --- the store on disk ---
+
+
+class _SparseStore:
+    """Sparse logits by (epoch, row).
+
+    Args:
+        folder: Holds one folder per epoch.
+        settings: What the store is of; epochs with other settings are refused.
+    """
+
+    def __init__(self, folder: Path, settings: _StoreSettings) -> None:
+        self.folder, self.settings = folder, settings
+        self._open: tuple[int, NDArray[np.int64], NDArray[np.void]] | None = None
+
+    def path(self, epoch: int) -> Path:
+        """Return the folder of an epoch."""
+        return self.folder / f"epoch-{epoch:05d}"
+
+    def has(self, epoch: int) -> bool:
+        """Return whether an epoch is complete; it may still have other settings."""
+        return (self.path(epoch) / _DESCRIPTION).is_file()
+
+    def holds(self, epoch: int, rows: Sequence[int] | NDArray[np.int64]) -> bool:
+        """Return whether an epoch with these settings is complete and has all of some rows."""
+        try:
+            index, _ = self._open_epoch(epoch)
+        except (InputError, OSError, ValueError, EOFError):
+            return False
+        return bool((index[np.asarray(rows, np.int64), 0] >= 0).all())
+
+    @contextmanager
+    def writing(self, epoch: int) -> Iterator[_SparseWriter]:
+        """Write an epoch, counted from 0, replacing an older one when the block ends without an error."""
+        with building(self.path(epoch), Contents(_DESCRIPTION, (_RECORDS, _INDEX))) as work:
+            with (work / _RECORDS).open("wb") as stream:
+                writer = _SparseWriter(self.settings, stream)
+                yield writer
+            np.save(work / _INDEX, writer.index)
+            description = _Description(settings=self.settings, epoch=epoch)
+            write_json(work / _DESCRIPTION, description.model_dump())
+        self._open = None
+
+    def read(self, epoch: int, rows: Sequence[int], positions: Sequence[Sequence[int]]) -> SparseLogits:
+        """Return the sparse logits of some rows, row after row, on the CPU.
+
+        Args:
+            epoch: Number of the epoch.
+            rows: Row numbers.
+            positions: Positions of the masked tokens of each row, counted without padding.
+
+        Raises:
+            InputError: If the epoch is missing, broken or has other settings.
+            RuntimeError: If a row was masked otherwise when the store was built, or is missing.
+        """
+        index, records = self._open_epoch(epoch)
+        rows_records = []
+        for row, masked in zip(rows, positions, strict=True):
+            start, count = index[row].tolist()
+            row_records = records[start : start + count] if start >= 0 else records[:0]
+            if start < 0 or row_records["position"].tolist() != list(masked):
+                raise RuntimeError(
+                    f"row {row} of epoch {epoch} is masked at {list(masked)}, in the store at "
+                    f"{row_records['position'].tolist() if start >= 0 else 'no time'}: other masks, or another order of rows"
+                )
+            rows_records.append(row_records)
+        batch = np.concatenate(rows_records)
+        return SparseLogits(
+            torch.from_numpy(batch["ids"].astype(np.int32)),
+            torch.from_numpy(batch["weights"].astype(np.float32)),
+            torch.from_numpy(batch["negative_entropy"].astype(np.float32)),
+            self.settings.vocabulary,
+            self.settings.temperature,
+        )
+
+    def _open_epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """Return the index and the memory-mapped records of an epoch, which stay open until another one is read."""
+        if self._open is None or self._open[0] != epoch:
+            path = self.path(epoch)
+            self._check_description(path, epoch)
+            index, size = np.load(path / _INDEX, allow_pickle=False), (path / _RECORDS).stat().st_size
+            if size != int(index[:, 1].clip(0).sum()) * self.settings.bytes_per_position:
+                raise InputError(Problem(str(path), f"its records have a wrong size ({size:,} bytes).", "Delete it."))
+            empty = np.empty(0, self.settings.record)
+            records = np.memmap(path / _RECORDS, self.settings.record, "r") if size else empty
+            self._open = (epoch, index, records)
+        return self._open[1], self._open[2]
+
+    def _check_description(self, path: Path, epoch: int) -> None:
+        """Raise InputError, with every difference, if an epoch's folder has other settings than the store."""
+        try:
+            description = _Description.model_validate(read_json(path / _DESCRIPTION))
+        except ValidationError as error:
+            raise InputError(Problem(str(path), "is not a store of sparse logits.")) from error
+        stored = {**description.settings.model_dump(), "epoch": description.epoch}
+        problems = [
+            Problem(f"{path} {name}", f"{stored[name]} instead of {value}.", "Delete it, and write it anew.")
+            for name, value in {**self.settings.model_dump(), "epoch": epoch}.items()
+            if stored[name] != value
+        ]
+        if problems:
+            raise InputError(problems)
+
+
+class _SparseWriter:
+    """Writes the rows of one epoch in any order.
+
+    Attributes:
+        index: Where each row's records begin and how many there are, [rows, 2]; -1 where a row was not written.
+    """
+
+    def __init__(self, settings: _StoreSettings, stream: BinaryIO) -> None:
+        self.settings, self._stream, self._records_written = settings, stream, 0
+        self.index = np.full((settings.rows, 2), -1, np.int64)
+
+    def add(self, rows: Sequence[int], positions: Sequence[Sequence[int]], teacher: SparseLogits) -> None:
+        """Write some rows.
+
+        Args:
+            rows: Row numbers.
+            positions: Positions of the masked tokens of each row, ascending, counted without padding.
+            teacher: Logits at all these positions, row after row.
+
+        Raises:
+            ValueError: If the logits do not fit the store's settings, or a row comes twice.
+        """
+        settings, counts = self.settings, [len(p) for p in positions]
+        slots = (sum(counts), settings.k + settings.samples)
+        kind = (tuple(teacher.ids.shape), teacher.vocabulary, teacher.temperature)
+        if kind != (slots, settings.vocabulary, settings.temperature) or len(counts) != len(rows):
+            raise ValueError(
+                f"sparse logits {kind} for a store of {(slots, settings.vocabulary, settings.temperature)}"
+            )
+        if (self.index[list(rows), 0] >= 0).any() or len(set(rows)) != len(rows):
+            raise ValueError(f"a row of {list(rows)} is in this epoch already")
+        records = np.empty(slots[0], settings.record)
+        records["position"] = np.concatenate([np.asarray(p, np.int64) for p in positions])
+        records["ids"] = teacher.ids.cpu().numpy()
+        records["weights"] = teacher.weights.cpu().numpy()
+        records["negative_entropy"] = teacher.negative_entropy.cpu().numpy()
+        self._stream.write(records.tobytes())
+        self.index[list(rows), 0] = self._records_written + np.cumsum([0, *counts[:-1]])
+        self.index[list(rows), 1] = counts
+        self._records_written += slots[0]

@@ -1,1 +1,1 @@
-"""Plain text to train on: corpora, pairs of segments, masking."""
+"""Plain text to train on: corpora on disk, pairs of segments, masking."""

@@ -1,8 +1,11 @@
 """Plain text as rows of token ids on disk: memory-mapped, read at any place, for general distillation.
 
-A corpus is a folder: ``corpus.json`` (`CorpusInfo`), ``counts.npy`` (how often each token occurs, [V] int64) and
-``rows-00000.arrow`` ... with one column ``input_ids``, in the format that `datasets` reads:
-``load_dataset("arrow", data_files="FOLDER/*.arrow")``.
+A corpus is a folder, written by `pocketbert.distill.text.writer.write_corpus`: ``corpus.json`` (`CorpusInfo`), ``counts.npy``
+(how often each token occurs, [V] int64) and ``rows-00000.arrow`` ... with one column ``input_ids``, in the format that
+`datasets` reads: ``load_dataset("arrow", data_files="FOLDER/*.arrow")``.
+
+`open_corpus` opens a `Corpus`, and `mix` samples rows from several as a `_Mixture`. Both implement `TokenRows`, as does
+`EncodedRows` for tokenized rows in memory.
 """
 
 from __future__ import annotations
@@ -29,16 +32,21 @@ INFO = "corpus.json"
 COUNTS = "counts.npy"
 COLUMN = "input_ids"
 
-Rows = Sequence[int] | NDArray[np.int64]
+_Rows = Sequence[int] | NDArray[np.int64]
 
 
 class Dropped(BaseModel):
-    """What did not become rows, by reason, counted in texts; `short` and, unless packed, `unknown` in rows."""
+    """What did not become rows, by reason, counted in texts; `short` and, unless packed, `unknown` in rows.
+
+    Attributes:
+        empty: Texts without tokens.
+        not_unicode: Texts with half of a surrogate pair, which no tokenizer takes.
+        short: Rows with fewer tokens than `CorpusSettings.shortest`.
+        unknown: Texts or rows with too large a share of unknown tokens.
+    """
 
     empty: NonNegativeInt = 0
-    """Texts without tokens."""
     not_unicode: NonNegativeInt = 0
-    """Texts with half of a surrogate pair, which no tokenizer takes."""
     short: NonNegativeInt = 0
     unknown: NonNegativeInt = 0
 
@@ -56,20 +64,29 @@ class Shard(BaseModel):
 
 
 class CorpusInfo(BaseModel):
-    """What a corpus is made of; ``corpus.json``."""
+    """How a corpus was made, and its files; ``corpus.json``.
+
+    Attributes:
+        schema_version: Version of this file.
+        settings: How texts became rows.
+        tokenizer_digest: `pocketbert.distill.text.tokenizer.tokenizer_digest` of the tokenizer.
+        vocabulary_size: V: the highest token id plus one.
+        special_ids: Ids that are never masked: those that the tokenizer declares as special.
+        texts: Texts that were read.
+        rows: Number of rows.
+        tokens: Number of tokens.
+        dropped: Texts and rows that were left out.
+        shards: The files of rows.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     schema_version: Literal[1] = 1
     settings: CorpusSettings
     tokenizer_digest: str
-    """`pocketbert.distill.text.tokenizer.tokenizer_digest` of the tokenizer."""
     vocabulary_size: PositiveInt
-    """V: the highest token id plus one."""
     special_ids: list[NonNegativeInt]
-    """Ids that are never masked: what the tokenizer declares as special."""
     texts: PositiveInt
-    """Texts that were read."""
     rows: PositiveInt
     tokens: PositiveInt
     dropped: Dropped
@@ -77,12 +94,12 @@ class CorpusInfo(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Hash of everything above, the shards' own hashes included: what a stage that reads the corpus depends on."""
+        """Hash of everything above, the shards' own hashes included: a stage that reads the corpus depends on it."""
         return sha256_json(self.model_dump(mode="json"))
 
 
 class TokenRows(Protocol):
-    """Rows of token ids: a `Corpus`, or a mixture of several."""
+    """Rows of token ids: a `Corpus`, a `_Mixture` of several, or `EncodedRows`."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -94,17 +111,17 @@ class TokenRows(Protocol):
         """Occurrences of each token, [V]."""
         ...
 
-    def ids(self, rows: Rows) -> list[NDArray[np.int64]]:
-        """Token ids of some rows."""
+    def ids(self, rows: _Rows) -> list[NDArray[np.int64]]:
+        """Return the token ids of some rows."""
         ...
 
 
 class Corpus:
-    """A corpus on disk; `open_corpus` makes it.
+    """A corpus on disk; see `open_corpus`.
 
     Attributes:
-        folder: Where it lies.
-        info: What it is made of.
+        folder: The corpus' folder.
+        info: Content of ``corpus.json``.
         counts: Occurrences of each token, [V] int64.
         lengths: Tokens of each of the N rows, special ones included, [N] int64.
     """
@@ -123,11 +140,11 @@ class Corpus:
         self.lengths = np.concatenate([np.diff(offsets) for offsets, _ in chunks]).astype(np.int64)
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.lengths)
 
-    def ids(self, rows: Rows) -> list[NDArray[np.int64]]:
-        """Token ids of some rows, read from the memory map.
+    def ids(self, rows: _Rows) -> list[NDArray[np.int64]]:
+        """Read the token ids of some rows from the memory map.
 
         Args:
             rows: Row numbers from 0, in any order, repeats allowed.
@@ -138,15 +155,13 @@ class Corpus:
         Raises:
             IndexError: If there is no such row.
         """
-        index = np.asarray(rows, np.int64).reshape(-1)
-        if index.size and not 0 <= index.min() <= index.max() < len(self):
-            raise IndexError(f"rows {index.min()} to {index.max()} asked for, there are {len(self)}")
-        out = []
-        for row, c in zip(index, np.searchsorted(self._starts, index, "right") - 1, strict=True):
-            offsets, values = self._chunks[c]
-            place = row - self._starts[c]
-            out.append(values[offsets[place] : offsets[place + 1]].astype(np.int64))
-        return out
+        index = _row_index(rows, len(self))
+        ids = []
+        for row, chunk in zip(index, np.searchsorted(self._starts, index, "right") - 1, strict=True):
+            offsets, values = self._chunks[chunk]
+            place = row - self._starts[chunk]
+            ids.append(values[offsets[place] : offsets[place + 1]].astype(np.int64))
+        return ids
 
     def verify(self) -> None:
         """Hash every file and compare with ``corpus.json``; finds changed ids, which opening does not.
@@ -165,6 +180,36 @@ class Corpus:
             raise InputError(changed)
 
 
+class EncodedRows:
+    """Tokenized rows of a data set in memory; implements `TokenRows`.
+
+    Args:
+        encoded: N rows.
+        vocabulary: Number of tokens V.
+    """
+
+    def __init__(self, encoded: Sequence[Encoded], vocabulary: int) -> None:
+        self._encoded = encoded
+        self.lengths: NDArray[np.int64] = np.array([len(e) for e in encoded], np.int64)
+        all_ids = np.concatenate([e.ids for e in encoded]) if encoded else np.empty(0, np.int64)
+        self.counts: NDArray[np.int64] = np.bincount(all_ids, minlength=vocabulary).astype(np.int64)
+
+    def ids(self, rows: _Rows) -> list[NDArray[np.int64]]:
+        """Return the token ids of some rows."""
+        return [self._encoded[int(i)].ids for i in rows]
+
+
+def _row_index(rows: _Rows, count: int) -> NDArray[np.int64]:
+    """Return row numbers as an array, or raise IndexError if there is no such row."""
+    index = np.asarray(rows, np.int64).reshape(-1)
+    if index.size and not 0 <= index.min() <= index.max() < count:
+        raise IndexError(f"rows {index.min()} to {index.max()} asked for, there are {count}")
+    return index
+
+
+# --- opening a corpus ---
+
+
 def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
     """Open a corpus without reading its rows.
 
@@ -172,8 +217,8 @@ def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
     hashing the rows' own bytes, is `Corpus.verify`.
 
     Args:
-        folder: What `write_corpus` wrote.
-        tokenizer_digest: Digest of the tokenizer that the model was made with, when the corpus is for a model.
+        folder: A folder of `write_corpus`.
+        tokenizer_digest: Digest of the model's tokenizer, when the corpus is for a model.
 
     Returns:
         The corpus.
@@ -209,6 +254,7 @@ def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
 
 
 def _read_counts(folder: Path, info: CorpusInfo) -> NDArray[np.int64]:
+    """Read counts.npy and compare it with corpus.json."""
     path = folder / COUNTS
     try:
         counts: NDArray[Any] = np.load(path, allow_pickle=False)
@@ -222,6 +268,11 @@ def _read_counts(folder: Path, info: CorpusInfo) -> NDArray[np.int64]:
 
 
 def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDArray[Any]]]:
+    """Memory-map a file of rows and compare it with corpus.json.
+
+    Returns:
+        For each chunk where its rows begin and end, [rows + 1], and the ids of all rows.
+    """
     import pyarrow
 
     path = safe_join(folder, shard.file, str(folder / INFO))
@@ -252,48 +303,24 @@ def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDA
     return chunks
 
 
-def _damage(path: Path, reason: str) -> Problem:
-    return Problem(str(path), f"damaged corpus: {reason.rstrip('.')}.", "Write the corpus again.")
-
-
 def _damaged(path: Path, reason: str) -> InputError:
     return InputError(_damage(path, reason))
 
 
-# --- encoded_rows ---
-# Tokenized rows in memory, where a corpus is expected.
+def _damage(path: Path, reason: str) -> Problem:
+    return Problem(str(path), f"damaged corpus: {reason.rstrip('.')}.", "Write the corpus again.")
 
 
-class EncodedRows:
-    """Rows of a data set as `pocketbert.distill.text.corpus.TokenRows`.
-
-    Args:
-        encoded: N rows.
-        vocabulary: Number of tokens V.
-    """
-
-    def __init__(self, encoded: Sequence[Encoded], vocabulary: int) -> None:
-        self._encoded = encoded
-        self.lengths: NDArray[np.int64] = np.array([len(e) for e in encoded], np.int64)
-        every = np.concatenate([e.ids for e in encoded]) if encoded else np.empty(0, np.int64)
-        self.counts: NDArray[np.int64] = np.bincount(every, minlength=vocabulary).astype(np.int64)
-
-    def ids(self, rows: Sequence[int] | NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Token ids of some rows."""
-        return [self._encoded[int(i)].ids for i in rows]
-
-
-# --- mixture ---
-# Several corpora as one: a given number of rows, a share from each source, chosen only by the seed.
+# --- mixing corpora ---
 
 
 @dataclass(frozen=True)
-class Mixture:
+class _Mixture:
     """Rows sampled from corpora; see `mix`.
 
     Attributes:
         corpora: The sources.
-        sources: Which source each of the N rows is from, [N] int64.
+        sources: Number of the source of each of the N rows, [N] int64.
         places: Its row number there, [N] int64.
         lengths: Tokens of each row, [N] int64.
         counts: Occurrences of each token, [V] int64: the sources' own counts in proportion to the rows taken from
@@ -307,26 +334,24 @@ class Mixture:
     counts: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.lengths)
 
-    def ids(self, rows: Rows) -> list[NDArray[np.int64]]:
-        """Token ids of some rows; see `Corpus.ids`."""
-        index = np.asarray(rows, np.int64).reshape(-1)
-        if index.size and not 0 <= index.min() <= index.max() < len(self):
-            raise IndexError(f"rows {index.min()} to {index.max()} asked for, there are {len(self)}")
+    def ids(self, rows: _Rows) -> list[NDArray[np.int64]]:
+        """Return the token ids of some rows; see `Corpus.ids`."""
+        index = _row_index(rows, len(self))
         return [self.corpora[self.sources[i]].ids(self.places[i : i + 1])[0] for i in index]
 
 
-def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int) -> Mixture:
+def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int) -> _Mixture:
     """Sample rows from corpora, or from a single one.
 
-    From each source rows are taken without replacement until all were taken once, then again all in a new order.
-    Which rows these are depends on the seed, the shares and the sizes of the sources alone.
+    From each source rows are taken without replacement until all were taken once, then again all in a new order. The sample
+    depends on the seed, the shares and the sizes of the sources alone.
 
     Args:
         corpora: The sources, made with the same tokenizer.
-        shares: How much of the rows each source gives; positive, scaled to sum to 1. Rounded by largest remainder.
+        shares: Share of the rows from each source; positive, scaled to sum to 1. Rounded by largest remainder.
         rows: N, at least 1.
         seed: Decides which rows, and their order.
 
@@ -337,10 +362,10 @@ def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int
         InputError: If there are not as many shares as corpora, a share is not positive or too small for one row, or
             the tokenizers differ.
     """
-    _check(corpora, shares, rows)
-    wanted = _apportion(shares, rows)
-    if not wanted.all():
-        i = int(np.argmin(wanted))
+    _check_mixture(corpora, shares, rows)
+    row_counts = _apportion(shares, rows)
+    if not row_counts.all():
+        i = int(np.argmin(row_counts))
         raise InputError(
             Problem(
                 f"shares.{i}",
@@ -348,19 +373,20 @@ def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int
                 "Raise the share or the number of rows, or leave this source out.",
             )
         )
-    taken = [_sample(len(c), int(n), seed, i) for i, (c, n) in enumerate(zip(corpora, wanted, strict=True))]
+    samples = [_sample_rows(len(c), int(n), seed, i) for i, (c, n) in enumerate(zip(corpora, row_counts, strict=True))]
     order = generator(seed, "mix/order").permutation(rows)
-    expected = [c.counts * (n / len(c)) for c, n in zip(corpora, wanted, strict=True)]
-    return Mixture(
+    expected_counts = [c.counts * (n / len(c)) for c, n in zip(corpora, row_counts, strict=True)]
+    return _Mixture(
         corpora=tuple(corpora),
-        sources=np.repeat(np.arange(len(corpora)), wanted)[order],
-        places=np.concatenate(taken)[order],
-        lengths=np.concatenate([c.lengths[t] for c, t in zip(corpora, taken, strict=True)])[order],
-        counts=np.rint(np.sum(expected, 0)).astype(np.int64),
+        sources=np.repeat(np.arange(len(corpora)), row_counts)[order],
+        places=np.concatenate(samples)[order],
+        lengths=np.concatenate([c.lengths[s] for c, s in zip(corpora, samples, strict=True)])[order],
+        counts=np.rint(np.sum(expected_counts, 0)).astype(np.int64),
     )
 
 
-def _check(corpora: Sequence[Corpus], shares: Sequence[float], rows: int) -> None:
+def _check_mixture(corpora: Sequence[Corpus], shares: Sequence[float], rows: int) -> None:
+    """Raise InputError with everything that is wrong with the arguments of `mix`."""
     problems = []
     if not corpora or len(corpora) != len(shares):
         problems.append(Problem("shares", f"{len(shares)} shares for {len(corpora)} corpora; one each is needed."))
@@ -385,16 +411,17 @@ def _check(corpora: Sequence[Corpus], shares: Sequence[float], rows: int) -> Non
 
 
 def _apportion(shares: Sequence[float], rows: int) -> NDArray[np.int64]:
-    """Whole numbers in proportion to `shares` that sum to `rows`: largest remainder, earlier sources first."""
+    """Return whole numbers in proportion to `shares` that sum to `rows`: largest remainder, earlier sources first."""
     exact = np.asarray(shares, np.float64) / sum(shares) * rows
     whole = np.floor(exact).astype(np.int64)
-    first = np.argsort(whole - exact, kind="stable")
-    whole[first[: rows - int(whole.sum())]] += 1
+    by_remainder = np.argsort(whole - exact, kind="stable")
+    whole[by_remainder[: rows - int(whole.sum())]] += 1
     return whole
 
 
-def _sample(available: int, wanted: int, seed: int, source: int) -> NDArray[np.int64]:
-    rounds = -(-wanted // available)
+def _sample_rows(available: int, count: int, seed: int, source: int) -> NDArray[np.int64]:
+    """Draw `count` row numbers below `available`, each once before any comes again."""
+    rounds = -(-count // available)
     orders = [generator(seed, "mix/rows", source, r).permutation(available) for r in range(rounds)]
-    out: NDArray[np.int64] = np.concatenate(orders)[:wanted]
-    return out
+    sample: NDArray[np.int64] = np.concatenate(orders)[:count]
+    return sample

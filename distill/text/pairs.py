@@ -1,4 +1,8 @@
-"""Rows of a corpus as pairs of segments, of which every other second one is from elsewhere, or comes first in the text."""
+"""Batches of unlabelled text: rows of a corpus, as pairs of segments where asked for, with masked tokens.
+
+`GeneralSet` implements `TrainData` for the rows of a corpus. `pairs_of` builds the `Pairs` that cut each row into two segments,
+of which every other second one comes from elsewhere, or stands before the first one.
+"""
 
 from __future__ import annotations
 
@@ -13,47 +17,142 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.disk.files import sha256_json
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import SecondSegment
 from pocketbert.distill.text.corpus import TokenRows
 from pocketbert.distill.text.masking import MaskingScheme
-from pocketbert.distill.text.tokenizer import PairLayout, continues_word, pair_layout, word_starts, wordless_ids
+from pocketbert.distill.text.tokenizer import PROBES, continues_word, word_starts, wordless_ids
 from pocketbert.distill.training.data import ROWS, STEPS
 
-Ids = NDArray[np.int64]
-
-FOLLOWS, ELSEWHERE = 0, 1
-"""Values of ``next_sentence_label``, as in transformers' ``BertForPreTraining``; 1 also where both segments changed places, as
-``sentence_order_label`` of ``AlbertForPreTraining``."""
 NEXT_SENTENCE = "next_sentence_label"
 """Name of the labels in a batch."""
+
+_FOLLOWS, _ELSEWHERE = 0, 1
+"""Values of ``next_sentence_label``, as in transformers' ``BertForPreTraining``; 1 also where both segments changed places, as
+``sentence_order_label`` of ``AlbertForPreTraining``."""
 
 _ELSEWHERE_SHARE, _SHORT_SHARE, _SHORTEST = 0.5, 0.1, 2
 _SHORT, _LENGTH, _CUT, _WHENCE, _OTHER, _START = range(6)  # columns of a row's noise
 
+_Ids = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class PairedRows:
-    """Some rows as pairs.
+    """Rows of a corpus as pairs of segments.
 
     Attributes:
         encoded: B inputs with their segments.
-        labels: `FOLLOWS`, `ELSEWHERE` (which pairs in the wrong order have too), or `IGNORED` where a row stayed one segment, [B] int64.
+        labels: 0 where the second segment follows the first, 1 where it is from elsewhere or stood before the first, `IGNORED`
+            where a row stayed one segment; [B] int64.
     """
 
     encoded: list[Encoded]
-    labels: Ids
+    labels: _Ids
+
+
+@dataclass(frozen=True)
+class GeneralSet:
+    """Rows of a corpus, as pairs where asked for, with masked tokens; implements `TrainData`.
+
+    Attributes:
+        corpus: Tokenized rows.
+        tokenizer: Pads batches.
+        masking: Chooses the masked tokens.
+        pairs: Makes two segments of each row, before tokens are masked; None leaves rows as they are.
+    """
+
+    corpus: TokenRows
+    tokenizer: TextTokenizer
+    masking: MaskingScheme
+    pairs: Pairs | None = None
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row; of pairs the most that they have."""
+        lengths: list[int] = self.corpus.lengths.tolist()
+        return lengths
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
+        """Return the tensors of a *global* batch, a function of only (rows, step).
+
+        Frequency-smoothed masking decides over all rows of the step: a process that trains on a part of them masks
+        them all and takes its part of the result.
+
+        Args:
+            rows: Row numbers of all processes, B of them.
+            step: The optimiser step.
+
+        Returns:
+            ``input_ids`` (masked), ``attention_mask``, ``token_type_ids`` (zeros unless paired) and ``labels`` (the
+            original id where one is to be predicted, else -100), each [B, S] int64; ``rows`` and ``steps``, [B]
+            int64; of pairs also ``next_sentence_label``, [B] int64: see `PairedRows`.
+        """
+        next_sentence: dict[str, _Ids] = {}
+        if self.pairs is None:
+            encoded = [_one_segment(np.asarray(ids, np.int64)) for ids in self.corpus.ids(rows)]
+        else:
+            pairs = self.pairs.build(self.corpus, rows, step)
+            encoded, next_sentence = pairs.encoded, {NEXT_SENTENCE: pairs.labels}
+        padded = self.tokenizer.pad(encoded)
+        masked = self.masking.apply(padded["input_ids"], padded["attention_mask"], rows, step)
+        padded |= {"input_ids": masked.input_ids, "labels": masked.labels, **next_sentence}
+        tensors = {name: torch.from_numpy(value) for name, value in padded.items()}
+        tensors[ROWS] = torch.from_numpy(np.array(rows, np.int64))
+        tensors[STEPS] = torch.full((len(rows),), step)
+        return tensors
+
+    def key(self) -> list[Any]:
+        """Return everything that decides the batches of the corpus' rows, as JSON: caches made with another key are stale."""
+        pairs = [] if self.pairs is None else self.pairs.key()
+        return [*self.masking.key(), self.tokenizer.padding_side, self.tokenizer.pad_id, *pairs]
+
+
+@dataclass(frozen=True)
+class PairLayout:
+    """Special tokens around two texts, ``[CLS] A [SEP] B [SEP]``, and the segment of each token.
+
+    Attributes:
+        before: Special tokens before the first text, [b].
+        between: Between the texts, [m].
+        after: After the second one, [a].
+        segments: Segments of `before`, the first text, `between`, the second text and `after`.
+    """
+
+    before: _Ids
+    between: _Ids
+    after: _Ids
+    segments: tuple[_Ids, int, _Ids, int, _Ids]
+
+    @property
+    def special(self) -> int:
+        """Number of special tokens."""
+        return len(self.before) + len(self.between) + len(self.after)
+
+    def join(self, first: _Ids, second: _Ids) -> Encoded:
+        """Join the tokens of two texts, [n] and [k], to one input."""
+        before, first_segment, between, second_segment, after = self.segments
+        ids = np.concatenate([self.before, first, self.between, second, self.after])
+        types = [before, np.full(len(first), first_segment), between, np.full(len(second), second_segment), after]
+        return Encoded(ids, np.concatenate(types).astype(np.int64), truncated=False)
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """A row before its second segment is chosen: its tokens, and where they are cut; None to keep the row whole."""
+    """A row before its second segment is chosen.
 
-    tokens: Ids
+    Attributes:
+        tokens: Its tokens without special ones, [n].
+        place: First token of the second segment; None to keep the row as one segment.
+        other_row: Row that the second segment is taken from; None if it follows the first.
+    """
+
+    tokens: _Ids
     place: int | None
-    other: int | None
+    other_row: int | None
 
 
 @dataclass(frozen=True)
@@ -71,7 +170,7 @@ class Pairs:
     - Of packed rows the separators between texts are left out, and no cut falls where one text ends.
     - A row without a place to cut stays one segment, as it is, with label `IGNORED`: one word, or two of RoBERTa.
     - Where a corpus has a single row, or the other row is empty, B always follows A.
-    - With `SecondSegment.SWAPPED`, no row is read but its own: with chance 1/2, A and B change places. That is sentence-order
+    - With `SecondSegment.SWAPPED`, no other row is used: with chance 1/2, A and B change places. That is sentence-order
       prediction (Lan et al. 2020, ALBERT, arXiv 1909.11942, section 3.1; Cui et al. 2020, MacBERT, arXiv 2004.13922).
 
     Attributes:
@@ -79,7 +178,7 @@ class Pairs:
         continues: Which tokens continue a word, [V]; all False cuts between any two tokens.
         wordless: Tokens that belong to no word.
         seed: Seed of the run.
-        purpose: What is trained (``distill.0``); keys the noise.
+        purpose: Name of the stage (``distill.0``); keys the noise.
         second: What the second segment is where it does not follow.
     """
 
@@ -91,79 +190,85 @@ class Pairs:
     second: SecondSegment = SecondSegment.ELSEWHERE
 
     def build(self, corpus: TokenRows, rows: Sequence[int], step: int) -> PairedRows:
-        """Pairs of some rows.
+        """Make pairs of some rows.
 
         Args:
-            corpus: Where the rows are, and the others that second segments are taken from.
+            corpus: The rows, and the others that second segments are taken from.
             rows: Row numbers, B of them.
             step: The optimiser step.
         """
         count = len(corpus.lengths)
         noises = [generator(self.seed, f"pairs/{self.purpose}", step, int(row)).random(6) for row in rows]
-        found = corpus.ids(rows)
-        cuts = [self._cut(*each, count) for each in zip(found, rows, noises, strict=True)]
-        others = iter(corpus.ids([c.other for c in cuts if c.other is not None]))
-        out = PairedRows([], np.full(len(rows), IGNORED))
-        for i, (cut, ids, noise) in enumerate(zip(cuts, found, noises, strict=True)):
+        row_ids = corpus.ids(rows)
+        cuts = [self._cut_row(*each, count) for each in zip(row_ids, rows, noises, strict=True)]
+        other_ids = iter(corpus.ids([c.other_row for c in cuts if c.other_row is not None]))
+        encoded, labels = [], np.full(len(rows), IGNORED)
+        for i, (cut, ids, noise) in enumerate(zip(cuts, row_ids, noises, strict=True)):
             if cut.place is None:
-                out.encoded.append(Encoded(ids, np.zeros(len(ids), np.int64), truncated=False))
+                encoded.append(_one_segment(ids))
                 continue
-            first, second, label = cut.tokens[: cut.place], cut.tokens[cut.place :], FOLLOWS
+            first, second, label = cut.tokens[: cut.place], cut.tokens[cut.place :], _FOLLOWS
             if self.second is SecondSegment.SWAPPED and noise[_WHENCE] < _ELSEWHERE_SHARE:
-                first, second, label = second, first, ELSEWHERE
-            if cut.other is not None:
-                piece = self._piece(next(others), len(second), noise[_START])
+                first, second, label = second, first, _ELSEWHERE
+            if cut.other_row is not None:
+                piece = self._random_piece(next(other_ids), len(second), noise[_START])
                 if piece.size:
-                    second, label = piece, ELSEWHERE
-            out.encoded.append(self.layout.join(first, second))
-            out.labels[i] = label
-        return out
+                    second, label = piece, _ELSEWHERE
+            encoded.append(self.layout.join(first, second))
+            labels[i] = label
+        return PairedRows(encoded, labels)
 
     def key(self) -> list[Any]:
-        """All that decides the pairs of a corpus, as JSON; see `pocketbert.distill.text.masking.MaskingScheme.key`."""
+        """Return everything that decides the pairs of a corpus, as JSON; see `MaskingScheme.key`."""
         layout, continues = self.layout, sha256_json(np.flatnonzero(self.continues).tolist())
         special = [part.tolist() for part in (layout.before, layout.between, layout.after)]
         segments = [np.asarray(part).tolist() for part in layout.segments]
         kind = "pairs" if self.second is SecondSegment.ELSEWHERE else f"pairs {self.second}"
         return [kind, self.seed, self.purpose, special, segments, continues, sorted(self.wordless)]
 
-    def _cut(self, ids: Ids, row: int, noise: NDArray[np.float64], count: int) -> _Cut:
-        tokens, starts, joints = self._text(ids)
+    def _cut_row(self, ids: _Ids, row: int, noise: NDArray[np.float64], row_count: int) -> _Cut:
+        """Choose the length of a row, the place where it is cut, and the row that its second segment is taken from."""
+        tokens, starts, text_starts = self._read_row(ids)
         most = min(len(ids) - self.layout.special, len(tokens))
         if noise[_SHORT] < _SHORT_SHARE and most > _SHORTEST:
             most = _SHORTEST + int(noise[_LENGTH] * (most - _SHORTEST + 1))
         tokens = tokens[: max(most, 0)]
-        possible = np.flatnonzero((starts & ~joints)[1 : len(tokens)]) + 1
+        possible = np.flatnonzero((starts & ~text_starts)[1 : len(tokens)]) + 1
         if not possible.size:
             return _Cut(tokens, None, None)
-        other = None
-        if self.second is SecondSegment.ELSEWHERE and noise[_WHENCE] < _ELSEWHERE_SHARE and count > 1:
-            other = int(noise[_OTHER] * (count - 1))
-            other += other >= row
-        return _Cut(tokens, int(possible[int(noise[_CUT] * len(possible))]), other)
+        other_row = None
+        if self.second is SecondSegment.ELSEWHERE and noise[_WHENCE] < _ELSEWHERE_SHARE and row_count > 1:
+            other_row = int(noise[_OTHER] * (row_count - 1))
+            other_row += other_row >= row
+        return _Cut(tokens, int(possible[int(noise[_CUT] * len(possible))]), other_row)
 
-    def _piece(self, ids: Ids, length: int, noise: float) -> Ids:
-        tokens, starts, _ = self._text(ids)
+    def _random_piece(self, ids: _Ids, length: int, noise: float) -> _Ids:
+        """Return the tokens of a row, or a random piece of `length` of them that begins at a word."""
+        tokens, starts, _ = self._read_row(ids)
         if len(tokens) <= length:
             return tokens
         possible = np.flatnonzero(starts[: len(tokens) - length + 1])
         first = possible[int(noise * len(possible))]
         return tokens[first : first + length]
 
-    def _text(self, ids: Ids) -> tuple[Ids, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Tokens without the special ones of the layout, where words begin, and where another text begins; [n] each."""
-        frame, apart = self._tables
-        own = np.flatnonzero(~frame[ids])
-        starts = word_starts(self.continues[ids], apart[ids])[own]
-        return ids[own], starts, np.diff(own, prepend=own[:1]) > 1
+    def _read_row(self, ids: _Ids) -> tuple[_Ids, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return a row's tokens without special ones, where words begin, and where another text begins; [n] each."""
+        is_special, is_apart = self._token_tables
+        kept = np.flatnonzero(~is_special[ids])
+        starts = word_starts(self.continues[ids], is_apart[ids])[kept]
+        return ids[kept], starts, np.diff(kept, prepend=kept[:1]) > 1
 
     @cached_property
-    def _tables(self) -> NDArray[np.bool_]:
-        """Which tokens frame texts, and which belong to no word, [2, V]."""
-        out = np.zeros((2, len(self.continues)), np.bool_)
-        out[:, np.concatenate([self.layout.before, self.layout.between, self.layout.after])] = True
-        out[1, list(self.wordless)] = True
-        return out
+    def _token_tables(self) -> NDArray[np.bool_]:
+        """Which tokens are special tokens of the layout, and which belong to no word, [2, V]."""
+        tables = np.zeros((2, len(self.continues)), np.bool_)
+        tables[:, np.concatenate([self.layout.before, self.layout.between, self.layout.after])] = True
+        tables[1, list(self.wordless)] = True
+        return tables
+
+
+def _one_segment(ids: _Ids) -> Encoded:
+    return Encoded(ids, np.zeros(len(ids), np.int64), truncated=False)
 
 
 def pairs_of(
@@ -173,13 +278,13 @@ def pairs_of(
     purpose: str,
     second: SecondSegment = SecondSegment.ELSEWHERE,
 ) -> Pairs:
-    """Build the pairs of a corpus as a tokenizer writes them.
+    """Build the pairs of a corpus, with the special tokens that a tokenizer puts around two texts.
 
     Args:
-        tokenizer: The teacher's. Where its vocabulary does not tell where words begin, rows are cut between any tokens.
+        tokenizer: The teacher's. Where its vocabulary does not mark the beginnings of words, rows are cut between any tokens.
         vocabulary: V of the corpus: its `counts` have so many entries.
         seed: Seed of the run.
-        purpose: What is trained (``distill.0``): keys the noise, and names the stage in errors.
+        purpose: Name of the stage (``distill.0``): keys the noise, and names the stage in errors.
         second: What the second segment is where it does not follow.
 
     Raises:
@@ -188,67 +293,44 @@ def pairs_of(
     continues = continues_word(tokenizer, vocabulary)
     if continues is None:
         continues = np.zeros(vocabulary, np.bool_)
-    layout = pair_layout(tokenizer, f"{purpose}.pairs")
+    layout = _pair_layout(tokenizer, f"{purpose}.pairs")
     return Pairs(layout, continues, wordless_ids(tokenizer, vocabulary), seed, purpose, second)
 
 
-# --- general_set ---
-# Unlabelled text to train on, paired and masked anew at every step.
+def _pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
+    """Tokenize a pair of single words, and return the layout that the tokenizer's own post-processor gives it.
 
+    Args:
+        tokenizer: Of any family: BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, RoBERTa's
+            ``<s> A </s></s> B </s>`` with segment 0 alone.
+        where: Recipe key, for errors.
 
-@dataclass(frozen=True)
-class GeneralSet:
-    """Rows of a corpus, as pairs where asked for, with hidden tokens; satisfies `TrainData`.
-
-    Attributes:
-        corpus: Tokenized rows.
-        tokenizer: Pads batches.
-        masking: Chooses what is hidden.
-        pairs: Makes two segments of each row, before tokens are hidden; None leaves rows as they are.
+    Raises:
+        InputError: If its longest input has no room for two texts, or it puts nothing between them.
     """
-
-    corpus: TokenRows
-    tokenizer: TextTokenizer
-    masking: MaskingScheme
-    pairs: Pairs | None = None
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each row; of pairs the most that they have."""
-        lengths: list[int] = self.corpus.lengths.tolist()
-        return lengths
-
-    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Tensors of a *global* batch, a function of only (rows, step).
-
-        Frequency-smoothed masking decides over all rows of the step: a process that trains on a part of them masks
-        them all and takes its part of the result.
-
-        Args:
-            rows: Row numbers of all processes, B of them.
-            step: The optimiser step.
-
-        Returns:
-            ``input_ids`` (masked), ``attention_mask``, ``token_type_ids`` (zeros unless paired) and ``labels`` (the
-            original id where one is to be predicted, else -100), each [B, S] int64; ``rows`` and ``steps``, [B]
-            int64; of pairs also ``next_sentence_label``, [B] int64: see `PairedRows`.
-        """
-        extra: dict[str, NDArray[np.int64]] = {}
-        if self.pairs is None:
-            found = self.corpus.ids(rows)
-            encoded = [Encoded(np.asarray(i, np.int64), np.zeros(len(i), np.int64), truncated=False) for i in found]
-        else:
-            paired = self.pairs.build(self.corpus, rows, step)
-            encoded, extra = paired.encoded, {NEXT_SENTENCE: paired.labels}
-        padded = self.tokenizer.pad(encoded)
-        masked = self.masking.apply(padded["input_ids"], padded["attention_mask"], rows, step)
-        padded |= {"input_ids": masked.input_ids, "labels": masked.labels, **extra}
-        out = {name: torch.from_numpy(value) for name, value in padded.items()}
-        out[ROWS] = torch.from_numpy(np.array(rows, np.int64))
-        out[STEPS] = torch.full((len(rows),), step)
-        return out
-
-    def key(self) -> list[Any]:
-        """All that makes batches of the corpus' rows, as JSON: what was computed of one key's batches is stale for another's."""
-        paired = [] if self.pairs is None else self.pairs.key()
-        return [*self.masking.key(), self.tokenizer.padding_side, self.tokenizer.pad_id, *paired]
+    for probe in PROBES:
+        (pair,) = tokenizer.encode([(probe, probe)], places=True)
+        assert pair.places is not None
+        positions = [np.flatnonzero(pair.places.parts == part) for part in (0, 1)]
+        if positions[0].size and positions[1].size:
+            break
+    else:
+        raise InputError(
+            Problem(
+                where,
+                f"inputs of {tokenizer.max_length} tokens have no room for two texts.",
+                "Raise data.corpus.length, or set pairs: false.",
+            )
+        )
+    cuts = [positions[0][0], positions[0][-1] + 1, positions[1][0], positions[1][-1] + 1]
+    before, _, between, _, after = np.split(pair.ids, cuts)
+    if not between.size:
+        raise InputError(
+            Problem(
+                where,
+                "the tokenizer puts no special token between two texts: where the first one ends could not be seen.",
+                "Set pairs: false.",
+            )
+        )
+    types = np.split(pair.type_ids, cuts)
+    return PairLayout(before, between, after, (types[0], int(types[1][0]), types[2], int(types[3][0]), types[4]))

@@ -1,9 +1,13 @@
-"""A tokenizer as a corpus needs it: nothing truncated, special tokens apart."""
+"""What general distillation needs to know of a tokenizer, read from its own files and vocabulary.
+
+- `CorpusTokenizer` turns texts of any length into ids, without truncation and without special tokens;
+- `tokenizer_digest` identifies a tokenizer, `vocabulary` reads its tokens;
+- `continues_word`, `word_starts` and `wordless_ids` find the words in a row of ids.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +17,20 @@ from tokenizers import Tokenizer
 
 from pocketbert.core.disk.files import read_json, sha256_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
+
+_Ids = NDArray[np.int64]
 
 PROBES = ("a", "the", "1", "一")
 """Texts of which at least one has a token in any vocabulary."""
 
 
-def tokenizer_digest(path: Path) -> str:
-    """Hash of what decides the ids of a text: all of ``tokenizer.json`` but its padding and truncation.
-
-    Args:
-        path: ``tokenizer.json`` or the folder that holds it.
-
-    Raises:
-        InputError: If there is no such file, or it is no JSON object.
-    """
-    return _digest(_content(path))
-
-
-def vocabulary(path: Path) -> dict[str, int]:
-    """The id of every token, whatever else the tokenizer does.
-
-    Args:
-        path: ``tokenizer.json`` or the folder that holds it.
-
-    Raises:
-        InputError: If there is no such file, or it is no tokenizer.
-    """
-    ids: dict[str, int] = _opened(_file(path)).get_vocab()
-    return ids
-
-
 class CorpusTokenizer:
-    """Texts of any length to ids.
+    """Turns texts of any length into ids.
 
     Attributes:
-        before: What the tokenizer's own post-processor puts before a text (``[CLS]``), [b] int64.
-        after: What it puts after it (``[SEP]``), [a] int64, a >= 1. XLNet has both there.
+        before: Tokens that the post-processor puts before a text (``[CLS]``), [b] int64.
+        after: Tokens that it puts after it (``[SEP]``), [a] int64, a >= 1. XLNet has both there.
         unknown_id: Id of the unknown token; None where the vocabulary spells everything.
         special_ids: Ids that the tokenizer declares as special, ascending.
         vocabulary_size: Highest id plus one; ids may have gaps.
@@ -63,30 +44,35 @@ class CorpusTokenizer:
     """
 
     def __init__(self, path: Path) -> None:
-        content = _content(path)
-        file = _file(path)
-        self._tokenizer = _opened(file)
+        file, content = _read_tokenizer_json(path)
+        self._tokenizer = _open_tokenizer(file)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.digest = _digest(content)
-        self.before, self.after = self._wrapping(file)
-        self.unknown_id = self._unknown(content["model"])
+        self.before, self.after = self._special_tokens_around_text(file)
+        model = content["model"]
+        unknown_token = model.get("unk_token")
+        unknown_id = self._tokenizer.token_to_id(unknown_token) if unknown_token else None
+        if isinstance(model.get("unk_id"), int):  # Unigram
+            unknown_id = model["unk_id"]
+        self.unknown_id = None if unknown_id is None else int(unknown_id)
         added = content.get("added_tokens") or []
         self.special_ids = sorted({int(token["id"]) for token in added if token.get("special")})
         self.vocabulary_size = max(self._tokenizer.get_vocab().values()) + 1
 
-    def tokens(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Ids of each text, without special tokens around it, never cut."""
+    def tokens(self, texts: Sequence[str]) -> list[_Ids]:
+        """Return the ids of each text, without special tokens around it, never truncated."""
         encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(e.ids, np.int64) for e in encoded]
 
-    def _wrapping(self, file: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _special_tokens_around_text(self, file: Path) -> tuple[_Ids, _Ids]:
+        """Tokenize a short text, and return the special tokens before and after it."""
         for probe in PROBES:
             encoded = self._tokenizer.encode(probe)
-            own = np.flatnonzero(np.array(encoded.special_tokens_mask) == 0)
-            if own.size:
+            positions = np.flatnonzero(np.array(encoded.special_tokens_mask) == 0)
+            if positions.size:
                 ids = np.array(encoded.ids, np.int64)
-                before, after = ids[: own[0]], ids[own[-1] + 1 :]
+                before, after = ids[: positions[0]], ids[positions[-1] + 1 :]
                 if after.size:
                     return before, after
                 break
@@ -98,122 +84,60 @@ class CorpusTokenizer:
             )
         )
 
-    def _unknown(self, model: Any) -> int | None:
-        if isinstance(model.get("unk_id"), int):  # Unigram
-            return int(model["unk_id"])
-        token = model.get("unk_token")
-        found = self._tokenizer.token_to_id(token) if token else None
-        return None if found is None else int(found)
+
+def tokenizer_digest(path: Path) -> str:
+    """Return the hash of what decides the ids of a text: all of ``tokenizer.json`` but its padding and truncation.
+
+    Args:
+        path: ``tokenizer.json`` or the folder that holds it.
+
+    Raises:
+        InputError: If there is no such file, or it is no JSON object.
+    """
+    _, content = _read_tokenizer_json(path)
+    return _digest(content)
 
 
-def _file(path: Path) -> Path:
+def vocabulary(path: Path) -> dict[str, int]:
+    """Read the id of every token of a tokenizer, added tokens included.
+
+    Args:
+        path: ``tokenizer.json`` or the folder that holds it.
+
+    Raises:
+        InputError: If there is no such file, or it is no tokenizer.
+    """
+    ids: dict[str, int] = _open_tokenizer(_tokenizer_file(path)).get_vocab()
+    return ids
+
+
+def _tokenizer_file(path: Path) -> Path:
     return path / "tokenizer.json" if path.is_dir() else path
 
 
-def _opened(file: Path) -> Tokenizer:
+def _open_tokenizer(file: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
         raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
 
 
-def _content(path: Path) -> dict[str, Any]:
-    file = _file(path)
+def _read_tokenizer_json(path: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the path of tokenizer.json and its content, or raise InputError if it is none."""
+    file = _tokenizer_file(path)
     if not file.is_file():
         raise InputError(Problem(str(file), "file not found.", "Save the tokenizer as tokenizer.json."))
     content = read_json(file)
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise InputError(Problem(str(file), "not a tokenizer: it has no section 'model'."))
-    return content
+    return file, content
 
 
 def _digest(content: dict[str, Any]) -> str:
     return sha256_json({k: v for k, v in content.items() if k not in ("padding", "truncation")})
 
 
-# --- pair_layout ---
-# How a tokenizer puts two texts into one input: the positions of the special tokens, and the segments.
-
-
-Ids = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class PairLayout:
-    """Special tokens around two texts, ``[CLS] A [SEP] B [SEP]``, and the segment of each token.
-
-    Attributes:
-        before: Special tokens before the first text, [b].
-        between: Between the texts, [m].
-        after: After the second one, [a].
-        segments: Segments of `before`, the first text, `between`, the second text and `after`.
-    """
-
-    before: Ids
-    between: Ids
-    after: Ids
-    segments: tuple[Ids, int, Ids, int, Ids]
-
-    @property
-    def special(self) -> int:
-        """Number of special tokens."""
-        return len(self.before) + len(self.between) + len(self.after)
-
-    def join(self, first: Ids, second: Ids) -> Encoded:
-        """Two texts as one input.
-
-        Args:
-            first: Tokens of the first text, [n].
-            second: Tokens of the second one, [k].
-        """
-        before, one, between, two, after = self.segments
-        ids = np.concatenate([self.before, first, self.between, second, self.after])
-        types = [before, np.full(len(first), one), between, np.full(len(second), two), after]
-        return Encoded(ids, np.concatenate(types).astype(np.int64), truncated=False)
-
-
-def pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
-    """What the tokenizer's own post-processor makes of two texts, read off a pair of single words.
-
-    Args:
-        tokenizer: Of any family: BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, RoBERTa's
-            ``<s> A </s></s> B </s>`` with segment 0 alone.
-        where: Recipe key, for errors.
-
-    Raises:
-        InputError: If its longest input has no room for two texts, or it puts nothing between them.
-    """
-    for probe in PROBES:
-        (pair,) = tokenizer.encode([(probe, probe)], places=True)
-        assert pair.places is not None
-        own = [np.flatnonzero(pair.places.parts == part) for part in (0, 1)]
-        if own[0].size and own[1].size:
-            break
-    else:
-        raise InputError(
-            Problem(
-                where,
-                f"inputs of {tokenizer.max_length} tokens have no room for two texts.",
-                "Raise data.corpus.length, or set pairs: false.",
-            )
-        )
-    cuts = [own[0][0], own[0][-1] + 1, own[1][0], own[1][-1] + 1]
-    before, _, between, _, after = np.split(pair.ids, cuts)
-    if not between.size:
-        raise InputError(
-            Problem(
-                where,
-                "the tokenizer puts no special token between two texts: where the first one ends could not be seen.",
-                "Set pairs: false.",
-            )
-        )
-    types = np.split(pair.type_ids, cuts)
-    return PairLayout(before, between, after, (types[0], int(types[1][0]), types[2], int(types[3][0]), types[4]))
-
-
-# --- words ---
-# Where words begin in a row of token ids, read off how the vocabulary spells its tokens.
-
+# --- words in a row of ids ---
 
 _WORDPIECE, _BYTES, _SENTENCEPIECE = "##", "Ġ", "▁"
 _BYTE_BLANKS = ("Ġ", "Ċ", "ĉ", "č")
@@ -224,26 +148,26 @@ _UNKNOWN = ("[UNK]", "<unk>")
 
 
 def continues_word(tokenizer: TextTokenizer, size: int) -> NDArray[np.bool_] | None:
-    """Which tokens continue a word.
+    """Return which tokens of a vocabulary continue a word, by how they are spelt.
 
-    The mark that most tokens carry tells the kind of vocabulary:
+    The mark that most tokens carry decides the kind of vocabulary:
 
     - WordPiece: tokens with ``##`` continue a word. Punctuation is a word, and so is every Chinese character, as in
-      BERT; words of several characters, as BERT-wwm has them of a segmenter, cannot be told from ids.
+      BERT; words of several characters, as BERT-wwm has them from a segmenter, cannot be recognized by ids.
     - Byte-level BPE: tokens without a leading ``Ġ`` (or another blank) do. Punctuation belongs to the word that it
       follows, as in fairseq's whole-word masks. Where no blanks are written (Chinese, Japanese, Thai), a word is
       all text up to the next blank.
     - SentencePiece: tokens without a leading ``▁`` do, but for those that begin with a Chinese character or kana:
       there every token is a word. Thai, Lao, Khmer and Burmese words reach to the next blank.
 
-    A token behind a special or unknown one begins a word whatever it looks like; see `word_starts`.
+    A token behind a special or unknown one begins a word however it is spelt; see `word_starts`.
 
     Args:
         tokenizer: Spells the tokens.
         size: V, the highest id plus one.
 
     Returns:
-        [V]; None where no token carries one of these marks: of such a vocabulary words cannot be told.
+        [V]; None where no token carries one of these marks: the words of such a vocabulary cannot be recognized.
     """
     tokens = [tokenizer.token(i) for i in range(size)]
     marks = {mark: sum(t.startswith(mark) for t in tokens) for mark in (_WORDPIECE, _BYTES, _SENTENCEPIECE)}
@@ -254,11 +178,15 @@ def continues_word(tokenizer: TextTokenizer, size: int) -> NDArray[np.bool_] | N
         return np.array([t.startswith(kind) and len(t) > len(kind) for t in tokens])
     if kind == _BYTES:
         return np.array([not t.startswith((*_BYTE_BLANKS, " ")) for t in tokens])
-    return np.array([not t.startswith(kind) and not _unspaced(t) for t in tokens])
+
+    def is_unspaced(token: str) -> bool:
+        return bool(token) and any(low <= ord(token[0]) <= high for low, high in _UNSPACED)
+
+    return np.array([not t.startswith(kind) and not is_unspaced(t) for t in tokens])
 
 
 def word_starts(continues: NDArray[np.bool_], apart: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Where words begin in a row.
+    """Return where words begin in a row of n tokens.
 
     Args:
         continues: Whether each token continues a word by its spelling, [n].
@@ -267,24 +195,20 @@ def word_starts(continues: NDArray[np.bool_], apart: NDArray[np.bool_]) -> NDArr
     Returns:
         [n]; True at the first token of each word, and at tokens that belong to none.
     """
-    after = np.empty_like(apart)
-    after[:1], after[1:] = True, apart[:-1]
-    starts: NDArray[np.bool_] = ~continues | apart | after
+    after_apart = np.empty_like(apart)
+    after_apart[:1], after_apart[1:] = True, apart[:-1]
+    starts: NDArray[np.bool_] = ~continues | apart | after_apart
     return starts
 
 
 def wordless_ids(tokenizer: TextTokenizer, size: int) -> list[int]:
-    """Ids that mean no piece of a text that could be predicted: special tokens and the unknown token, ascending.
+    """Return the ids that are never predicted: special tokens and the unknown token, ascending.
 
     The unknown token is found by its name, as some tokenizer files do not declare it special.
 
     Args:
-        tokenizer: Whose ids.
+        tokenizer: The teacher's.
         size: V, the highest id plus one.
     """
     unknown = (i for i in range(size) if tokenizer.token(i) in _UNKNOWN)
     return sorted({*tokenizer.special_ids, *unknown})
-
-
-def _unspaced(token: str) -> bool:
-    return bool(token) and any(low <= ord(token[0]) <= high for low, high in _UNSPACED)

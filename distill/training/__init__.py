@@ -1,1 +1,1 @@
-"""The one training loop and what it needs: batches, optimisers, precision, checkpoints."""
+"""The training loop and its parts: batches, optimizers, checkpoints, recorded losses, and the check for NaN and infinity."""

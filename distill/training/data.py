@@ -1,4 +1,10 @@
-"""Rows to train on, as tensors of a batch."""
+"""Training rows as tensors: which rows a step has, and how they become a batch.
+
+- `TrainData` is what the training loop asks for; `TrainSet` implements it for tokenized rows in memory, `PackedSet` for millions
+  of them. Where teacher and student read different tokens, `select_teacher_inputs` selects the teacher's.
+- `BatchOrder` decides which rows make up the batch of a step, from the seed and the step alone.
+- `split_batch` and `take_rows` divide a batch among processes, and a process's share into portions that fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +22,20 @@ from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.seeds import generator
 
 ROWS = "rows"
-"""Name of the row numbers in a batch: a cached teacher finds its signals by them."""
+"""Name of the row numbers in a batch; a cached teacher finds its signals by them."""
 
 STEPS = "steps"
-"""Name of the step in a batch, once a row: where tokens are hidden anew at every step, it tells which were."""
+"""Name of the optimizer step in a batch, once per row; where tokens are masked anew at every step, it identifies the masks."""
 
-TEACHER = "teacher."
-"""Begins the names of the teacher's inputs in a batch, where it reads a text in other pieces than the student."""
+TEACHER_PREFIX = "teacher."
+"""Prefix of the teacher's inputs in a batch, where it reads other tokens of the same text than the student."""
 
-
-def as_teacher_reads(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a batch with the teacher's own inputs in place of the student's, where these differ.
-
-    Args:
-        batch: Tensors by name.
-    """
-    own = {name.removeprefix(TEACHER): value for name, value in batch.items() if name.startswith(TEACHER)}
-    return {**{name: value for name, value in batch.items() if not name.startswith(TEACHER)}, **own}
+_WINDOW = 64
+"""Batches whose rows are sorted by length together: random enough to learn, even enough to waste little padding."""
 
 
 class TrainData(Protocol):
-    """What the training loop asks for its rows."""
+    """Rows that the training loop can train on."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -44,7 +43,7 @@ class TrainData(Protocol):
         ...
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Tensors of some rows by name, padded to the longest; random choices depend only on (seed, step, row)."""
+        """Return tensors of some rows by name, padded to the longest; random choices depend only on (seed, step, row)."""
         ...
 
 
@@ -66,131 +65,34 @@ class TrainSet:
         return [len(e) for e in self.rows.encoded]
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Tensors of some rows: the model's inputs [B, L], the targets by name, and ``rows`` [B].
+        """Return the model's inputs [B, L], the targets by name, and the row numbers ``rows`` [B] of some rows.
 
-        Targets of tokens are padded with `IGNORED`.
+        Targets with one value per token are padded with `IGNORED`.
 
         Args:
             rows: Row numbers, B of them.
-            step: The step they are for; nothing here depends on it.
+            step: The optimizer step; not used.
         """
         padded = self.tokenizer.pad([self.rows.encoded[i] for i in rows])
-        out = {name: torch.from_numpy(value) for name, value in padded.items()}
+        tensors = {name: torch.from_numpy(value) for name, value in padded.items()}
+        width = tensors["input_ids"].shape[1]
         for name, values in self.rows.targets.items():
-            chosen = (
-                values[np.asarray(rows)]
-                if isinstance(values, np.ndarray)
-                else self._padded([values[i] for i in rows], out["input_ids"].shape[1])
-            )
-            out[name] = torch.from_numpy(np.ascontiguousarray(chosen))
-        out[ROWS] = torch.tensor(list(rows))
-        return out
-
-    def _padded(self, values: Sequence[NDArray[np.int64]], width: int) -> NDArray[np.int64]:
-        full = np.full((len(values), width), IGNORED, np.int64)
-        for i, value in enumerate(values):
-            full[i, self.tokenizer.span(len(value), width)] = value
-        return full
-
-
-@dataclass(frozen=True)
-class TeacherRows:
-    """Rows as the teacher reads them; satisfies `TrainData`.
-
-    Attributes:
-        rows: Rows, perhaps with inputs for the student that differ.
-    """
-
-    rows: TrainData
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Tokens of each row."""
-        return self.rows.lengths
-
-    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Tensors of some rows, see `TrainData.batch`."""
-        return as_teacher_reads(self.rows.batch(rows, step))
-
-
-# --- batches ---
-# Which rows make a training batch: counter-based order, length buckets.
-
-
-WINDOW = 64
-"""Batches whose rows are sorted by length together: random enough to learn, even enough to waste nothing."""
-
-
-class BatchOrder:
-    """Which rows make up the batch of a step: a function of only (seed, purpose, step).
-
-    Each epoch is a new permutation, cut into windows whose rows are sorted by length and batched; the
-    batches are then shuffled. Rows that do not fill a last batch wait for the next epoch.
-
-    Args:
-        lengths: Tokens per row, N of them.
-        batch: Rows per step, over all processes.
-        seed: Seed of the run.
-        purpose: What is trained, so that two stages see different orders.
-    """
-
-    def __init__(self, lengths: Sequence[int], batch: int, seed: int, purpose: str) -> None:
-        self.lengths = np.asarray(lengths, np.int64)
-        self.batch = min(batch, len(self.lengths))
-        self.seed, self.purpose = seed, purpose
-        self.per_epoch = len(self.lengths) // self.batch
-        self._epoch = -1
-        self._batches: NDArray[np.int64] = np.empty((0, self.batch), np.int64)
-
-    def rows(self, step: int) -> NDArray[np.int64]:
-        """Row numbers of a step's batch, shape [batch]."""
-        epoch, place = divmod(step, self.per_epoch)
-        if epoch != self._epoch:
-            self._batches, self._epoch = self._order(epoch), epoch
-        rows: NDArray[np.int64] = self._batches[place]
-        return rows
-
-    def _order(self, epoch: int) -> NDArray[np.int64]:
-        random = generator(self.seed, f"order/{self.purpose}", epoch)
-        rows = random.permutation(len(self.lengths))[: self.per_epoch * self.batch]
-        window = WINDOW * self.batch
-        for start in range(0, len(rows), window):
-            part = rows[start : start + window]
-            rows[start : start + window] = part[np.argsort(self.lengths[part], kind="stable")]
-        batches = rows.reshape(self.per_epoch, self.batch)
-        return batches[random.permutation(self.per_epoch)]
-
-
-def parts(rows: int, rank: int, world: int, most: int | None = None) -> list[slice]:
-    """Which rows of a step's batch one process computes, and in which portions.
-
-    Each process takes neighbouring rows, as many as the others or one more. Where there are more processes than
-    rows, the last take none, and still have one (empty) portion: they must meet the others once.
-
-    Args:
-        rows: Rows of the whole batch.
-        rank: Number of the process, from 0.
-        world: Processes.
-        most: Rows per portion; all at once by default.
-    """
-    share, larger = divmod(rows, world)
-    start = rank * share + min(rank, larger)
-    end = start + share + (rank < larger)
-    most = most or rows
-    return [slice(i, min(i + most, end)) for i in range(start, end, most)] or [slice(start, end)]
-
-
-def divide(batch: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
-    """Some rows of a batch, as wide as the whole: padding must not depend on how it was divided."""
-    return {name: value[rows] for name, value in batch.items()}
-
-
-# --- packed_set ---
-# Many tokenized rows in little memory: augmentation makes millions of them.
+            target: NDArray[np.generic]
+            if isinstance(values, np.ndarray):
+                target = values[np.asarray(rows)]
+            else:
+                target = np.full((len(rows), width), IGNORED, np.int64)
+                for i, row in enumerate(rows):
+                    target[i, self.tokenizer.span(len(values[row]), width)] = values[row]
+            tensors[name] = torch.from_numpy(np.ascontiguousarray(target))
+        tensors[ROWS] = torch.tensor(list(rows))
+        return tensors
 
 
 class PackedSet:
-    """Training rows as `pocketbert.distill.training.data.TrainSet` gives them, 5 bytes a token instead of some 900 a row.
+    """Training rows with the batches of `TrainSet`, stored in 5 bytes a token instead of some 900 a row.
+
+    Augmentation makes millions of rows.
 
     Args:
         portions: The rows, some at a time; their targets are arrays with one entry per row.
@@ -207,29 +109,102 @@ class PackedSet:
             lengths.append(np.array([len(e) for e in portion.encoded], np.int64))
             for name, values in portion.targets.items():
                 targets.setdefault(name, []).append(np.asarray(values))
-        self._ids, self._types, self._lengths = (
-            np.concatenate(ids),
-            np.concatenate(types),
-            np.concatenate(lengths),
-        )
+        self._ids, self._types, self._lengths = np.concatenate(ids), np.concatenate(types), np.concatenate(lengths)
         self._targets = {name: np.concatenate(values) for name, values in targets.items()}
         self._starts = np.cumsum(self._lengths) - self._lengths
 
     @property
     def lengths(self) -> Sequence[int]:
         """Tokens of each row."""
-        numbers: list[int] = self._lengths.tolist()
-        return numbers
+        lengths: list[int] = self._lengths.tolist()
+        return lengths
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """See `pocketbert.distill.training.data.TrainSet.batch`."""
-        chosen = np.asarray(rows, np.int64)
-        targets = {name: values[chosen] for name, values in self._targets.items()}
-        some = Prepared([], [self._encoded(i) for i in chosen.tolist()], np.arange(len(chosen)), targets)
-        out = TrainSet(some, self._tokenizer).batch(range(len(chosen)), step)
-        out[ROWS] = torch.from_numpy(chosen)
-        return out
+        """Return the tensors of some rows; see `TrainSet.batch`."""
+        numbers = np.asarray(rows, np.int64)
+        targets = {name: values[numbers] for name, values in self._targets.items()}
+        encoded = []
+        for start, length in zip(self._starts[numbers], self._lengths[numbers], strict=True):
+            tokens = slice(start, start + length)
+            encoded.append(Encoded(self._ids[tokens].astype(np.int64), self._types[tokens].astype(np.int64), False))
+        unpacked = Prepared([], encoded, np.arange(len(numbers)), targets)
+        tensors = TrainSet(unpacked, self._tokenizer).batch(range(len(numbers)), step)
+        tensors[ROWS] = torch.from_numpy(numbers)
+        return tensors
 
-    def _encoded(self, row: int) -> Encoded:
-        own = slice(self._starts[row], self._starts[row] + self._lengths[row])
-        return Encoded(self._ids[own].astype(np.int64), self._types[own].astype(np.int64), False)
+
+def select_teacher_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a batch with the inputs under `TEACHER_PREFIX`, if there are any, in place of the student's."""
+    teacher = {
+        name.removeprefix(TEACHER_PREFIX): value for name, value in batch.items() if name.startswith(TEACHER_PREFIX)
+    }
+    return {**{name: value for name, value in batch.items() if not name.startswith(TEACHER_PREFIX)}, **teacher}
+
+
+class BatchOrder:
+    """The rows of each step's batch, a function of only (seed, purpose, step).
+
+    Each epoch is a new permutation, cut into windows whose rows are sorted by length and batched; the batches are then
+    shuffled. Rows that do not fill a last batch wait for the next epoch.
+
+    Attributes:
+        batch: Rows per step; fewer than asked for if there are not as many rows.
+        per_epoch: Steps of an epoch.
+
+    Args:
+        lengths: Tokens per row, N of them.
+        batch: Rows per step, over all processes.
+        seed: Seed of the run.
+        purpose: Name of the stage, so that two stages have different orders.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int, purpose: str) -> None:
+        self.lengths = np.asarray(lengths, np.int64)
+        self.batch = min(batch, len(self.lengths))
+        self.seed, self.purpose = seed, purpose
+        self.per_epoch = len(self.lengths) // self.batch
+        self._epoch = -1
+        self._batches: NDArray[np.int64] = np.empty((0, self.batch), np.int64)
+
+    def rows(self, step: int) -> NDArray[np.int64]:
+        """Return the row numbers of a step's batch, [batch] int64."""
+        epoch, place = divmod(step, self.per_epoch)
+        if epoch != self._epoch:
+            self._batches, self._epoch = self._shuffle(epoch), epoch
+        rows: NDArray[np.int64] = self._batches[place]
+        return rows
+
+    def _shuffle(self, epoch: int) -> NDArray[np.int64]:
+        """Return the batches of an epoch in order, [per_epoch, batch]."""
+        random = generator(self.seed, f"order/{self.purpose}", epoch)
+        rows = random.permutation(len(self.lengths))[: self.per_epoch * self.batch]
+        window = _WINDOW * self.batch
+        for start in range(0, len(rows), window):
+            part = rows[start : start + window]
+            rows[start : start + window] = part[np.argsort(self.lengths[part], kind="stable")]
+        batches = rows.reshape(self.per_epoch, self.batch)
+        return batches[random.permutation(self.per_epoch)]
+
+
+def split_batch(rows: int, rank: int, world: int, most: int | None = None) -> list[slice]:
+    """Divide the rows of a step's batch among processes, and return the share of one of them in portions.
+
+    Each process takes neighbouring rows, as many as the others or one more. Where there are more processes than rows, the last
+    take none and still get one empty portion: every process must take part in the exchange of gradients.
+
+    Args:
+        rows: Rows of the whole batch.
+        rank: Number of the process, from 0.
+        world: Number of processes.
+        most: Rows per portion; all at once by default.
+    """
+    share, larger = divmod(rows, world)
+    start = rank * share + min(rank, larger)
+    end = start + share + (rank < larger)
+    most = most or rows
+    return [slice(i, min(i + most, end)) for i in range(start, end, most)] or [slice(start, end)]
+
+
+def take_rows(batch: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
+    """Take some rows of a batch, as wide as the whole: padding must not depend on how it was divided."""
+    return {name: value[rows] for name, value in batch.items()}

@@ -1,32 +1,36 @@
-"""LAMB, the optimiser that BERT's large-batch pre-training and MobileBERT were trained with."""
+"""Optimizers: AdamW with a warm-up and a linear decay, and LAMB, with which BERT's large batches and MobileBERT were trained.
+
+A `Course` creates the optimizer of a training stage and sets the learning rates before each step. An objective may have one of
+its own in its attribute ``course``; the others are trained with `AdamWCourse`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from pocketbert.core.recipe.sections import Optimisation, Updates
+from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.types import Schedule
-
-# --- course ---
-# What moves the weights in a stage, and how fast at each step.
 
 
 class Course(Protocol):
-    """An optimiser, and what is set before each of its steps."""
+    """An optimizer with the schedule of its learning rates."""
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser of a model's trainable weights; its state has the fields ``step``, ``exp_avg`` and ``exp_avg_sq``."""
+        """Create the optimizer of a model's trainable weights.
+
+        Its state has the fields ``step``, ``exp_avg`` and ``exp_avg_sq``, which checkpoints store.
+        """
         ...
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Set what a step needs, before its forward pass: a function of the step, and not of the steps before.
+        """Set the learning rates of a step before its forward pass, as a function of the step alone.
 
         Args:
-            optimizer: As made above.
+            optimizer: The one that `optimizer` returned.
             step: The step about to be made, from 0.
 
         Returns:
@@ -36,7 +40,7 @@ class Course(Protocol):
 
 
 class AdamWCourse:
-    """AdamW, one learning rate for all weights, no decay on biases and norms, which have one dimension.
+    """AdamW with one learning rate for all weights, and no weight decay of biases and norms.
 
     Args:
         settings: Steps and rates.
@@ -46,7 +50,7 @@ class AdamWCourse:
         self._settings = settings
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """AdamW in one fused pass."""
+        """Create AdamW, which updates all weights in one fused pass."""
         settings = self._settings
         trained = [p for p in model.parameters() if p.requires_grad]
         return torch.optim.AdamW(
@@ -58,62 +62,29 @@ class AdamWCourse:
         )
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Give all groups the step's learning rate, and return it."""
-        rate = learning_rate(step, self._settings)
+        """Set the step's learning rate in all parameter groups, and return it."""
+        rate = _learning_rate(step, self._settings)
         for group in optimizer.param_groups:
             group["lr"] = rate
         return rate
 
 
-def decay_groups(parameters: Sequence[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Two parameter groups: the matrices, and what has one dimension (biases, scales and shifts of norms), without decay.
+def _learning_rate(step: int, settings: Optimisation) -> float:
+    """Return the learning rate of a step, counted from 0: a linear warm-up, then a linear decay to 0, or none."""
+    warmup_steps = max(1, round(settings.warmup * settings.steps))
+    if step < warmup_steps:
+        return settings.lr * (step + 1) / warmup_steps
+    if settings.schedule is Schedule.CONSTANT:
+        return settings.lr
+    return settings.lr * max(0.0, (settings.steps - step) / max(1, settings.steps - warmup_steps))
 
-    Args:
-        parameters: What is trained.
-        weight_decay: Of the matrices.
-    """
+
+def decay_groups(parameters: Sequence[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Split parameters into two optimizer groups: matrices with weight decay, and vectors (biases, norms) without."""
     return [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-
-
-@runtime_checkable
-class WithCourse(Protocol):
-    """An objective that decides about optimiser and learning rates too."""
-
-    @property
-    def course(self) -> Course:
-        """What moves the weights."""
-        ...
-
-
-def course_of(settings: Updates, objective: object) -> Course:
-    """The course of an objective that has one, else AdamW with the settings' schedule.
-
-    Raises:
-        ValueError: If the objective has none, and the settings have no schedule.
-    """
-    if isinstance(objective, WithCourse):
-        return objective.course
-    if not isinstance(settings, Optimisation):
-        raise ValueError(f"{type(settings).__name__} has no schedule of one learning rate: give the objective a course")
-    return AdamWCourse(settings)
-
-
-def learning_rate(step: int, settings: Optimisation) -> float:
-    """Linear warm-up, then linear decay to 0, or none.
-
-    Args:
-        step: The step about to be made, from 0.
-        settings: Peak rate, steps, warm-up share and schedule.
-    """
-    warm = max(1, round(settings.warmup * settings.steps))
-    if step < warm:
-        return settings.lr * (step + 1) / warm
-    if settings.schedule is Schedule.CONSTANT:
-        return settings.lr
-    return settings.lr * max(0.0, (settings.steps - step) / max(1, settings.steps - warm))
 
 
 class Lamb(torch.optim.Optimizer):
@@ -128,7 +99,8 @@ class Lamb(torch.optim.Optimizer):
 
     As in Google's code for BERT and MobileBERT, and unlike Algorithm 2, m and v are not divided by ``1 - beta^t``: the ratio
     of the norms makes up for most of it. Parameters of one dimension (biases, scales and shifts of norms) have a ratio of 1,
-    as does what is 0 or would not move. Weight decay is a matter of the parameter's group, as in AdamW; leave these without.
+    as have parameters and updates of norm 0. Weight decay applies to a parameter group, as in AdamW; put parameters of one
+    dimension into a group without it.
 
     State per parameter: ``step``, ``exp_avg`` and ``exp_avg_sq``, under the names that torch's AdamW gives them.
 
@@ -167,54 +139,50 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move every parameter that has a gradient.
+        """Update every parameter that has a gradient.
 
         Args:
             closure: Computes the loss and its gradients anew.
 
         Returns:
-            What the closure returned.
+            The result of the closure; None without one.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self._move(params, group)
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                self._update(parameters, group)
         return loss
 
-    def _move(self, params: list[Tensor], group: dict[str, Any]) -> None:
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """Update the parameters of a group by the equations above, each operation in one call for all of them."""
         beta1, beta2 = group["betas"]
-        gradients = [p.grad for p in params if p.grad is not None]
-        states = [self._state(p) for p in params]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["step"] = torch.zeros((), dtype=torch.float32)
+                for field in ("exp_avg", "exp_avg_sq"):
+                    self.state[parameter][field] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        states = [self.state[p] for p in parameters]
         first, second = [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]
         torch._foreach_add_([s["step"] for s in states], 1.0)
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
-        scale = torch._foreach_sqrt(second)
-        torch._foreach_add_(scale, group["eps"])
-        update = torch._foreach_div(first, scale)
+        root = torch._foreach_sqrt(second)
+        torch._foreach_add_(root, group["eps"])
+        update = torch._foreach_div(first, root)
         if group["weight_decay"]:
-            torch._foreach_add_(update, params, alpha=group["weight_decay"])
-        matrices = [n for n, p in enumerate(params) if p.ndim > 1]
+            torch._foreach_add_(update, parameters, alpha=group["weight_decay"])
+        matrices = [n for n, p in enumerate(parameters) if p.ndim > 1]
         if matrices:
-            moved = [update[n] for n in matrices]
-            torch._foreach_mul_(moved, _ratios([params[n] for n in matrices], moved))
-        torch._foreach_add_(params, update, alpha=-group["lr"])
-
-    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
-            state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        return state
-
-
-def _ratios(params: list[Tensor], updates: list[Tensor]) -> list[Tensor]:
-    """``|x| / |u|`` of each pair, 1 where either norm is 0; never read back from the device."""
-    size, length = (torch.stack(torch._foreach_norm(each)) for each in (params, updates))
-    return list(torch.where((size > 0) & (length > 0), size / length, 1.0).unbind())
+            matrix_updates = [update[n] for n in matrices]
+            # |x| / |u| of each matrix, 1 where either norm is 0; never read back from the device
+            weight_norm = torch.stack(torch._foreach_norm([parameters[n] for n in matrices]))
+            update_norm = torch.stack(torch._foreach_norm(matrix_updates))
+            ratios = torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
+            torch._foreach_mul_(matrix_updates, list(ratios.unbind()))
+        torch._foreach_add_(parameters, update, alpha=-group["lr"])

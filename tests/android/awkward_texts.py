@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from pocketbert.core.compare.sample_texts import SENTENCES, UNICODE_SENTENCES
-from pocketbert.core.models.tokenizers import TEXTS
+from pocketbert.core.models.tokenizer_conversion import COMPARISON_TEXTS
 
 FIXED = (
     "",
@@ -83,7 +83,7 @@ def awkward_texts(count: int, seed: int = 23) -> list[str]:
         seed: Of the draw; the same texts each time.
     """
     draw = random.Random(seed)
-    words = [w for t in (*SENTENCES, *UNICODE_SENTENCES, *TEXTS) for w in t.split(" ")]
+    words = [w for t in (*SENTENCES, *UNICODE_SENTENCES, *COMPARISON_TEXTS) for w in t.split(" ")]
     sources: list[Callable[[], str]] = [
         lambda: draw.choice(words),
         lambda: draw.choice(words).upper(),
@@ -103,7 +103,7 @@ def awkward_texts(count: int, seed: int = 23) -> list[str]:
         lambda: draw.choice(("\u200d", "\u200c", "\ufe0e", "\ufe0f", "\u200f", "\u202e", "\u2060", "\u00ad")),
         lambda: draw.choice(("'s", "'T", "'re", "n't", "'", "''", "``", "'LL", "’s")),
     ]
-    out = [*FIXED, *SENTENCES, *UNICODE_SENTENCES, *TEXTS]
+    out = [*FIXED, *SENTENCES, *UNICODE_SENTENCES, *COMPARISON_TEXTS]
     while len(out) < count:
         joint = draw.choice(("", "", " ", " ", "  "))
         size = draw.randint(1, 120) if draw.random() < 0.02 else draw.randint(1, 9)

@@ -15,7 +15,7 @@ import pytest
 from pocketbert import demo_corpus
 from pocketbert.demo_corpus import LABELS, Corpus, Row, generate, write
 from pocketbert.demo_corpus.generator import INTENTS, VOCABULARIES
-from pocketbert.demo_corpus.grammar import SLOT, Intent, Vocabulary, variants
+from pocketbert.demo_corpus.grammar import SLOT, Intent, Vocabulary, list_variants
 from pocketbert.demo_corpus.speech import FILLERS, HELD_REQUESTS
 
 PUNCTUATION = ",.?!"
@@ -59,7 +59,7 @@ def skeleton(row: Row) -> list[str]:
 
 def template_skeletons(template: str) -> Iterator[list[str]]:
     """Yields what rows of a template look like to `skeleton`; untagged slots are filled in."""
-    for variant in variants(template):
+    for variant in list_variants(template):
         lines: list[list[str]] = [[]]
         for word in variant.lower().split():
             slot = SLOT.match(word)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import Family, all_families, chosen_row, family_named, suggested_row
+from pocketbert.core.families import Family, all_families, choose_row, family_named, suggest_row
 from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import FAMILY_KEY, open_model_folder
 from pocketbert.core.tasks import TASKS, TaskName
@@ -65,7 +65,7 @@ def test_a_system_that_loads_as_another_has_its_graph(name: str) -> None:
     base = family_named(row.graph)
     assert {f.name for f in fields(Family) if getattr(row, f.name) != getattr(base, f.name)} <= OWN
     assert base.loads_as is None
-    assert chosen_row(base, name, "--family") is row
+    assert choose_row(base, name, "--family") is row
 
 
 def test_the_five_that_load_as_bert() -> None:
@@ -113,7 +113,7 @@ def test_a_choice_decides_and_is_kept_with_the_saved_model(tmp_path: Path) -> No
 
 def test_a_checkpoint_of_another_graph_is_suggested_no_row() -> None:
     roberta = family_named("roberta")
-    assert suggested_row(roberta, ["fit_dense.weight", "encoder.layer.0.output.LayerNorm.gamma"]) == (roberta, "")
+    assert suggest_row(roberta, ["fit_dense.weight", "encoder.layer.0.output.LayerNorm.gamma"]) == (roberta, "")
 
 
 def test_an_archive_without_pooler_and_heads_teaches_its_states_and_no_words(tmp_path: Path) -> None:

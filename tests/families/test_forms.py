@@ -20,7 +20,7 @@ from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format
 from pocketbert.distill.students.ernie_thu import open_places
-from pocketbert.distill.students.ernie_thu_checkpoint import wanted_entities
+from pocketbert.distill.students.ernie_thu_checkpoint import _read_entity_names
 from pocketbert.export.prepare import prepare, sample_inputs
 from pocketbert.pipeline.gates.torch_constants import example_inputs
 from support.forms import ENTITIES, KEPT, released_vectors, write_ernie, write_kept, write_xlm
@@ -182,10 +182,10 @@ def test_entities_that_are_not_there_are_refused(ernie: Path, tmp_path: Path, co
 def test_rows_of_a_data_file_name_entities_or_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a"}\n{"entities": [{"id": "Q1"}, {"name": "B"}, {"id": "Q1"}]}\n')
-    assert wanted_entities(path) == ["Q1", "B"]
+    assert _read_entity_names(path) == ["Q1", "B"]
     path.write_text('{"entities": 3}\n')
     with pytest.raises(InputError, match=r"rows.jsonl:1: is no row with a list of mentions"):
-        wanted_entities(path)
+        _read_entity_names(path)
 
 
 def test_a_form_with_a_table_says_what_it_lacks(ernie: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.methods.method import TeacherStudent, layers_of_a_kind
+from pocketbert.distill.methods.method import TeacherStudent, map_layers
 from pocketbert.distill.methods.minilm import MiniLmDistillation
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.build import build_student
@@ -125,11 +125,11 @@ def task_stage(attention: float, layers: list[int] | None = None) -> TaskStage:
 def test_attention_is_learnt_from_a_layer_of_the_same_kind(student: int) -> None:
     pair = pair_of(8, student, task_stage(1))
     theirs, ours = pair.teacher.config.layer_types, pair.student.config.layer_types
-    layers = layers_of_a_kind(pair, (student, 8), attention=True)
+    layers = map_layers(pair, attention=True)
     assert [theirs[n - 1] for n in layers] == ours
     assert layers == sorted(layers)
     usual = layer_map(student, 8)
-    assert layers_of_a_kind(pair, (student, 8), attention=False) == usual
+    assert map_layers(pair, attention=False) == usual
     assert usual[0] == layers[0] or theirs[usual[0] - 1] != ours[0]
     done = TaskDistillation(pair.teacher, pair.student, ROW, TASK, pair.stage)
     assert done.layers == layers
@@ -144,7 +144,7 @@ def test_attention_of_a_layer_of_another_kind_is_refused() -> None:
     assert TaskDistillation(pair.teacher, pair.student, ROW, TASK, pair.stage).layers == [1, 4]
     pair.student.config.layer_types = ["chunked_attention"] * 2
     with pytest.raises(InputError, match="Set the weight of attention to 0"):
-        layers_of_a_kind(TeacherStudent(pair.teacher, pair.student, ROW, task_stage(1), "distill.0"), (2, 6), True)
+        map_layers(TeacherStudent(pair.teacher, pair.student, ROW, task_stage(1), "distill.0"), True)
 
 
 def test_minilm_learns_attention_from_a_layer_of_the_kind_of_the_last() -> None:

@@ -9,8 +9,9 @@ import pytest
 from pocketbert.core.compare.sample_texts import SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.families import family_named
-from pocketbert.core.models import tokenizers as tokenizer_conversion
-from pocketbert.core.models.tokenizers import TEXTS, check_tokenizer, converted_tokenizer, differences
+from pocketbert.core.models import tokenizer_conversion
+from pocketbert.core.models.tokenizer_conversion import COMPARISON_TEXTS, _list_differences, convert_tokenizer
+from pocketbert.core.models.tokenizers import check_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
 from support.tiny_sentencepiece import LAYOUTS, write_sentencepiece
 
@@ -50,9 +51,9 @@ def test_a_converted_model_gives_the_tokens_of_the_library_that_owns_it(name: st
     from tokenizers import Tokenizer
 
     write_sentencepiece(tmp_path, name, fast=False)
-    made = Tokenizer.from_str(converted_tokenizer(tmp_path))
+    made = Tokenizer.from_str(convert_tokenizer(tmp_path))
     model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / LAYOUTS[name].file))
-    assert differences(made, model, (*TEXTS, *SENTENCES, *UNICODE_SENTENCES)) == []
+    assert _list_differences(made, model, (*COMPARISON_TEXTS, *SENTENCES, *UNICODE_SENTENCES)) == []
     shifted = 1 if name == "XLMRobertaTokenizer" else 0  # its authors put two rows in front of the model's own
     ids = made.encode("Set an alarm", add_special_tokens=False).ids
     plain = "Set an alarm" if name != "AlbertTokenizer" else "set an alarm"
@@ -64,12 +65,12 @@ def test_a_conversion_that_cuts_otherwise_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"bpe.model: transformers converts it to a tokenizer with other tokens for \d+"
     ):
-        converted_tokenizer(tmp_path)
+        convert_tokenizer(tmp_path)
 
 
 def test_a_difference_on_odd_characters_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_sentencepiece(tmp_path, "XLMRobertaTokenizer", fast=False, normalization_rule_name="identity")
-    converted_tokenizer(tmp_path)
+    convert_tokenizer(tmp_path)
     said = capsys.readouterr()
     assert "differs from the sentencepiece library: 'tab\\tnew" in said.out + said.err
 
@@ -78,7 +79,7 @@ def test_without_the_library_its_install_command_is_given(tmp_path: Path, monkey
     write_sentencepiece(tmp_path, "XLMRobertaTokenizer", fast=False)
     monkeypatch.setattr(tokenizer_conversion, "version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[sentencepiece\]'"):
-        converted_tokenizer(tmp_path)
+        convert_tokenizer(tmp_path)
 
 
 def test_a_cased_vocabulary_is_not_lower_cased_without_a_word(tmp_path: Path) -> None:
@@ -86,9 +87,9 @@ def test_a_cased_vocabulary_is_not_lower_cased_without_a_word(tmp_path: Path) ->
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(InputError, match=r"2 of the 5 words.*do_lower_case"):
-        converted_tokenizer(tmp_path)
+        convert_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    assert '"lowercase":false' in converted_tokenizer(tmp_path)
+    assert '"lowercase":false' in convert_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "ernie"])
@@ -97,6 +98,6 @@ def test_a_chinese_vocabulary_is_cut_into_characters(model_type: str, tmp_path: 
     words = ["[PAD]", *(f"[unused{i}]" for i in range(1, 100)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, "，"]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", "utf-8")
     (tmp_path / "config.json").write_text(f'{{"model_type": "{model_type}"}}')
-    (tmp_path / "tokenizer.json").write_text(converted_tokenizer(tmp_path), "utf-8")
+    (tmp_path / "tokenizer.json").write_text(convert_tokenizer(tmp_path), "utf-8")
     row = TextTokenizer(tmp_path, 32, pad_id=0).encode(["明天早上，叫我"])[0]
     assert [words[i] for i in row.ids] == ["[CLS]", *"明天早上，叫我", "[SEP]"]

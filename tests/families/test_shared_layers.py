@@ -24,7 +24,7 @@ from pocketbert.distill.capture.outputs import LayerOutputs
 from pocketbert.distill.students.build import build_student
 from pocketbert.export import coreml, onnx, tflite
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.steps import Inputs
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.quantize import Plan, quantize
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import ENTRIES, noisy_model

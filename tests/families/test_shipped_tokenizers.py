@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.families import TokenizerKind, family_named
-from pocketbert.core.models import tokenizers as tokenizer_conversion
+from pocketbert.core.models import tokenizer_conversion
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.models.tokenizers import save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer

@@ -22,7 +22,7 @@ from pocketbert.core.types import Format
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.outputs import LayerOutputs, LmHead
 from pocketbert.distill.students.build import build_student
-from pocketbert.distill.students.checkpoints import with_default_language
+from pocketbert.distill.students.checkpoints import _add_default_language
 from pocketbert.export.adapters.xlm import LANGUAGES
 from pocketbert.export.prepare import prepare
 from support.tiny import NAMES, noisy_model, tiny_classifier
@@ -90,8 +90,8 @@ def test_without_languages_as_an_input_all_tokens_have_the_default_one() -> None
     model = noisy_model("xlm", 2, CLASSIFY.auto_class, NAMES, **LANGUAGES_OF_TESTS)
     inputs = batch(4, 11)
     module, bare = prepare(model, ROW, CLASSIFY), copy.deepcopy(model)
-    with_default_language(model)
-    with_default_language(model)  # once is enough
+    _add_default_language(model)
+    _add_default_language(model)  # once is enough
     assert worst(model, module, inputs) < 2e-4
     with torch.no_grad():
         named = bare(**inputs, langs=torch.ones_like(inputs["input_ids"])).logits

@@ -14,7 +14,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named
 from pocketbert.core.models.checkpoints import save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.students.checkpoints import tokenizer_json
+from pocketbert.distill.students.checkpoints import _xlm_tokenizer_json
 from support.tiny_texts import vocabulary
 from support.tiny_word_bpe import write_xlm_files
 
@@ -81,7 +81,7 @@ def test_ids_are_those_of_the_original(lower: bool, tmp_path: Path) -> None:
     from transformers import XLMTokenizer
 
     theirs = XLMTokenizer.from_pretrained(write(tmp_path, lower))
-    ours = Tokenizer.from_str(tokenizer_json(tmp_path))
+    ours = Tokenizer.from_str(_xlm_tokenizer_json(tmp_path))
     for text in (*SENTENCES, *ASCII_SENTENCES, *UNICODE_SENTENCES, *AWKWARD):
         assert ours.encode(text).tokens == theirs.convert_ids_to_tokens(theirs(text)["input_ids"]), text
     pair = ("bright lamp.", "old song")
@@ -95,7 +95,7 @@ def test_a_word_that_is_merged_and_not_in_the_vocabulary_is_unknown(tmp_path: Pa
     write(tmp_path, lower=True)
     with (tmp_path / "merges.txt").open("a") as file:
         file.write("z z 17\nzz z 3\n")
-    ours = Tokenizer.from_str(tokenizer_json(tmp_path))
+    ours = Tokenizer.from_str(_xlm_tokenizer_json(tmp_path))
     assert ours.encode("zzzq").ids[1:-1] == [3, ours.token_to_id("q</w>")]
 
 
@@ -112,11 +112,11 @@ def test_files_that_are_missing_and_words_that_others_find_are_refused(tmp_path:
     write(tmp_path, lower=True)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "xlm", "lang2id": {"zh": 0, "ja": 1}}))
     with pytest.raises(InputError, match=r"its languages are zh, ja, .*XLMTokenizer.tokenize"):
-        tokenizer_json(tmp_path)
+        _xlm_tokenizer_json(tmp_path)
     (tmp_path / "merges.txt").unlink()
     with pytest.raises(InputError, match=r"neither tokenizer.json nor merges.txt"):
-        tokenizer_json(tmp_path)
+        _xlm_tokenizer_json(tmp_path)
     (tmp_path / "merges.txt").write_text("")
     (tmp_path / "vocab.json").write_text("{}")
     with pytest.raises(InputError, match="no vocabulary of XLM: <s>, </s>, <pad>, <unk> missing"):
-        tokenizer_json(tmp_path)
+        _xlm_tokenizer_json(tmp_path)

@@ -14,7 +14,7 @@ from pocketbert.core.disk import files
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.pipeline import steps as inputs
+from pocketbert.pipeline import inputs
 from pocketbert.pipeline.direct.exporting import export_recipe, option_problems, unread_calibration
 from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
 

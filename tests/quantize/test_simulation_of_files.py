@@ -11,7 +11,7 @@ from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named
-from pocketbert.core.formats import FORMATS, LEAST
+from pocketbert.core.formats import _MIN_BOUND, FORMATS
 from pocketbert.core.predict.predictor import run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
@@ -99,5 +99,5 @@ def test_a_sound_file_is_off_by_what_the_simulation_says(
     for title, (real, simulated) in errors(format, name, seed, tmp_path, rows).items():
         print(f"{name} {seed} {title}: file {real:.4f}, simulated {simulated:.4f}")
         assert np.isfinite(simulated)
-        assert real <= max(1.5 * simulated, least[title] if least[title] > LEAST else LEAST / 2)
-        assert real >= simulated / 2 or simulated < LEAST, "a simulation that is far off lets broken files pass"
+        assert real <= max(1.5 * simulated, least[title] if least[title] > _MIN_BOUND else _MIN_BOUND / 2)
+        assert real >= simulated / 2 or simulated < _MIN_BOUND, "a simulation that is far off lets broken files pass"

@@ -31,8 +31,7 @@ from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForMaskedLM
 from pocketbert.distill.students.mobilebert import transfer_student
 from pocketbert.distill.students.projection import attach_projection
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.checkpoints import NotFiniteError
-from pocketbert.distill.training.optimizer import WithCourse
+from pocketbert.distill.training.finite import NotFiniteError
 
 VOCABULARY, CLASSES, NONE = 50, 3, -100
 
@@ -112,7 +111,7 @@ class Teaching:
         """Make it."""
         self.right = self.make(student)
         self.weights, self.counts = self.right.weights, self.right.counts
-        if isinstance(self.right, WithCourse):
+        if hasattr(self.right, "course"):
             self.course = self.right.course
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Mapping[str, Term]:
@@ -253,7 +252,7 @@ def run(name: str, out: Path, at: int = -1) -> None:
     """Make a case, up to a kill if wanted, and write its losses and weights."""
     objective, data, more = CASES[name]
     objective.left = at
-    loop.LOG_EVERY = 1
+    loop._LOG_EVERY = 1
     loop.training_dtype = lambda _: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
     model, plan = tagger(), settings(**more)
     if isinstance(objective, Teaching):

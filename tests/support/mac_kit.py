@@ -11,7 +11,7 @@ from typing import Any
 
 from pocketbert.benchmarks.imported.mac import FILE_NAME, mac_script
 from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing, write_artefacts
-from pocketbert.core.disk.files import folder_bytes, sha256_path
+from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.core.tasks import ScoreFunction, TaskName
 from pocketbert.core.types import Format, Scheme
 
@@ -35,7 +35,7 @@ def list_packages(phone: Path) -> None:
         ModelRecord(
             path=p.relative_to(phone).as_posix(),
             sha256=sha256_path(p),
-            bytes=folder_bytes(p),
+            bytes=path_bytes(p),
             format=Format.COREML,
             scheme=Scheme.W8 if "w8" in p.name else Scheme.FP16,
         )

@@ -30,7 +30,7 @@ def install(site: Path, name: str, code: str, entry: str = "register", version: 
     info = site / f"{name}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", "utf-8")
-    (info / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{name} = {name}:{entry}\n", "utf-8")
+    (info / "entry_points.txt").write_text(f"[{plugins._GROUP}]\n{name} = {name}:{entry}\n", "utf-8")
     (info / "RECORD").write_text("", "utf-8")
 
 

@@ -43,8 +43,8 @@ def write_xlm(folder: Path, tokens: Sequence[str]) -> int:
     Returns:
         The number of tokens.
     """
-    from pocketbert.distill.students.checkpoints import tokenizer_json
+    from pocketbert.distill.students.checkpoints import _xlm_tokenizer_json
 
     rows = write_xlm_files(folder, tokens)
-    (folder / "tokenizer.json").write_text(tokenizer_json(folder))
+    (folder / "tokenizer.json").write_text(_xlm_tokenizer_json(folder))
     return rows

@@ -27,58 +27,62 @@ from typing import Any, BinaryIO
 
 GREETING = "pocketbert-agent 1"
 CHUNK = 1 << 20
-TAIL = 2000
+MAX_MESSAGES = 2000
 """Characters of a child's messages that an error repeats."""
 REMOVAL_S = 60.0
 """For this long the guard tries to remove the folder while a process may still write into it."""
 POWERCAP, CPUFREQ, THERMAL = (
     Path(f"/sys/{part}") for part in ("class/powercap", "devices/system/cpu/cpufreq", "class/thermal")
 )
-"""Where Linux shows counters of energy, clock rates and temperatures."""
+"""Folders in which Linux shows counters of energy, clock rates and temperatures."""
 
 
-class GoneError(Exception):
+class _GoneError(Exception):
     """The other end of the connection has closed it."""
 
 
-class RefusalError(Exception):
-    """A request cannot be carried out."""
+class _RefusalError(Exception):
+    """A request cannot be carried out; `kind` is what the answer gives as its error."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind = kind
 
 
-def guard(folder: str) -> list[int]:
-    """Start the process that removes a folder when this process ends; returns its id and the pipe that holds it."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(reading)
-        return [child, writing]
-    os.setsid()
+def main() -> int:
+    """Serve the connection on standard input and output."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not get between the answers
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    os.close(writing)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):  # the connection may end while this process waits
-        os.dup2(nothing, stream)
-    with contextlib.suppress(OSError):
-        os.read(reading, 1)
-    end = time.monotonic() + REMOVAL_S
-    while os.path.lexists(folder) and time.monotonic() < end:
-        shutil.rmtree(folder, ignore_errors=True)
-        time.sleep(0.05)
-    os._exit(0)
+        signal.signal(number, lambda *_: sys.exit(1))
+    replies.write(GREETING.encode() + b"\n")
+    replies.flush()
+    try:
+        agent = _Agent(sys.stdin.buffer, replies)
+    except OSError as error:
+        answer = {
+            "error": "denied" if error.errno in (errno.ENOENT, errno.ENOTDIR) else _error_kind(error),
+            "text": str(error),
+        }
+        replies.write(json.dumps(answer).encode() + b"\n")
+        replies.flush()
+        return 1
+    try:
+        agent.serve()
+    except (_GoneError, BrokenPipeError):
+        return 1
+    finally:
+        agent.end()
+    return 0
 
 
-class Agent:
-    """The state of one connection."""
+class _Agent:
+    """One connection. A method ``do_X`` carries out the request X and returns its answer."""
 
     def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
         self._requests, self._replies = requests, replies
-        self.folder = Path(tempfile.mkdtemp(prefix="pocketbert-", dir=_temporary()))
-        self._guard, self._held = guard(str(self.folder))
+        self.folder = Path(tempfile.mkdtemp(prefix="pocketbert-", dir=_temporary_folder()))
+        self._guard, self._guard_pipe = _start_guard(str(self.folder))
         self._site = self.folder / "site"
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._launcher = [sys.executable]
@@ -94,20 +98,21 @@ class Agent:
                 return
             try:
                 answer = getattr(self, "do_" + verb)(**request)
-            except RefusalError as error:
+            except _RefusalError as error:
                 answer = {"error": error.kind, "text": str(error)}
             except (OSError, zipfile.BadZipFile) as error:
-                answer = {"error": _kind(error), "text": f"{self.folder}: {error}"}
+                answer = {"error": _error_kind(error), "text": f"{self.folder}: {error}"}
             self._reply(answer)
 
     def end(self) -> None:
         """End the workers and have everything removed."""
         for name in list(self._workers):
             self.do_stop(name)
-        os.close(self._held)
+        os.close(self._guard_pipe)
         os.waitpid(self._guard, 0)
 
     def _reply(self, answer: dict[str, Any]) -> None:
+        """Write an answer as one line of JSON."""
         self._replies.write(json.dumps(answer).encode() + b"\n")
         self._replies.flush()
 
@@ -127,21 +132,22 @@ class Agent:
         try:
             with (self.folder / name).open("wb") as target:
                 while left:
-                    chunk = self._bytes(left)
+                    chunk = self._read_payload(left)
                     left -= len(chunk)
                     target.write(chunk)
         except OSError as error:
             failure = error
         while left:
-            left -= len(self._bytes(left))
+            left -= len(self._read_payload(left))
         if failure is not None:
             raise failure
         return {}
 
-    def _bytes(self, most: int) -> bytes:
-        chunk = self._requests.read(min(most, CHUNK))
+    def _read_payload(self, size: int) -> bytes:
+        """Read some of the bytes that follow a request, at most `size`."""
+        chunk = self._requests.read(min(size, CHUNK))
         if not chunk:
-            raise GoneError
+            raise _GoneError
         return chunk
 
     def do_unpack(self, name: str) -> dict[str, Any]:
@@ -163,29 +169,32 @@ class Agent:
             stderr=subprocess.STDOUT,
             env=dict(os.environ, TMPDIR=str(self.folder)),
         )
-        said = self._until_end(child)
+        self._workers["pip"] = child  # ended with the connection
+        output = self._read_output(child, one_line=False).decode(errors="replace")
+        child.wait()
+        del self._workers["pip"]
         if child.returncode:
-            raise RefusalError("pip", said[-TAIL:])
+            raise _RefusalError("pip", output[-MAX_MESSAGES:])
         return {}
 
     def do_ask(self, worker: str, request: dict[str, Any]) -> dict[str, Any]:
         """Hand a request to a worker, which is started if it does not run."""
-        child = self._workers.get(worker) or self._start(worker)
+        child = self._workers.get(worker) or self._start_worker(worker)
         try:
             child.stdin.write(json.dumps(request).encode() + b"\n")  # type: ignore[union-attr]
             child.stdin.flush()  # type: ignore[union-attr]
         except BrokenPipeError:
             line = b""
         else:
-            line = self._line_of(child)
+            line = self._read_output(child, one_line=True)
         if line.endswith(b"\n"):
             answer: dict[str, Any] = json.loads(line)
             return answer
         del self._workers[worker]
         status = child.wait()
-        words = self._messages(worker).strip().splitlines()[-1:]
+        last_message = _text(self._log(worker))[-MAX_MESSAGES:].strip().splitlines()[-1:]
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        raise RefusalError("crash", " ".join([f"the worker ended with {how}.", *words]))
+        raise _RefusalError("crash", " ".join([f"the worker ended with {how}.", *last_message]))
 
     def do_stop(self, worker: str) -> dict[str, Any]:
         """End a worker."""
@@ -196,25 +205,25 @@ class Agent:
         return {}
 
     def do_facts(self) -> dict[str, Any]:
-        """What this machine is."""
+        """Describe this machine."""
         text = _text(Path("/proc/cpuinfo"))
         fields = [[part.strip() for part in line.split(":", 1)] for line in text.splitlines() if ":" in line]
-        named = {line[0]: line[1] for line in reversed(fields)}
+        value_of = {line[0]: line[1] for line in reversed(fields)}
         return {
             "python": platform.python_version(),
             "arch": platform.machine(),
             "system": f"{platform.system()} {platform.release()}",
             "libc": " ".join(platform.libc_ver()),
             "cores": len(os.sched_getaffinity(0)),
-            "cpu": named.get("model name", ""),
-            "board": _text(Path("/proc/device-tree/model")).strip("\0\n ") or named.get("Model", ""),
-            "parts": [f"{named.get('CPU implementer', '')}:{value}" for key, value in fields if key == "CPU part"],
-            "flags": (named.get("flags") or named.get("Features") or "").split(),
+            "cpu": value_of.get("model name", ""),
+            "board": _text(Path("/proc/device-tree/model")).strip("\0\n ") or value_of.get("Model", ""),
+            "parts": [f"{value_of.get('CPU implementer', '')}:{value}" for key, value in fields if key == "CPU part"],
+            "flags": (value_of.get("flags") or value_of.get("Features") or "").split(),
             "free_bytes": shutil.disk_usage(self.folder).free,
         }
 
     def do_state(self) -> dict[str, Any]:
-        """What this machine does at the moment: load, CPU time, temperatures, clock rates, energy."""
+        """Report load, CPU time, temperatures, clock rates and energy at this moment."""
         # user, nice, system, idle, iowait, irq, softirq, steal; guest time is inside user time
         ticks = [int(n) for n in _text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
         busy = sum(ticks) - sum(ticks[3:5])
@@ -232,10 +241,11 @@ class Agent:
             "mhz": [int(f) / 1000 for f in (_number(p / "scaling_cur_freq") for p in policies) if f],
             "mhz_allowed": [int(f) / 1000 for f in (_number(p / "scaling_max_freq") for p in policies) if f],
             "mhz_most": [int(f) / 1000 for f in (_number(p / "cpuinfo_max_freq") for p in policies) if f],
-            **_packages(),
+            **_energy_counters(),
         }
 
-    def _start(self, worker: str) -> subprocess.Popen[bytes]:
+    def _start_worker(self, worker: str) -> subprocess.Popen[bytes]:
+        """Start a worker in the environment; its messages go to its log."""
         with self._log(worker).open("wb") as messages:
             child = subprocess.Popen(
                 [*self._launcher, str(self.folder / "worker.py")],
@@ -249,45 +259,59 @@ class Agent:
         return child
 
     def _log(self, worker: str) -> Path:
+        """Return the file with the messages of a worker."""
         return self.folder / f"{worker}.log"
 
-    def _messages(self, worker: str) -> str:
-        return _text(self._log(worker))[-TAIL:]
+    def _read_output(self, child: subprocess.Popen[bytes], one_line: bool) -> bytes:
+        """Read a line of a child's output, or all of it; what was read is shorter if the child ends.
 
-    def _line_of(self, child: subprocess.Popen[bytes]) -> bytes:
-        """One line of a child's output; empty where it ended."""
-        return self._read(child, lambda said: said.endswith(b"\n"))
-
-    def _until_end(self, child: subprocess.Popen[bytes]) -> str:
-        self._workers["pip"] = child
-        said = self._read(child, lambda _: False).decode(errors="replace")
-        child.wait()
-        del self._workers["pip"]
-        return said
-
-    def _read(self, child: subprocess.Popen[bytes], enough: Any) -> bytes:
-        """Read a child's output, and notice if the connection ends meanwhile: nothing is sent while an answer is awaited."""
+        Raises:
+            GoneError: If the connection ends meanwhile: nothing is sent while an answer is awaited.
+        """
         assert child.stdout is not None
-        said, output, connection = bytearray(), child.stdout.fileno(), self._requests.fileno()
-        while not enough(said):
-            ready, _, _ = select.select([output, connection], [], [])
+        output, stdout, connection = bytearray(), child.stdout.fileno(), self._requests.fileno()
+        while not (one_line and output.endswith(b"\n")):
+            ready, _, _ = select.select([stdout, connection], [], [])
             if connection in ready:
-                raise GoneError
-            chunk = os.read(output, CHUNK)
+                raise _GoneError
+            chunk = os.read(stdout, CHUNK)
             if not chunk:
                 break
-            said += chunk
-        return bytes(said)
+            output += chunk
+        return bytes(output)
 
 
-def _temporary() -> Path | None:
-    """The folder for temporary files that this machine names; it is not passed over where it cannot be written, as Python does."""
+def _start_guard(folder: str) -> list[int]:
+    """Start the process that removes a folder when this process ends; return its id and the pipe that it waits on."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(reading)
+        return [child, writing]
+    os.setsid()
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    os.close(writing)
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):  # the connection may end while this process waits
+        os.dup2(null, stream)
+    with contextlib.suppress(OSError):
+        os.read(reading, 1)
+    end = time.monotonic() + REMOVAL_S
+    while os.path.lexists(folder) and time.monotonic() < end:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.05)
+    os._exit(0)
+
+
+def _temporary_folder() -> Path | None:
+    """Return the folder for temporary files that TMPDIR names; Python itself would pass over one that cannot be written."""
     named = os.environ.get("TMPDIR")
     return Path(named).absolute() if named else None
 
 
-def _kind(error: Exception) -> str:
-    """Why something could not be written or read: the disk is full, it is not allowed, or another reason of this machine."""
+def _error_kind(error: Exception) -> str:
+    """Name the reason of a failed read or write: the disk is full, it is not allowed, or another one of this machine."""
     number = getattr(error, "errno", None)
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "full"
@@ -295,6 +319,7 @@ def _kind(error: Exception) -> str:
 
 
 def _text(path: Path) -> str:
+    """Read a file; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -302,12 +327,13 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> str:
+    """Read a file that holds a whole number; empty if it holds none."""
     text = _text(path).strip()
     return text if text.isdigit() else ""
 
 
-def _packages() -> dict[str, Any]:
-    """Counters of the processor packages in µJ with their ranges, or the kind of reason why they cannot be read."""
+def _energy_counters() -> dict[str, Any]:
+    """Read counter and range in µJ of each processor package, or name the kind of reason why they cannot be read."""
     counters = {}
     try:
         for zone in sorted(POWERCAP.iterdir()):
@@ -323,33 +349,9 @@ def _packages() -> dict[str, Any]:
 
 
 def _cpu_ticks(process: int) -> int:
-    """User and system time of a process, those of its ended children included."""
+    """Return user and system time of a process, those of its ended children included."""
     rest = _text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
     return sum(map(int, rest[11:15])) if rest else 0
-
-
-def main() -> int:
-    """Serve the connection on standard input and output."""
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not get between the answers
-    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(1))
-    replies.write(GREETING.encode() + b"\n")
-    replies.flush()
-    try:
-        agent = Agent(sys.stdin.buffer, replies)
-    except OSError as error:
-        told = {"error": "denied" if error.errno in (errno.ENOENT, errno.ENOTDIR) else _kind(error), "text": str(error)}
-        replies.write(json.dumps(told).encode() + b"\n")
-        replies.flush()
-        return 1
-    try:
-        agent.serve()
-    except (GoneError, BrokenPipeError):
-        return 1
-    finally:
-        agent.end()
-    return 0
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
+import math
 import os
 import sys
 import time
@@ -23,8 +24,8 @@ from typing import Any
 
 LIBRARIES = {"linux": "libLiteRt.so", "darwin": "libLiteRt.dylib", "win32": "libLiteRt.dll"}
 """Name of the library in the package, by platform."""
-MOST_EVENTS = 10 * 1024
-"""Events that the profiler of a compiled model keeps; it drops those beyond."""
+MAX_EVENTS = 10 * 1024
+"""Events that the profiler of a compiled model keeps; it drops further ones."""
 _CPU, _HOST_MEMORY, _WRITE = 1, 1, 1
 _GENERAL, _BUILT_IN, _DELEGATED = 1, 1 << 1, (1 << 2, 1 << 3)
 _KINDS = {1 << bit for bit in range(9)}
@@ -40,11 +41,36 @@ _TYPES: dict[int, Any] = {
 }
 
 
-class RefusalError(Exception):
+class _RefusalError(Exception):
     """LiteRT cannot profile the file."""
 
 
-class TensorType(ctypes.Structure):
+def main() -> None:
+    """Answer the one request."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what LiteRT prints must not get between
+    try:
+        answer = _profile(**json.load(sys.stdin))
+    except (_RefusalError, OSError, AttributeError) as error:  # AttributeError: a library without a function
+        answer = {"error": str(error)}
+    replies.write(json.dumps(answer))
+    replies.close()
+
+
+def _profile(path: str, threads: int, warmup: int, runs: int, inputs: dict[str, list[int]]) -> dict[str, Any]:
+    """Profile a file on one row; runs with and without the profiler take turns."""
+    model = _Model(path, threads, len(inputs["input_ids"]))
+    model.fill(inputs)
+    for _ in range(warmup):
+        model.run()
+    plain, profiled = [], []
+    for _ in range(runs):
+        plain.append(model.run())
+        profiled.append(model.profiled_run())
+    return {"runs": runs, "plain_us": sum(plain) / len(plain), **_add_up(profiled), "answers": model.answers()}
+
+
+class _TensorType(ctypes.Structure):
     """``LiteRtRankedTensorType``, 72 bytes."""
 
     _fields_ = [
@@ -61,21 +87,18 @@ class TensorType(ctypes.Structure):
 
     @property
     def count(self) -> int:
-        """Elements."""
-        out = 1
-        for size in self.shape:
-            out *= size
-        return out
+        """Number of elements."""
+        return math.prod(self.shape)
 
     @property
-    def kind(self) -> Any:
+    def element_type(self) -> Any:
         """The C type of an element."""
         if self.element not in _TYPES:
-            raise RefusalError(f"a tensor has the element type {self.element}")
+            raise _RefusalError(f"a tensor has the element type {self.element}")
         return _TYPES[self.element]
 
 
-class Event(ctypes.Structure):
+class _Event(ctypes.Structure):
     """``ProfiledEventData``."""
 
     _fields_ = [
@@ -89,14 +112,11 @@ class Event(ctypes.Structure):
     ]
 
 
-def _release_nothing(_: int) -> None:
-    """Python owns the text of an option."""
+_KEEP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
+"""Releases the text of an option: does nothing, because Python owns it."""
 
 
-_KEEP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_release_nothing)
-
-
-class Model:
+class _Model:
     """A file that LiteRT has compiled for the CPU, with its profiler; never closed, the process ends with it.
 
     Args:
@@ -106,41 +126,37 @@ class Model:
     """
 
     def __init__(self, path: str, threads: int, length: int) -> None:
-        self._library = ctypes.CDLL(str(library()))
+        self._library = ctypes.CDLL(str(_find_library()))
         self._environment = self._new("LiteRtCreateEnvironment", 0, None)
         self._model = self._new("LiteRtCreateModelFromFile", self._environment, path.encode())
         options = self._new("LiteRtCreateOptions")
         self._call("LiteRtSetOptionsHardwareAccelerators", options, _CPU)
-        self._texts = []
-        for name, text in (
-            ("runtime_options_string", "enable_profiling = true\n"),
-            ("xnnpack", f"num_threads = {threads}\n"),
-        ):
-            self._texts.append(ctypes.create_string_buffer(text.encode()))
-            held = ctypes.cast(self._texts[-1], ctypes.c_void_p)
-            self._call(
-                "LiteRtAddOpaqueOptions", options, self._new("LiteRtCreateOpaqueOptions", name.encode(), held, _KEEP)
-            )
+        texts = {"runtime_options_string": "enable_profiling = true\n", "xnnpack": f"num_threads = {threads}\n"}
+        self._texts = {name: ctypes.create_string_buffer(text.encode()) for name, text in texts.items()}
+        for name, buffer in self._texts.items():
+            address = ctypes.cast(buffer, ctypes.c_void_p)
+            option = self._new("LiteRtCreateOpaqueOptions", name.encode(), address, _KEEP)
+            self._call("LiteRtAddOpaqueOptions", options, option)
         self._compiled = self._new("LiteRtCreateCompiledModel", self._environment, self._model, options)
         self._profiler = self._new("LiteRtCompiledModelGetProfiler", self._compiled)
-        self._number, self._signature = self._find(length)
-        self._inputs = self._buffers("Input")
-        self._outputs = self._buffers("Output")
+        self._number, self._signature = self._find_signature(length)
+        self._inputs = self._create_buffers("Input")
+        self._outputs = self._create_buffers("Output")
 
     def fill(self, rows: dict[str, list[int]]) -> None:
         """Write the inputs; zeros into those without a row."""
-        for name, (buffer, kind) in self._inputs.items():
-            values = rows.get(name, [0] * kind.count)
-            if len(values) != kind.count:
-                raise RefusalError(f"{name} takes {kind.count} numbers, not {len(values)}")
-            self._memory(buffer, kind)[:] = [kind.kind(v).value for v in values]
+        for name, (buffer, tensor) in self._inputs.items():
+            values = rows.get(name, [0] * tensor.count)
+            if len(values) != tensor.count:
+                raise _RefusalError(f"{name} takes {tensor.count} numbers, not {len(values)}")
+            self._memory(buffer, tensor)[:] = [tensor.element_type(v).value for v in values]
 
     def answers(self) -> dict[str, list[float]]:
-        """The outputs of the last run, flat."""
-        return {name: list(self._memory(buffer, kind)) for name, (buffer, kind) in self._outputs.items()}
+        """Return the outputs of the last run, flat."""
+        return {name: list(self._memory(buffer, tensor)) for name, (buffer, tensor) in self._outputs.items()}
 
     def run(self) -> float:
-        """Run once; the wall time in µs."""
+        """Run once and return the wall time in µs."""
         inputs = (ctypes.c_void_p * len(self._inputs))(*(b.value for b, _ in self._inputs.values()))
         outputs = (ctypes.c_void_p * len(self._outputs))(*(b.value for b, _ in self._outputs.values()))
         counts = ctypes.c_size_t(len(inputs)), ctypes.c_size_t(len(outputs))
@@ -148,81 +164,73 @@ class Model:
         self._call("LiteRtRunCompiledModel", self._compiled, self._number, counts[0], inputs, counts[1], outputs)
         return (time.perf_counter_ns() - begin) / 1e3
 
-    def profiled_run(self) -> list[Event]:
-        """Run once with the profiler on; what it tells."""
+    def profiled_run(self) -> list[_Event]:
+        """Run once with the profiler on and return its events."""
         self._call("LiteRtStartProfiler", self._profiler)
         self.run()
         self._call("LiteRtStopProfiler", self._profiler)
         count = ctypes.c_int()
         self._call("LiteRtGetNumProfilerEvents", self._profiler, ctypes.byref(count))
-        if not 0 < count.value < MOST_EVENTS:
-            raise RefusalError(f"the profiler tells {count.value} events; it keeps {MOST_EVENTS} at most")
-        events = (Event * count.value)()
+        if not 0 < count.value < MAX_EVENTS:
+            raise _RefusalError(f"the profiler tells {count.value} events; it keeps {MAX_EVENTS} at most")
+        events = (_Event * count.value)()
         self._call("LiteRtGetProfilerEvents", self._profiler, count, events)
         return list(events)
 
-    def _find(self, length: int) -> tuple[ctypes.c_size_t, ctypes.c_void_p]:
+    def _find_signature(self, length: int) -> tuple[ctypes.c_size_t, ctypes.c_void_p]:
+        """Return number and handle of the signature of a length."""
         count = ctypes.c_size_t()
         self._call("LiteRtGetNumModelSignatures", self._model, ctypes.byref(count))
         for number in range(count.value):
             signature = self._new("LiteRtGetModelSignature", self._model, ctypes.c_size_t(number))
-            kinds = self._tensors(signature, "Input").values()
-            if kinds and all(kind.shape[1:2] == (length,) for kind in kinds):
+            tensors = self._tensors(signature, "Input").values()
+            if tensors and all(tensor.shape[1:2] == (length,) for tensor in tensors):
                 return ctypes.c_size_t(number), signature
-        raise RefusalError(f"the file has no signature of {length} tokens")
+        raise _RefusalError(f"the file has no signature of {length} tokens")
 
-    def _tensors(self, signature: ctypes.c_void_p, side: str) -> dict[str, TensorType]:
+    def _tensors(self, signature: ctypes.c_void_p, side: str) -> dict[str, _TensorType]:
+        """Return the types of a signature's tensors by name; `side` is ``Input`` or ``Output``."""
         count = ctypes.c_size_t()
         self._call(f"LiteRtGetNumSignature{side}s", signature, ctypes.byref(count))
         out = {}
         for number in map(ctypes.c_size_t, range(count.value)):
-            name, kind = ctypes.c_char_p(), TensorType()
+            name, tensor_type = ctypes.c_char_p(), _TensorType()
             self._call(f"LiteRtGetSignature{side}Name", signature, number, ctypes.byref(name))
             tensor = self._new(f"LiteRtGetSignature{side}TensorByIndex", signature, number)
-            self._call("LiteRtGetRankedTensorType", tensor, ctypes.byref(kind))
-            out[(name.value or b"").decode()] = kind
+            self._call("LiteRtGetRanked_TensorType", tensor, ctypes.byref(tensor_type))
+            out[(name.value or b"").decode()] = tensor_type
         return out
 
-    def _buffers(self, side: str) -> dict[str, tuple[ctypes.c_void_p, TensorType]]:
+    def _create_buffers(self, side: str) -> dict[str, tuple[ctypes.c_void_p, _TensorType]]:
+        """Create a buffer in the memory of the host for each tensor of the signature."""
         out = {}
-        for name, kind in self._tensors(self._signature, side).items():
-            size = ctypes.c_size_t(kind.count * ctypes.sizeof(kind.kind))
-            place = (self._environment, _HOST_MEMORY, ctypes.byref(kind), size)
-            out[name] = self._new("LiteRtCreateManagedTensorBuffer", *place), kind
+        for name, tensor in self._tensors(self._signature, side).items():
+            size = ctypes.c_size_t(tensor.count * ctypes.sizeof(tensor.element_type))
+            arguments = (self._environment, _HOST_MEMORY, ctypes.byref(tensor), size)
+            out[name] = self._new("LiteRtCreateManagedTensorBuffer", *arguments), tensor
         return out
 
-    def _memory(self, buffer: ctypes.c_void_p, kind: TensorType) -> Any:
+    def _memory(self, buffer: ctypes.c_void_p, tensor: _TensorType) -> Any:
+        """Return the memory of a buffer as an array of its elements."""
         address = ctypes.c_void_p()
         self._call("LiteRtLockTensorBuffer", buffer, ctypes.byref(address), _WRITE)
         self._call("LiteRtUnlockTensorBuffer", buffer)  # memory of the host stays where it is
-        return (kind.kind * kind.count).from_address(address.value or 0)
+        return (tensor.element_type * tensor.count).from_address(address.value or 0)
 
     def _new(self, function: str, *arguments: Any) -> ctypes.c_void_p:
+        """Call a function that returns a handle through its last argument."""
         out = ctypes.c_void_p()
         self._call(function, *arguments, ctypes.byref(out))
         return out
 
     def _call(self, function: str, *arguments: Any) -> None:
+        """Call a function of the library; RefusalError if it fails."""
         status = getattr(self._library, function)(*arguments)
         if status:
-            raise RefusalError(f"{function} ends with status {status}")
+            raise _RefusalError(f"{function} ends with status {status}")
 
 
-def library() -> Path:
-    """LiteRT's library in the installed package.
-
-    Raises:
-        RefusalError: If there is none.
-    """
-    found = importlib.util.find_spec("ai_edge_litert")
-    for folder in (found.submodule_search_locations or []) if found else []:
-        path = Path(folder) / LIBRARIES.get(sys.platform, LIBRARIES["linux"])
-        if path.is_file():
-            return path
-    raise RefusalError("ai-edge-litert with its library is not installed")
-
-
-def add_up(runs: list[list[Event]]) -> dict[str, Any]:
+def _add_up(runs: list[list[_Event]]) -> dict[str, Any]:
     """Add the events of some runs up by operator.
 
     Returns:
@@ -232,51 +240,40 @@ def add_up(runs: list[list[Event]]) -> dict[str, Any]:
     Raises:
         RefusalError: If the events contradict each other, as they would with another layout of the structure.
     """
-    spent: dict[tuple[str, str], list[int]] = {}
+    totals: dict[tuple[str, str], list[int]] = {}
     invoked = 0
     for events in runs:
         if any(event.kind not in _KINDS for event in events):
-            raise RefusalError("the profiler tells events of an unknown kind")
+            raise _RefusalError("the profiler tells events of an unknown kind")
         whole = [event.elapsed_us for event in events if event.kind == _GENERAL and event.tag == b"Invoke"]
         own = [event for event in events if event.kind == _BUILT_IN or event.kind in _DELEGATED]
         if len(whole) != 1 or not own or sum(event.elapsed_us for event in own) > 1.02 * whole[0] + 50:
-            raise RefusalError("the times of the operators do not fit into that of the inference")
+            raise _RefusalError("the times of the operators do not fit into that of the inference")
         invoked += whole[0]
         for event in own:
             owner = "built-in" if event.kind == _BUILT_IN else "XNNPACK"
-            total = spent.setdefault((event.tag.decode(errors="replace"), owner), [0, 0])
+            total = totals.setdefault((event.tag.decode(errors="replace"), owner), [0, 0])
             total[0] += 1
             total[1] += event.elapsed_us
     operators = [
         {"name": name, "owner": owner, "nodes": count // len(runs), "us": us / len(runs)}
-        for (name, owner), (count, us) in spent.items()
+        for (name, owner), (count, us) in totals.items()
     ]
     return {"operators": operators, "invoke_us": invoked / len(runs)}
 
 
-def profile(path: str, threads: int, warmup: int, runs: int, inputs: dict[str, list[int]]) -> dict[str, Any]:
-    """Profile a file on one row; runs with and without the profiler take turns."""
-    model = Model(path, threads, len(inputs["input_ids"]))
-    model.fill(inputs)
-    for _ in range(warmup):
-        model.run()
-    plain, told = [], []
-    for _ in range(runs):
-        plain.append(model.run())
-        told.append(model.profiled_run())
-    return {"runs": runs, "plain_us": sum(plain) / len(plain), **add_up(told), "answers": model.answers()}
+def _find_library() -> Path:
+    """Return the path of LiteRT's library in the installed package.
 
-
-def main() -> None:
-    """Answer the one request."""
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what LiteRT prints must not get between
-    try:
-        told = profile(**json.load(sys.stdin))
-    except (RefusalError, OSError, AttributeError) as error:  # AttributeError: a library without a function
-        told = {"error": str(error)}
-    replies.write(json.dumps(told))
-    replies.close()
+    Raises:
+        RefusalError: If there is none.
+    """
+    spec = importlib.util.find_spec("ai_edge_litert")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / LIBRARIES.get(sys.platform, LIBRARIES["linux"])
+        if path.is_file():
+            return path
+    raise _RefusalError("ai-edge-litert with its library is not installed")
 
 
 if __name__ == "__main__":

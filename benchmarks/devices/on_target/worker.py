@@ -25,117 +25,34 @@ COUNTER = "POCKETBERT_COUNTER"
 """Environment variable: the file in which an emulator counts instructions."""
 WARMUP = 3
 """Inferences of a profile that the reader leaves out."""
-PROFILER, PROFILER_S = "program.py", 300.0
+PROFILER, PROFILER_S = "litert_profiler.py", 300.0
 """The program that profiles TFLite files, and how long it may take."""
+NUMPY_TYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float16)": "float16"}
 
 
-class OnnxFile:
-    """A file that ONNX Runtime has opened."""
-
-    engine = "onnxruntime"
-
-    def __init__(self, path: str, threads: int, entries: dict[str, str], profile: str = "") -> None:
-        library = importlib.import_module("onnxruntime")
-        options = library.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
-        for key, value in entries.items():
-            options.add_session_config_entry(key, value)
-        if profile:
-            options.enable_profiling, options.profile_file_prefix = True, profile
-        try:
-            self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception:
-            # where several products share an int8 weight, ONNX Runtime 1.31 opens a file only without this entry
-            options.add_session_config_entry("session.x64quantprecision", "0")
-            self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        self.version = str(library.__version__)
-        self.inputs = {i.name: (i.type, list(i.shape)) for i in self._session.get_inputs()}
-        fixed = {shape[1] for _, shape in self.inputs.values() if len(shape) > 1 and isinstance(shape[1], int)}
-        self.lengths = tuple(sorted(fixed))  # none where an axis is free
-        self._outputs = [o.name for o in self._session.get_outputs()]
-
-    def bind(self, feed: dict[str, Any]) -> dict[str, Any]:
-        """The inputs that the file takes; zeros for what texts do not have."""
-        rows, length = feed["input_ids"].shape
-        out = {}
-        for name, (kind, shape) in self.inputs.items():
-            dtype = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float16)": "float16"}.get(
-                kind, "float32"
-            )
-            out[name] = feed[name] if name in feed else numpy.zeros((rows, length, *shape[2:]), dtype)
-        return out
-
-    def run(self, feed: dict[str, Any]) -> dict[str, Any]:
-        """Run one batch."""
-        return dict(zip(self._outputs, self._session.run(None, feed)))  # noqa: B905  # Python 3.9 has no `strict`
-
-    def profile(self) -> str:
-        """End profiling; the name of the file that was written."""
-        return str(self._session.end_profiling())
+def main() -> None:
+    """Serve requests until standard input ends."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what an engine prints must not get between the answers
+    worker = _Worker()
+    for line in sys.stdin.buffer:
+        replies.write(json.dumps(_answer(worker, json.loads(line))).encode() + b"\n")
+        replies.flush()
 
 
-class TfliteFile:
-    """A file that LiteRT has opened; one signature per length."""
-
-    engine = "litert"
-
-    def __init__(self, path: str, threads: int) -> None:
-        self._new = importlib.import_module("ai_edge_litert.interpreter").Interpreter
-        self._interpreter = self._new(model_path=path, num_threads=threads)
-        self._interpreter.allocate_tensors()
-        self._path, self._runners = path, {}
-        for key in self._interpreter.get_signature_list():
-            runner = self._interpreter.get_signature_runner(key)
-            shapes = [tuple(map(int, d["shape"])) for d in runner.get_input_details().values()]
-            if shapes and all(len(s) in (2, 3) and s[:2] == shapes[0][:2] and s[0] == 1 for s in shapes):
-                self._runners[shapes[0][1]] = runner
-        if not self._runners:
-            raise ValueError("no signature with inputs of shape [1, length]")
-        self.lengths = tuple(sorted(self._runners))
-        self._details = self._runners[self.lengths[0]].get_input_details()
-        self.version = _version("ai-edge-litert")
-
-    def bind(self, feed: dict[str, Any]) -> dict[str, Any]:
-        """The inputs that the file takes; zeros for what texts do not have."""
-        length = feed["input_ids"].shape[1]
-        if length not in self._runners:
-            raise ValueError(f"takes {', '.join(map(str, self.lengths))} tokens, not {length}")
-        out = {}
-        for name, details in self._details.items():
-            zeros = numpy.zeros((1, length, *map(int, details["shape"][2:])))
-            out[name] = feed.get(name, zeros).astype(details["dtype"])
-        return out
-
-    def run(self, feed: dict[str, Any]) -> dict[str, Any]:
-        """Run one row."""
-        return dict(self._runners[feed["input_ids"].shape[1]](**feed))
-
-    def operators(self) -> list[dict[str, Any]]:
-        """The nodes of the graph that runs, those of delegates included; empty where this version does not tell."""
-        try:
-            interpreter = self._new(model_path=self._path, num_threads=1)
-            interpreter.allocate_tensors()
-            nodes = interpreter._get_ops_details()
-        except (AttributeError, ValueError, RuntimeError):
-            return []
-        return [
-            {
-                "op_name": n["op_name"],
-                "inputs": [int(i) for i in n["inputs"]],
-                "outputs": [int(i) for i in n["outputs"]],
-            }
-            for n in nodes
-        ]
+def _answer(worker: _Worker, request: dict[str, Any]) -> dict[str, Any]:
+    """Carry a request out; an error of an engine becomes the answer."""
+    try:
+        verb: Any = getattr(worker, "do_" + request.pop("do"))
+        answered: dict[str, Any] = verb(**request)
+        return answered
+    except Exception as error:  # the engines' own exception classes are private
+        first = (str(error).splitlines() or [""])[0]
+        return {"error": "refused", "text": f"{type(error).__name__}: {first}"}
 
 
-def _version(distribution: str) -> str:
-    from importlib import metadata
-
-    return metadata.version(distribution)
-
-
-class Worker:
-    """The files that are open, and the series of inferences that were prepared."""
+class _Worker:
+    """Holds open files and prepared inputs. A method ``do_X`` carries out the request X and returns its answer."""
 
     def __init__(self) -> None:
         self._files: list[Any] = []
@@ -145,21 +62,21 @@ class Worker:
         """Open a file."""
         file = _open(path, format, threads, entries)
         self._files.append(file)
-        told = {"engine": file.engine, "version": file.version, "lengths": list(file.lengths)}
-        return {"file": len(self._files) - 1, "numpy": numpy.__version__, **told}
+        facts = {"engine": file.engine, "version": file.version, "lengths": list(file.lengths)}
+        return {"file": len(self._files) - 1, "numpy": numpy.__version__, **facts}
 
     def do_prepare(self, file: int, feeds: list[dict[str, Any]]) -> dict[str, Any]:
-        """Take the inputs of a series."""
+        """Keep the inputs of a series, in the form that the file takes."""
         opened = self._files[file]
         self._series.append((opened, [opened.bind(_arrays(feed)) for feed in feeds]))
         return {"series": len(self._series) - 1}
 
     def do_burst(self, series: int, numbers: list[int]) -> dict[str, Any]:
-        """Run one inference per number; wall and CPU time of each in nanoseconds, or the instructions of an emulator."""
+        """Run one inference per number; return wall and CPU time of each in ns, or the instructions of an emulator."""
         file, feeds = self._series[series]
         if COUNTER in os.environ:
-            return {"instructions": self._count(file.run, [feeds[number % len(feeds)] for number in numbers])}
-        run, clock, cpu_clock, taken = file.run, time.perf_counter_ns, time.process_time_ns, []
+            return {"instructions": _count_instructions(file.run, [feeds[number % len(feeds)] for number in numbers])}
+        run, clock, cpu_clock, times = file.run, time.perf_counter_ns, time.process_time_ns, []
         gc.disable()
         for number in numbers:
             feed = feeds[number % len(feeds)]
@@ -168,25 +85,12 @@ class Worker:
             run(feed)
             wall = clock() - wall
             cpu = cpu_clock() - cpu
-            taken.append((wall, cpu))
+            times.append((wall, cpu))
         gc.enable()
-        return {"wall_ns": [wall for wall, _ in taken], "cpu_ns": [cpu for _, cpu in taken]}
-
-    @staticmethod
-    def _count(run: Any, feeds: list[dict[str, Any]]) -> list[int]:
-        counter, out = os.open(os.environ[COUNTER], os.O_RDONLY), []
-        gc.disable()
-        for feed in feeds:
-            before = os.pread(counter, 8, 0)
-            run(feed)
-            after = os.pread(counter, 8, 0)
-            out.append(int.from_bytes(after, "little") - int.from_bytes(before, "little"))
-        gc.enable()
-        os.close(counter)
-        return out
+        return {"wall_ns": [wall for wall, _ in times], "cpu_ns": [cpu for _, cpu in times]}
 
     def do_answers(self, series: int) -> dict[str, Any]:
-        """Run every input of a series once; the outputs, by name."""
+        """Run every input of a series once and return the outputs by name."""
         file, feeds = self._series[series]
         return {
             "answers": [
@@ -212,7 +116,7 @@ class Worker:
         profile_runs: int,
         litert: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Time the start of a file; asked of a fresh process only. `litert`: what LiteRT's profiler is asked for."""
+        """Time the start of a file, in a fresh process only, and profile it. `litert` is the request to LiteRT's profiler."""
         arrays = _arrays(feed)
         before = _memory("VmRSS:")
         with contextlib.suppress(OSError):  # importing NumPy has a peak too, which Linux can forget
@@ -225,29 +129,137 @@ class Worker:
         file.run(bound)
         first = time.perf_counter_ns()
         file.run(bound)  # the second run may allocate what the memory planner has learnt
-        told: dict[str, Any] = {"load_ns": loaded - begin, "first_ns": first - ready}
-        told.update(before=before, peak=_memory("VmHWM:"))
-        if profile_runs and isinstance(file, TfliteFile):
-            told["operators"] = file.operators()
-            told["times"] = _litert_times(litert) if litert else {"error": "the profiler was not asked"}
+        answer: dict[str, Any] = {"load_ns": loaded - begin, "first_ns": first - ready}
+        answer.update(before=before, peak=_memory("VmHWM:"))
+        if profile_runs and isinstance(file, _TfliteFile):
+            answer["operators"] = file.operators()
+            answer["times"] = _litert_times(litert) if litert else {"error": "the profiler was not asked"}
         elif profile_runs:
-            profiled = OnnxFile(path, threads, entries, "ops")
+            profiled = _OnnxFile(path, threads, entries, "ops")
             for _ in range(WARMUP + profile_runs):
                 profiled.run(bound)
             events = Path(profiled.profile()).read_bytes()
-            told["profile"] = base64.b64encode(zlib.compress(events)).decode()
-        return told
+            answer["profile"] = base64.b64encode(zlib.compress(events)).decode()
+        return answer
 
 
 def _open(path: str, format: str, threads: int, entries: dict[str, str]) -> Any:
-    return TfliteFile(path, threads) if format == "tflite" else OnnxFile(path, threads, entries)
+    """Open a file with the engine of its format."""
+    return _TfliteFile(path, threads) if format == "tflite" else _OnnxFile(path, threads, entries)
 
 
-def _litert_times(asked: dict[str, Any]) -> Any:
-    """What the profiler tells of a TFLite file, in a process that it may end."""
+class _OnnxFile:
+    """A file that ONNX Runtime has opened."""
+
+    engine = "onnxruntime"
+
+    def __init__(self, path: str, threads: int, entries: dict[str, str], profile: str = "") -> None:
+        library = importlib.import_module("onnxruntime")
+        options = library.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
+        for key, value in entries.items():
+            options.add_session_config_entry(key, value)
+        if profile:
+            options.enable_profiling, options.profile_file_prefix = True, profile
+        try:
+            self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception:
+            # where several products share an int8 weight, ONNX Runtime 1.31 opens a file only without this entry
+            options.add_session_config_entry("session.x64quantprecision", "0")
+            self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.version = str(library.__version__)
+        self.inputs = {i.name: (i.type, list(i.shape)) for i in self._session.get_inputs()}
+        fixed = {shape[1] for _, shape in self.inputs.values() if len(shape) > 1 and isinstance(shape[1], int)}
+        self.lengths = tuple(sorted(fixed))  # empty if the axis is free
+        self._outputs = [o.name for o in self._session.get_outputs()]
+
+    def bind(self, feed: dict[str, Any]) -> dict[str, Any]:
+        """Return the inputs that the file takes; zeros for those that texts do not have."""
+        rows, length = feed["input_ids"].shape
+        out = {}
+        for name, (kind, shape) in self.inputs.items():
+            dtype = NUMPY_TYPES.get(kind, "float32")
+            out[name] = feed[name] if name in feed else numpy.zeros((rows, length, *shape[2:]), dtype)
+        return out
+
+    def run(self, feed: dict[str, Any]) -> dict[str, Any]:
+        """Run one batch and return the outputs by name."""
+        return dict(zip(self._outputs, self._session.run(None, feed)))  # noqa: B905  # Python 3.9 has no `strict`
+
+    def profile(self) -> str:
+        """End profiling and return the name of the file that was written."""
+        return str(self._session.end_profiling())
+
+
+class _TfliteFile:
+    """A file that LiteRT has opened; one signature per length."""
+
+    engine = "litert"
+
+    def __init__(self, path: str, threads: int) -> None:
+        from importlib import metadata
+
+        self._new = importlib.import_module("ai_edge_litert.interpreter").Interpreter
+        self._interpreter = self._new(model_path=path, num_threads=threads)
+        self._interpreter.allocate_tensors()
+        self._path, self._runners = path, {}
+        for key in self._interpreter.get_signature_list():
+            runner = self._interpreter.get_signature_runner(key)
+            shapes = [tuple(map(int, d["shape"])) for d in runner.get_input_details().values()]
+            if shapes and all(len(s) in (2, 3) and s[:2] == shapes[0][:2] and s[0] == 1 for s in shapes):
+                self._runners[shapes[0][1]] = runner
+        if not self._runners:
+            raise ValueError("no signature with inputs of shape [1, length]")
+        self.lengths = tuple(sorted(self._runners))
+        self._details = self._runners[self.lengths[0]].get_input_details()
+        self.version = metadata.version("ai-edge-litert")
+
+    def bind(self, feed: dict[str, Any]) -> dict[str, Any]:
+        """Return the inputs that the file takes; zeros for those that texts do not have."""
+        length = feed["input_ids"].shape[1]
+        if length not in self._runners:
+            raise ValueError(f"takes {', '.join(map(str, self.lengths))} tokens, not {length}")
+        out = {}
+        for name, details in self._details.items():
+            zeros = numpy.zeros((1, length, *map(int, details["shape"][2:])))
+            out[name] = feed.get(name, zeros).astype(details["dtype"])
+        return out
+
+    def run(self, feed: dict[str, Any]) -> dict[str, Any]:
+        """Run one row and return the outputs by name."""
+        return dict(self._runners[feed["input_ids"].shape[1]](**feed))
+
+    def operators(self) -> list[dict[str, Any]]:
+        """List the nodes of the graph that runs, those of delegates included; empty if this version has no such list."""
+        try:
+            interpreter = self._new(model_path=self._path, num_threads=1)
+            interpreter.allocate_tensors()
+            nodes = interpreter._get_ops_details()
+        except (AttributeError, ValueError, RuntimeError):
+            return []
+        tensors = ("inputs", "outputs")
+        return [{"op_name": n["op_name"], **{key: [int(i) for i in n[key]] for key in tensors}} for n in nodes]
+
+
+def _count_instructions(run: Any, feeds: list[dict[str, Any]]) -> list[int]:
+    """Run inferences in an emulator, and return the instructions that its plugin counts in each."""
+    counter, counts = os.open(os.environ[COUNTER], os.O_RDONLY), []
+    gc.disable()
+    for feed in feeds:
+        before = os.pread(counter, 8, 0)
+        run(feed)
+        after = os.pread(counter, 8, 0)
+        counts.append(int.from_bytes(after, "little") - int.from_bytes(before, "little"))
+    gc.enable()
+    os.close(counter)
+    return counts
+
+
+def _litert_times(request: dict[str, Any]) -> Any:
+    """Profile a TFLite file in a separate process, which the profiler may crash; return its answer or an error."""
     try:
         done = subprocess.run(
-            [sys.executable, PROFILER], input=json.dumps(asked).encode(), capture_output=True, timeout=PROFILER_S
+            [sys.executable, PROFILER], input=json.dumps(request).encode(), capture_output=True, timeout=PROFILER_S
         )
         return json.loads(done.stdout)
     except subprocess.TimeoutExpired:
@@ -257,36 +269,16 @@ def _litert_times(asked: dict[str, Any]) -> Any:
 
 
 def _arrays(feed: dict[str, Any]) -> dict[str, Any]:
+    """Convert lists of ids to arrays."""
     return {name: numpy.array(rows, numpy.int64) for name, rows in feed.items()}
 
 
 def _memory(key: str) -> int:
-    """A figure of this process's memory in bytes."""
+    """Return a figure of this process's memory in bytes, by its key in /proc."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(key):
             return int(line.split()[1]) * 1024
     return 0
-
-
-def answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
-    """Carry a request out; what an engine refuses becomes the answer."""
-    try:
-        verb: Any = getattr(worker, "do_" + request.pop("do"))
-        answered: dict[str, Any] = verb(**request)
-        return answered
-    except Exception as error:  # the engines' own exception classes are private
-        first = (str(error).splitlines() or [""])[0]
-        return {"error": "refused", "text": f"{type(error).__name__}: {first}"}
-
-
-def main() -> None:
-    """Serve requests until standard input ends."""
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what an engine prints must not get between the answers
-    worker = Worker()
-    for line in sys.stdin.buffer:
-        replies.write(json.dumps(answer(worker, json.loads(line))).encode() + b"\n")
-        replies.flush()
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ def distill(
 SENTENCE = "could you wake me at quarter to seven tomorrow"
 
 
-def demo_register(app: typer.Typer) -> None:
+def register_demo(app: typer.Typer) -> None:
     """Add the command."""
     add(app, demo, CHAIN)
 

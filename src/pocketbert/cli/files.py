@@ -14,7 +14,7 @@ from pocketbert.cli.options import listed, numbers, sets
 from pocketbert.cli.output import print_folder, print_json, print_table
 from pocketbert.core.data.streams import LINE_MB, ROWS
 from pocketbert.core.errors import GateError, InputError, Problem
-from pocketbert.pipeline.options import AnswerOptions, CalibrationOptions, ExportOptions
+from pocketbert.pipeline.options import CONFIDENCE_KEYS, AnswerOptions, CalibrationOptions, ExportOptions
 
 if TYPE_CHECKING:
     from pocketbert.core.artefacts import Candidate
@@ -388,7 +388,6 @@ def budget_options(
     from pocketbert.core.recipe.budget import parse_budget
     from pocketbert.core.recipe.file import option_values
     from pocketbert.pipeline.options import AnswerOptions, BudgetOptions
-    from pocketbert.pipeline.steps import SURE
 
     if budget is None:
         given = {"--data": data, "--format": formats, "--answer": answer or None}
@@ -398,9 +397,9 @@ def budget_options(
         return None
     limits = parse_budget(listed(budget), "--budget")
     settled = option_values(answer, "--answer")
-    wrong = [f"--answer {key}" for key in settled if key not in SURE]
+    wrong = [f"--answer {key}" for key in settled if key not in CONFIDENCE_KEYS]
     if wrong:
-        fix = f"Set {' or '.join(SURE)}; the folder decides the others."
+        fix = f"Set {' or '.join(CONFIDENCE_KEYS)}; the folder decides the others."
         raise InputError([Problem(flag, "is decided by the folder that is read.", fix) for flag in wrong])
     chosen = listed(formats) if formats is not None else None
     return BudgetOptions(limits=limits, data=data, formats=chosen, answer=cast(AnswerOptions, settled))

@@ -87,7 +87,7 @@ def doctor(json: options.Json = False) -> None:
 # devices: what benchmarks can measure on, and what is there now.
 
 
-def devices_register(app: typer.Typer) -> None:
+def register_devices(app: typer.Typer) -> None:
     """Add the command."""
     add(app, devices, HELPERS)
 

@@ -12,10 +12,12 @@ from pocketbert.cli import options
 from pocketbert.cli.commands import add
 from pocketbert.cli.output import print_json, print_table
 
-app = typer.Typer(help="Check, prepare and augment the data of a recipe.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(
+    help="Check, prepare and augment the data of a recipe.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
-@app.callback()
+@data_app.callback()
 def _data() -> None:
     pass
 
@@ -91,7 +93,7 @@ def demo(output: options.Output, json: options.Json = False) -> None:
 
 
 for command in (check, prepare, augment, demo):
-    add(app, command, group="data")
+    add(data_app, command, group="data")
 
 
 # --- recipes ---

@@ -6,12 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pocketbert.cli import chain, files, info, measure, predict
-from pocketbert.cli import chain as demo
-from pocketbert.cli import info as devices
-from pocketbert.cli import inputs as data
-from pocketbert.cli import inputs as recipes
-from pocketbert.cli import measure as sensitivity
+from pocketbert.cli import chain, files, info, inputs, measure, predict
 from pocketbert.cli.commands import HELPERS, GroupedCommands, signals
 
 app = typer.Typer(
@@ -47,10 +42,19 @@ def _root(
     pass
 
 
-for module in (chain, demo, files, predict, measure, devices, sensitivity, info):
-    module.register(app)
-app.add_typer(recipes.recipes_app, name="recipes", rich_help_panel=HELPERS)
-app.add_typer(data.app, name="data", rich_help_panel=HELPERS)
+for register in (  # in the order in which --help lists the commands
+    chain.register,
+    chain.register_demo,
+    files.register,
+    predict.register,
+    measure.register,
+    info.register_devices,
+    measure.register_sensitivity,
+    info.register,
+):
+    register(app)
+app.add_typer(inputs.recipes_app, name="recipes", rich_help_panel=HELPERS)
+app.add_typer(inputs.data_app, name="data", rich_help_panel=HELPERS)
 
 
 def main() -> None:

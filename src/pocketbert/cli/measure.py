@@ -359,7 +359,7 @@ def report(
 _NONE = "-"
 
 
-def sensitivity_register(app: typer.Typer) -> None:
+def register_sensitivity(app: typer.Typer) -> None:
     """Add the command."""
     add(app, sensitivity, RESULTS)
 

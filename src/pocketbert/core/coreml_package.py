@@ -1,8 +1,9 @@
-"""The operator that makes a Core ML program a classifier, put behind a converted program and taken off again.
+"""Core ML packages: writing one reproducibly (`save_package`), adding and removing the classifier operator.
 
-`coremltools.ClassifierConfig` cannot do it here: coremltools 9.0 stops with an IndexError where a classifier has a further
-output in fp16, and `coremltools.optimize` cannot write the operator's list of labels back. What is put there equals what
-coremltools itself writes (tests/export/test_coreml.py).
+`add_classifier` and `remove_classifier` edit a converted program. `coremltools.ClassifierConfig` cannot be used:
+coremltools 9.0 stops with an IndexError if a classifier has a further output in fp16, and `coremltools.optimize`
+cannot write the operator's list of labels back. The result equals what coremltools itself writes
+(tests/export/test_coreml.py).
 """
 
 from __future__ import annotations
@@ -17,58 +18,55 @@ from typing import Any
 from pocketbert.core.disk.ownership import Contents
 from pocketbert.core.disk.workspace import building
 
-# --- coreml ---
-# Writing a Core ML package so that the same model gives the same bytes.
-
-
-MODEL = "com.apple.CoreML/model.mlmodel"
-WEIGHTS = "com.apple.CoreML/weights"
-WEIGHT_FILE = f"{WEIGHTS}/weight.bin"
+_MODEL = "com.apple.CoreML/model.mlmodel"
+_WEIGHTS = "com.apple.CoreML/weights"
+_WEIGHT_FILE = f"{_WEIGHTS}/weight.bin"
 DATE = "com.github.apple.coremltools.conversion_date"
-"""Metadata that coremltools adds and this project takes out: the same model gives the same bytes on any day."""
-CONTENTS = Contents("Manifest.json", (f"Data/{MODEL}", f"Data/{WEIGHT_FILE}"))
-"""Files of a package: one that holds anything else is not replaced."""
+"""Metadata that coremltools adds and this project removes, so that the same model gives the same bytes on any day."""
+_CONTENTS = Contents("Manifest.json", (f"Data/{_MODEL}", f"Data/{_WEIGHT_FILE}"))
+"""Files of a package; a folder that holds anything else is not replaced."""
 _AUTHOR = "com.apple.CoreML"
 _ITEMS = {
-    MODEL: ("model.mlmodel", "CoreML Model Specification"),
-    WEIGHTS: ("weights", "CoreML Model Weights"),
+    _MODEL: ("model.mlmodel", "CoreML Model Specification"),
+    _WEIGHTS: ("weights", "CoreML Model Weights"),
 }
 
 
 def save_package(model: bytes, weights: Path, destination: Path) -> None:
-    """Write an ``.mlpackage`` folder, whole or not at all.
+    """Write an ``.mlpackage`` folder atomically.
 
-    coremltools gives its items random identifiers and writes maps in any order; the ones here follow from the paths.
+    coremltools gives the items random identifiers; here they are derived from the paths, so that the same model
+    gives the same bytes.
 
     Args:
         model: The serialized specification, with its maps in a fixed order.
         weights: ``weight.bin``.
-        destination: The folder to write; one that is there is replaced.
+        destination: The folder to write; an existing package is replaced.
     """
-    with building(destination, CONTENTS) as folder:
+    with building(destination, _CONTENTS) as folder:
         data = folder / "Data"
-        (data / WEIGHTS).mkdir(parents=True)
-        (data / MODEL).write_bytes(model)
-        shutil.copyfile(weights, data / WEIGHT_FILE)
+        (data / _WEIGHTS).mkdir(parents=True)
+        (data / _MODEL).write_bytes(model)
+        shutil.copyfile(weights, data / _WEIGHT_FILE)
         names = {path: str(uuid.uuid5(uuid.NAMESPACE_URL, path)).upper() for path in _ITEMS}
         entries = {
             names[path]: {"author": _AUTHOR, "description": text, "name": name, "path": path}
             for path, (name, text) in _ITEMS.items()
         }
         # coremltools writes the file again, with sorted keys, whenever it opens a package
-        manifest = {"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": names[MODEL]}
+        manifest = {"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": names[_MODEL]}
         (folder / "Manifest.json").write_text(json.dumps(manifest, indent=4, sort_keys=True) + "\n", encoding="utf-8")
 
 
 PROBABILITIES = "probabilities"
-"""Output of the program that the classifier reads; it is none of the package's any more."""
+"""Output of the program that the classifier reads; the package with a classifier does not have it as an output."""
 LABEL = "classLabel"
 SCORES = "classLabel_probs"
 _OPERATOR = "classify"
 
 
 def add_classifier(spec: Any, labels: Sequence[str]) -> None:
-    """Turn the output ``probabilities`` into a label's name and a table of probabilities.
+    """Append the classifier operator: the output ``probabilities`` becomes a label's name and a table of probabilities.
 
     Args:
         spec: A Core ML specification (coremltools' class) with an ML Program; changed in place.
@@ -93,9 +91,11 @@ def add_classifier(spec: Any, labels: Sequence[str]) -> None:
     table = operation.outputs.add(name=SCORES).type.dictionaryType
     table.keyType.tensorType.dataType = MIL_pb2.STRING
     table.valueType.tensorType.dataType = MIL_pb2.FLOAT64
-    _set(block.outputs, [LABEL, SCORES, *(o for o in block.outputs if o != PROBABILITIES)])
+    outputs = [LABEL, SCORES, *(o for o in block.outputs if o != PROBABILITIES)]
+    del block.outputs[:]
+    block.outputs.extend(outputs)
     description = spec.description
-    kept = _kept(description, PROBABILITIES)
+    kept = _copy_outputs_except(description, PROBABILITIES)
     del description.output[:]
     description.output.add(name=LABEL).type.stringType.SetInParent()
     description.output.add(name=SCORES).type.dictionaryType.stringKeyType.SetInParent()
@@ -110,7 +110,7 @@ def remove_classifier(spec: Any) -> list[str]:
         spec: A Core ML specification; changed in place.
 
     Returns:
-        Label names; empty where there was no classifier, and nothing was changed.
+        Label names; empty if there was no classifier and nothing was changed.
     """
     from coremltools.proto import FeatureTypes_pb2
 
@@ -120,9 +120,11 @@ def remove_classifier(spec: Any) -> list[str]:
     classes = block.operations[-1].inputs["classes"].arguments[0].value.immediateValue.list.values
     labels = [v.immediateValue.tensor.strings.values[0] for v in classes]
     del block.operations[-1]
-    _set(block.outputs, [*(o for o in block.outputs if o not in (LABEL, SCORES)), PROBABILITIES])
+    outputs = [*(o for o in block.outputs if o not in (LABEL, SCORES)), PROBABILITIES]
+    del block.outputs[:]
+    block.outputs.extend(outputs)
     description = spec.description
-    kept = _kept(description, LABEL, SCORES)
+    kept = _copy_outputs_except(description, LABEL, SCORES)
     del description.output[:]
     description.output.extend(kept)
     array = description.output.add(name=PROBABILITIES).type.multiArrayType
@@ -133,15 +135,11 @@ def remove_classifier(spec: Any) -> list[str]:
 
 
 def _block(spec: Any) -> Any:
+    """Return the block of operations of the program's main function."""
     function = spec.mlProgram.functions["main"]
     return function.block_specializations[function.opset]
 
 
-def _set(field: Any, values: Sequence[str]) -> None:
-    del field[:]
-    field.extend(values)
-
-
-def _kept(description: Any, *names: str) -> list[Any]:
-    """Copies of the output features but some: a repeated field gives up its own."""
+def _copy_outputs_except(description: Any, *names: str) -> list[Any]:
+    """Copy the output features except some; the originals are destroyed when the repeated field is cleared."""
     return [type(o).FromString(o.SerializeToString()) for o in description.output if o.name not in names]

@@ -1,4 +1,4 @@
-"""The one table of devices: what each is called, which figures it gives, and how it is reached.
+"""The table of devices (`DEVICES`): name, figures and access of each; and the parsers of device names.
 
 Only facts are here, so that a recipe can be checked without any code that measures. The code of a device is in
 `pocketbert.benchmarks.devices`, whose `register_device` adds the facts of a new device to this table.
@@ -41,7 +41,7 @@ class Figure(StrEnum):
 
 
 MOST_GAP_MS = 10_000.0
-"""Longest idle time in front of an inference, in ms: longer than an app's user waits between two sentences."""
+"""Longest idle time before an inference, in ms: longer than an app's user waits between two sentences."""
 _TIMES = frozenset(
     {
         Figure.LATENCY,
@@ -55,7 +55,7 @@ _TIMES = frozenset(
         Figure.NPU_TIME,
     }
 )
-_NO_TIME = frozenset({Provenance.EMULATED, Provenance.COMPILED_ONLY})
+_PROVENANCES_WITHOUT_TIME = frozenset({Provenance.EMULATED, Provenance.COMPILED_ONLY})
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class DeviceInfo:
         name: Name in a recipe's ``benchmark.devices`` and after ``--device``, without an argument.
         figures: The figures it gives, each with its provenance. A time is measured or estimated, never emulated.
         reached: How it is reached, for people.
-        argument: What follows the name after a colon, e.g. ``HOST`` for ``ssh:HOST``; empty where nothing does.
+        argument: Name of the argument after the colon, e.g. ``HOST`` for ``ssh:HOST``; empty if there is none.
         optional: Whether the argument may be left out.
-        instead: How to use it, where it cannot be named in a recipe; empty where it can.
-        pattern: Regular expression of the whole argument, ASCII only; empty where any text without a comma is allowed: a comma
-            separates devices.
-        most_threads: Most threads within an operator that it can measure; 0 for any number.
+        instead: How to use a device that cannot be named in a recipe; empty for others.
+        pattern: Regular expression of the whole argument, ASCII only; empty if any text without a comma is allowed (a
+            comma separates devices).
+        most_threads: Largest number of threads within an operator that it can measure; 0 for any number.
     """
 
     name: str
@@ -84,9 +84,10 @@ class DeviceInfo:
     most_threads: int = 0
 
     def __post_init__(self) -> None:
+        """Refuse a device without figures, and times that are neither measured nor estimated."""
         if not self.figures:
             raise ValueError(f"device '{self.name}' gives no figure.")
-        wrong = [f for f, p in self.figures.items() if f in _TIMES and p in _NO_TIME]
+        wrong = [f for f, p in self.figures.items() if f in _TIMES and p in _PROVENANCES_WITHOUT_TIME]
         if wrong:
             raise ValueError(
                 f"device '{self.name}': {', '.join(wrong)} cannot be {self.figures[wrong[0]]}: a time is measured or "
@@ -102,7 +103,7 @@ class DeviceInfo:
 
     @property
     def provenance(self) -> Provenance:
-        """Provenance of the figure that its measurements are about: the first one."""
+        """Provenance of its first figure, which its measurements are mainly about."""
         return next(iter(self.figures.values()))
 
     @property
@@ -135,7 +136,7 @@ _MACHINE = (
     Figure.OPERATORS,
     Figure.PLACEMENT,
 )
-"""What is measured of every computer that runs our own code."""
+"""Figures of every computer that runs PocketBERT's own code."""
 
 _BUILT_IN = (
     DeviceInfo(
@@ -240,14 +241,14 @@ class DeviceName:
 
     Attributes:
         info: The device.
-        argument: What followed the colon; empty where nothing did.
+        argument: The text after the colon; empty if there is none.
     """
 
     info: DeviceInfo
     argument: str = ""
 
     def __str__(self) -> str:
-        """As the user wrote it."""
+        """Return the name as the user wrote it."""
         return f"{self.info.name}:{self.argument}" if self.argument else self.info.name
 
 
@@ -266,15 +267,15 @@ def add_device(info: DeviceInfo) -> None:
 
 
 def remove_device(name: str) -> None:
-    """Remove a device that was added, e.g. at the end of a test."""
+    """Remove a device that was added before, e.g. at the end of a test."""
     del _table[name]
 
 
 def parse_device(text: str) -> DeviceName:
-    """Read a name with its argument, e.g. ``local`` or ``ssh:HOST``.
+    """Parse a device name with its argument, e.g. ``local`` or ``ssh:HOST``.
 
     Raises:
-        ValueError: If the device is unknown, or its argument is missing or one too many, or there is a comma.
+        ValueError: If the device is unknown, its argument is missing, invalid or not allowed, or there is a comma.
     """
     if "," in text:
         raise ValueError(f"device {shown(text)}: no name has a comma; give each device by itself")
@@ -293,39 +294,39 @@ def parse_device(text: str) -> DeviceName:
 
 
 def parse_measuring_device(text: str) -> DeviceName:
-    """Read the name of a device that measures when it is asked to; see `parse_device`.
+    """Parse the name of a device that a command can measure on; see `parse_device`.
 
     Raises:
         ValueError: Also if its figures can only be imported.
     """
-    found = parse_device(text)
-    if found.info.instead:
-        raise ValueError(f"device '{text}' cannot be named here: {found.info.instead}")
-    return found
+    device = parse_device(text)
+    if device.info.instead:
+        raise ValueError(f"device '{text}' cannot be named here: {device.info.instead}")
+    return device
 
 
 def check_device(text: str) -> str:
-    """Return the name of a measuring device unchanged; for the fields of a recipe."""
+    """Validate the name of a measuring device and return it unchanged; for the fields of a recipe."""
     parse_measuring_device(text)
     return text
 
 
 def devices_named(texts: list[str], where: str) -> list[DeviceName]:
-    """Read the names that a command was given, each once.
+    """Parse the measuring devices that a command was given, each once.
 
     Args:
         texts: The names.
-        where: Where they were given, for errors.
+        where: What the error names.
 
     Raises:
         InputError: Listing every name that is wrong.
     """
-    out, problems = [], []
+    devices, problems = [], []
     for text in dict.fromkeys(texts):
         try:
-            out.append(parse_measuring_device(text))
+            devices.append(parse_measuring_device(text))
         except ValueError as error:
             problems.append(Problem(where, f"{error}.", "List them: pocketbert devices"))
     if problems:
         raise InputError(problems)
-    return out
+    return devices

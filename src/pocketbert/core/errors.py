@@ -1,4 +1,9 @@
-"""Errors named by cause. Each carries the value, what is allowed, and the fix; each knows its exit code."""
+"""Errors by cause, each with its exit code, and the wording that they share.
+
+`InputError` lists problems, each with the place, the value and what is allowed, and the fix. `shown`, `listed`,
+`one_line` bound the length of values from files; `nearest` suggests what was meant; `note_kept` adds where
+unfinished work is.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,8 @@ class ExitCode(IntEnum):
     INPUT = 2
     """Bad usage, recipe or input; all problems were listed."""
     GATE = 3
-    """A gate failed, and the files stay where they are, marked failed; or training met a NaN or an infinity, and its checkpoints stay."""
+    """A gate failed, and the files stay, marked failed; or training met a NaN or an infinity, and its checkpoints
+    stay."""
     MISSING = 4
     """An optional part or the demo teacher is not installed."""
     INTERRUPTED = 130
@@ -27,7 +33,7 @@ class ExitCode(IntEnum):
 
 
 class PocketBertError(Exception):
-    """Base of all errors that a user is meant to read."""
+    """Base of all errors whose message is written for the user."""
 
     exit_code = ExitCode.MACHINE
 
@@ -47,7 +53,7 @@ class Problem:
     fix: str = ""
 
     def __str__(self) -> str:
-        """`where: what (fix)` on one line; what no terminal should get from a file is spelt out."""
+        """Return ``where: what Fix: fix`` on one line, with control characters escaped."""
         return one_line(f"{self.where}: {self.what}" + (f" Fix: {self.fix}" if self.fix else ""))
 
 
@@ -89,54 +95,51 @@ class MachineError(PocketBertError):
 
 
 KEPT = "Unfinished work is kept in "
-"""How the note of an error begins that tells where the next command goes on."""
+"""First words of an error's note that names the folder from which the next command resumes."""
 
 
 def note_kept(error: BaseException, folder: Path) -> None:
-    """Let an error tell where unfinished work lies; the place of an outer work folder replaces that of an inner one."""
+    """Add a note to an error that names the folder of unfinished work; it replaces the note of an inner folder."""
     notes = [note for note in getattr(error, "__notes__", []) if not note.startswith(KEPT)]
     error.__notes__ = [*notes, f"{KEPT}{one_line(str(folder))}; the same command continues there."]
 
 
 def one_line(text: str) -> str:
-    """Text with line breaks, control characters and the like written as Python writes them."""
+    """Escape line breaks, control characters and the like as Python does."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value as Python writes it, cut where it is long."""
+    """Return the repr of a value, cut after `most` characters."""
     text = repr(value[: most + 1] if isinstance(value, str) else value)
     return text if len(text) <= most else f"{text[: most - 4]}..."
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:
-    """The first names of a list with the number of the others, on one line of bounded length."""
+    """Return the first names of a list and the number of the others, on one line of bounded length."""
     first = ", ".join(shown(name, 40) for name in names[:most])
     return first if len(names) <= most else f"{first} and {len(names) - most:,} more"
 
 
-_SHOWN_NAMES, _COMPARED_NAMES, _COMPARED_CHARACTERS = 60, 2000, 100
+_MAX_LISTED, _MAX_COMPARED, _MAX_NAME_LENGTH = 60, 2000, 100
 
 
 def nearest(value: str, allowed: Sequence[str], alike: float = 0.6) -> str:
-    """A hint that names the closest allowed value, or lists what is allowed; long lists are cut.
+    """Return a hint that names the closest allowed value and lists the allowed ones; long lists are cut.
 
     Args:
         value: What the user wrote.
         allowed: What would have been accepted.
-        alike: From what share of equal characters on a name is taken for the one that was meant.
+        alike: Similarity (`difflib`) from which a name is taken for the one that was meant.
 
     Returns:
         For example ``did you mean 'lr'?`` or ``allowed: a, b, c``.
     """
     start = value[:1].casefold()
-    compared = allowed if len(allowed) <= _COMPARED_NAMES else [n for n in allowed if n[:1].casefold() == start]
-    short = [name for name in compared[:_COMPARED_NAMES] if len(name) <= _COMPARED_CHARACTERS]
-    close = get_close_matches(value[:_COMPARED_CHARACTERS], short, n=1, cutoff=alike)
-    names = [
-        n if len(n) <= _COMPARED_CHARACTERS else f"{n[:_COMPARED_CHARACTERS]}..."
-        for n in sorted(allowed)[:_SHOWN_NAMES]
-    ]
-    more = f" and {len(allowed) - _SHOWN_NAMES:,} more" if len(allowed) > _SHOWN_NAMES else ""
+    candidates = allowed if len(allowed) <= _MAX_COMPARED else [n for n in allowed if n[:1].casefold() == start]
+    candidates = [name for name in candidates[:_MAX_COMPARED] if len(name) <= _MAX_NAME_LENGTH]
+    close = get_close_matches(value[:_MAX_NAME_LENGTH], candidates, n=1, cutoff=alike)
+    names = [n if len(n) <= _MAX_NAME_LENGTH else f"{n[:_MAX_NAME_LENGTH]}..." for n in sorted(allowed)[:_MAX_LISTED]]
+    more = f" and {len(allowed) - _MAX_LISTED:,} more" if len(allowed) > _MAX_LISTED else ""
     listing = f"allowed: {', '.join(names)}{more}"
     return f"did you mean '{close[0]}'? ({listing})" if close else listing

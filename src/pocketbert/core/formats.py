@@ -1,4 +1,7 @@
-"""The one table of file formats: what each can hold, what its files must keep, and what has to be installed for it."""
+"""The table of file formats (`FORMATS`): schemes and runtimes of each, accuracy bounds of its files, required libraries.
+
+`register_format` adds a format. `Bounds` are what the gates hold a file against.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from pocketbert.core.host.system import version_of
 from pocketbert.core.plugins import announce
 from pocketbert.core.types import Format, Runtime, Scheme
 
-EXACT = 1e-3
-"""Largest difference to the torch model, and largest move by padding, of a file that computes in fp32: rounding."""
+_EXACT = 1e-3
+"""Largest difference to the torch model, and largest change by padding, of a file that computes in fp32: rounding."""
 
 MARGIN = 3.0
-"""How many times the error of its scheme, simulated in torch, a file may be off."""
-LEAST = 0.02
-"""No bound on the RMS error of a compressed file is smaller: rounding in another order, and what fp16 files may be off."""
+"""A file's error may be this many times that of its scheme simulated in torch."""
+_MIN_BOUND = 0.02
+"""Smallest bound on the RMS error of a compressed file: rounding in another order, and the bound of fp16 files."""
 
 
 @dataclass(frozen=True)
@@ -25,38 +28,38 @@ class Bounds:
     """The bounds of files of one scheme and runtime; all but `loss` and `drop` are relative to the logits' spread.
 
     Attributes:
-        reference: Largest difference to the torch model on golden rows: of fp32 the largest of all, of others the RMS. A
-            scheme that is simulated has a smaller one for each model; see `allowed`.
-        padding: Largest move of the answers by padding.
-        golden: How far a right engine may be from the recorded answers.
-        loss: How many times the parity bound of fp32 an exported file may be off.
-        drop: Most of the deciding metric that an exported file may lose to the torch model.
-        least: No bound from a simulation is smaller: what it leaves out.
+        reference: Largest difference to the torch model on golden rows: the maximum for fp32, the RMS for others. A
+            simulated scheme has a smaller one for each model; see `allowed`.
+        padding: Largest change of the answers by padding.
+        golden: Largest difference of a correct engine's answers from the recorded ones.
+        loss: Factor on the parity bound of fp32 for an exported file.
+        drop: Largest drop of the deciding metric of an exported file below the torch model.
+        least: Smallest bound derived from a simulation, for errors that it leaves out.
     """
 
     reference: float
-    padding: float = EXACT
-    golden: float = EXACT
+    padding: float = _EXACT
+    golden: float = _EXACT
     loss: float = 1.0
     drop: float = 0.001
-    least: float = LEAST
+    least: float = _MIN_BOUND
 
     def allowed(self, simulated: float | None) -> float:
-        """Decide how far a file may be from the torch model on golden rows.
+        """Return the largest difference of a file from the torch model on golden rows.
 
         Args:
-            simulated: RMS error of its scheme, simulated in torch; None where none was recorded.
+            simulated: RMS error of its scheme, simulated in torch; None if none was recorded.
         """
         if simulated is None or not math.isfinite(simulated):
             return self.reference
         return min(self.reference, max(self.least, MARGIN * simulated))
 
 
-FP32 = Bounds(reference=EXACT)
+_FP32_BOUNDS = Bounds(reference=_EXACT)
 """Files that store and compute in fp32, in every format."""
 
 Form = tuple[Scheme, Runtime | None]
-"""What a file is: how its numbers are stored, and the one runtime that it is made for."""
+"""How the numbers of a file are stored, and the runtime that it is made for (None: any)."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +70,18 @@ class FormatInfo:
         name: The format.
         title: Name for people.
         suffix: Ending of its files.
-        bounds: What its files may be in this version, each with what it must keep.
+        bounds: Bounds of each scheme and runtime that its files may have.
         dtype: Integer type of the inputs.
         fixed_lengths: Whether a file takes listed lengths only, with batch 1.
-        reader: Distribution that reads the graph, to check what is stored in a file.
-        libraries: Distributions that decide what an exported file looks like.
+        reader: Distribution that reads the graph, to check the numbers stored in a file.
+        libraries: Distributions whose versions determine an exported file.
         engines: Distributions that can run it, in order of preference.
         needs: Distributions that its files are made with, beside those of every export.
-        stem: Name of its files.
-        base: How the exported file stores its numbers; smaller ones are made from it.
-        instead: The scheme that is made where a recipe asks for one that the format does not have.
-        own_engine: Value of `sys.platform` and distribution where its own engine runs; None for everywhere. Elsewhere a
-            reference evaluator checks its files, and nothing is timed.
+        stem: Name of its files without suffix.
+        base: Scheme of the exported file; smaller files are made from it.
+        instead: The scheme that is made if a recipe asks for one that the format does not have.
+        own_engine: Value of `sys.platform` and distribution with which its own engine runs; None for everywhere. On
+            other systems a reference evaluator checks its files, and nothing is timed.
     """
 
     name: Format
@@ -116,21 +119,21 @@ class FormatInfo:
 
     @property
     def every_form(self) -> list[Form]:
-        """What its files may be: every scheme of files for any runtime, then those of files for one runtime."""
+        """All schemes of files for any runtime, then those of files for one runtime."""
         return [*((scheme, None) for scheme in self.schemes), *self.forms]
 
     def takes(self, wanted: Scheme) -> bool:
-        """Whether a recipe may ask for a scheme."""
+        """Return whether a recipe may ask for a scheme."""
         return wanted in self.schemes or wanted in self.instead
 
     def smaller(self, wanted: Scheme) -> Scheme | None:
-        """Scheme of the file that is made in addition to the exported one; None where there is nothing to make."""
+        """Return the scheme of the file that is made in addition to the exported one; None if none is made."""
         scheme = self.instead.get(wanted, wanted)
         return None if scheme in (Scheme.FP32, self.base) else scheme
 
 
 FORMATS: dict[Format, FormatInfo] = {}
-"""Every format that is known, in the order in which it was registered."""
+"""All formats, in the order of registration."""
 
 
 def register_format(info: FormatInfo) -> None:
@@ -157,7 +160,7 @@ _BUILT_IN = (
         # OpenVINO on CPUs with bf16 and without.
         # Unrelated answers have an RMS error of 1.4; sound int8 files were measured at 0.02 to 0.25.
         bounds={
-            (Scheme.FP32, None): FP32,
+            (Scheme.FP32, None): _FP32_BOUNDS,
             (Scheme.INT8, None): Bounds(reference=0.5, padding=1.0, golden=0.25),
             (Scheme.SMALL, None): Bounds(reference=0.5, padding=1.0, golden=0.25),
             (Scheme.A8W8, None): Bounds(reference=0.5, padding=0.1, golden=0.25),
@@ -186,7 +189,7 @@ _BUILT_IN = (
         # (SST-2, 872 rows), but an activation that one kernel rounds up and the other one down moves the logits: 0.14 was
         # seen on a random model of 4 layers.
         bounds={
-            (Scheme.FP32, None): FP32,
+            (Scheme.FP32, None): _FP32_BOUNDS,
             (Scheme.FP16, None): Bounds(reference=0.02),
             (Scheme.W8, None): Bounds(reference=0.5),
             (Scheme.INT8, None): Bounds(reference=0.5, padding=0.02, golden=0.05),
@@ -217,7 +220,7 @@ _BUILT_IN = (
         # A file that stores and computes in fp16 has 2**13 times less precision than fp32, of which rounding errors that
         # cancel take most back: 300 times the bound of fp32 is left.
         bounds={
-            (Scheme.FP32, None): FP32,
+            (Scheme.FP32, None): _FP32_BOUNDS,
             (Scheme.FP16, None): Bounds(reference=0.02, padding=0.05, golden=0.1, loss=300, drop=0.003),
             **{
                 (scheme, None): Bounds(reference=0.5, padding=0.05, golden=0.1)

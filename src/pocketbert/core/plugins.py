@@ -1,7 +1,11 @@
-"""Installed packages that add families, methods, formats or devices: the entry points of group `pocketbert.plugins`.
+"""Plug-ins and registries: what installed packages add, and the lazy names of PocketBERT's facades.
 
-An entry point names a function without arguments, which calls `register_family` and its kind. Nothing is loaded until a registry
-is asked for something, so that `pocketbert --help` costs nothing and cannot fail. Nothing that a recipe names is imported.
+- `load_plugins` calls the functions that installed packages name as entry points of the group
+  ``pocketbert.plugins``; each calls `register_family` and its kind, which report to `announce`. Nothing is loaded
+  until a registry is asked for something, so that `pocketbert --help` costs nothing and cannot fail. Nothing that a
+  recipe names is imported.
+- `Registry` holds code by key, such as the adapter that a row of the family table names.
+- `importer` and `listing` make the `__getattr__` and `__dir__` of packages whose names are imported when first used.
 """
 
 from __future__ import annotations
@@ -18,62 +22,11 @@ from pocketbert.core.errors import ExitCode, InputError, PocketBertError, Proble
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-
-# --- facade ---
-# Build facades: packages that import their names from deeper modules when the names are first used.
-
-
-def importer(facade: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a facade.
-
-    Args:
-        facade: Name of its package.
-        names: Public names by the module that defines them, which is given relative to ``pocketbert``.
-        modules: Submodules that are imported when they are first used.
-
-    Returns:
-        A function that imports one name and remembers it in the facade.
-    """
-    places = {name: f"pocketbert.{module}" for module, several in names.items() for name in several}
-
-    def get(name: str) -> Any:
-        if name in modules:
-            return import_module(f"{facade}.{name}")
-        if name not in places:
-            raise AttributeError(f"module '{facade}' has no attribute '{name}'")
-        value = getattr(import_module(places[name]), name)
-        setattr(sys.modules[facade], name, value)
-        return value
-
-    return get
+_GROUP = "pocketbert.plugins"
+_T = TypeVar("_T")
 
 
-def listing(facade: str, names: Sequence[str]) -> Callable[[], list[str]]:
-    """Make the `__dir__` of a facade: its public names and what every module has, so that completion offers nothing else.
-
-    Args:
-        facade: Name of its package.
-        names: Its public names.
-    """
-
-    def list_names() -> list[str]:
-        own = (n for n in vars(sys.modules[facade]) if n.startswith("__"))
-        return sorted({*own, *names})
-
-    return list_names
-
-
-GROUP = "pocketbert.plugins"
-
-
-class PluginError(PocketBertError):
-    """Installed plug-ins that cannot be loaded. Names each, and what to do."""
-
-    def __init__(self, plugins: list[Plugin]) -> None:
-        self.plugins = plugins
-        missing = all(p.lacks_a_package for p in plugins)
-        self.exit_code = ExitCode.MISSING if missing else ExitCode.INPUT
-        super().__init__(" ".join(p.complaint for p in plugins))
+# --- plug-ins ------------------------------------------------------------
 
 
 @dataclass
@@ -100,13 +53,24 @@ class Plugin:
 
     @property
     def complaint(self) -> str:
-        """One sentence about what failed, and one about what to do."""
-        lead = f"the plug-in '{self.name}' of the package {self.distribution} {self.version} ({self.value}) failed: {self.error}."
-        return f"{lead} Repair that package, or remove it: pip uninstall {self.distribution}."
+        """One sentence about the failure, and one about what to do."""
+        package = f"{self.distribution} {self.version}"
+        failure = f"the plug-in '{self.name}' of the package {package} ({self.value}) failed: {self.error}."
+        return f"{failure} Repair that package, or remove it: pip uninstall {self.distribution}."
+
+
+class PluginError(PocketBertError):
+    """Installed plug-ins that cannot be loaded. Names each, and what to do."""
+
+    def __init__(self, plugins: list[Plugin]) -> None:
+        self.plugins = plugins
+        missing = all(p.lacks_a_package for p in plugins)
+        self.exit_code = ExitCode.MISSING if missing else ExitCode.INPUT
+        super().__init__(" ".join(p.complaint for p in plugins))
 
 
 class _State:
-    """What this process has loaded."""
+    """The plug-ins of this process: those loaded, the one being loaded, and whether failed ones are tolerated."""
 
     def __init__(self) -> None:
         self.plugins: list[Plugin] | None = None
@@ -131,18 +95,40 @@ def load_plugins() -> None:
 
 
 def plugins() -> tuple[Plugin, ...]:
-    """All installed plug-ins, loaded, the ones that failed included, sorted by package and name."""
+    """Load all installed plug-ins and return them, failed ones included, sorted by package and name."""
     if _STATE.plugins is None:
-        from importlib import metadata  # here, since it costs the start of every command 20 ms
+        from importlib import metadata  # here, since it slows down the start of every command by 20 ms
 
         _STATE.plugins = []
-        for entry in sorted(metadata.entry_points(group=GROUP), key=_order):
+        entries = metadata.entry_points(group=_GROUP)
+        for entry in sorted(entries, key=lambda entry: (entry.dist.name if entry.dist else "", entry.name)):
             _STATE.plugins.append(_load(entry))
     return tuple(_STATE.plugins)
 
 
+def _load(entry: EntryPoint) -> Plugin:
+    """Call the function of an entry point; an error is kept in the plug-in."""
+    plugin = Plugin(
+        name=entry.name,
+        value=entry.value,
+        distribution=entry.dist.name if entry.dist else "unknown",
+        version=entry.dist.version if entry.dist else "unknown",
+    )
+    _STATE.loading = plugin
+    try:
+        entry.load()()
+    except (Exception, SystemExit) as error:  # somebody else's code, which may fail in any way
+        plugin.error = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
+        plugin.lacks_a_package = isinstance(error, ModuleNotFoundError)
+    finally:
+        _STATE.loading = None
+    return plugin
+
+
 def announce(kind: str, name: str, known: bool = False) -> None:
-    """Note for `pocketbert doctor` what the plug-in that is being loaded registers. Every `register_...` calls it first.
+    """Record what the plug-in that is being loaded registers. Every `register_...` function calls it first.
+
+    `pocketbert doctor` lists the records.
 
     Args:
         kind: What is registered, in one word: ``family``.
@@ -150,7 +136,7 @@ def announce(kind: str, name: str, known: bool = False) -> None:
         known: Whether there is one of that name already.
 
     Raises:
-        ValueError: If a plug-in would replace what is there: which of two had won would depend on their order.
+        ValueError: If a plug-in would replace an existing one: which of two plug-ins wins would depend on their order.
     """
     plugin = _STATE.loading
     if plugin is None:
@@ -162,7 +148,7 @@ def announce(kind: str, name: str, known: bool = False) -> None:
 
 @contextlib.contextmanager
 def tolerated() -> Iterator[None]:
-    """Look things up although a plug-in fails: for a command that reports the failure itself."""
+    """Let lookups succeed although a plug-in fails: for a command that reports the failure itself."""
     before, _STATE.tolerant = _STATE.tolerant, True
     try:
         yield
@@ -170,49 +156,24 @@ def tolerated() -> Iterator[None]:
         _STATE.tolerant = before
 
 
-def _order(entry: EntryPoint) -> tuple[str, str]:
-    return (entry.dist.name if entry.dist else "", entry.name)
+# --- registries ------------------------------------------------------------
 
-
-def _load(entry: EntryPoint) -> Plugin:
-    made = Plugin(
-        name=entry.name,
-        value=entry.value,
-        distribution=entry.dist.name if entry.dist else "unknown",
-        version=entry.dist.version if entry.dist else "unknown",
-    )
-    _STATE.loading = made
-    try:
-        entry.load()()
-    except (Exception, SystemExit) as error:  # somebody else's code, which may fail in any way
-        made.error = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
-        made.lacks_a_package = isinstance(error, ModuleNotFoundError)
-    finally:
-        _STATE.loading = None
-    return made
-
-
-# --- registry ---
-# A table that code is registered in by key: what a row of the family table names, and an installed package may add to.
-
-
-T = TypeVar("T")
 
 _wings: dict[str, list[Callable[[], None]]] = {}
 
 
 def add_wing(kind: str, load: Callable[[], None]) -> None:
-    """Have a function called before the first lookup in a registry: it imports the wing that registers the package's values.
+    """Register a function that is called before the first lookup in a registry, to fill it.
 
     Args:
         kind: The registry's `kind`.
-        load: Imports the wing.
+        load: Imports the wing that registers the package's own values.
     """
     _wings.setdefault(kind, []).append(load)
 
 
-class Registry(Generic[T]):
-    """Values by key.
+class Registry(Generic[_T]):
+    """Values by key, such as code that a row of the family table names; an installed package may add to them.
 
     Args:
         kind: What the values are, for messages (``adapter``).
@@ -221,49 +182,89 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str, function: str) -> None:
         self._kind, self._function = kind, function
-        self._values: dict[str, T] = {}
+        self._values: dict[str, _T] = {}
 
-    def register(self, key: str, value: T) -> None:
+    def register(self, key: str, value: _T) -> None:
         """Add a value of a user or a plug-in, or replace the one of that key; a plug-in can only add."""
         announce(self._kind, key, key in self._values)
         self._values[key] = value
 
-    def add(self, key: str, value: T) -> None:
-        """Add one of the package's own values; a value that is there already stays."""
+    def add(self, key: str, value: _T) -> None:
+        """Add one of the package's own values; an existing value stays."""
         self._values.setdefault(key, value)
 
     def keys(self) -> tuple[str, ...]:
-        """All keys, in the order they were registered."""
+        """Return all keys, in the order of registration."""
         self._fill()
         return tuple(self._values)
 
-    def values(self) -> tuple[T, ...]:
-        """All values, in the order they were registered."""
+    def values(self) -> tuple[_T, ...]:
+        """Return all values, in the order of registration."""
         self._fill()
         return tuple(self._values.values())
 
-    def find(self, key: str, where: str) -> T:
-        """The value of a key.
+    def find(self, key: str, where: str) -> _T:
+        """Return the value of a key.
 
         Args:
             key: From a row of the family table.
-            where: What to blame in the error.
+            where: What the error names.
 
         Raises:
             InputError: If nothing is registered under it.
         """
         self._fill()
         if key not in self._values:
-            raise InputError(
-                Problem(
-                    where,
-                    f"no {self._kind} is registered as '{key}'; {nearest(key, tuple(self._values))}.",
-                    f"Register it with pocketbert.core.families.{self._function}.",
-                )
-            )
+            problem = f"no {self._kind} is registered as '{key}'; {nearest(key, tuple(self._values))}."
+            fix = f"Register it with pocketbert.core.families.{self._function}."
+            raise InputError(Problem(where, problem, fix))
         return self._values[key]
 
     def _fill(self) -> None:
+        """Load plug-ins, and the wing that registers the package's own values."""
         load_plugins()
         for load in _wings.pop(self._kind, ()):
             load()
+
+
+# --- facades ------------------------------------------------------------
+
+
+def importer(facade: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()) -> Callable[[str], Any]:
+    """Make the `__getattr__` of a facade, which imports a name when it is first used.
+
+    Args:
+        facade: Name of its package.
+        names: Public names by the module that defines them, which is given relative to ``pocketbert``.
+        modules: Submodules that are imported when they are first used.
+
+    Returns:
+        A function that imports one name and stores it in the facade.
+    """
+    module_of = {name: f"pocketbert.{module}" for module, public in names.items() for name in public}
+
+    def get(name: str) -> Any:
+        if name in modules:
+            return import_module(f"{facade}.{name}")
+        if name not in module_of:
+            raise AttributeError(f"module '{facade}' has no attribute '{name}'")
+        value = getattr(import_module(module_of[name]), name)
+        setattr(sys.modules[facade], name, value)
+        return value
+
+    return get
+
+
+def listing(facade: str, names: Sequence[str]) -> Callable[[], list[str]]:
+    """Make the `__dir__` of a facade, so that completion offers its public names only.
+
+    Args:
+        facade: Name of its package.
+        names: Its public names.
+    """
+
+    def list_names() -> list[str]:
+        own = (n for n in vars(sys.modules[facade]) if n.startswith("__"))
+        return sorted({*own, *names})
+
+    return list_names

@@ -14,7 +14,7 @@ _MASK = (1 << 63) - 1
 
 
 def derive_seed(seed: int, purpose: str, *counters: int) -> int:
-    """A 63-bit seed for one random choice.
+    """Derive the 63-bit seed of one random choice.
 
     Args:
         seed: The run's seed.
@@ -29,7 +29,7 @@ def derive_seed(seed: int, purpose: str, *counters: int) -> int:
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
-    """A numpy generator (Philox, itself counter-based) for one random choice.
+    """Return a numpy generator (Philox, itself counter-based) for one random choice.
 
     Args:
         seed: The run's seed.

@@ -1,4 +1,4 @@
-"""What each task is: the metric that decides, the outputs of its graph, the head that computes them."""
+"""The table of tasks (`TASKS`): the deciding metric of each, the outputs of its graph, its head, its labels."""
 
 from __future__ import annotations
 
@@ -150,11 +150,11 @@ TASKS: dict[TaskName, Task] = {
 
 
 def task_of(name: str, where: str = "task") -> Task:
-    """Return the task of that name.
+    """Look up a task by name.
 
     Args:
         name: Hub task name.
-        where: What to blame in the error.
+        where: What the error names.
 
     Raises:
         InputError: If the name is unknown.

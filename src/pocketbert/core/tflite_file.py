@@ -1,4 +1,4 @@
-"""A .tflite as an object that can be changed: read with all weights inside, and written again."""
+"""Reading a .tflite file as an object that can be changed (`load_model`), and writing it again (`dump_model`)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.system import version_of
 
 IDENTIFIER = b"TFL3"
-ALIGNMENT = 16
+_ALIGNMENT = 16
 """The schema aligns weights to 16 bytes; flatbuffers' Python builder forgets that for vectors of bytes."""
 
 
 def load_model(model: bytes) -> Any:
-    """Read a model with every buffer inside, however the file stores it.
+    """Parse a TFLite model with all weights in its buffers.
 
     ai-edge-quantizer writes weights behind the flatbuffer and leaves offset and size in the buffer table.
     Packing such a model again as it is would lose them without an error.
 
     Args:
-        model: A .tflite file, nothing packed behind it.
+        model: The bytes of a .tflite file, nothing appended to it.
 
     Returns:
         A `ModelT` of the TFLite schema.
@@ -61,28 +61,21 @@ def load_model(model: bytes) -> Any:
 
 
 def dump_model(model: Any) -> bytes:
-    """Write a model with all buffers inside, aligned to 16 bytes.
-
-    Args:
-        model: A `ModelT`, as `load_model` returns it.
-
-    Returns:
-        The file.
-    """
+    """Serialize a `ModelT`, as `load_model` returns it, with all buffers inside, aligned to 16 bytes."""
     import flatbuffers
 
-    class Builder(flatbuffers.Builder):  # type: ignore[misc]
+    class AligningBuilder(flatbuffers.Builder):  # type: ignore[misc]
         def StartVector(self, elemSize: int, numElems: int, alignment: int) -> Any:  # noqa: N802, N803
-            return super().StartVector(elemSize, numElems, ALIGNMENT if elemSize == 1 else alignment)
+            return super().StartVector(elemSize, numElems, _ALIGNMENT if elemSize == 1 else alignment)
 
     size = sum(len(b.data) for b in model.buffers if b.data is not None)
-    builder = Builder(size + (1 << 20))
+    builder = AligningBuilder(size + (1 << 20))
     builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
     return bytes(builder.Output())
 
 
 def tflite_schema() -> Any:
-    """The module that reads and writes the flatbuffers of TFLite.
+    """Import the module that reads and writes the flatbuffers of TFLite.
 
     Raises:
         MissingBackendError: If the TFLite packages are not installed.
@@ -96,12 +89,12 @@ def tflite_schema() -> Any:
 
 
 def unpacked_int4(packed: NDArray[np.uint8], count: int) -> NDArray[np.int8]:
-    """Read numbers from -8 to 7, two in a byte, the first one in its low half.
+    """Unpack numbers from -8 to 7, two in a byte, the first one in its low half.
 
     Args:
         packed: The bytes of a tensor of type INT4.
-        count: How many numbers it has; an odd number leaves the last half byte unused.
+        count: Size of the tensor; with an odd size the last half byte is unused.
     """
-    out = np.empty(packed.size * 2, np.int8)
-    out[0::2], out[1::2] = packed & 15, packed >> 4
-    return ((out ^ 8) - 8)[:count]
+    values = np.empty(packed.size * 2, np.int8)
+    values[0::2], values[1::2] = packed & 15, packed >> 4
+    return ((values ^ 8) - 8)[:count]

@@ -1,4 +1,7 @@
-"""String enums that every wing uses. Nothing else in the code invents such a word."""
+"""The words of recipes and artefact records as string enums, which all wings use.
+
+`RegisteredName` is an enum to which installed packages may add; `Format` is the one list of that kind in this module.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,9 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from pocketbert.core.plugins import load_plugins
 
-# --- names ---
-# Names that installed packages may add to: what an enum is for a closed list, for an open one.
-
 
 class _Members(type):
-    """Lets a class of names be iterated, counted and asked with `in`, as an enum is."""
+    """Metaclass that gives a class of names iteration, `len` and `in`, as an enum has."""
 
     _known: dict[str, Any]
 
@@ -35,10 +35,10 @@ class _Members(type):
 
 
 class RegisteredName(str, metaclass=_Members):
-    """A string of which only registered values exist, each exactly once: `is` compares as it does of enum members.
+    """A string of which only registered values exist, each exactly once, so that `is` compares as for enum members.
 
     A subclass is one list of names. `Subclass.register("name")` adds one; `Subclass("name")` finds it, and raises
-    ValueError for any other string. Pydantic validates a field of such a type, and its JSON schema lists the names
+    ValueError for any other string. Pydantic validates fields of such a type, and its JSON schema lists the names
     that are registered when the schema is made.
     """
 
@@ -55,15 +55,15 @@ class RegisteredName(str, metaclass=_Members):
             ValueError: If it is not registered.
         """
         if isinstance(value, str) and value not in cls._known:
-            load_plugins()  # one of them may bring it
+            load_plugins()  # one of them may register it
         if not isinstance(value, str) or value not in cls._known:
             raise ValueError(f"{value!r} is not a valid {cls.__name__}; registered: {', '.join(cls._known)}")
-        found: Self = cls._known[value]
-        return found
+        member: Self = cls._known[value]
+        return member
 
     @classmethod
     def register(cls, value: str) -> Self:
-        """Add a name; a name that is there already is returned as it is.
+        """Add a name and return it; an existing name is returned as it is.
 
         Raises:
             ValueError: If it is no name: lower-case letters, digits and hyphens, a letter first.
@@ -71,8 +71,8 @@ class RegisteredName(str, metaclass=_Members):
         allowed = value[:1].isalpha() and all(c.isalnum() or c == "-" for c in value)
         if not (allowed and value.isascii() and value == value.lower()):
             raise ValueError(f"{value!r} is no {cls.__name__}: lower-case letters, digits and hyphens, a letter first")
-        made: Self = cls._known.setdefault(value, str.__new__(cls, value))
-        return made
+        member: Self = cls._known.setdefault(value, str.__new__(cls, value))
+        return member
 
     @property
     def value(self) -> str:
@@ -91,18 +91,19 @@ class RegisteredName(str, metaclass=_Members):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
-            cls._validated,
+            cls._validate,
             ref=f"{cls.__module__}.{cls.__qualname__}:{id(cls)}",
             serialization=core_schema.to_string_ser_schema(when_used="json"),
         )
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        words = (cls.__doc__ or "").strip()
-        return {"description": words, "enum": list(cls._known), "title": cls.__name__, "type": "string"}
+        description = (cls.__doc__ or "").strip()
+        return {"description": description, "enum": list(cls._known), "title": cls.__name__, "type": "string"}
 
     @classmethod
-    def _validated(cls, value: object) -> Self:
+    def _validate(cls, value: object) -> Self:
+        """Find a registered name, with pydantic's error message of an enum."""
         if isinstance(value, str) and value not in cls._known:
             load_plugins()
         if isinstance(value, str) and value in cls._known:

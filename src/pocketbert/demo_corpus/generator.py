@@ -1,4 +1,8 @@
-"""Draws the corpus from the intents."""
+"""Generate the demo corpus and write it to disk.
+
+`generate` draws the rows of each intent and split from the templates of `intents.json`, makes them sound spoken, and orders
+them; `write` stores the splits as compressed JSON lines.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +10,39 @@ import dataclasses
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from pocketbert.demo_corpus import intents_day as clock
-from pocketbert.demo_corpus import intents_day as plan
-from pocketbert.demo_corpus import intents_day as shopping
-from pocketbert.demo_corpus import intents_day as talk
-from pocketbert.demo_corpus import intents_home as climate
-from pocketbert.demo_corpus import intents_home as light
-from pocketbert.demo_corpus import intents_home as player
-from pocketbert.demo_corpus import intents_home as volume
-from pocketbert.demo_corpus import intents_world as facts
-from pocketbert.demo_corpus import intents_world as other
-from pocketbert.demo_corpus import intents_world as phone
-from pocketbert.demo_corpus import words as home
-from pocketbert.demo_corpus import words as lists
-from pocketbert.demo_corpus import words as media
-from pocketbert.demo_corpus import words as times
-from pocketbert.demo_corpus import words as vocabularies_talk
-from pocketbert.demo_corpus import words as world
-from pocketbert.demo_corpus.grammar import Intent, Stream, Vocabulary, Word, expand
-from pocketbert.demo_corpus.speech import spoken
+from pocketbert.demo_corpus.grammar import (
+    Intent,
+    Stream,
+    Vocabulary,
+    Word,
+    expand_template,
+    read_intents,
+    read_vocabularies,
+)
+from pocketbert.demo_corpus.speech import make_spoken
 
-# --- rows ---
-# The records a corpus is made of.
+INTENTS: tuple[Intent, ...] = read_intents()
+"""Every intent of the corpus, sorted by name."""
+
+VOCABULARIES: Mapping[str, Vocabulary] = MappingProxyType(read_vocabularies())
+"""Every vocabulary that a template may use, by name."""
+
+LABELS: tuple[str, ...] = tuple(intent.name for intent in INTENTS)
+"""The intent names, sorted."""
+
+_TRAIN_ROWS = 160
+_HELD_ROWS = 32
+"""Train rows, and dev rows and as many test rows, of an intent of weight 1."""
+
+# wording that train has gets values that train has not more often than wording that is new anyway
+_HELD_VALUES_KNOWN_WORDING = 0.6
+_HELD_VALUES_NEW_WORDING = 0.5
+_TRIES_A_ROW = 400
 
 
 @dataclass(frozen=True)
@@ -68,19 +78,81 @@ class Corpus:
     test: tuple[Row, ...]
 
     def splits(self) -> dict[str, tuple[Row, ...]]:
-        """Returns the splits by name, in the order train, dev, test."""
+        """Return the splits by name, in the order train, dev, test."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
 
-# --- storage ---
-# Writing the corpus to disk.
+def generate(seed: int = 20260101) -> Corpus:
+    """Generate the corpus.
+
+    Every intent has its own stream of choices in every split, and rows are ordered by a digest, so editing one intent leaves
+    the rows of the others, and their order, as they are.
+
+    Args:
+        seed: Decides every choice; equal seeds give equal corpora on every machine.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        ValueError: If an intent has too few phrasings for its number of rows, or two intents share an utterance.
+    """
+    splits: dict[str, list[Row]] = {"train": [], "dev": [], "test": []}
+    intent_by_utterance: dict[str, str] = {}
+    for intent in INTENTS:
+        utterances: set[str] = set()
+        for split, rows in splits.items():
+            rows.extend(_draw_rows(intent, split, seed, utterances))
+        for utterance in utterances:
+            if intent_by_utterance.setdefault(utterance, intent.name) != intent.name:
+                raise ValueError(f"both {intent_by_utterance[utterance]} and {intent.name} say {utterance!r}")
+
+    def digest(row: Row) -> str:
+        return hashlib.sha256(f"{seed}/{row.text}".encode()).hexdigest()
+
+    return Corpus(*(tuple(sorted(rows, key=digest)) for rows in splits.values()))
+
+
+def _draw_rows(intent: Intent, split: str, seed: int, utterances: set[str]) -> list[Row]:
+    """Draw the rows of an intent in a split.
+
+    `utterances` holds the intent's utterances without case and punctuation: one that is in there is drawn anew, and those of
+    the new rows are added.
+    """
+    stream = Stream(f"{seed}/{split}/{intent.name}")
+    count = round((_TRAIN_ROWS if split == "train" else _HELD_ROWS) * intent.weight)
+    rows: list[Row] = []
+    for attempt in range(count * _TRIES_A_ROW):
+        words = _draw_utterance(intent, split, len(rows), attempt, stream)
+        text = " ".join(word.text for word in words)
+        normalized = " ".join(word.strip(",.?!") for word in text.lower().split())
+        if normalized in utterances:
+            continue
+        utterances.add(normalized)
+        rows.append(Row(text, intent.name, tuple(word.text for word in words), tuple(word.tag for word in words)))
+        if len(rows) == count:
+            return rows
+    raise ValueError(f"{intent.name} has too few phrasings for {count} rows of {split}")
+
+
+def _draw_utterance(intent: Intent, split: str, row_number: int, attempt: int, stream: Stream) -> list[Word]:
+    """Draw one utterance: for dev and test by turns from wording of their own and from that of train."""
+    if split == "train":
+        # by turns, so that phrasings with many variants do not crowd out the others
+        template = intent.train[attempt % len(intent.train)]
+        return make_spoken(expand_template(template, VOCABULARIES, stream, 0.0), stream, held=False)
+    if row_number % 2:
+        template, held_share = stream.pick(intent.train), _HELD_VALUES_KNOWN_WORDING
+    else:
+        template, held_share = stream.pick(intent.held(split)), _HELD_VALUES_NEW_WORDING
+    return make_spoken(expand_template(template, VOCABULARIES, stream, held_share), stream, held=True)
 
 
 def write(corpus: Corpus, folder: Path) -> dict[str, Path]:
-    """Writes each split as gzip-compressed JSON lines.
+    """Write each split as gzip-compressed JSON lines.
 
-    The lines are the same bytes everywhere. The gzip header holds neither a name nor a time, so the files
-    are the same bytes too wherever Python is built with the same zlib.
+    The lines are the same bytes everywhere. The gzip header holds neither a name nor a time, so the files are the same bytes
+    too wherever Python is built with the same zlib.
 
     Args:
         corpus: The corpus.
@@ -96,128 +168,8 @@ def write(corpus: Corpus, folder: Path) -> dict[str, Path]:
         paths[split] = folder / f"{split}.jsonl.gz"
         with (
             paths[split].open("wb") as raw,
-            # An empty file name keeps GzipFile from copying the one of `raw` into the header.
+            # an empty file name keeps GzipFile from copying the one of `raw` into the header
             gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=raw, mtime=0) as packed,
         ):
             packed.write(lines.encode("utf-8"))
     return paths
-
-
-# --- table ---
-# All intents, sorted by name.
-
-
-_MODULES = (
-    climate,
-    clock,
-    facts,
-    light,
-    other,
-    phone,
-    plan,
-    player,
-    shopping,
-    talk,
-    volume,
-)
-
-INTENTS: tuple[Intent, ...] = tuple(
-    sorted((entry for module in _MODULES for entry in module.INTENTS), key=lambda entry: entry.name)
-)
-"""Every intent of the corpus."""
-
-
-# --- vocabularies ---
-# All slot vocabularies by name.
-
-
-_VOCABULARIES_MODULES = (home, lists, media, vocabularies_talk, times, world)
-
-VOCABULARIES: Mapping[str, Vocabulary] = MappingProxyType(
-    {entry.name: entry for module in _VOCABULARIES_MODULES for entry in module.VOCABULARIES}
-)
-"""Every vocabulary that a template may name."""
-
-
-LABELS: tuple[str, ...] = tuple(entry.name for entry in INTENTS)
-"""The intent names, sorted."""
-
-TRAIN_ROWS = 160
-"""Train rows of an intent of weight 1."""
-
-HELD_ROWS = 32
-"""Dev rows, and as many test rows, of an intent of weight 1."""
-
-# Wording that train has still gets values that train has not, more often than wording that is new anyway.
-_HELD_VALUES_KNOWN_WORDING = 0.6
-_HELD_VALUES_NEW_WORDING = 0.5
-_TRIES_A_ROW = 400
-
-
-def key(text: str) -> str:
-    """Returns what makes an utterance the same as another: its words without case and punctuation.
-
-    Args:
-        text: An utterance.
-    """
-    return " ".join(word.strip(",.?!") for word in text.lower().split())
-
-
-def generate(seed: int = 20260101) -> Corpus:
-    """Draws the corpus.
-
-    Every intent has a stream of choices of its own in every split, and rows are ordered by a digest, so
-    editing one intent leaves the rows of the others, and their order, as they are.
-
-    Args:
-        seed: Another seed gives another corpus from the same phrasings.
-
-    Returns:
-        The corpus; equal seeds give equal corpora.
-
-    Raises:
-        ValueError: An intent has too few phrasings, or two intents came up with the same utterance.
-    """
-    owners: dict[str, str] = {}
-    splits: dict[str, list[Row]] = {"train": [], "dev": [], "test": []}
-    for entry in INTENTS:
-        taken: set[str] = set()
-        for split, rows in splits.items():
-            rows.extend(_rows(entry, split, seed, taken))
-        for text in taken:
-            if owners.setdefault(text, entry.name) != entry.name:
-                raise ValueError(f"both {owners[text]} and {entry.name} say {text!r}")
-    return Corpus(*(tuple(sorted(rows, key=_order(seed))) for rows in splits.values()))
-
-
-def _order(seed: int) -> Callable[[Row], str]:
-    return lambda row: hashlib.sha256(f"{seed}/{row.text}".encode()).hexdigest()
-
-
-def _rows(entry: Intent, split: str, seed: int, taken: set[str]) -> list[Row]:
-    stream = Stream(f"{seed}/{split}/{entry.name}")
-    count = round((TRAIN_ROWS if split == "train" else HELD_ROWS) * entry.weight)
-    rows: list[Row] = []
-    for number in range(count * _TRIES_A_ROW):
-        words = _utterance(entry, split, len(rows), number, stream)
-        text = " ".join(word.text for word in words)
-        if key(text) in taken:
-            continue
-        taken.add(key(text))
-        tokens = tuple(word.text for word in words)
-        rows.append(Row(text, entry.name, tokens, tuple(word.tag for word in words)))
-        if len(rows) == count:
-            return rows
-    raise ValueError(f"{entry.name} has too few phrasings for {count} rows of {split}")
-
-
-def _utterance(entry: Intent, split: str, done: int, number: int, stream: Stream) -> list[Word]:
-    if split == "train":
-        # By turns, so that phrasings with many variants do not crowd out the others.
-        template = entry.train[number % len(entry.train)]
-        return spoken(expand(template, VOCABULARIES, stream, 0.0), stream, held=False)
-    if done % 2:
-        words = expand(stream.pick(entry.train), VOCABULARIES, stream, _HELD_VALUES_KNOWN_WORDING)
-    else:
-        words = expand(stream.pick(entry.held(split)), VOCABULARIES, stream, _HELD_VALUES_NEW_WORDING)
-    return spoken(words, stream, held=True)

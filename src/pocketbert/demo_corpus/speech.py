@@ -1,6 +1,7 @@
 """How people dress up a command: politeness, hesitation, typing slips, letter case and punctuation.
 
-Slot values keep their wording: only untagged words get typing slips, and nothing is put inside a value.
+`make_spoken` applies them in this order. Slot values keep their wording: only untagged words get typing slips, and nothing is
+put inside a value.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 from pocketbert.demo_corpus.grammar import Stream, Word
 
-REQUESTS = (
+_REQUESTS = (
     "please",
     "can you",
     "could you",
@@ -25,15 +26,17 @@ HELD_REQUESTS = (
     "do me a favour and",
     "kindly",
 )
-GREETINGS = ("hey", "ok", "hi", "hello", "alright", "so", "hey there")
-HELD_GREETINGS = ("good day", "good evening", "sorry to bother you but", "quick one")
-THANKS = ("please", "thanks", "thank you", "for me please", "ok")
-HELD_THANKS = ("much appreciated", "will you", "if that's possible", "cheers")
+_GREETINGS = ("hey", "ok", "hi", "hello", "alright", "so", "hey there")
+_HELD_GREETINGS = ("good day", "good evening", "sorry to bother you but", "quick one")
+_THANKS = ("please", "thanks", "thank you", "for me please", "ok")
+_HELD_THANKS = ("much appreciated", "will you", "if that's possible", "cheers")
 FILLERS = ("uh", "um", "er", "uhm", "hmm", "you know", "i mean")
 
-# A word of thanks after free text would read as a part of that text.
 _FREE_TEXT = frozenset({"message", "task", "phrase"})
-_COMMAND_TEXT = """
+"""Slots of free text: a word of thanks after one would read as a part of it."""
+
+_COMMAND_VERBS = frozenset(
+    """
     activate add alert answer append arrange ask bathe beep begin block book boot bring brighten buzz
     calculate call cancel capture catch change check clear clock compute connect continue convert cool
     count crank create cross cut deactivate decrease define delete dial dim disable divide double draw
@@ -47,85 +50,74 @@ _COMMAND_TEXT = """
     solve spin split start stick stop switch take tap teach tell text throw time tone trace track
     transfer translate triple try tune turn undo unlock unmute unset update use video wake wipe work
     write
-"""
-_COMMANDS = frozenset(_COMMAND_TEXT.split())
-_ASKING_TEXT = """
-    what what's how who when where which why is are am does did will would can could should has any
-"""
-_ASKING = frozenset(_ASKING_TEXT.split())
-_ASKING_PAIRS = frozenset({("do", "i"), ("do", "you"), ("have", "i"), ("have", "you"), ("in", "which")})
+    """.split()
+)
+_QUESTION_WORDS = frozenset(
+    "what what's how who when where which why is are am does did will would can could should has any".split()
+)
+_QUESTION_PAIRS = frozenset({("do", "i"), ("do", "you"), ("have", "i"), ("have", "you"), ("in", "which")})
 
 
-def spoken(words: list[Word], stream: Stream, *, held: bool) -> list[Word]:
-    """Dresses up an utterance.
+def make_spoken(words: list[Word], stream: Stream, *, held: bool) -> list[Word]:
+    """Turn a plain utterance into one that somebody would say or type.
 
     Args:
         words: The plain utterance.
-        stream: Where the choices come from.
+        stream: Source of the random choices.
         held: Whether politeness that train never has may be used.
 
     Returns:
-        The utterance as somebody would say or type it.
+        The utterance, perhaps with more words.
     """
-    command = words[0].tag == "O" and words[0].text in _COMMANDS
-    asking = _is_question(words)
-    if command and stream.chance(0.22):
-        request = stream.pick(REQUESTS + HELD_REQUESTS if held else REQUESTS)
-        asking = request.startswith(("can", "could", "would"))
-        words = _plain(request) + words
+    first, second = words[0].text, words[1].text if len(words) > 1 else ""
+    is_command = words[0].tag == "O" and first in _COMMAND_VERBS
+    is_question = words[0].tag == "O" and (first in _QUESTION_WORDS or (first, second) in _QUESTION_PAIRS)
+    if is_command and stream.chance(0.22):
+        request = stream.pick(_REQUESTS + HELD_REQUESTS if held else _REQUESTS)
+        is_question = request.startswith(("can", "could", "would"))
+        words = _untagged(request) + words
     if stream.chance(0.1):
-        words = _plain(stream.pick(GREETINGS + HELD_GREETINGS if held else GREETINGS)) + words
-    if command and words[-1].tag[2:] not in _FREE_TEXT and stream.chance(0.1):
-        words = words + _plain(stream.pick(THANKS + HELD_THANKS if held else THANKS))
+        words = _untagged(stream.pick(_GREETINGS + _HELD_GREETINGS if held else _GREETINGS)) + words
+    if is_command and words[-1].tag[2:] not in _FREE_TEXT and stream.chance(0.1):
+        words = words + _untagged(stream.pick(_THANKS + _HELD_THANKS if held else _THANKS))
     if stream.chance(0.1):
-        words = _hesitant(words, stream)
+        words = _add_hesitation(words, stream)
     if stream.chance(0.08):
-        words = _mistyped(words, stream)
-    return _written(words, stream, asking)
+        words = _add_typing_slip(words, stream)
+    return _write_with_case(words, stream, is_question)
 
 
-def _plain(text: str) -> list[Word]:
-    return [Word(word, "O") for word in text.split()]
-
-
-def _is_question(words: list[Word]) -> bool:
-    first = words[0].text
-    second = words[1].text if len(words) > 1 else ""
-    return words[0].tag == "O" and (first in _ASKING or (first, second) in _ASKING_PAIRS)
-
-
-def _hesitant(words: list[Word], stream: Stream) -> list[Word]:
+def _add_hesitation(words: list[Word], stream: Stream) -> list[Word]:
+    """Repeat a short untagged word, or insert a filler at the beginning or between two words, not inside a slot value."""
     if stream.chance(0.3):
-        short = [at for at in _outside_slots(words) if len(words[at].text) < 5]
+        short = [position for position in _untagged_positions(words) if len(words[position].text) < 5]
         if short:
-            at = stream.pick(short)
-            return [*words[: at + 1], words[at], *words[at + 1 :]]
-    gaps = [at for at, word in enumerate(words) if not word.tag.startswith("I-")]
-    at = 0 if stream.chance(0.4) else stream.pick(gaps)
-    return [*words[:at], *_plain(stream.pick(FILLERS)), *words[at:]]
+            position = stream.pick(short)
+            return [*words[: position + 1], words[position], *words[position + 1 :]]
+    gaps = [position for position, word in enumerate(words) if not word.tag.startswith("I-")]
+    position = 0 if stream.chance(0.4) else stream.pick(gaps)
+    return [*words[:position], *_untagged(stream.pick(FILLERS)), *words[position:]]
 
 
-def _outside_slots(words: list[Word]) -> list[int]:
-    return [at for at, word in enumerate(words) if word.tag == "O" and word.text.isalpha()]
-
-
-def _mistyped(words: list[Word], stream: Stream) -> list[Word]:
-    # Five letters and more: a slip in "on" or "off" would change what the utterance means.
-    long = [at for at in _outside_slots(words) if len(words[at].text) > 4]
+def _add_typing_slip(words: list[Word], stream: Stream) -> list[Word]:
+    """Leave out, double or swap a letter within an untagged word."""
+    # five letters and more: a slip in "on" or "off" would change what the utterance means
+    long = [position for position in _untagged_positions(words) if len(words[position].text) > 4]
     if not long:
         return words
-    at = stream.pick(long)
-    text = words[at].text
+    position = stream.pick(long)
+    text = words[position].text
     cut = 1 + stream.below(len(text) - 2)
     slips = (
         text[:cut] + text[cut + 1 :],
         text[:cut] + text[cut] + text[cut:],
         text[:cut] + text[cut + 1] + text[cut] + text[cut + 2 :],
     )
-    return [*words[:at], replace(words[at], text=stream.pick(slips)), *words[at + 1 :]]
+    return [*words[:position], replace(words[position], text=stream.pick(slips)), *words[position + 1 :]]
 
 
-def _written(words: list[Word], stream: Stream, asking: bool) -> list[Word]:
+def _write_with_case(words: list[Word], stream: Stream, is_question: bool) -> list[Word]:
+    """Write the utterance in lower case, as it is, in capitals, or as a sentence with or without a final mark."""
     style = stream.below(100)
     if style < 55:
         return [replace(word, text=word.text.lower()) for word in words]
@@ -133,13 +125,21 @@ def _written(words: list[Word], stream: Stream, asking: bool) -> list[Word]:
         return words
     if style < 69:
         return [replace(word, text=word.text.upper()) for word in words]
-    words = [replace(word, text=_first_person(word.text)) for word in words]
+    words = [
+        replace(word, text="I" + word.text[1:]) if word.text == "i" or word.text.startswith("i'") else word
+        for word in words
+    ]
     words[0] = replace(words[0], text=words[0].text[0].upper() + words[0].text[1:])
     if style < 74:
         return words
-    words[-1] = replace(words[-1], text=words[-1].text + ("?" if asking else stream.pick((".", ".", "!"))))
+    words[-1] = replace(words[-1], text=words[-1].text + ("?" if is_question else stream.pick((".", ".", "!"))))
     return words
 
 
-def _first_person(text: str) -> str:
-    return "I" + text[1:] if text == "i" or text.startswith("i'") else text
+def _untagged(text: str) -> list[Word]:
+    return [Word(word, "O") for word in text.split()]
+
+
+def _untagged_positions(words: list[Word]) -> list[int]:
+    """Return the positions of words outside slots that consist of letters only."""
+    return [position for position, word in enumerate(words) if word.tag == "O" and word.text.isalpha()]

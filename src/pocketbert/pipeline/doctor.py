@@ -1,8 +1,12 @@
-"""What is here and what is missing, with the command that installs it."""
+"""Check what is installed: what a run needs, and everything for `pocketbert doctor`.
+
+`require` and `require_for` raise before the first step of a run, not after its last; the error names one installing command.
+`missing` lists what an extra of pyproject.toml lacks. `diagnose` looks at the machine, the optional libraries and the plug-ins.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import psutil
 from pydantic import BaseModel
@@ -16,11 +20,7 @@ from pocketbert.core.plugins import plugins, tolerated
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format
 
-# --- requirements ---
-# What a run needs installed, asked before its first step and not after its last.
-
-
-EXTRAS: dict[str, tuple[str, ...]] = {
+_EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("torch", "transformers", "accelerate", "safetensors", "datasets"),
     "tflite-runtime": ("ai-edge-litert",),
     "coreml-runtime": ("protobuf",),
@@ -32,48 +32,46 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 """Distributions of each extra of pyproject.toml that a command can miss; those of formats are in the table of formats."""
 
 
-def distributions(extra: str) -> tuple[str, ...]:
-    """Distributions of an extra; the extra of a format bears its name."""
+def missing(extra: str) -> list[str]:
+    """Return the distributions of an extra that are not installed."""
+    names = _distributions(extra)
+    present = installed(names)
+    return [name for name in names if name not in present]
+
+
+def _distributions(extra: str) -> tuple[str, ...]:
+    """Return the distributions of an extra; the extra of a format has the format's name."""
     if extra in Format:
         return ("torch", "transformers", "safetensors", *FORMATS[Format(extra)].needs)
-    return EXTRAS[extra]
+    return _EXTRAS[extra]
 
 
-def missing(extra: str) -> list[str]:
-    """Distributions of an extra that are not installed."""
-    wanted = distributions(extra)
-    have = installed(wanted)
-    return [name for name in wanted if name not in have]
+def require(*needed: str) -> None:
+    """Check that extras are installed.
 
-
-def require(*wanted: str) -> None:
-    """Fail with one installing command for everything that is missing.
+    PocketBERT has no extra for the format of an installed plug-in: its distributions are named in the installing command.
 
     Raises:
-        MissingBackendError: Naming the distributions.
+        MissingBackendError: Naming all missing distributions and one command that installs them.
     """
-    lacking = [e for e in wanted if missing(e)]
-    if lacking:
-        names = dict.fromkeys(n for e in lacking for n in missing(e))
-        raise MissingBackendError(", ".join(names), _command(lacking))
-
-
-def _command(lacking: list[str]) -> str:
-    """The command that installs what is missing; PocketBERT has no extra for a format of an installed plug-in."""
+    lacking = [extra for extra in needed if missing(extra)]
+    if not lacking:
+        return
+    names = dict.fromkeys(name for extra in lacking for name in missing(extra))
     known = extras()
-    own = [e for e in lacking if e in known]
-    others = dict.fromkeys(n for e in lacking if e not in own for n in missing(e))
-    wanted = [f"'pocketbert[{','.join(own)}]'"] if own else []
-    return " ".join(["pip install", *wanted, *others])
+    own = [extra for extra in lacking if extra in known]
+    others = dict.fromkeys(name for extra in lacking if extra not in own for name in missing(extra))
+    own_packages = [f"'pocketbert[{','.join(own)}]'"] if own else []
+    raise MissingBackendError(", ".join(names), " ".join(["pip install", *own_packages, *others]))
 
 
 def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -> None:
-    """Check what a recipe needs.
+    """Check that everything is installed that a recipe needs.
 
     Args:
-        recipe: What will be done.
-        until: Last step, when not all are run.
-        report: Whether an HTML page will be written.
+        recipe: The recipe.
+        until: Last step, if not all are run.
+        report: Whether an HTML report will be written.
 
     Raises:
         InputError: If the recipe has a budget that was not searched: its files are not known.
@@ -86,13 +84,13 @@ def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -
         )
     training = recipe.teacher.finetune is not None or recipe.student is not None
     exporting = until not in ("teacher", "student")
-    wanted = [
+    parts = [
         ("train", training),
         *((f.value, exporting and f in recipe.export.formats) for f in Format),
         *((f.runtime.own_engine, exporting) for f in recipe.quantize.wanted if f.runtime and f.runtime.own_engine),
         ("report", report and exporting and recipe.benchmark is not None),
     ]
-    require(*(name for name, needed in wanted if needed))
+    require(*(extra for extra, needed in parts if needed))
 
 
 class Backend(BaseModel):
@@ -134,7 +132,7 @@ class Diagnosis(BaseModel):
         machine: CPU and ISA.
         memory_gib: Main memory.
         load: Load average of the last minute.
-        training: The number type training will use, and why.
+        training: The number type that training will use, and why.
         backends: Optional parts.
         plugins: Installed packages that add families, methods, formats or devices.
         notes: What the user should know.
@@ -149,58 +147,44 @@ class Diagnosis(BaseModel):
     notes: list[str]
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
+    """A capability, the distributions that it needs, all or any one of them, and the command that installs them."""
+
     name: str
     distributions: tuple[str, ...]
     command: str
-    alternatives: bool = False
-    """Whether one of the distributions is enough."""
+    any_one: bool = False
 
 
+_TRAINING = "train and distil"
 _PARTS = (
     _Part("predict (ONNX Runtime)", ("onnxruntime", "tokenizers", "numpy"), "pip install pocketbert"),
-    _Part("train and distil", EXTRAS["train"], "pip install 'pocketbert[train]'"),
-    _Part("export to ONNX, quantize", distributions("onnx"), "pip install 'pocketbert[onnx]'"),
-    _Part("export to TFLite, quantize", distributions("tflite"), "pip install 'pocketbert[tflite]'"),
-    _Part(
-        "run TFLite files",
-        FORMATS[Format.TFLITE].engines,
-        "pip install 'pocketbert[tflite-runtime]'",
-        alternatives=True,
-    ),
-    _Part("export to Core ML, compress", distributions("coreml"), "pip install 'pocketbert[coreml]'"),
+    _Part(_TRAINING, _EXTRAS["train"], "pip install 'pocketbert[train]'"),
+    _Part("export to ONNX, quantize", _distributions("onnx"), "pip install 'pocketbert[onnx]'"),
+    _Part("export to TFLite, quantize", _distributions("tflite"), "pip install 'pocketbert[tflite]'"),
+    _Part("run TFLite files", FORMATS[Format.TFLITE].engines, "pip install 'pocketbert[tflite-runtime]'", any_one=True),
+    _Part("export to Core ML, compress", _distributions("coreml"), "pip install 'pocketbert[coreml]'"),
     _Part(
         "check Core ML packages (on macOS: run them)",
-        EXTRAS["coreml-runtime"],
+        _EXTRAS["coreml-runtime"],
         "pip install 'pocketbert[coreml-runtime]'",
     ),
-    _Part("run files for OpenVINO", EXTRAS["openvino"], "pip install 'pocketbert[openvino]'"),
-    _Part("compile for Qualcomm's NPU", EXTRAS["qnn"], "pip install 'pocketbert[qnn]'"),
-    _Part("compile for Arm's Ethos-U", EXTRAS["vela"], "pip install 'pocketbert[vela]'"),
-    _Part("HTML report", EXTRAS["report"], "pip install 'pocketbert[report]'"),
+    _Part("run files for OpenVINO", _EXTRAS["openvino"], "pip install 'pocketbert[openvino]'"),
+    _Part("compile for Qualcomm's NPU", _EXTRAS["qnn"], "pip install 'pocketbert[qnn]'"),
+    _Part("compile for Arm's Ethos-U", _EXTRAS["vela"], "pip install 'pocketbert[vela]'"),
+    _Part("HTML report", _EXTRAS["report"], "pip install 'pocketbert[report]'"),
 )
 
 
 def diagnose() -> Diagnosis:
-    """Look at machine, libraries and the demo teacher."""
-    backends = []
-    for part in _PARTS:
-        have = installed(part.distributions)
-        missing = [d for d in part.distributions if d not in have]
-        if part.alternatives:
-            missing = [] if have else missing[:1]
-        versions = ", ".join(f"{k} {v}" for k, v in have.items()) + (
-            f"; missing: {', '.join(missing)}" if missing else ""
-        )
-        backends.append(Backend(name=part.name, present=not missing, versions=versions, command=part.command))
-    backends.append(_teacher())
+    """Look at the machine, the installed libraries, the plug-ins and the demo teacher."""
+    backends = [*map(_check_part, _PARTS), _check_demo_teacher()]
     notes = []
     load, cores = load_average(), machine().cores
     if load > cores:
         notes.append(f"load {load:.1f} on {cores} cores: latencies measured now are those of a busy machine")
-    training, present = _training(), {b.name: b.present for b in backends}
-    if not present["train and distil"]:
+    training = _describe_training()
+    if not next(b.present for b in backends if b.name == _TRAINING):
         notes.append(
             "PyTorch from PyPI brings 4.7 GB of CUDA libraries; without a GPU install it from PyTorch's CPU "
             "index (uv: UV_TORCH_BACKEND=cpu)"
@@ -224,26 +208,33 @@ def diagnose() -> Diagnosis:
     )
 
 
-def _teacher() -> Backend:
+def _check_part(part: _Part) -> Backend:
+    """Report which distributions of a part are installed and which are missing."""
+    present = installed(part.distributions)
+    lacking = [name for name in part.distributions if name not in present]
+    if part.any_one:
+        lacking = [] if present else lacking[:1]
+    versions = ", ".join(f"{name} {version}" for name, version in present.items())
+    if lacking:
+        versions += f"; missing: {', '.join(lacking)}"
+    return Backend(name=part.name, present=not lacking, versions=versions, command=part.command)
+
+
+def _check_demo_teacher() -> Backend:
+    """Report whether the pinned demo teacher is installed."""
+    name = f"demo teacher {DEMO_TEACHER}"
     try:
         with tolerated():  # a plug-in that fails has a line of its own
             folder = open_model_folder(DEMO_TEACHER)
     except PocketBertError as error:
-        return Backend(
-            name=f"demo teacher {DEMO_TEACHER}",
-            present=False,
-            versions=str(error).split(". Install")[0],
-            command=DEMO_INSTALL,
-        )
-    return Backend(
-        name=f"demo teacher {DEMO_TEACHER}",
-        present=True,
-        versions=f"{DEMO_VERSION}, sha256 {folder.sha256[:12]} as pinned",
-        command=DEMO_INSTALL,
-    )
+        reason = str(error).split(". Install")[0]
+        return Backend(name=name, present=False, versions=reason, command=DEMO_INSTALL)
+    versions = f"{DEMO_VERSION}, sha256 {folder.sha256[:12]} as pinned"
+    return Backend(name=name, present=True, versions=versions, command=DEMO_INSTALL)
 
 
-def _training() -> str:
+def _describe_training() -> str:
+    """Return the number type, device and threads that training will use, with the reason for the type."""
     if "torch" not in installed(("torch",)):
         return "not possible here: torch is not installed"
     import torch

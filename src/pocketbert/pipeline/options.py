@@ -1,4 +1,8 @@
-"""What verbs are told that start without a recipe, the recipe key and the flag of each option; what a dry run tells."""
+"""Options of the verbs that start without a recipe, their recipe keys and flags, and the result of a dry run.
+
+`ExportOptions`, `AnswerOptions`, `CalibrationOptions` and `BudgetOptions` are the options of `export` and `quantize`, `DataFiles` those of
+`run --data`. `KEYS` maps options to recipe keys and `FLAGS` recipe keys to flags, so that messages on a recipe name flags.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AnswerOptions(TypedDict, total=False):
-    """Settings of how outputs become answers, with the keys of a recipe's `answer`; each task reads some of them.
+    """Settings that turn model outputs into answers, with the keys of a recipe's `answer`; each task reads some of them.
 
     Attributes:
         thresholds: multi-label: probability from which a label is given, one number or one for each label.
@@ -39,10 +43,10 @@ class AnswerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """Settings of `export`; every option sets a key of the recipe that the export follows.
+    """Settings of `export`; each sets the recipe key that `KEYS` names.
 
     Attributes:
-        task: Hub task name; default what the model says it was trained for.
+        task: Hub task name; default the task that the model was trained for.
         revision: Hub revision of the model.
         family: Row of the table of families, where several share a graph; default what the names of the weights suggest.
         form: Form of the files, such as ``language``: inputs beyond the text; default ``text``, or that of the folder.
@@ -107,7 +111,7 @@ class ExportOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationOptions:
-    """What static schemes measure ranges on, and how these are chosen.
+    """The rows on which static schemes measure ranges, and the method that chooses ranges from them.
 
     Attributes:
         rows: Labelled training rows, no evaluation row among them.
@@ -118,18 +122,18 @@ class CalibrationOptions:
     method: str | None = None
 
     @staticmethod
-    def of(given: DataSource | CalibrationOptions | None) -> CalibrationOptions:
-        """Return the options of rows with the default method."""
-        return given if isinstance(given, CalibrationOptions) else CalibrationOptions(rows=given)
+    def of(rows: DataSource | CalibrationOptions | None) -> CalibrationOptions:
+        """Wrap rows in options with the default method; options are returned as they are."""
+        return rows if isinstance(rows, CalibrationOptions) else CalibrationOptions(rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOptions:
-    """Settings of `quantize` that chooses the files itself.
+    """Settings of `quantize` with a budget, which chooses the schemes of the files itself.
 
     Attributes:
-        limits: What a file may cost; see `pocketbert.core.recipe.budget`.
-        data: Labelled rows: one half of them chooses, the other half scores what was chosen.
+        limits: Limits of a file's size, latency and loss; see `pocketbert.core.recipe.budget`.
+        data: Labelled rows: one half of them chooses, the other half scores the chosen files.
         formats: Formats to choose a file of; None for all of the folder.
         answer: Temperature and "unknown" threshold of the files, where these are not fitted as in the folder that is read:
             ``{"unknown": {"accuracy": 0.95}}`` fits a threshold for each file on the rows that choose.
@@ -143,7 +147,7 @@ class BudgetOptions:
 
 @dataclass(frozen=True)
 class DataFiles:
-    """What a user says of the data; whatever is None is found in the rows.
+    """Data files of a run without a recipe, and their columns; what is None is found in the rows.
 
     Attributes:
         data: File of the training rows.
@@ -166,13 +170,13 @@ class DataFiles:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """One step of a dry run and what would happen to it.
+    """One step of a dry run and its state.
 
     Attributes:
-        name: Step.
-        output: What it writes, relative to the run folder.
+        name: Name of the step.
+        output: File or folder that it writes, relative to the run folder.
         state: ``finished``, ``unfinished`` or ``to do``.
-        why: Why it is made again; empty where it is not.
+        why: Reason to make it again; empty if it is not made again.
     """
 
     name: str
@@ -183,6 +187,9 @@ class PlannedStep:
 
 Plan = list[PlannedStep]
 """Every step of a dry run, in order."""
+
+CONFIDENCE_KEYS = ("temperature", "unknown")
+"""Keys of a recipe's `answer` that decide neither weights nor files: confidence is fitted on the finished files."""
 
 KEYS: Mapping[str, str] = {
     "task": "task",

@@ -1,4 +1,10 @@
-"""A recipe for a data file and nothing else: its columns, task, lengths and passes are found in the rows."""
+"""Recipes that PocketBERT writes or ships.
+
+`recipe_path`, `names` and `copy_recipe` find the recipes that come with the package. `starting_recipe` makes a recipe for a data file
+and nothing else: it finds columns, task, lengths and passes in the rows, and fills the shipped start of the task. `smaller_recipe`
+makes the recipe of a smaller student of a finished run, and `student_lines` the lines of it that a user copies. Readers of rows and
+recipes are imported in functions, so that shipped recipes are listed quickly.
+"""
 
 from __future__ import annotations
 
@@ -8,52 +14,46 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import yaml
-
-from pocketbert.core.data.columns import Columns, guess_columns
-from pocketbert.core.data.examples import Example, read_examples
 from pocketbert.core.data.files import is_data_file, is_table
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.destination import file_destination
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.host.system import expanded
-from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.file import recipe_from
-from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.student import SmallerStudent
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.pipeline.options import DataFiles
-from pocketbert.pipeline.reference import open_teacher, task_text
 
-# --- shipped ---
-# Recipes that come with the package.
-
+if TYPE_CHECKING:
+    from pocketbert.core.data.columns import Columns
+    from pocketbert.core.data.examples import Example
+    from pocketbert.core.recipe.recipe import Recipe
+    from pocketbert.core.recipe.student import SmallerStudent
 
 SCHEMA_FILE = "recipe.schema.json"
-_HEADER = "# yaml-language-server: $schema="
+_SCHEMA_HEADER = "# yaml-language-server: $schema="
+
+
+# --- shipped recipes ---
 
 
 def folder() -> Path:
-    """Folder of the shipped recipes."""
+    """Return the folder of the shipped recipes; each task has a folder in it."""
     return Path(str(resources.files("pocketbert.recipes")))
 
 
 def _shipped() -> dict[str, Path]:
-    """Files of the shipped recipes by name; they lie in a folder for each task."""
-    return {p.stem: p for p in folder().glob("*/*.yaml")}
+    return {path.stem: path for path in folder().glob("*/*.yaml")}
 
 
 def names() -> list[str]:
-    """Names of the shipped recipes."""
+    """List the names of the shipped recipes."""
     return sorted(_shipped())
 
 
 def recipe_path(recipe: str | Path) -> Path:
-    """File of a recipe given by path or by shipped name.
+    """Return the file of a recipe that is given by path or by shipped name.
 
     Raises:
         InputError: If neither exists.
@@ -76,29 +76,11 @@ def recipe_path(recipe: str | Path) -> Path:
     )
 
 
-def starting_text(task: TaskName) -> str:
-    """The shipped recipe that is a start for a task, with comments; its header names the schema where it is installed."""
-    return _with_schema((folder() / task.value / f"{task.value}.yaml").read_text(encoding="utf-8"))
-
-
-def without_schema(text: str) -> str:
-    """The text of a recipe without the header that names the schema: its path differs between installations."""
-    first, _, rest = text.partition("\n")
-    return rest if first.startswith(_HEADER) else text
-
-
-def _with_schema(text: str) -> str:
-    lines = text.splitlines(keepends=True)
-    if lines and lines[0].startswith(_HEADER):
-        lines[0] = f"{_HEADER}{folder() / SCHEMA_FILE}\n"
-    return "".join(lines)
-
-
 def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
-    """Copy a shipped recipe for editing; its header names the schema so that editors complete keys.
+    """Copy a shipped recipe for editing; its header names the installed schema, so that editors complete keys.
 
     Returns:
-        The file; where `destination` is a link, what it leads to.
+        The file; if `destination` is a link, the file that it leads to.
 
     Raises:
         InputError: If `destination` exists and `overwrite` is not set, or cannot be used.
@@ -111,8 +93,24 @@ def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
     return destination
 
 
-RECIPE_FILE = "recipe.yaml"
-"""Where the recipe that a run made for a data file is kept, in its run folder."""
+def _with_schema(text: str) -> str:
+    """Replace the schema in the header of a recipe by the path where it is installed."""
+    lines = text.splitlines(keepends=True)
+    if lines and lines[0].startswith(_SCHEMA_HEADER):
+        lines[0] = f"{_SCHEMA_HEADER}{folder() / SCHEMA_FILE}\n"
+    return "".join(lines)
+
+
+def _without_schema(text: str) -> str:
+    """Remove the header that names the schema from a recipe: its path differs between installations."""
+    first, _, rest = text.partition("\n")
+    return rest if first.startswith(_SCHEMA_HEADER) else text
+
+
+# --- a recipe for a data file ---
+
+_RECIPE_FILE = "recipe.yaml"
+"""Name in the run folder of the recipe that a run made for a data file."""
 _TASKS = {
     LabelKind.NAME: TaskName.TEXT_CLASSIFICATION,
     LabelKind.NAMES: TaskName.MULTI_LABEL,
@@ -122,15 +120,16 @@ _TASKS = {
 }
 _FEWEST_ROWS, _MOST_ROWS = 4_800, 48_000
 """Rows that a training sees in all its passes: with fewer a head of many classes is not learnt, more take long on a CPU."""
-_TEXTS = 4_000
-"""Texts whose lengths are measured."""
-_SHARE_OF_LENGTHS = 0.99
-_STEP, _SHORTEST, _LONGEST = 16, 32, 256
 _USUAL_PASSES = 4
+_MEASURED_TEXTS = 4_000
+"""Texts whose lengths are measured."""
+_SHARE_OF_TEXTS = 0.99
+"""Share of these texts that the longest input holds without a cut."""
+_LENGTH_STEP, _SHORTEST, _LONGEST = 16, 32, 256
 _STARTING_HEADER = "# A start with your own data"
-"""Begins the line of a start that says what it is."""
+"""Begin of the comment line that introduces a shipped start."""
 _EPOCHS = re.compile(r"\bepochs: ([\d.]+)")
-_PLAIN = re.compile(r"[A-Za-z][\w-]*")
+_PLAIN_WORD = re.compile(r"[A-Za-z][\w-]*")
 
 
 @dataclass(frozen=True)
@@ -153,9 +152,9 @@ class StartingRecipe:
         Raises:
             InputError: If the folder holds a recipe with other contents, which the user may have edited.
         """
-        path = folder / RECIPE_FILE
+        path = folder / _RECIPE_FILE
         before = path.read_text(encoding="utf-8") if path.is_file() else None
-        if before is not None and without_schema(before) == without_schema(self.text):
+        if before is not None and _without_schema(before) == _without_schema(self.text):
             return
         if before is not None and not overwrite:
             raise InputError(
@@ -168,15 +167,11 @@ class StartingRecipe:
         write_atomic(path, self.text)
 
 
-AnyRecipe: TypeAlias = Recipe | StartingRecipe
+AnyRecipe: TypeAlias = "Recipe | StartingRecipe"
 
 
 def resolved(recipe: AnyRecipe) -> Recipe:
-    """The settings of a recipe, wherever it comes from.
-
-    Args:
-        recipe: A recipe, or one that was made for a data file.
-    """
+    """Return the recipe itself, also of one that was made for a data file."""
     return recipe.recipe if isinstance(recipe, StartingRecipe) else recipe
 
 
@@ -184,7 +179,7 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
     """Make a recipe for a data file.
 
     Args:
-        files: The data, and what the user says of it.
+        files: The data file, and the columns and the task if the user named them.
         folder: The run folder.
         overrides: ``key.sub=value`` texts, which come last.
 
@@ -192,30 +187,41 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
         InputError: If the file cannot be read, or its columns or its task are not clear.
         MissingBackendError: If the teacher, or a library that reads the file, is not installed.
     """
-    columns = guess_columns(_source(files), _kind(files.task))
-    task = TaskName(files.task) if files.task else _task(columns)
+    from pocketbert.core.data.columns import guess_columns
+    from pocketbert.core.data.examples import read_examples
+    from pocketbert.core.recipe.file import recipe_from
+
+    path = str(expanded(str(files.data), "--data").absolute())
+    source = DataSource.at(path, files.text, files.text_pair, files.label, files.header)
+    columns = guess_columns(source, _label_kind(files.task))
+    task = TaskName(files.task) if files.task else _task_of(columns)
     rows = read_examples(columns.source, kind=TASKS[task].labels, labelled=TASKS[task].names_labels)
-    path = folder / RECIPE_FILE
-    text = _filled(starting_text(task), _values(files, columns, task), _share_of_passes(len(rows)))
-    first = recipe_from(text, path, overrides)
-    longest = _longest(first, rows)
+    recipe_file = folder / _RECIPE_FILE
+    # as many passes as the start has, unless the rows are few or many
+    usual = _USUAL_PASSES * len(rows)
+    passes = min(max(usual, _FEWEST_ROWS), _MOST_ROWS) / usual
+    start = _with_schema(_shipped()[task.value].read_text(encoding="utf-8"))
+    text = _filled(start, _data_lines(files, columns, task), passes)
+    first = recipe_from(text, recipe_file, overrides)
+    longest = _longest_input(first, rows)
     if task is not TaskName.QUESTION_ANSWERING:
-        text = _filled(text, {"  max_length": str(longest), "export": _export(longest)})
-    recipe = recipe_from(text, path, overrides)
-    notes = (
-        columns.note,
-        f"task: {task}, from the labels" if files.task is None else f"task: {task}",
-        _split_note(recipe, len(rows)),
-    )
+        lengths = sorted({max(_LENGTH_STEP, longest // 4 // 8 * 8), longest // 2 // 8 * 8, longest})
+        export = f"{{formats: [onnx, tflite, coreml], lengths: {lengths}}}"
+        text = _filled(text, {"  max_length": str(longest), "export": export})
+    recipe = recipe_from(text, recipe_file, overrides)
+    split = f"{len(rows):,} rows to train on"
+    if recipe.data.eval is not None and (share := recipe.data.eval.fraction) is not None:
+        split = f"{len(rows):,} rows, of which {share:.0%} decide the score and are not trained on (chosen by the hash of the text)"
+    notes = (columns.note, f"task: {task}, from the labels" if files.task is None else f"task: {task}", split)
     return StartingRecipe(recipe, text, notes)
 
 
-def _source(files: DataFiles) -> DataSource:
-    path = str(expanded(str(files.data), "--data").absolute())
-    return DataSource.at(path, files.text, files.text_pair, files.label, files.header)
+def _label_kind(task: str | None) -> LabelKind | None:
+    """Return the kind of labels of the task that the user named; None without one.
 
-
-def _kind(task: str | None) -> LabelKind | None:
+    Raises:
+        InputError: If it is no task, or one that a data file cannot start.
+    """
     if task is None:
         return None
     allowed = [t.value for t in TASKS if t is not TaskName.FILL_MASK]
@@ -225,7 +231,12 @@ def _kind(task: str | None) -> LabelKind | None:
     return TASKS[TaskName(task)].labels
 
 
-def _task(columns: Columns) -> TaskName:
+def _task_of(columns: Columns) -> TaskName:
+    """Return the task of the labels that were found.
+
+    Raises:
+        InputError: If they fit several tasks or none.
+    """
     if columns.kind is None or columns.kind not in _TASKS:
         what = f"column '{columns.source.label}' could be classes or scores, or texts: {columns.note}."
         fix = "Say what it is: --task text-classification, or --task regression; or name another column with --label."
@@ -233,8 +244,8 @@ def _task(columns: Columns) -> TaskName:
     return _TASKS[columns.kind]
 
 
-def _values(files: DataFiles, columns: Columns, task: TaskName) -> Mapping[str, str]:
-    """The lines of a start that the data decide, by what stands before the colon."""
+def _data_lines(files: DataFiles, columns: Columns, task: TaskName) -> Mapping[str, str]:
+    """Return the values of the lines of a start that the data decide, by the text before their colon."""
     source = columns.source
     cells = {"text": source.text, "text_pair": source.text_pair}
     if TASKS[task].labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE) or "label" in source.model_fields_set:
@@ -242,115 +253,101 @@ def _values(files: DataFiles, columns: Columns, task: TaskName) -> Mapping[str, 
     named = "".join(f", {key}: {_quoted(value)}" for key, value in cells.items() if value is not None)
     header = f", header: {str(source.header).lower()}" if source.header is not None else ""
     made = f"made by `pocketbert run --data {source.title}`. To change it, edit a copy and run the copy."
-    values = {
+    lines = {
         _STARTING_HEADER: made,
-        "name": _name(str(files.data)),
+        "name": _run_name(str(files.data)),
         "  train": f"{{path: {_quoted(source.title)}{named}{header}}}",
     }
     if files.evaluation is not None:
         path = str(expanded(str(files.evaluation), "--eval").absolute())
         header = f", header: {str(files.header).lower()}" if files.header is not None and is_table(path) else ""
-        values["  eval"] = f"{{path: {_quoted(path)}{named}{header}}}"
-    return values
+        lines["  eval"] = f"{{path: {_quoted(path)}{named}{header}}}"
+    return lines
 
 
-def _share_of_passes(rows: int) -> float:
-    """How often the rows are seen, relative to the start: as often, unless they are few or many."""
-    usual = _USUAL_PASSES * rows
-    return min(max(usual, _FEWEST_ROWS), _MOST_ROWS) / usual
+def _longest_input(recipe: Recipe, rows: Sequence[Example]) -> int:
+    """Measure the tokens of the rows; return the length that 99 % of them keep, rounded up to a multiple of 16."""
+    import numpy as np
 
+    from pocketbert.core.predict.tokenization import TextTokenizer
+    from pocketbert.pipeline.reference import open_teacher, task_text
 
-def _longest(recipe: Recipe, rows: Sequence[Example]) -> int:
-    """Tokens that nearly all texts have, as a round number."""
     model = open_teacher(recipe)
     most = min(model.positions, model.tokenizer_length, _LONGEST)
     tokenizer, task = TextTokenizer(model.tokenizer_folder, most), TASKS[recipe.task]
-    some = sorted(rows, key=lambda row: row.digest)[:_TEXTS]
+    some = sorted(rows, key=lambda row: row.digest)[:_MEASURED_TEXTS]
     lengths = np.sort([len(e) for e in tokenizer.encode([task_text(task, row.input, tokenizer) for row in some])])
-    long = int(lengths[int(_SHARE_OF_LENGTHS * (len(lengths) - 1))])
-    return min(most, max(_SHORTEST, -(-long // _STEP) * _STEP))
-
-
-def _export(longest: int) -> str:
-    lengths = sorted({max(_STEP, longest // 4 // 8 * 8), longest // 2 // 8 * 8, longest})
-    return f"{{formats: [onnx, tflite, coreml], lengths: {lengths}}}"
-
-
-def _split_note(recipe: Recipe, rows: int) -> str:
-    share = recipe.data.eval.fraction if recipe.data.eval is not None else None
-    if share is None:
-        return f"{rows:,} rows to train on"
-    return (
-        f"{rows:,} rows, of which {share:.0%} decide the score and are not trained on (chosen by the hash of the text)"
-    )
+    long = int(lengths[int(_SHARE_OF_TEXTS * (len(lengths) - 1))])
+    return min(most, max(_SHORTEST, -(-long // _LENGTH_STEP) * _LENGTH_STEP))
 
 
 def _filled(text: str, values: Mapping[str, str], passes: float = 1.0) -> str:
-    """A start with other values: of lines that begin with a key, and of `epochs` wherever it is, times `passes`."""
-
-    def scaled(found: re.Match[str]) -> str:
-        return f"epochs: {float(found[1]) * passes:.3g}"
-
+    """Replace the values of the lines of a recipe that begin with a key, and multiply each `epochs` by `passes`."""
     lines = []
     for line in text.splitlines():
         key = line.partition(":")[0]
-        kept = line if passes == 1 or line.lstrip().startswith("#") else _EPOCHS.sub(scaled, line)
-        lines.append(f"{key}: {values[key]}" if key in values else kept)
-    return "".join(f"{line}\n" for line in lines)
+        if key in values:
+            line = f"{key}: {values[key]}"
+        elif passes != 1 and not line.lstrip().startswith("#"):
+            line = _EPOCHS.sub(lambda epochs: f"epochs: {float(epochs[1]) * passes:.3g}", line)
+        lines.append(f"{line}\n")
+    return "".join(lines)
 
 
-def _name(data: str) -> str:
+def default_folder(data: str) -> Path:
+    """Return the run folder for a data file if the user names none."""
+    return Path("runs") / _run_name(data)
+
+
+def _run_name(data: str) -> str:
+    """Return the name of a run for a data file: its stem, with other characters than letters, digits, - and _ replaced."""
     stem = Path(data).name.split(".")[0]
     return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:60] or "run"
 
 
-def default_folder(data: str) -> Path:
-    """The run folder for a data file where none is given.
-
-    Args:
-        data: The file.
-    """
-    return Path("runs") / _name(data)
-
-
 def _quoted(value: str) -> str:
-    """A text as YAML has it inside of braces."""
-    plain = _PLAIN.fullmatch(value) is not None and yaml.safe_load(value) == value
+    """Return a text as YAML writes it inside of braces."""
+    import yaml
+
+    plain = _PLAIN_WORD.fullmatch(value) is not None and yaml.safe_load(value) == value
     return value if plain else json.dumps(value, ensure_ascii=False)
 
 
-# --- plain_recipe ---
-# The plain recipe that makes a smaller student of a run's own, and the lines of it that a user copies.
-
+# --- the recipe of a smaller student ---
 
 _LR, _BATCH = 1e-4, 32
-"""How a pruned student learns again: as in the tables of docs/results.md."""
+"""Learning rate and batch of a pruned student, as in the tables of docs/results.md."""
 
 
 def smaller_recipe(recipe: Recipe, wanted: SmallerStudent, steps: int, run: Path, licence: str | None = None) -> Recipe:
-    """Return the plain recipe that makes a smaller student of a run's own, and only its exported files.
+    """Return the recipe that makes a smaller student of a run's own student, and only its exported files.
 
     Args:
-        recipe: The recipe of the own student.
-        wanted: The student.
-        steps: Steps that it learns.
+        recipe: The recipe of the run.
+        wanted: What is pruned of the run's student.
+        steps: Training steps of the smaller student.
         run: The run folder, with ``teacher`` and ``student``.
         licence: Licence of the teacher's weights.
     """
-    content = recipe.model_dump(mode="json", by_alias=True)
+    from pocketbert.core.recipe.recipe import Recipe
+
+    student: dict[str, Any] = {"model": str(run / "student")}
+    if wanted.intermediate is not None:
+        student |= {"init": "pruned", "intermediate": wanted.intermediate}
+    if wanted.vocabulary is not None:
+        student["vocabulary"] = wanted.vocabulary.model_dump(mode="json")
+    signals = {"logits": 1.0, "hidden": 0.0, "attention": 0.0}
+    stage = {"method": "task", "steps": steps, "batch": _BATCH, "lr": _LR, "dropout": 0.0, "signals": signals}
     teacher = {"model": str(run / "teacher"), "family": recipe.teacher.family, "licence": licence}
-    content |= {"teacher": teacher, "student": _section(wanted, run), "distill": [_stage(steps)]}
-    content["data"] |= {"corpus": None, "augment": None}  # of stages that the plain recipe does not have
+    content = recipe.model_dump(mode="json", by_alias=True)
+    content |= {"teacher": teacher, "student": student, "distill": [stage]}
+    content["data"] |= {"corpus": None, "augment": None}  # read by stages that this recipe does not have
     content["quantize"] = {"scheme": "fp32", "calibration": recipe.quantize.calibration}
     return Recipe.model_validate(content)
 
 
 def student_lines(recipe: Recipe) -> list[str]:
-    """The sections of a plain recipe that make its student, a line each, ready to copy.
-
-    Args:
-        recipe: What `smaller_recipe` returned.
-    """
+    """Return the sections of a recipe of `smaller_recipe` that make its student, as YAML lines to copy."""
     assert recipe.student is not None
     student = recipe.student.model_dump(mode="json", exclude_defaults=True)
     (stage,) = (s.model_dump(mode="json", exclude_unset=True) for s in recipe.distill)
@@ -358,22 +355,8 @@ def student_lines(recipe: Recipe) -> list[str]:
     return [f"{key}: {_flow(value)}" for key, value in sections.items()]
 
 
-def _section(wanted: SmallerStudent, run: Path) -> dict[str, Any]:
-    section: dict[str, Any] = {"model": str(run / "student")}
-    if wanted.intermediate is not None:
-        section |= {"init": "pruned", "intermediate": wanted.intermediate}
-    if wanted.vocabulary is not None:
-        section["vocabulary"] = wanted.vocabulary.model_dump(mode="json")
-    return section
-
-
-def _stage(steps: int) -> dict[str, Any]:
-    signals = {"logits": 1.0, "hidden": 0.0, "attention": 0.0}
-    return {"method": "task", "steps": steps, "batch": _BATCH, "lr": _LR, "dropout": 0.0, "signals": signals}
-
-
 def _flow(value: object) -> str:
-    """A value as YAML on one line."""
+    """Return a value as YAML on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_flow(v)}" for key, v in value.items()) + "}"
     return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else f"{value}"

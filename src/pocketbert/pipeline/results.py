@@ -1,4 +1,4 @@
-"""The result of one gate, and the file that gates check."""
+"""Results of verification: `Gate` is the result of one check, `Subject` the model file that is checked, `Verification` all results."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from pocketbert.core.types import Client, Format, Runtime, Scheme, Status
 
 
 class Gate(BaseModel):
-    """One check of one file.
+    """The result of one check of one file.
 
     Attributes:
-        name: Which check.
+        name: Name of the check.
         file: Path in the artefact folder.
-        passed: The verdict.
-        value: What was measured, where it is a number.
-        bound: What it must keep.
-        detail: One sentence for people.
-        skipped: Whether it could not be checked here; it then says nothing and is not counted.
+        passed: Whether the file passed.
+        value: The measured number, if there is one.
+        bound: The largest value that passes.
+        detail: One sentence for the user.
+        skipped: Whether it could not be checked on this machine; it is not counted then.
     """
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
@@ -50,30 +50,30 @@ class Gate(BaseModel):
 
     @property
     def failure(self) -> str:
-        """The line a user sees when the gate failed."""
+        """The line that is printed if the gate failed."""
         return f"{self.file or 'folder'}: gate '{self.name}' failed: {self.detail}"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A file under verification, with what the checks need.
+    """A model file that is verified, opened, with what the checks need.
 
     Attributes:
         name: Path in the artefact folder.
         path: The file.
-        format: What kind of file it is.
-        scheme: What it claims to be.
+        format: Its format.
+        scheme: The scheme that its path or record names.
         client: The client it is made for, if it is for one only.
         runtime: The runtime it is made for, if it is for one.
         predictor: The file, opened.
         tokenizer: The folder's tokenizer, cutting at the longest input of the file.
         labels: Label names in order of their ids.
-        task: What it does.
-        folder: Where its tokenizer files are.
-        simulated: Error of its scheme, simulated in torch; None where none was recorded.
-        ranges: Of a static file, the ranges that torch measured for products, by the paths of their weights; empty where
+        task: Its task.
+        folder: Folder of its tokenizer files.
+        simulated: Error of its scheme, simulated in torch; None if none was recorded.
+        ranges: For a static file, the ranges that torch measured for products, by the paths of their weights; empty if
             none were recorded.
-        weights: What was to be made of each weight, where some were left as exported.
+        weights: The planned scheme of each weight, if some were left as exported.
     """
 
     name: str
@@ -93,66 +93,62 @@ class Subject:
 
     @property
     def output(self) -> str:
-        """The output that decides, or the first of them."""
+        """Name of the output that the answer is read from, or of the first of them."""
         return answer_of(self.task, self.predictor)[0]
 
     @property
     def exported(self) -> bool:
-        """Whether an exporter wrote it, not a quantizer."""
+        """Whether an exporter wrote the file, not a quantizer."""
         return self.scheme in (Scheme.FP32, FORMATS[self.format].base)
 
     def answers(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
-        """What the file answers to golden rows, one row at a time: the recorded places of each."""
+        """Run the file on golden rows, one at a time, and return the outputs at the recorded places of each row."""
         encoded = self.tokenizer.encode([r.input for r in rows])
         return run_rows(self.predictor, self.tokenizer, encoded, self.task, reduce=lambda i, m: rows[i].pick(m))
 
     def recorded(self, row: GoldenRow, values: list[float]) -> Matrix:
-        """Recorded logits of the torch model as this file would answer."""
+        """Shape recorded logits of the torch model, as probabilities if this file returns those."""
         matrix = row.shaped(values)
         if self.output == PROBABILITIES:
             return probabilities(matrix, self.task.score).astype(np.float32)
         return matrix
 
     def reference(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
-        """What the torch model answers, padded where this file has to pad."""
+        """Return the recorded outputs of the torch model on golden rows, those with padding for lengths that this file pads."""
         lengths = [len(e) for e in self.tokenizer.encode([r.input for r in rows])]
         pads = [n not in self.predictor.lengths if self.predictor.lengths else False for n in lengths]
         return [self.recorded(r, r.padded if p and r.padded else r.reference) for r, p in zip(rows, pads, strict=True)]
 
     def rows(self, golden: Sequence[GoldenRow]) -> list[GoldenRow]:
-        """The golden rows that are not too long for this file."""
+        """Return the golden rows that are not too long for this file."""
         return [r for r in golden if self.name in r.outputs] or list(golden)
 
 
 def unread_gate(subject: Subject, gate: str) -> Gate | None:
-    """A skipped gate where the library that reads this kind of file is missing."""
+    """Return a skipped gate if the library that reads files of this format is not installed; None if it is."""
     reader = FORMATS[subject.format].reader
     if version_of(reader) is not None:
         return None
-    # a phone-side or core-only install cannot read the graph; say so rather than pass silently
+    # an installation without the exporters cannot read the graph: a skipped gate is listed, a passed one would hide that
     return Gate(
         name=gate, file=subject.name, passed=True, skipped=True, detail=f"not checked: {reader} is not installed here."
     )
 
 
-# --- verification ---
-# The result of a verification: gates, scores, and what they were measured on.
-
-
 class Verification(BaseModel):
-    """Result of a verification.
+    """Results of verifying the files of a folder.
 
     Attributes:
-        status: Passed when every gate is.
-        gates: All checks.
-        scores: By file, then by set.
+        status: Passed if every gate passed.
+        gates: Results of all checks.
+        scores: Score by file, then by set of rows.
         teacher: Score of the teacher in torch, if there is one.
         reference: Score of the exported torch model.
         files: sha256 of every file that was verified or decided the verdict, by path in the artefact folder.
-        seen_right: Engines that computed a file right, by path.
+        seen_right: Engines that computed a file correctly, by path.
         confidence: Temperature and calibration error of each file, by path (text-classification).
-        notes: What a user may want to know and no gate fails for, such as an edited card.
-        protocol: How scores were computed.
+        notes: Remarks that fail no gate, such as an edited card.
+        protocol: How scores were measured.
     """
 
     status: Status
@@ -170,7 +166,7 @@ class Verification(BaseModel):
 
     @property
     def failures(self) -> list[str]:
-        """Lines on failed gates."""
+        """A line for each failed gate."""
         return [g.failure for g in self.gates if not g.passed]
 
     def __repr__(self) -> str:
@@ -180,6 +176,7 @@ class Verification(BaseModel):
         )
 
     def _repr_html_(self) -> str:
+        """Return a table for notebooks: a row per file with its number of gates and the failures."""
         rows = []
         for name in dict.fromkeys(g.file for g in self.gates):
             own = [g for g in self.gates if g.file == name]
@@ -188,11 +185,11 @@ class Verification(BaseModel):
         return html_table(("file", "gates", "verdict"), rows, repr(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON has it."""
+        """Return all fields as JSON values."""
         return self.model_dump(mode="json")
 
     def summary(self) -> list[tuple[str, bool]]:
-        """One line for each file: how many checks it passed and failed, and its scores; with whether any failed."""
+        """Return a line for each file, with its checks and scores, and whether any check failed."""
         lines = []
         for file in dict.fromkeys(g.file for g in self.gates):
             counted = [g for g in self.gates if g.file == file and not g.skipped]
@@ -202,27 +199,28 @@ class Verification(BaseModel):
             parts += [f"{failed} failed"] if failed else []
             for name, score in self.scores.get(file, {}).items():
                 parts.append(f"{score.metric} {METRICS[score.metric].format(score.value)} on {name}")
-            parts += [told] if (told := told_confidence(self.confidence.get(file))) else []
+            if confidence := _confidence_summary(self.confidence.get(file)):
+                parts.append(confidence)
             lines.append((f"{file or 'folder'}: {', '.join(parts)}", failed > 0))
         return lines
 
     def passed(self, file: str) -> bool:
-        """Whether every gate of one file, and those of the folder, passed."""
+        """Return whether every gate of one file, and those of the folder, passed."""
         return all(g.passed for g in self.gates if g.file in (file, "tokenizer.json", "config.json", ""))
 
 
-def told_confidence(confidence: Confidence | None) -> str:
-    """What temperature and threshold of a file are worth, in a few words; empty where neither is known."""
+def _confidence_summary(confidence: Confidence | None) -> str:
+    """Describe the calibration error and the "unknown" threshold of a file; empty if they were not measured."""
     if confidence is None or confidence.error is None or confidence.error_before is None:
         return ""
     before, after = f"{confidence.error_before * 100:.2f}", f"{confidence.error * 100:.2f}"
     scaled = "" if confidence.temperature == 1 else f"{before}, with temperature {confidence.temperature:g} "
-    told = f"calibration error {scaled}{after} on {confidence.measured_on}"
+    summary = f"calibration error {scaled}{after} on {confidence.measured_on}"
     if confidence.unknown is None or confidence.answered is None:
-        return told
+        return summary
     right = confidence.answered_accuracy
     shown = "" if right is None else f", {right * 100:.1f} % of them right"
-    return f"{told}, unknown below {confidence.unknown:g}: answers {confidence.answered * 100:.1f} %{shown}"
+    return f"{summary}, unknown below {confidence.unknown:g}: answers {confidence.answered * 100:.1f} %{shown}"
 
 
 def read_verification(path: Path) -> Verification:

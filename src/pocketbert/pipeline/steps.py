@@ -1,597 +1,594 @@
-"""The steps of a recipe: their order, what decides the result of each, and what each reads."""
+"""The steps of a recipe, in the order of a run: what decides the result of each, what it reads, and how it is made.
+
+`RunSteps.steps` lists them. Each ``_NAME_step`` method names the settings and file contents that decide a step, and the
+``_make_NAME`` method after it writes the step's output. How the work is done is in `learn`, `make`, `gates` and `phone`.
+
+    data, corpus, vocabulary   rows, plain text and the pieces that the student keeps
+    teacher                    trained, or copied
+    augmented, distill.N       copies of training rows; the student after each stage
+    student                    scored
+    onnx, onnx-int8, ...       exported files of each format, and the quantized files made from them
+    golden, verify             recorded answers, and the gates
+    onnx-teacher, benchmark    latencies
+    pack                       the artefact folder ``phone``
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import cast
 
-from pydantic import BaseModel
+import numpy as np
+from numpy.typing import NDArray
 
-from pocketbert.core.artefacts import BudgetSearch
-from pocketbert.core.disk.files import sha256_file, sha256_json, sha256_path
+from pocketbert.core.disk.files import sha256_json, sha256_path, write_json
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import TEXT_ONLY, all_families, check_exported, check_pruned, check_taught
+from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.host.progress import say
+from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.predictor import TorchPredictor
+from pocketbert.core.predict.scores import Score
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.data import CorpusSource
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.student import LIMITS
-from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Calibration, Format, Scheme
-from pocketbert.pipeline.doctor import require
-from pocketbert.pipeline.formats.base import check_bounds, place_of, quantized_forms, quantized_step
+from pocketbert.core.tasks import LabelKind, Task, task_of
+from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline.formats.base import (
+    ModelFile,
+    RunModel,
+    base_of,
+    check_bounds,
+    default_file,
+    open_run_model,
+    open_weights,
+    quantized_forms,
+    quantized_step,
+)
 from pocketbert.pipeline.formats.weight_roles import role_problems
-from pocketbert.pipeline.learn.augmenting import check_augmentable
-from pocketbert.pipeline.learn.corpora import head_wanted, source_digest
-from pocketbert.pipeline.learn.data import CALIBRATION_ROWS, max_length
+from pocketbert.pipeline.gates.checks import confusions_of
+from pocketbert.pipeline.gates.confidence import settled_by
+from pocketbert.pipeline.gates.verify import recorded_evidence, report_gates, run_subjects, verify_files
+from pocketbert.pipeline.inputs import Inputs, section_settings, settings_only
+from pocketbert.pipeline.learn import training
+from pocketbert.pipeline.learn.augmenting import check_augmentable, write_copies
+from pocketbert.pipeline.learn.corpora import source_digest, write_corpora
+from pocketbert.pipeline.learn.data import CALIBRATION_ROWS, RunData, calibration_rows, load_data
+from pocketbert.pipeline.learn.finishing import EVAL, HOLDOUT, LabelledRows, head_with, read_training
 from pocketbert.pipeline.learn.quantized import check_clipping
-from pocketbert.pipeline.learn.vocabulary import check_vocabulary
-from pocketbert.pipeline.make import golden, library, measuring
-from pocketbert.pipeline.make import model_files as exporting
-from pocketbert.pipeline.make import model_files as simulating
-from pocketbert.pipeline.phone.pack import portable
-from pocketbert.pipeline.reference import open_teacher, say_row
-from pocketbert.pipeline.run_folder import Places, Step, data_digest
+from pocketbert.pipeline.learn.training import Learning
+from pocketbert.pipeline.learn.vocabulary import make_vocabulary
+from pocketbert.pipeline.make import golden, library, measuring, model_files
+from pocketbert.pipeline.options import CONFIDENCE_KEYS
+from pocketbert.pipeline.phone import pack
+from pocketbert.pipeline.phone.pack import Origin
+from pocketbert.pipeline.reference import reference_model
+from pocketbert.pipeline.results import Verification
+from pocketbert.pipeline.run_folder import Places, RunFolder, Step, data_digest
 
-# --- inputs ---
-# What decides the steps of a recipe: settings by recipe key, and digests of the models and files that are read.
+_TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
+"""Distributions that decide trained weights."""
+_CORPUS, _AUGMENTED, _VOCABULARY = "corpus", "augmented", "vocabulary"
+_BENCHMARK_TEXTS = 100
 
 
-class Inputs:
-    """What decides the steps of a recipe; models are opened when they are first asked for.
+class RunSteps:
+    """The steps of one recipe in one run folder.
 
     Args:
-        recipe: What to do.
-        ready: fp32 files of the same model to use instead of exporting anew, by path in the artefact folder.
-        model: The model the recipe starts from, where the caller opened it already.
-        search: The search that chose the files of the recipe inside a budget, if there was one.
+        recipe: The recipe.
+        folder: The run folder.
+        inputs: Models and files of the recipe, if the caller has opened them already.
+        data: Its rows, if the caller has read them already.
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        ready: Mapping[str, Path] | None = None,
-        model: ModelFolder | None = None,
-        search: BudgetSearch | None = None,
+        self, recipe: Recipe, folder: RunFolder, inputs: Inputs | None = None, data: RunData | None = None
     ) -> None:
-        self.recipe, self.ready, self.search = recipe, dict(ready or {}), search
-        if model is not None:
-            self.model = model
+        self.recipe, self.folder, self.path = recipe, folder, folder.path
+        self.inputs = inputs or Inputs(recipe)
+        self.ready = self.inputs.ready
+        if data is not None:
+            self.data = data
 
-    @cached_property
+    @property
     def model(self) -> ModelFolder:
-        """The model the recipe starts from."""
-        folder = open_teacher(self.recipe, self.recipe.export.attention)
-        say_row(folder)
-        return folder
+        """The model that the recipe starts from."""
+        return self.inputs.model
 
     @cached_property
-    def start(self) -> ModelFolder | None:
-        """The student that the recipe goes on with."""
-        wanted = self.recipe.student
-        if wanted is None or wanted.model is None:
-            return None
-        return open_model_folder(wanted.model, wanted.revision, "student.model")
-
-    @cached_property
-    def vectors(self) -> str | None:
-        """Digest of the word vectors that rows are augmented with."""
-        augment = self.recipe.data.augment
-        path = augment.vectors if augment else None
-        return sha256_file(path) if path is not None and path.is_file() else None
+    def data(self) -> RunData:
+        """The recipe's rows; read once, and only by steps that are not finished."""
+        return load_data(self.recipe, self.model)
 
     @property
-    def search_contents(self) -> dict[str, str | None]:
-        """Digest of the search that chose the files."""
-        search = self.search
-        return {} if search is None else {"quantize.budget": sha256_json(search.model_dump(mode="json"))}
-
-    @property
-    def form_settings(self) -> dict[str, object]:
-        """The form of the files, where it is not text only."""
-        form = self.recipe.export.form
-        return {} if form in (None, TEXT_ONLY) else {"export": {"form": form}}
-
-    @cached_property
-    def form_contents(self) -> dict[str, str | None]:
-        """Digests of the file of entities that the recipe names, and of the table that they are taken from."""
-        form, path = self.recipe.export.form, self.recipe.export.entities
-        tables = [n for f in self.model.family.forms if f.name == form for n in f.files]
-        places = [(n, p) for n in tables for p in sorted(self.model.path.glob(f"**/{n}")) if p.is_file()]
-        own = [("export.entities", path)] if path is not None and path.is_file() else []
-        return {name: sha256_file(p) for name, p in (*places, *own)}
-
-    def stage_contents(self, number: int) -> dict[str, str | None]:
-        """Digests of the file of word vectors and of the generator that a stage names."""
-        stage, out = self.recipe.distill[number], dict[str, str | None]()
-        vectors, generator = getattr(stage, "vectors", None), getattr(stage, "generator", None)
-        if vectors is not None:
-            out[f"distill.{number}.vectors"] = sha256_file(vectors) if vectors.is_file() else None
-        if generator is not None:
-            opened = open_model_folder(generator.model, generator.revision, f"distill.{number}.generator.model")
-            out[f"distill.{number}.generator.model"] = opened.digest
-        return out
-
-    @cached_property
-    def ready_digests(self) -> dict[str, str]:
-        """Digest of each file that is used instead of exporting anew."""
-        return {name: sha256_path(path) for name, path in self.ready.items()}
-
-    @cached_property
     def length(self) -> int:
         """Longest input in tokens."""
-        return max_length(self.recipe.data, self.model, task_of(self.recipe.task))
+        return self.inputs.length
 
     @property
-    def attention_settings(self) -> dict[str, object]:
-        """What attention in the files is over, where the recipe sets it; the folders of weights have it in config.json."""
-        chosen = self.recipe.export.attention
-        return {} if chosen is None else {"export": {"attention": chosen}}
+    def task(self) -> Task:
+        """The task of the model."""
+        return task_of(self.recipe.task)
 
     @property
-    def answer_settings(self) -> object:
-        """What decides a trained model in `answer`: how sure an answer is comes into play after training."""
-        return without(dumped(self.recipe.answer), *SURE)
-
-    @property
-    def student_settings(self) -> dict[str, object]:
-        """Settings that decide the student in every stage."""
-        recipe = self.recipe
-        return {
-            "task": recipe.task,
-            "seed": recipe.seed,
-            "student": self._student,
-            "answer": self.answer_settings,
-            **self.attention_settings,
-        }
-
-    @property
-    def _student(self) -> object:
-        """The student's section as it decides weights: without limits, and as before where all pieces stay."""
-        section = dumped(self.recipe.student)
-        if isinstance(section, dict) and section["vocabulary"] is None:
-            return without(section, "vocabulary")
-        return without(section, *LIMITS)
-
-    @property
-    def student_contents(self) -> dict[str, str | None]:
-        """Digest of the model that the student starts from, where the recipe names one."""
-        return {"student.model": self.start.digest if self.start else None}
+    def weights(self) -> Path:
+        """Folder of the model that is exported."""
+        return self.path / ("student" if self.recipe.student else "teacher")
 
     @cached_property
-    def heads(self) -> str | None:
-        """Heads that several general stages share, which the later ones decide too; None where one stage decides all."""
-        if sum(stage.general for stage in self.recipe.distill) < 2:
-            return None
-        require("train")
-        return head_wanted(self.recipe).head
-
-    def check_exported(self) -> None:
-        """Refuse a model that no file can be written of, or that cannot teach or be pruned, before it is trained."""
-        wanted = self.recipe.student
-        if self.recipe.distill:
-            check_taught(self.model.family, self.model.config, "teacher.model")
-        if wanted is not None and wanted.init == "pruned":
-            assert wanted.intermediate is not None, "the section has checked it"
-            source = self.start or self.model
-            check_pruned(source.family, source.config, wanted.intermediate)
-        if wanted is not None and wanted.vocabulary is not None:
-            check_vocabulary(self.model)
-        if wanted is not None and wanted.size is not None:
-            return  # a MobileBERT, whatever its teacher is
-        where, family = "teacher.model", self.model.family
-        if self.start is not None:
-            where, family = "student.model", self.start.family
-        elif wanted is not None:
-            where = "student.family"
-            family = next((f for f in all_families() if f.name == wanted.family), family)
-        check_exported(family, where)
-
-    def export_settings(self, format: Format) -> dict[str, object]:
-        """Settings that decide the fp32 files of a format."""
-        own = place_of(format).settings(self.recipe)
-        export = {"lengths": self.recipe.export.lengths, **cast(dict[str, object], own.pop("export", {}))}
-        return {"export": export, "data": {"max_length": self.length}, **own}
-
-    def ready_contents(self, format: Format) -> dict[str, str | None]:
-        """Digests of the files of a format that are used instead of exporting anew."""
-        return {name: digest for name, digest in self.ready_digests.items() if name.startswith(f"{format}/")}
+    def exported(self) -> RunModel:
+        """The model that is exported; its folder must have been written."""
+        return open_run_model(self.recipe, self.path, self.weights, self.length)
 
     @property
-    def export_gates(self) -> dict[str, object]:
-        """Settings that only judge an exported file."""
-        return {"export": {"atol": self.recipe.export.atol}}
+    def files(self) -> Sequence[ModelFile]:
+        """Model files of the recipe; the model that is exported must have been written."""
+        return self.exported.files
 
+    def texts(self, rows: int = golden.ROWS) -> list[Text]:
+        """Return up to `rows` texts of the evaluation data, in the form that the task takes; none without data."""
+        return self.data.texts(rows, TextTokenizer(self.model.tokenizer_folder, self.length))
 
-SURE = ("temperature", "unknown")
-"""Keys of `answer` that decide neither weights nor files."""
-NO_RESULT = ("checkpoint", "max_line_mb", "max_rows")
-"""Keys that do not change a result, in any section."""
+    def steps(self) -> list[Step]:
+        """List all steps of the recipe, in order.
 
+        Raises:
+            InputError: If a model cannot be opened, rows cannot be augmented, or a file of the recipe has no bounds.
+        """
+        recipe = self.recipe
+        check_bounds(recipe)
+        if problems := role_problems(recipe):
+            raise InputError(problems)
+        check_clipping(recipe, self.model)
+        if recipe.data.augment is not None:
+            check_augmentable(recipe, self.model)
+        steps = [self._data_step()]
+        if recipe.data.corpus is not None:
+            steps.append(self._corpus_step())
+        if self._prunes_vocabulary:
+            steps.append(self._vocabulary_step())  # before the teacher: nothing needs to be trained to judge it
+        steps.append(self._teacher_step())
+        if recipe.student is not None:
+            if recipe.data.augment is not None:
+                steps.append(self._copies_step())
+            steps += self._stage_steps()
+            steps.append(self._student_step())
+        trained = steps[-1].name
+        files = [step for format in recipe.export.formats for step in self._format_steps(format, trained)]
+        written = tuple(step.name for step in files)
+        steps += [*files, self._golden_step(written), self._verify_step()]
+        if measuring.is_timed(recipe):
+            teacher_file = list[str]()
+            if recipe.student is not None and self.model.family.instead_of_export is None:
+                steps.append(self._teacher_file_step())
+                teacher_file = [steps[-1].name]
+            # the gates decide whether files are measured, not what is measured
+            steps += [self._benchmark_step((*written, *teacher_file)), self._pack_step(("verify", "benchmark"))]
+        else:
+            steps.append(self._pack_step(("verify",)))
+        return steps
 
-def dumped(section: BaseModel | None) -> object:
-    """A section as it decides a result: how often a checkpoint is written and how much may be read do not.
+    # --- rows and text ---
 
-    Args:
-        section: A part of a recipe, if there is one.
-    """
-    return without(section.model_dump(mode="json"), *NO_RESULT) if section is not None else None
-
-
-def without(value: object, *keys: str) -> object:
-    """Nested sections without some keys.
-
-    Args:
-        value: Sections, or lists of them.
-        keys: What to leave out wherever it is.
-    """
-    if isinstance(value, dict):
-        return {k: without(v, *keys) for k, v in value.items() if k not in keys}
-    return [without(v, *keys) for v in value] if isinstance(value, list) else value
-
-
-_TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
-CORPUS, AUGMENTED, VOCABULARY = "corpus", "augmented", "vocabulary"
-
-Make = Callable[[Places], Sequence[str]]
-"""Writes the output of a step; returns gate failures."""
-
-
-@dataclass(frozen=True)
-class Makers:
-    """The functions that make the steps.
-
-    Attributes:
-        data: Reads and checks the rows.
-        vocabulary: Chooses the pieces that the student keeps, and writes its tokenizer.
-        corpus: Writes the corpora of general stages.
-        teacher: Trains or copies the teacher.
-        copies: Writes copies of the training rows in which words are replaced.
-        stage: Trains the student in one stage of `distill`, by its number.
-        student: Scores the student that the last stage left and writes its folder.
-        export: Writes the files of a format.
-        quantized: Writes a format's files of one scheme.
-        golden: Records golden rows.
-        verify: Puts all files through the gates.
-        teacher_file: Exports the teacher to compare with.
-        benchmark: Measures the files.
-        pack: Writes the artefact folder.
-    """
-
-    data: Make
-    vocabulary: Make
-    corpus: Make
-    teacher: Make
-    copies: Make
-    stage: Callable[[int, Places], Sequence[str]]
-    student: Make
-    export: Callable[[Format, Places], Sequence[str]]
-    quantized: Callable[[Format, Scheme, Places], Sequence[str]]
-    golden: Make
-    verify: Make
-    teacher_file: Make
-    benchmark: Make
-    pack: Make
-
-
-def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
-    """All steps of a recipe, in order.
-
-    Args:
-        inputs: What decides them.
-        make: What makes them.
-
-    Raises:
-        InputError: If a model cannot be opened, rows cannot be augmented, or a file of the recipe has no bounds.
-    """
-    recipe = inputs.recipe
-    check_bounds(recipe)
-    if problems := role_problems(recipe):
-        raise InputError(problems)
-    check_clipping(recipe, inputs.model)
-    if recipe.data.augment is not None:
-        check_augmentable(recipe, inputs.model)
-    learned = [*_data_steps(inputs, make), *_vocabulary_step(inputs, make), _teacher_step(inputs, make)]
-    if recipe.student is not None:
-        learned += [*_copies_step(inputs, make), *_stage_steps(inputs, make), _student_step(inputs, make)]
-    written = [s for format in recipe.export.formats for s in _format_steps(inputs, make, format, learned[-1].name)]
-    return [*learned, *written, *_check_steps(inputs, make, written), *_last_steps(inputs, make, written)]
-
-
-def _data_steps(inputs: Inputs, make: Makers) -> list[Step]:
-    """The rows, and the corpus of general stages."""
-    recipe = inputs.recipe
-    section = recipe.data.model_dump(mode="json", exclude={"corpus", "augment", "selection"})
-    data = Step(
-        name="data",
-        title="data",
-        output="data.json",
-        settings={"task": recipe.task, "data": without({**section, "max_length": inputs.length}, *NO_RESULT)},
-        contents={
-            "data.train": data_digest(recipe.data.train),
-            "data.eval": data_digest(recipe.data.eval),
-            "teacher.model": inputs.model.digest,
-        },
-        needs=(),
-        make=make.data,
-        libraries=("tokenizers",),
-    )
-    if recipe.data.corpus is None:
-        return [data]
-    sources = {f"data.corpus.sources.{i}": _source_content(s) for i, s in enumerate(recipe.data.corpus.sources)}
-    corpus = Step(
-        name=CORPUS,
-        title="corpus",
-        output=CORPUS,
-        settings={"data": {"corpus": dumped(recipe.data.corpus)}},
-        contents={**sources, "the teacher's tokenizer.json": inputs.model.tokenizer_digest},
-        needs=(),
-        make=make.corpus,
-        libraries=("tokenizers", "pyarrow"),
-    )
-    return [data, corpus]
-
-
-def _vocabulary_step(inputs: Inputs, make: Makers) -> list[Step]:
-    """The pieces that the student keeps; before the teacher, since nothing needs to be trained to judge them."""
-    recipe = inputs.recipe
-    section = recipe.student.vocabulary if recipe.student is not None else None
-    if section is None:
-        return []
-    content = section.model_dump(mode="json")
-    return [
-        Step(
-            name=VOCABULARY,
-            title="the student's vocabulary",
-            output=VOCABULARY,
-            settings={"student": {"vocabulary": {k: v for k, v in content.items() if k in ("at_least", "top")}}},
-            contents={"teacher.model": inputs.model.digest},
-            gates={"student": {"vocabulary": {k: v for k, v in content.items() if k in LIMITS}}},
-            needs=("data",),
-            make=make.vocabulary,
+    def _data_step(self) -> Step:
+        """Describe the step that reads and checks the rows."""
+        recipe = self.recipe
+        section = recipe.data.model_dump(mode="json", exclude={"corpus", "augment", "selection"})
+        return Step(
+            name="data",
+            title="data",
+            output="data.json",
+            settings={"task": recipe.task, "data": settings_only({**section, "max_length": self.length})},
+            contents={
+                "data.train": data_digest(recipe.data.train),
+                "data.eval": data_digest(recipe.data.eval),
+                "teacher.model": self.model.digest,
+            },
+            needs=(),
+            make=self._make_data,
             libraries=("tokenizers",),
         )
-    ]
 
+    def _make_data(self, at: Places) -> Sequence[str]:
+        """Print and write the report on the rows."""
+        report = self.data.report
+        for line in report.lines() if report else ():
+            say(f"  {line}")
+        write_json(
+            at.output, json.loads(report.model_dump_json()) if report else {"labels": list(self.data.labels.names)}
+        )
+        return ()
 
-def _source_content(source: CorpusSource) -> str | None:
-    """Digest of a source of plain text, whether it is a file or a prepared corpus."""
-    prepared = source_digest(source)
-    return data_digest(source) if prepared is None else sha256_json(prepared)
+    def _corpus_step(self) -> Step:
+        """Describe the step that tokenizes the plain text of general stages."""
+        corpus = self.recipe.data.corpus
+        assert corpus is not None
+        sources = {f"data.corpus.sources.{i}": _source_content(s) for i, s in enumerate(corpus.sources)}
+        return Step(
+            name=_CORPUS,
+            title="corpus",
+            output=_CORPUS,
+            settings={"data": {"corpus": section_settings(corpus)}},
+            contents={**sources, "the teacher's tokenizer.json": self.model.tokenizer_digest},
+            needs=(),
+            make=self._make_corpus,
+            libraries=("tokenizers", "pyarrow"),
+        )
 
+    def _make_corpus(self, at: Places) -> Sequence[str]:
+        assert self.recipe.data.corpus is not None
+        write_corpora(self.recipe.data.corpus, self.model.tokenizer_folder, at.output)
+        return ()
 
-def _teacher_step(inputs: Inputs, make: Makers) -> Step:
-    recipe = inputs.recipe
-    as_it_is = recipe.student is None and recipe.teacher.finetune is None
-    return Step(
-        name="teacher",
-        title=f"{'model' if as_it_is else 'teacher'} {recipe.teacher.model}",
-        output="teacher",
-        settings={
-            "task": recipe.task,
-            "seed": recipe.seed,
-            "teacher": {"finetune": dumped(recipe.teacher.finetune)},
-            "answer": inputs.answer_settings,
-            **inputs.attention_settings,
-            "the teacher's licence": inputs.model.licence,
-            **inputs.form_settings,
-        },
-        contents={"teacher.model": inputs.model.digest, **inputs.form_contents},
-        needs=("data",),
-        make=make.teacher,
-        libraries=_TRAIN,
-        trains=recipe.teacher.finetune is not None,
-    )
+    @property
+    def _prunes_vocabulary(self) -> bool:
+        return self.recipe.student is not None and self.recipe.student.vocabulary is not None
 
-
-def _copies_step(inputs: Inputs, make: Makers) -> list[Step]:
-    """The copies of training rows that stages with ``augmented: true`` learn on; none where no stage does."""
-    recipe = inputs.recipe
-    if recipe.data.augment is None:
-        return []
-    return [
-        Step(
-            name=AUGMENTED,
-            title="augmented rows",
-            output=AUGMENTED,
-            settings={"seed": recipe.seed, "data": {"augment": dumped(recipe.data.augment)}},
-            contents={"data.augment.vectors": inputs.vectors, "teacher.model": inputs.model.digest},
+    def _vocabulary_step(self) -> Step:
+        """Describe the step that chooses the pieces that the student keeps."""
+        assert self.recipe.student is not None
+        assert self.recipe.student.vocabulary is not None
+        section = self.recipe.student.vocabulary.model_dump(mode="json")
+        return Step(
+            name=_VOCABULARY,
+            title="the student's vocabulary",
+            output=_VOCABULARY,
+            settings={"student": {"vocabulary": {k: v for k, v in section.items() if k in ("at_least", "top")}}},
+            contents={"teacher.model": self.model.digest},
+            gates={"student": {"vocabulary": {k: v for k, v in section.items() if k in LIMITS}}},
             needs=("data",),
-            make=make.copies,
+            make=lambda at: make_vocabulary(self.recipe, self.model, self.data, at),
+            libraries=("tokenizers",),
+        )
+
+    # --- teacher and student ---
+
+    def _teacher_step(self) -> Step:
+        """Describe the step that trains the teacher, or copies it with its labels in the order of the data."""
+        recipe, form = self.recipe, self.recipe.export.form
+        as_it_is = recipe.student is None and recipe.teacher.finetune is None
+        form_settings = {} if form in (None, TEXT_ONLY) else {"export": {"form": form}}
+        return Step(
+            name="teacher",
+            title=f"{'model' if as_it_is else 'teacher'} {recipe.teacher.model}",
+            output="teacher",
+            settings={
+                "task": recipe.task,
+                "seed": recipe.seed,
+                "teacher": {"finetune": section_settings(recipe.teacher.finetune)},
+                "answer": self.inputs.answer_settings(),
+                **self.inputs.attention_settings(),
+                "the teacher's licence": self.model.licence,
+                **form_settings,
+            },
+            contents={"teacher.model": self.model.digest, **self.inputs.entity_digests},
+            needs=("data",),
+            make=lambda at: training.make_teacher(recipe, self.model, self.data, self.length, at),
+            libraries=_TRAIN,
+            trains=recipe.teacher.finetune is not None,
+        )
+
+    def _copies_step(self) -> Step:
+        """Describe the step that writes copies of training rows, for stages with ``augmented: true``."""
+        recipe = self.recipe
+        return Step(
+            name=_AUGMENTED,
+            title="augmented rows",
+            output=_AUGMENTED,
+            settings={"seed": recipe.seed, "data": {"augment": section_settings(recipe.data.augment)}},
+            contents={"data.augment.vectors": self.inputs.vectors_digest, "teacher.model": self.model.digest},
+            needs=("data",),
+            make=self._make_copies,
             libraries=_TRAIN,
         )
-    ]
 
+    def _make_copies(self, at: Places) -> Sequence[str]:
+        write_copies(self.recipe, self.model, self.data, at.work, at.output)
+        return ()
 
-def stage_folder(number: int) -> str:
-    """Where a stage of `distill` leaves the student, relative to the run folder."""
-    return f"distill/{number}"
+    def _stage_steps(self) -> list[Step]:
+        """Describe a step for each stage of `distill`.
 
-
-def _stage_steps(inputs: Inputs, make: Makers) -> list[Step]:
-    """A step for each entry of `distill`; a general one reads the text and the model, not the task's teacher."""
-    recipe, steps = inputs.recipe, list[Step]()
-    own = [s.name for s in _vocabulary_step(inputs, make)]
-    for number, stage in enumerate(recipe.distill):
-        settings = {**inputs.student_settings, "distill": {str(number): dumped(stage)}}
-        contents = dict(inputs.student_contents)
-        if stage.exported_format is not None:
-            settings |= {"files that it trains for": inputs.export_settings(stage.exported_format), **_ranges(recipe)}
-        if stage.general:
-            contents |= {"teacher.model": inputs.model.digest, **inputs.stage_contents(number)}
-            if inputs.heads is not None:
-                settings["heads that the general stages train"] = inputs.heads
-        needs = (CORPUS,) if stage.general else ("teacher", *([AUGMENTED] if stage.on_augmented else []), *own)
-        steps.append(
-            Step(
+        A general stage reads plain text and the pre-trained model, the others the task's teacher and rows.
+        """
+        recipe, steps = self.recipe, list[Step]()
+        for number, stage in enumerate(recipe.distill):
+            settings = {**self.inputs.student_settings(), "distill": {str(number): section_settings(stage)}}
+            contents = self.inputs.student_contents()
+            if stage.exported_format is not None:
+                settings["files that it trains for"] = self.inputs.export_settings(stage.exported_format)
+                settings |= self.inputs.calibration_settings()
+            if stage.general:
+                contents |= {"teacher.model": self.model.digest, **self.inputs.stage_digests(number)}
+                if self.inputs.general_head is not None:
+                    settings["heads that the general stages train"] = self.inputs.general_head
+                needs = [_CORPUS]
+            else:
+                needs = ["teacher"]
+                needs += [_AUGMENTED] if stage.on_augmented else []
+                needs += [_VOCABULARY] if self._prunes_vocabulary else []
+            step = Step(
                 name=f"distill.{number}",
                 title=f"distill.{number}, method {stage.method}",
-                output=stage_folder(number),
+                output=_stage_folder(number),
                 settings=settings,
                 contents=contents,
-                needs=(*needs, *(s.name for s in steps[-1:])),
-                make=partial(make.stage, number),
+                needs=(*needs, *(before.name for before in steps[-1:])),
+                make=partial(self._make_stage, number),
                 libraries=_TRAIN,
                 trains=True,
             )
+            steps.append(step)
+        return steps
+
+    def _make_stage(self, number: int, at: Places) -> Sequence[str]:
+        before = self.path / _stage_folder(number - 1) if number else None
+        return training.make_stage(self._learning(), number, before, at)
+
+    def _student_step(self) -> Step:
+        """Describe the step that scores the student after the last stage."""
+        number = len(self.recipe.distill) - 1
+        last = _stage_folder(number)
+        return Step(
+            name="student",
+            title="student",
+            output="student",
+            settings=self.inputs.student_settings(),
+            contents=self.inputs.student_contents(),
+            needs=("teacher", f"distill.{number}", *([_VOCABULARY] if self._prunes_vocabulary else [])),
+            make=lambda at: training.make_student(self._learning(), self.path / last, at),
+            libraries=_TRAIN,
         )
-    return steps
 
+    def _learning(self) -> Learning:
+        """Collect what a stage reads; made anew for each, so that no model of one stage stays in memory in the next."""
+        return Learning(
+            self.recipe,
+            self.model,
+            self.path / "teacher",
+            self.data,
+            self.length,
+            self.path / _CORPUS,
+            self.path / _AUGMENTED,
+            self.path / _VOCABULARY,
+        )
 
-def _student_step(inputs: Inputs, make: Makers) -> Step:
-    own = [s.name for s in _vocabulary_step(inputs, make)]
-    return Step(
-        name="student",
-        title="student",
-        output="student",
-        settings=inputs.student_settings,
-        contents=inputs.student_contents,
-        needs=("teacher", f"distill.{len(inputs.recipe.distill) - 1}", *own),
-        make=make.student,
-        libraries=_TRAIN,
-    )
+    # --- model files ---
 
-
-def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) -> list[Step]:
-    """The files of a format, and the smaller ones that are made of them; `weights` is the step that trained the model."""
-    recipe, row = inputs.recipe, FORMATS[format]
-    steps = [
-        Step(
+    def _format_steps(self, format: Format, trained: str) -> list[Step]:
+        """Describe the export to a format and a step for each scheme; `trained` names the step that wrote the model."""
+        recipe, info = self.recipe, FORMATS[format]
+        export = Step(
             name=format.value,
-            title=f"export to {row.title}",
+            title=f"export to {info.title}",
             output=format.value,
-            settings=inputs.export_settings(format),
-            contents=inputs.ready_contents(format),
-            gates=inputs.export_gates,
-            needs=(weights,),
-            make=partial(make.export, format),
-            libraries=exporting.libraries(format),
+            settings=self.inputs.export_settings(format),
+            contents=self.inputs.ready_digests(format),
+            gates={"export": {"atol": recipe.export.atol}},
+            needs=(trained,),
+            make=partial(self._make_export, format),
+            libraries=model_files.export_libraries(format),
         )
-    ]
-    for scheme, runtimes in quantized_forms(recipe, format).items():
-        name = quantized_step(format, scheme)
-        chosen = {runtime: recipe.quantize.of(format, scheme, runtime).chosen for runtime in runtimes}
-        settings: dict[str, object] = {"quantize": {"scheme": scheme, "runtimes": runtimes, **chosen[runtimes[0]]}}
-        if others := {str(r): c for r, c in chosen.items() if c != chosen[runtimes[0]]}:
-            settings["choices for other runtimes"] = others
-        if scheme.static:
-            settings |= {"rows for calibration": CALIBRATION_ROWS, **_ranges(recipe)}
-        steps.append(
-            Step(
+        steps = [export]
+        for scheme, runtimes in quantized_forms(recipe, format).items():
+            name = quantized_step(format, scheme)
+            chosen = {runtime: recipe.quantize.of(format, scheme, runtime).chosen for runtime in runtimes}
+            first = chosen[runtimes[0]]
+            settings: dict[str, object] = {"quantize": {"scheme": scheme, "runtimes": runtimes, **first}}
+            if others := {str(runtime): choice for runtime, choice in chosen.items() if choice != first}:
+                settings["choices for other runtimes"] = others
+            if scheme.static:
+                settings |= {"rows for calibration": CALIBRATION_ROWS, **self.inputs.calibration_settings()}
+            step = Step(
                 name=name,
-                title=f"quantize {row.title} to {scheme}",
+                title=f"quantize {info.title} to {scheme}",
                 output=name,
                 settings=settings,
                 needs=(format.value,),
-                make=partial(make.quantized, format, scheme),
-                libraries=row.libraries,
+                make=partial(self._make_quantized, format, scheme),
+                libraries=info.libraries,
             )
-        )
-    return steps
+            steps.append(step)
+        return steps
 
+    def _make_export(self, format: Format, at: Places) -> Sequence[str]:
+        files = [file for file in self.files if file.step == format.value]
+        return model_files.make_export(self.exported, files, self.texts(), at.output, self.ready)
 
-def _ranges(recipe: Recipe) -> dict[str, object]:
-    """How static files choose ranges, where it is not the default."""
-    method = recipe.quantize.calibration
-    return {} if method is Calibration.MINMAX else {"quantize.calibration": method}
+    def _make_quantized(self, format: Format, scheme: Scheme, at: Places) -> Sequence[str]:
+        files = self.files
+        pairs = [(base_of(f, files), f) for f in files if f.step == quantized_step(format, scheme)]
+        return model_files.make_quantized(self.exported, pairs, at.output, self._calibration_batches)
 
+    def _calibration_batches(self) -> list[dict[str, NDArray[np.int64]]]:
+        """Tokenize the calibration rows one by one: padding has no part in a range."""
+        tokenizer = TextTokenizer(self.weights, self.length)
+        return [tokenizer.pad([row]) for row in calibration_rows(self.recipe, self.data, tokenizer)]
 
-def _engines(recipe: Recipe) -> tuple[str, ...]:
-    """Libraries that run the files."""
-    own = [f.runtime.own_engine for f in recipe.quantize.wanted if f.runtime and f.runtime.own_engine]
-    return tuple(dict.fromkeys([*(e for f in recipe.export.formats for e in FORMATS[f].engines), *own]))
+    # --- gates ---
 
-
-def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[Step]:
-    """Golden rows of all files that were written, and the gates."""
-    recipe, engines, share = inputs.recipe, _engines(inputs.recipe), inputs.recipe.data.selection
-    divided: dict[str, object] = {} if share is None else {"data": {"selection": share}}
-    return [
-        Step(
+    def _golden_step(self, written: tuple[str, ...]) -> Step:
+        """Describe the step that records golden rows of all files; `written` names the steps that write files."""
+        return Step(
             name="golden",
             title="golden rows",
             output="golden",
             settings={
                 "golden rows": golden.ROWS,
-                "simulated texts": simulating.TEXTS,
+                "simulated texts": model_files.TEXTS,
                 "texts for the library": library.VERSION,
             },
-            needs=tuple(s.name for s in written),
-            make=make.golden,
-            libraries=engines,
-        ),
-        Step(
+            needs=written,
+            make=self._make_golden,
+            libraries=self._engines(),
+        )
+
+    def _make_golden(self, at: Places) -> Sequence[str]:
+        """Record golden rows, the answers of the checkpoint's library, and the simulated error of each scheme."""
+        model = self.exported
+        reference = reference_model(model.folder, model.task)
+        failures = golden.make_golden(model, reference, self.texts(golden.SEARCHED), at.output, self.files)
+        if failures:
+            return failures
+        self._record_library(reference, at)
+        texts = self.texts(model_files.TEXTS)
+        return model_files.make_simulated(model, reference, texts, at.output, self.files, self._calibration_batches)
+
+    def _record_library(self, reference: TorchPredictor, at: Places) -> None:
+        """Record the answers of the checkpoint's library; for a model that was trained here, on the run's own folder."""
+        recipe = self.recipe
+        as_it_is = recipe.student is None and recipe.teacher.finetune is None
+        chosen = recipe.data.max_length is not None or recipe.data.train is not None or recipe.data.eval is not None
+        source, length = self.model if as_it_is else self.exported.folder, self.length if chosen else None
+        library.make_library(self.exported, source, length, reference.model, at.output)
+
+    def _verify_step(self) -> Step:
+        """Describe the step that puts all files through the gates."""
+        share = self.recipe.data.selection
+        answer = self.recipe.answer.model_dump(mode="json", include={*CONFIDENCE_KEYS})
+        return Step(
             name="verify",
             title="verify",
             output="verify.json",
-            settings=divided,
-            gates={"verify": dumped(recipe.verify), "answer": recipe.answer.model_dump(mode="json", include={*SURE})},
+            settings={} if share is None else {"data": {"selection": share}},
+            gates={"verify": section_settings(self.recipe.verify), "answer": answer},
             needs=("golden",),
-            make=make.verify,
-            libraries=engines,
-        ),
-    ]
-
-
-def _last_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[Step]:
-    """The benchmark with the teacher's file where the recipe has one, and the artefact folder."""
-    recipe, steps, read = inputs.recipe, list[Step](), ["verify"]
-    if measuring.is_timed(recipe):
-        measured = [s.name for s in written]  # the gates decide whether it is done, not what is measured
-        if recipe.student is not None and inputs.model.family.instead_of_export is None:
-            steps.append(_teacher_file_step(inputs, make))
-            measured.append(steps[0].name)
-        steps.append(
-            Step(
-                name="benchmark",
-                title="benchmark",
-                output="benchmark.json",
-                settings={"benchmark": dumped(recipe.benchmark), "export": {"lengths": recipe.export.lengths}},
-                needs=tuple(measured),
-                make=make.benchmark,
-                libraries=_engines(recipe),
-            )
+            make=self._make_verify,
+            libraries=self._engines(),
         )
-        read.append("benchmark")
-    return [*steps, _pack_step(inputs, make, tuple(read))]
+
+    def _make_verify(self, at: Places) -> Sequence[str]:
+        result = self.verify()
+        write_json(at.output, json.loads(result.model_dump_json()))
+        report_gates(result)
+        return result.failures
+
+    def verify(self) -> Verification:
+        """Put the model files of the run folder through all gates."""
+        # labelled rows that no step was made on and that chose no file, tokenized by the tokenizer that is packed
+        sets = [self.labelled.named(name, self.weights) for name in (EVAL, HOLDOUT)]
+        evidence = replace(
+            recorded_evidence(self.path / "golden", self.weights, self.length),
+            sets=[rows for rows in sets if rows is not None],
+            teacher=self._torch_score(self.path / "teacher"),
+            reference=self._torch_score(self.weights),
+            labels=self.data.labels.names if self.task.names_labels else None,
+            settled=dict.fromkeys((f.path for f in self.files), settled_by(self.recipe.answer)),
+            selection=self.data.selection,
+            head=self.data.head,
+        )
+        model = self.exported
+        result = verify_files(run_subjects(model, model.files), evidence, self.recipe.verify)
+        sources = pack.sources(model)
+        return result.model_copy(update={"files": {name: sha256_path(path) for name, path in sources.items()}})
+
+    def _torch_score(self, weights: Path) -> Score | None:
+        """Return the score of a torch model on the rows that score its files."""
+        divided = self.recipe.data.selection is not None
+        return self.labelled.torch_score(EVAL, weights) if divided else read_training(weights).score
+
+    @property
+    def labelled(self) -> LabelledRows:
+        """The labelled rows that no weight was trained on."""
+        return LabelledRows(self.recipe, self.data, self.path, self.length)
+
+    def _engines(self) -> tuple[str, ...]:
+        """Return the distributions that run the recipe's files."""
+        recipe = self.recipe
+        own = [f.runtime.own_engine for f in recipe.quantize.wanted if f.runtime and f.runtime.own_engine]
+        return tuple(dict.fromkeys([*(e for f in recipe.export.formats for e in FORMATS[f].engines), *own]))
+
+    # --- benchmark and artefact folder ---
+
+    def _teacher_file_step(self) -> Step:
+        """Describe the export of the teacher, whose latency and size the student's are compared with."""
+        file = measuring.teacher_file(self.recipe)
+        return Step(
+            name=file.step,
+            title="export the teacher, to compare latencies with it",
+            output=file.step,
+            settings=self.inputs.export_settings(file.format),
+            contents=self.inputs.ready_digests(file.format),
+            gates={"export": {"atol": self.recipe.export.atol}},
+            needs=("teacher",),
+            make=self._make_teacher_file,
+            libraries=model_files.export_libraries(file.format),
+        )
+
+    def _make_teacher_file(self, at: Places) -> Sequence[str]:
+        texts, file = self.texts(), measuring.teacher_file(self.recipe)
+        teacher = open_weights(self.recipe, self.path, self.path / "teacher", self.length)
+        return model_files.make_export(teacher, [file], texts, at.output)
+
+    def _benchmark_step(self, measured: tuple[str, ...]) -> Step:
+        """Describe the step that measures latencies; `measured` names the steps that write the files."""
+        recipe = self.recipe
+        return Step(
+            name="benchmark",
+            title="benchmark",
+            output="benchmark.json",
+            settings={"benchmark": section_settings(recipe.benchmark), "export": {"lengths": recipe.export.lengths}},
+            needs=measured,
+            make=self._make_benchmark,
+            libraries=self._engines(),
+        )
+
+    def _make_benchmark(self, at: Places) -> Sequence[str]:
+        """Measure the files and the teacher's file, and write the result."""
+        assert self.recipe.benchmark is not None
+        variants = measuring.run_variants(self.recipe, self.path, self.files, self.weights, self.length)
+        options = measuring.section_options(self.recipe.benchmark, self.recipe.export.lengths)
+        head = head_with(self.recipe, self.data, read_training(self.weights).thresholds)
+        post_processing = measuring.run_post_processing(variants, head)
+        texts = self.texts(_BENCHMARK_TEXTS)
+        measuring.measure(variants, texts, options, root=self.path, post_processing=post_processing).write(at.output)
+        return ()
+
+    def _pack_step(self, needs: tuple[str, ...]) -> Step:
+        """Describe the step that writes the artefact folder.
+
+        The folder holds the whole recipe, so every key decides it; keys that only judge are gates.
+        """
+        settings, gates = self.inputs.pack_settings()
+        search = self.inputs.search
+        return Step(
+            name="pack",
+            title="pack",
+            output="phone",
+            settings=settings,
+            contents={} if search is None else {"quantize.budget": sha256_json(search.model_dump(mode="json"))},
+            gates=gates,
+            needs=needs,
+            make=lambda at: pack.make_pack(self.exported, self.data.pair, self.origin, at.output, self.confusions),
+        )
+
+    @property
+    def origin(self) -> Origin:
+        """The digests and library versions that the artefact folder records."""
+        steps = self.steps()
+        self.folder.hash(steps)
+        return Origin(self.model.sha256, self.folder.exact["pack"], tuple(self.folder.accepted_versions(steps)))
+
+    @cached_property
+    def confusions(self) -> list[tuple[str, str, int]]:
+        """Label pairs that the packed file confuses most on eval: gold label, predicted label, number of rows."""
+        rows = self.labelled.named(EVAL, self.weights) if self.task.labels is LabelKind.NAME else None
+        if rows is None:
+            return []
+        return confusions_of(run_subjects(self.exported, [default_file(self.files)])[0], rows, self.data.labels.names)
 
 
-def _teacher_file_step(inputs: Inputs, make: Makers) -> Step:
-    file = measuring.teacher_file(inputs.recipe)
-    return Step(
-        name=file.step,
-        title="export the teacher, to compare latencies with it",
-        output=file.step,
-        settings=inputs.export_settings(file.format),
-        contents=inputs.ready_contents(file.format),
-        gates=inputs.export_gates,
-        needs=("teacher",),
-        make=make.teacher_file,
-        libraries=exporting.libraries(file.format),
-    )
+def _stage_folder(number: int) -> str:
+    """Return the folder of the student after a stage of `distill`, relative to the run folder."""
+    return f"distill/{number}"
 
 
-def _pack_step(inputs: Inputs, make: Makers, needs: tuple[str, ...]) -> Step:
-    """The artefact folder: it holds the whole recipe, of which the gates' settings decide no other file."""
-    sections = portable(inputs.recipe).model_dump(mode="json", by_alias=True)
-    sure = {key: sections["answer"].pop(key) for key in SURE}
-    gates = {"verify": sections.pop("verify"), "export": {"atol": sections["export"].pop("atol")}, "answer": sure}
-    student = sections["student"] or {}
-    if (pieces := student.pop("vocabulary", None)) is not None:
-        gates["student"] = {"vocabulary": {key: pieces.pop(key) for key in LIMITS}}
-        student["vocabulary"] = pieces
-    settings = without(sections, *NO_RESULT)
-    assert isinstance(settings, dict)
-    return Step(
-        name="pack",
-        title="pack",
-        output="phone",
-        settings=settings,
-        contents=inputs.search_contents,
-        gates=gates,
-        needs=needs,
-        make=make.pack,
-    )
+def _source_content(source: CorpusSource) -> str | None:
+    """Return the digest of a source of plain text: of a data file, or of what a prepared corpus was made from."""
+    prepared = source_digest(source)
+    return data_digest(source) if prepared is None else sha256_json(prepared)

@@ -11,7 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from pocketbert.benchmarks.imported import android_app as by_app
-from pocketbert.benchmarks.imported.android_app import AppPlan, PhoneRecord, measure_by_app, merged, read_phone_record
+from pocketbert.benchmarks.imported.android_app import (
+    AppPlan,
+    PhoneRecord,
+    _merge_records,
+    measure_by_app,
+    read_phone_record,
+)
 from pocketbert.cli.main import app
 from pocketbert.core.errors import ExitCode, InputError, MachineError, MissingBackendError
 from support import adb_device
@@ -36,9 +42,9 @@ def phone_with_app(monkeypatch, tmp_path):
     """`phone_with_app(records)`: a phone with an `am` that answers by model, threads and length; returns it and what was called."""
     if adb_device.missing():
         pytest.skip(adb_device.missing())
-    monkeypatch.setattr(by_app, "POLL_S", 0.02)
-    monkeypatch.setattr(by_app, "RECORD", "/data/local/tmp/benchmark.json")  # there is no /sdcard
-    monkeypatch.setattr(by_app, "KEPT", "/data/local/tmp/benchmark.json.before-pocketbert")
+    monkeypatch.setattr(by_app, "_POLL_S", 0.02)
+    monkeypatch.setattr(by_app, "_RECORD", "/data/local/tmp/benchmark.json")  # there is no /sdcard
+    monkeypatch.setattr(by_app, "_KEPT_RECORD", "/data/local/tmp/benchmark.json.before-pocketbert")
     place = tmp_path / "device"
     place.mkdir()
     device = adb_device.start(place)
@@ -128,7 +134,7 @@ def test_a_phone_that_is_lost_gets_its_record_back(phone_with_app, tmp_path):
 
 def test_an_app_that_does_not_end(phone_with_app, monkeypatch, tmp_path):
     phone_with_app({"onnx/a.onnx,1,16": '{"kind": "pocketbert-'})  # for ever half written
-    monkeypatch.setattr(by_app, "RUN_S", 0.1)
+    monkeypatch.setattr(by_app, "_MEASUREMENT_S", 0.1)
     with pytest.raises(MachineError, match="the demo app wrote nothing within"):
         measure_by_app(SERIAL, AppPlan(["onnx/a.onnx"], [1], [16], 3), tmp_path / "none.json")
 
@@ -181,4 +187,4 @@ def test_cores_cannot_be_chosen(tmp_path):
 
 def test_a_length_that_the_app_clipped_is_kept_once():
     one = PhoneRecord.model_validate(record("onnx/a.onnx", 1, 32))
-    assert [c.length for c in merged([one, one]).files[0].cells] == [32]
+    assert [c.length for c in _merge_records([one, one]).files[0].cells] == [32]

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 from pocketbert.benchmarks.devices import litert_npu as compiler
 from pocketbert.benchmarks.devices import litert_npu as vendors
 from pocketbert.benchmarks.devices.litert_npu import (
-    UNTOLD,
-    LitertCompiler,
-    connect_litert,
-    last_error,
-    litert_missing,
-    litert_reasons,
-    litert_refusal,
+    _UNKNOWN_REASON,
+    _connect_litert,
+    _last_error,
+    _litert_missing,
+    _litert_reasons,
+    _litert_refusal,
+    _LitertCompiler,
 )
 from pocketbert.benchmarks.devices.vendor_tools import only_signature, operators_of
 from pocketbert.benchmarks.latency import benchmark
@@ -28,8 +28,8 @@ from pocketbert.core.types import Format, Provenance, Scheme
 from pocketbert.runtime.tflite import TflitePredictor
 
 DEVICE = "litert-npu:SM8650"
-QUALCOMM, MEDIATEK = vendors.VENDORS
-WHY_NOT = litert_missing() or ("" if vendors.libraries_of(QUALCOMM) else "no libraries of Qualcomm")
+QUALCOMM, MEDIATEK = vendors._VENDORS
+WHY_NOT = _litert_missing() or ("" if vendors._find_libraries(QUALCOMM) else "no libraries of Qualcomm")
 with_libraries = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 TEXTS = ["a good day", "what a bad day it was", "the day was good"]
 # An excerpt of what the plug-in of ai-edge-litert 2.3.0 prints on the demo's int8 file, with the libraries of onnxruntime-qnn 2.7.0.
@@ -76,14 +76,14 @@ def test_a_graph_is_compiled_for_one_length(variant):
 def scripted(monkeypatch, tmp_path, script):
     """LiteRT's tool replaced by a shell script; `$out` is the file that it shall write, `$model` the one it is given."""
     (tmp_path / "package/tools").mkdir(parents=True)
-    tool = tmp_path / "package" / compiler.TOOL
+    tool = tmp_path / "package" / compiler._TOOL
     tool.write_text(
         '#!/bin/sh\nfor a in "$@"; do case $a in --o=*) out=${a#--o=};; --model=*) model=${a#--model=};; esac; done\n'
         + script
     )
     tool.chmod(0o755)
-    libraries = vendors.Libraries(tmp_path, QUALCOMM.sources[0])
-    made = LitertCompiler(vendors.litert_chip("SM8650"), libraries, tmp_path / "package")
+    libraries = vendors._Libraries(tmp_path, QUALCOMM.sources[0])
+    made = _LitertCompiler(*vendors.find_litert_chip("SM8650"), libraries, tmp_path / "package")
     monkeypatch.setattr("pocketbert.benchmarks.latency.compiler_of", lambda name: made)
 
 
@@ -125,20 +125,20 @@ def test_one_signature_of_several(exported_tflite):
 
 
 def test_the_reasons_of_the_log():
-    assert litert_reasons(LOG) == {
+    assert _litert_reasons(LOG) == {
         7: "refused by the validation of the compiler: error 3110",
         108: "refused by the plug-in",
     }
-    assert "libQnnLpai.so: cannot open shared object file" in last_error(FAILED)
-    assert last_error("") == "no output"
+    assert "libQnnLpai.so: cannot open shared object file" in _last_error(FAILED)
+    assert _last_error("") == "no output"
     before = compiler.GraphOperators(Counter(EMBEDDING_LOOKUP=1, ADD=3), 0)
     after = compiler.GraphOperators(Counter(EMBEDDING_LOOKUP=1, ADD=1), 2)
-    made = compiler._compiled(before, after, LOG, 5, 1.0)
+    made = compiler._count_compiled(before, after, LOG, 5, 1.0)
     assert made.op_types == {"ADD": 2}
     assert made.partitions == 2
     assert made.left == [
         LeftNodes(op_type="EMBEDDING_LOOKUP", nodes=1, reason="refused by the validation of the compiler: error 3110"),
-        LeftNodes(op_type="ADD", nodes=1, reason=UNTOLD),
+        LeftNodes(op_type="ADD", nodes=1, reason=_UNKNOWN_REASON),
     ]
 
 
@@ -149,30 +149,30 @@ def test_a_package_without_libraries_is_none(monkeypatch, tmp_path):
     (package / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
-    assert vendors.libraries_of(MEDIATEK) is None
-    monkeypatch.setattr(compiler, "_compiles", lambda: True)
+    assert vendors._find_libraries(MEDIATEK) is None
+    monkeypatch.setattr(compiler, "_unsupported_system", str)
     with pytest.raises(MissingBackendError, match="SDK of MediaTek .*pip install ai-edge-litert-sdk-mediatek"):
-        connect_litert("MT6991")
+        _connect_litert("MT6991")
     done = CliRunner().invoke(app, ["devices"])
     assert "litert-npu:SOC\t" in done.stdout
     (package / "v8/host/lib").mkdir(parents=True)
     (package / "v8/host/lib/libneuronusdk_adapter.mtk.so").write_bytes(b"")
-    assert vendors.libraries_of(MEDIATEK).folder == package / "v8/host/lib"
-    assert connect_litert("mt6991").target == "MediaTek MT6991"
+    assert vendors._find_libraries(MEDIATEK).folder == package / "v8/host/lib"
+    assert _connect_litert("mt6991").target == "MediaTek MT6991"
 
 
 def test_what_cannot_be_compiled_for(monkeypatch):
     with pytest.raises(InputError, match="unknown SoC 'SM8651'; did you mean 'SM8650'"):
-        connect_litert("SM8651")
-    assert litert_refusal(Format.ONNX, None) == "ONNX does not go through LiteRT"
-    assert litert_refusal(Format.TFLITE, None) == ""
-    monkeypatch.setattr(compiler, "_compiles", lambda: False)
+        _connect_litert("SM8651")
+    assert _litert_refusal(Format.ONNX, None) == "ONNX does not go through LiteRT"
+    assert _litert_refusal(Format.TFLITE, None) == ""
+    monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
     with pytest.raises(InputError, match="the compilers need Linux on x86-64"):
-        connect_litert("SM8650")
-    assert "need Linux on x86-64" in litert_missing()
+        _connect_litert("SM8650")
+    assert "need Linux on x86-64" in _litert_missing()
 
 
-@pytest.mark.parametrize("vendor", vendors.VENDORS, ids=lambda vendor: vendor.name)
+@pytest.mark.parametrize("vendor", vendors._VENDORS, ids=lambda vendor: vendor.name)
 def test_the_chips_are_those_of_the_installed_package(vendor):
     target = pytest.importorskip(f"ai_edge_litert.aot.vendors.{vendor.plugin}.target")
     assert sorted(vendor.chips) == sorted(chip.value for chip in target.SocModel if chip.value != "ALL")

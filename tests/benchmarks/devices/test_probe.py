@@ -11,8 +11,7 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.devices import probe as build
-from pocketbert.benchmarks.devices import probe as places
+from pocketbert.benchmarks.devices import hardware_probe as build
 from pocketbert.benchmarks.devices.machine_facts import Probe, read_facts
 from pocketbert.benchmarks.devices.table import probe
 from pocketbert.cli.main import app
@@ -57,7 +56,7 @@ PROGRAM = {"arch": "aarch64", "compiler": "gcc 12", "sha256": "0" * 64}
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Slices of 1 ms."""
-    monkeypatch.setattr(places, "SLICE_MS", 1)
+    monkeypatch.setattr(build, "SLICE_MS", 1)
 
 
 def pocketbert(*arguments):
@@ -95,11 +94,13 @@ def test_this_machine(monkeypatch):
     ],
 )
 def test_a_program_that_computes_wrongly_gives_no_rates(monkeypatch, tmp_path, name, right, wrong, said):
+    sources = tmp_path / "sources" / "probe"
+    sources.mkdir(parents=True)
     for entry in resources.files("pocketbert.benchmarks.devices").joinpath("sources", "probe").iterdir():
         if entry.name.endswith((".c", ".h")):
             text = entry.read_text()
             assert entry.name != name or right in text
-            (tmp_path / entry.name).write_text(text.replace(right, wrong, 1) if entry.name == name else text)
+            (sources / entry.name).write_text(text.replace(right, wrong, 1) if entry.name == name else text)
     monkeypatch.setattr(build, "resources", SimpleNamespace(files=lambda _: tmp_path))
     with pytest.raises(MachineError, match=f"local: the probe ended with exit status 3: the {said}.* is wrong"):
         probe("local")
@@ -121,9 +122,9 @@ def test_an_emulated_processor_is_described_and_not_timed(monkeypatch, tmp_path)
     )
     assert old.facts.rates is new.facts.rates is None
     assert "none: those of an emulator" in dict(new.rows)["rates"]
-    program = build.build_probe("aarch64", tmp_path, "test").path
+    program = build.build_probe("aarch64", tmp_path, "test")[0]
     for processor in ("cortex-a53", "cortex-a76", "max,sme=off"):  # the int8 kernels asimd, asimddp and i8mm
-        places.run_probe(["qemu-aarch64", "-cpu", processor, str(program), "all", "1"], "test")  # checks its products
+        build.run_probe(["qemu-aarch64", "-cpu", processor, str(program), "all", "1"], "test")  # checks its products
 
 
 @built_here
@@ -173,21 +174,21 @@ def test_zig_builds_it_where_there_is_no_other_compiler(monkeypatch, tmp_path, a
         patch.setattr(build.shutil, "which", lambda name: None)
         patch.setenv(build.CROSS, str(tmp_path / "none"))
         (only,) = build.compilers(arch)
-        assert "ziglang" in only.command
-        built = build.build_probe(arch, folder, "test")
-    assert "clang" in built.program.compiler
-    header = built.path.read_bytes()[:64]
+        assert "ziglang" in only[0]
+        path, built = build.build_probe(arch, folder, "test")
+    assert "clang" in built.compiler
+    header = path.read_bytes()[:64]
     assert header[:4] == b"\x7fELF"
     assert int.from_bytes(header[18:20], "little") == {"aarch64": 183, "x86_64": 62}[arch]  # e_machine
-    assert built.program.sha256 == hashlib.sha256(built.path.read_bytes()).hexdigest()
+    assert built.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     if arch == build.ARCHITECTURES.get(platform.machine()):
-        facts = read_facts(places.run_probe([str(built.path), "all", "1"], "test"), "test")  # checks its products
+        facts = read_facts(build.run_probe([str(path), "all", "1"], "test"), "test")  # checks its products
         assert facts.rates is not None
         assert extensions(facts.arch, facts.features) == machine().isa
     elif arch == "aarch64" and not arm.missing():
         arm.use(monkeypatch, tmp_path)
         for processor in ("cortex-a53", "cortex-a76", "max,sme=off"):
-            told = places.run_probe(["qemu-aarch64", "-cpu", processor, str(built.path), "all", "1"], "test")
+            told = build.run_probe(["qemu-aarch64", "-cpu", processor, str(path), "all", "1"], "test")
             assert read_facts(told, "test").arch == "aarch64"
 
 
@@ -240,7 +241,7 @@ def test_what_no_probe_prints(printed, why):
 
 def test_devices_that_cannot_be_probed():
     with pytest.raises(InputError, match="its processor is 'armv7l'; the probe is written for aarch64 and x86_64"):
-        build.architecture("armv7l\n", "adb:X")
+        build.check_architecture("armv7l\n", "adb:X")
     for name, why in (
         ("qnn-host:SM8650", "the probe does not run there; it runs on local"),
         ("loca", "unknown device"),

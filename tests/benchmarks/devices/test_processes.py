@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketbert.benchmarks.devices import vendor_tools as processes
-from pocketbert.benchmarks.devices.vendor_tools import Ended, run_separately
+from pocketbert.benchmarks.devices.vendor_tools import ProcessEnd, run_separately
 
 
 def shell(script, folder, limit_s=60.0, **environment):
@@ -31,7 +31,7 @@ def alive(pid):
     ],
 )
 def test_how_it_ended(tmp_path, script, how):
-    assert shell("echo told; echo $GIVEN >&2; " + script, tmp_path, GIVEN="given") == Ended(how, "told\ngiven\n")
+    assert shell("echo told; echo $GIVEN >&2; " + script, tmp_path, GIVEN="given") == ProcessEnd(how, "told\ngiven\n")
 
 
 def test_it_works_in_the_folder_and_knows_the_environment(tmp_path):
@@ -40,7 +40,7 @@ def test_it_works_in_the_folder_and_knows_the_environment(tmp_path):
 
 def test_a_limit_ends_what_it_started_too(tmp_path):
     ended = shell("sleep 60 & echo $!; sleep 60", tmp_path, 0.5)
-    assert ended.how == "the process did not end within 0 s"
+    assert ended.problem == "the process did not end within 0 s"
     child, end = int(ended.log), time.monotonic() + 10
     while alive(child) and time.monotonic() < end:
         time.sleep(0.01)
@@ -63,5 +63,5 @@ def test_it_ends_with_this_process(tmp_path, monkeypatch):
 
 
 def test_a_long_log_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "MOST_LOG", 5)
+    monkeypatch.setattr(processes, "_MAX_LOG", 5)
     assert shell("echo 123456789", tmp_path).log == "12345"

@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pocketbert.benchmarks.devices import qai_hub as service
-from pocketbert.benchmarks.devices.qai_hub import connect_qai_hub, qai_hub_missing, qai_hub_refusal
-from pocketbert.benchmarks.devices.qai_hub_worker import without_secrets
+from pocketbert.benchmarks.devices.qai_hub import _connect_qai_hub, _qai_hub_missing, _qai_hub_refusal
 from pocketbert.benchmarks.devices.vendor_tools import run_separately
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
@@ -187,13 +186,12 @@ def _keeping(kept, ended, folder):
 def test_without_the_client(monkeypatch, one, texts):
     monkeypatch.setattr(service.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingBackendError, match="pip install qai-hub .and set QAI_HUB_API_TOKEN"):
-        connect_qai_hub(PHONE)
-    assert "pip install qai-hub" in qai_hub_missing()
+        _connect_qai_hub(PHONE)
+    assert "pip install qai-hub" in _qai_hub_missing()
     assert "qai-hub:PHONE" in CliRunner().invoke(app, ["devices"]).stdout
 
 
 def test_files_that_it_does_not_run():
-    assert qai_hub_refusal(Format.COREML, None) == "Core ML does not run on phones with Android"
-    assert qai_hub_refusal(Format.ONNX, Runtime.OPENVINO) == "the service does not run openvino"
-    assert qai_hub_refusal(Format.TFLITE, None) == ""
-    assert without_secrets(f"token={TOKEN}!") == "token=…!"
+    assert _qai_hub_refusal(Format.COREML, None) == "Core ML does not run on phones with Android"
+    assert _qai_hub_refusal(Format.ONNX, Runtime.OPENVINO) == "the service does not run openvino"
+    assert _qai_hub_refusal(Format.TFLITE, None) == ""

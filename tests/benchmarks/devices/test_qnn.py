@@ -15,14 +15,14 @@ from pocketbert.benchmarks.devices import Compiled, Device, register_device, unr
 from pocketbert.benchmarks.devices import qnn as compiler
 from pocketbert.benchmarks.devices.qnn import (
     CHIPS,
+    UNKNOWN_REASON,
     UNKNOWN_TYPE,
-    UNTOLD,
-    QnnCompiler,
-    chip_of,
-    connect_qnn,
-    qnn_missing,
-    qnn_refusal,
-    reasons,
+    _connect_qnn,
+    _qnn_missing,
+    _qnn_refusal,
+    _QnnCompiler,
+    find_qnn_chip,
+    rejection_reasons,
 )
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
@@ -42,7 +42,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 from pocketbert.pipeline.make.measuring import measure, section_options
 
-WHY_NOT = qnn_missing()
+WHY_NOT = _qnn_missing()
 FIGURES = {Figure.ANSWERS: Provenance.EMULATED, Figure.PLACEMENT: Provenance.COMPILED_ONLY}
 with_package = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 # An excerpt of the verbose log of onnxruntime 1.31.1 with onnxruntime-qnn 2.7.0 on the demo's int8 file and on a graph with Erf.
@@ -160,16 +160,16 @@ def test_every_chip_of_the_table_compiles(name, one, texts):
 
 
 def test_reasons_are_read_from_a_recorded_log():
-    assert reasons(LOG) == {
+    assert rejection_reasons(LOG) == {
         "node_embedding_1": "refused by the validation of the compiler: error 3110 of Gather",
         "erf": UNKNOWN_TYPE,
-        "odd": UNTOLD,
+        "odd": UNKNOWN_REASON,
     }
-    assert reasons("") == {}
+    assert rejection_reasons("") == {}
 
 
 def test_an_unknown_chip_is_told_with_those_that_are_known(phone):
-    assert chip_of("sm8650").model == 57
+    assert find_qnn_chip("sm8650").model == 57
     done = pocketbert("benchmark", "-m", phone, "--device", "qnn-host:SM8651")
     assert done.exit_code == 2
     assert "unknown SoC 'SM8651'; did you mean 'SM8" in done.stderr
@@ -178,7 +178,7 @@ def test_an_unknown_chip_is_told_with_those_that_are_known(phone):
 
 def test_the_missing_package_is_told_with_the_command(phone, monkeypatch):
     monkeypatch.setattr(compiler, "version_of", lambda _: None)
-    monkeypatch.setattr(compiler, "_emulates", lambda: True)
+    monkeypatch.setattr(compiler, "_unsupported_system", str)
     done = pocketbert("benchmark", "-m", phone, "--device", "qnn-host:SM8650")
     assert done.exit_code == 4
     assert done.stderr.strip().endswith(
@@ -186,21 +186,22 @@ def test_the_missing_package_is_told_with_the_command(phone, monkeypatch):
     )
     (listed,) = [d for d in json.loads(pocketbert("devices", "--json").stdout) if d["name"] == "qnn-host:SOC"]
     assert listed["missing"] == "onnxruntime-qnn is not installed (pip install 'pocketbert[qnn]')"
-    monkeypatch.setattr(compiler, "_emulates", lambda: False)
+    monkeypatch.undo()
+    monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
     with pytest.raises(InputError, match="the emulator needs Linux on x86-64"):
-        connect_qnn("SM8650")
+        _connect_qnn("SM8650")
 
 
 def test_files_of_other_formats_and_runtimes_are_left_out():
-    assert qnn_refusal(Format.ONNX, None) == ""
-    assert "does not go through" in qnn_refusal(Format.TFLITE, None)
-    assert qnn_refusal(Format.ONNX, Runtime.OPENVINO) == "it is made for openvino"
+    assert _qnn_refusal(Format.ONNX, None) == ""
+    assert "does not go through" in _qnn_refusal(Format.TFLITE, None)
+    assert _qnn_refusal(Format.ONNX, Runtime.OPENVINO) == "it is made for openvino"
 
 
 def scripted(monkeypatch, one, texts, script):
     """What is told of a file where the worker is a script; the folder of the job is its argument."""
-    monkeypatch.setattr(compiler, "WORKER", ("-c", script))
-    made = QnnCompiler(chip_of("SM8650"))
+    monkeypatch.setattr(compiler, "_WORKER", ("-c", script))
+    made = _QnnCompiler(find_qnn_chip("SM8650"))
     feed = {"input_ids": np.ones((1, 16), np.int64), "attention_mask": np.ones((1, 16), np.int64)}
     return made.compile(one.file.open(1), one.path, 16, [feed, feed], 0.0)
 
@@ -230,8 +231,8 @@ def test_a_file_that_does_not_compile_is_told(monkeypatch, one, texts):
 
 
 def test_a_library_that_hangs_is_ended(monkeypatch, one, texts):
-    monkeypatch.setattr(compiler, "COMPILE_S", 0.2)
-    monkeypatch.setattr(compiler, "ROW_S", 0.0)
+    monkeypatch.setattr(compiler, "_COMPILE_S", 0.2)
+    monkeypatch.setattr(compiler, "_ROW_S", 0.0)
     made = scripted(monkeypatch, one, texts, "import time; time.sleep(60)")
     assert made.failed == "the process did not end within 0 s"
 
@@ -268,7 +269,7 @@ class _Stuck:
 
 @pytest.fixture
 def stuck():
-    register_device(Device(DeviceInfo("stuck", FIGURES, "a script"), refusal=qnn_refusal, compiler=lambda _: _Stuck()))
+    register_device(Device(DeviceInfo("stuck", FIGURES, "a script"), refusal=_qnn_refusal, compiler=lambda _: _Stuck()))
     yield
     unregister_device("stuck")
 

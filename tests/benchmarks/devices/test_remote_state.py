@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pocketbert.benchmarks.devices.on_target import agent
-from pocketbert.benchmarks.devices.remote import RemoteWatch, State
+from pocketbert.benchmarks.devices.remote import _AgentState, _RemoteWatch
 from pocketbert.benchmarks.load import Unread
 
 
@@ -42,18 +42,18 @@ def write(system: Path, name: str, value: object) -> None:
     (system / name).write_text(f"{value}\n")
 
 
-def state() -> State:
+def state() -> _AgentState:
     """What an agent of this process answers, as it arrives."""
 
-    class Silent(agent.Agent):
+    class Silent(agent._Agent):
         def __init__(self) -> None:
             self._workers = {}
 
-    return State.model_validate(json.loads(json.dumps(Silent().do_state())))
+    return _AgentState.model_validate(json.loads(json.dumps(Silent().do_state())))
 
 
 def test_energy_of_the_packages_is_that_between_two_states(system: Path) -> None:
-    watch = RemoteWatch(state)
+    watch = _RemoteWatch(state)
     write(system, "POWERCAP/intel-rapl:0/energy_uj", 500_100)
     write(system, "POWERCAP/intel-rapl:1/energy_uj", 499_989)  # it started again at zero
     found = watch.stop()
@@ -68,20 +68,20 @@ def test_counters_that_cannot_be_read_are_no_figure_and_no_error(system: Path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", refused)
-        told = agent._packages()
+        told = agent._energy_counters()
     assert told == {"unread": "root-only"}
     for change, why in (("none", Unread.CONTENT), (None, Unread.ABSENT)):
         if change is None:
             monkeypatch.setattr(agent, "POWERCAP", system / "nowhere")
         else:
             write(system, "POWERCAP/intel-rapl:0/energy_uj", change)
-        found = RemoteWatch(state).stop()
+        found = _RemoteWatch(state).stop()
         assert found.energy is not None
         assert (found.energy.joules, found.energy.why) == (None, why)
 
 
 def test_an_emulator_has_no_energy_of_its_own(system: Path) -> None:
-    assert RemoteWatch(state, real=False).stop().energy is None
+    assert _RemoteWatch(state, real=False).stop().energy is None
 
 
 def test_heat_is_told_with_the_limit_of_the_clock(system: Path) -> None:

@@ -200,7 +200,7 @@ def test_no_space(server, on_path, tmp_path):
     try:
         on_path(ssh_server.client(tmp_path, full))
         connection = connect(full.device)
-        connection.installed |= {"onnxruntime", "numpy"}
+        connection._installed |= {"onnxruntime", "numpy"}
         for _ in range(2):  # the connection goes on after it
             with pytest.raises(MachineError, match=r"no space is left for temporary files .*No space left on device"):
                 connection.open(EngineFile(large, Format.ONNX), 1)

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from pocketbert.benchmarks.devices import adb as look
-from pocketbert.benchmarks.devices.adb import adb_missing, attached, read_attached
-from pocketbert.benchmarks.devices.litert_npu import litert_chip
+from pocketbert.benchmarks.devices.adb import _adb_missing, _attached, _read_attached
+from pocketbert.benchmarks.devices.litert_npu import find_litert_chip
 from pocketbert.benchmarks.devices.protocol import Reachable
-from pocketbert.benchmarks.devices.qai_hub import qai_hub_missing
+from pocketbert.benchmarks.devices.qai_hub import _qai_hub_missing
 from pocketbert.benchmarks.devices.qemu import processor
-from pocketbert.benchmarks.devices.qnn import chip_of
+from pocketbert.benchmarks.devices.qnn import find_qnn_chip
 from pocketbert.benchmarks.devices.table import statuses
 from pocketbert.benchmarks.devices.vela import SYSTEMS, vela_target
 from pocketbert.cli.main import app
@@ -48,8 +48,8 @@ def client(monkeypatch, tmp_path):
 def test_phones_are_listed_by_serial_number_with_what_keeps_them_from_use(client, tmp_path):
     (tmp_path / "listed").write_text(LISTED)
     client(f'[ "$*" = "devices -l" ] && cat {tmp_path}/listed')
-    assert attached() == read_attached(LISTED)
-    good, *others = attached()
+    assert _attached() == _read_attached(LISTED)
+    good, *others = _attached()
     assert good == Reachable("adb:2A051FDH2004XY", "Pixel 8")
     assert good.words == "adb:2A051FDH2004XY (Pixel 8)"
     assert [(one.name, one.problem.split(".")[0]) for one in others] == [
@@ -58,7 +58,7 @@ def test_phones_are_listed_by_serial_number_with_what_keeps_them_from_use(client
         ("adb:0123456789ABCDEF", "may not be opened by this user"),
         ("adb:emulator-5554", "is in the state 'recovery'"),
     ]
-    for one in attached():
+    for one in _attached():
         parse_device(one.name)
     told = {d["name"]: d for d in json.loads(CliRunner().invoke(app, ["devices", "--json"]).stdout)}
     phones = told["adb[:[SERIAL][@CORES]]"]
@@ -75,15 +75,15 @@ def test_phones_are_listed_by_serial_number_with_what_keeps_them_from_use(client
     ],
 )
 def test_a_client_without_phones_that_fails_or_hangs(client, monkeypatch, script, told):
-    monkeypatch.setattr(look, "LOOK_S", 0.2 if "sleep" in script else 30)
+    monkeypatch.setattr(look, "_LIST_S", 0.2 if "sleep" in script else 30)
     client(script)
-    assert attached() == told
+    assert _attached() == told
 
 
 def test_what_is_missing_for_a_phone(client, monkeypatch, tmp_path):
     client("true")
     monkeypatch.delenv("POCKETBERT_ADB_RUNNERS", raising=False)
-    assert adb_missing() == (
+    assert _adb_missing() == (
         "no runners are named (export POCKETBERT_ADB_RUNNERS=FOLDER, with benchmark_model and onnxruntime_perf_test built for the "
         "phone); --app needs none"
     )
@@ -91,12 +91,12 @@ def test_what_is_missing_for_a_phone(client, monkeypatch, tmp_path):
     runners.mkdir()
     monkeypatch.setenv("POCKETBERT_ADB_RUNNERS", str(runners))
     (runners / "benchmark_model").touch()
-    assert adb_missing() == f"POCKETBERT_ADB_RUNNERS={runners} lacks onnxruntime_perf_test; --app needs none"
+    assert _adb_missing() == f"POCKETBERT_ADB_RUNNERS={runners} lacks onnxruntime_perf_test; --app needs none"
     (runners / "onnxruntime_perf_test").touch()
-    assert adb_missing() == ""
+    assert _adb_missing() == ""
     monkeypatch.setenv("PATH", str(runners))
-    assert adb_missing() == "adb is not installed (sudo apt-get install adb)"
-    assert attached() == []
+    assert _adb_missing() == "adb is not installed (sudo apt-get install adb)"
+    assert _attached() == []
 
 
 def test_a_service_without_a_token(monkeypatch, tmp_path):
@@ -105,21 +105,21 @@ def test_a_service_without_a_token(monkeypatch, tmp_path):
     monkeypatch.delenv("QAIHUB_CLIENT_INI", raising=False)
     monkeypatch.delenv("QAI_HUB_API_TOKEN", raising=False)
     told = "there is no token: neither QAI_HUB_API_TOKEN nor ~/.qai_hub/client.ini (export QAI_HUB_API_TOKEN=…)"
-    assert qai_hub_missing() == told
+    assert _qai_hub_missing() == told
     settings = tmp_path / ".qai_hub" / "client.ini"
     settings.parent.mkdir()
     settings.write_text("[api]\napi_token = secret\n")
     settings.chmod(0)  # it is not opened
-    assert qai_hub_missing() == ""
+    assert _qai_hub_missing() == ""
     monkeypatch.setenv("QAIHUB_CLIENT_INI", str(tmp_path / "other.ini"))
-    assert "other.ini" in qai_hub_missing()
+    assert "other.ini" in _qai_hub_missing()
     monkeypatch.setenv("QAI_HUB_API_TOKEN", "secret")
-    assert qai_hub_missing() == ""
+    assert _qai_hub_missing() == ""
 
 
 def test_allowed_values_are_what_the_devices_take():
     allowed = {one.info.name: {part.part: part.values for part in one.allowed} for one in statuses()}
-    for name, look_up in ((QEMU, processor), (QNN, chip_of), (LITERT_NPU, litert_chip), (VELA, vela_target)):
+    for name, look_up in ((QEMU, processor), (QNN, find_qnn_chip), (LITERT_NPU, find_litert_chip), (VELA, vela_target)):
         ((_, values), *_) = allowed[name].items()
         assert len(values) > 3
         for value in values:

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pocketbert.benchmarks.devices import Device, connect, device, refusals, register_device, unregister_device
-from pocketbert.benchmarks.devices.local import LocalConnection
+from pocketbert.benchmarks.devices.local import _LocalConnection
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report, summary_table
@@ -47,7 +47,7 @@ def test_every_device_has_its_code():
         if not info.instead:
             argument = ":there" if info.argument and not info.optional else ""
             assert device(info.name + argument).info == info
-    assert isinstance(connect("local"), LocalConnection)
+    assert isinstance(connect("local"), _LocalConnection)
 
 
 def test_a_registered_device_is_measured_and_shown_without_any_time(connections, variants, texts, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from pocketbert.benchmarks import operators as litert
 from pocketbert.benchmarks.cold_start import cold_start
 from pocketbert.benchmarks.devices.on_target import litert_profiler as program
-from pocketbert.benchmarks.devices.on_target.litert_profiler import Event, RefusalError, add_up
+from pocketbert.benchmarks.devices.on_target.litert_profiler import _add_up, _Event, _RefusalError
 from pocketbert.benchmarks.operators import LitertRequest, LitertTimes, litert_times, profile
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile
@@ -31,7 +31,7 @@ def path(exported_tflite):
 
 
 def event(tag, kind, us):
-    return Event(tag=tag.encode(), kind=kind, elapsed_us=us)
+    return _Event(tag=tag.encode(), kind=kind, elapsed_us=us)
 
 
 def run(*operators, whole=100, extra=()):
@@ -68,7 +68,7 @@ def test_a_tflite_file_has_times_and_a_placement(path):
 def test_times_add_up_by_operator_and_owner():
     first = run(event("ADD", 2, 6), event("Add (ND)", 8, 10), event("Add (ND)", 8, 20))
     second = run(event("ADD", 2, 2), event("Add (ND)", 4, 10), event("Add (ND)", 4, 30), whole=120)
-    told = add_up([first, second])
+    told = _add_up([first, second])
     assert told["invoke_us"] == 110
     assert told["operators"] == [
         {"name": "ADD", "owner": "built-in", "nodes": 1, "us": 4},
@@ -87,8 +87,8 @@ def test_times_add_up_by_operator_and_owner():
     ids=["longer than the whole", "no operator", "two inferences", "kind"],
 )
 def test_events_of_another_layout_are_refused(events, words):
-    with pytest.raises(RefusalError, match=words):
-        add_up([events])
+    with pytest.raises(_RefusalError, match=words):
+        _add_up([events])
 
 
 @pytest.mark.parametrize(
@@ -129,5 +129,5 @@ def test_neither_times_nor_a_placement_is_no_profile():
 
 def test_a_package_without_the_library_is_told(monkeypatch):
     monkeypatch.setattr(program.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(RefusalError, match="not installed"):
-        program.library()
+    with pytest.raises(_RefusalError, match="not installed"):
+        program._find_library()

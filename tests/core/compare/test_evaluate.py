@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pocketbert.core.compare.evaluate import EvalSet, agreement, rms_error, score, spread, worst_difference
+from pocketbert.core.compare.evaluate import EvalSet, _score, agreement, rms_error, spread, worst_difference
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import Prepared, head_of
@@ -34,7 +34,7 @@ def rows_of(gold: list[int], sizes: list[int]) -> EvalSet:
 
 
 def scored(logits: np.ndarray, gold: list[int]) -> Score:
-    return score([one[None] for one in logits], rows_of(gold, [3] * len(gold)))
+    return _score([one[None] for one in logits], rows_of(gold, [3] * len(gold)))
 
 
 def test_logits_are_scored() -> None:

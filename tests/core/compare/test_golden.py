@@ -54,7 +54,7 @@ def test_other_encodings_empty_and_missing_files_are_refused(tmp_path: Path) -> 
 
 
 def test_the_number_of_rows_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden, "MAX_ROWS", 1)
+    monkeypatch.setattr(golden, "_MAX_ROWS", 1)
     write_golden(tmp_path / "golden.jsonl", ROWS)
     with pytest.raises(InputError, match="more than 1 rows"):
         read_golden(tmp_path / "golden.jsonl")

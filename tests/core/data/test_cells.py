@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.cells import GoldAnswer, Span, joined
-from pocketbert.core.data.examples import Example, read_examples
+from pocketbert.core.data.cells import Span
+from pocketbert.core.data.examples import Example, GoldAnswer, read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import LabelKind
@@ -111,11 +111,12 @@ def test_words_with_tags_become_one_text_with_spans(tmp_path: Path) -> None:
     assert [example.text[s.start : s.end] for s in example.label] == ["Ada", "New York"]  # type: ignore[union-attr]
 
 
-@given(st.lists(st.text(min_size=1).filter(str.strip), max_size=6))
-def test_joined_words_stand_where_it_is_said(words: list[str]) -> None:
-    text, places = joined(words)
-    assert [text[a:b] for a, b in places] == words
-    assert text == " ".join(words)
+@given(words=st.lists(st.text(min_size=1).filter(str.strip), max_size=6))
+def test_joined_words_keep_their_positions(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
+    row = {"text": ["a", *words], "label": ["B-x"] * (len(words) + 1)}
+    [example] = read(tmp_path_factory.getbasetemp() / "joined.jsonl", LabelKind.SPANS, row)
+    assert [example.text[s.start : s.end] for s in example.label] == ["a", *words]  # type: ignore[union-attr]
+    assert example.text == " ".join(["a", *words])
 
 
 def test_spans_of_a_running_text(tmp_path: Path) -> None:

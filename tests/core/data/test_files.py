@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.data import files as data_files
-from pocketbert.core.data import files as parquet
 from pocketbert.core.data.files import check_source, class_names, read_rows
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.tables import BadRows
@@ -47,7 +46,7 @@ def test_rows_of_a_parquet_file_come_with_lists_and_numbers(whole: Path) -> None
 
 
 def test_rows_go_on_over_batches_and_row_groups(tmp_path: Path) -> None:
-    texts = [f"row {i}" for i in range(2 * parquet.BATCH + 7)]
+    texts = [f"row {i}" for i in range(2 * data_files._BATCH_ROWS + 7)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=900)
     rows = read(tmp_path / "a.parquet")
     assert [r["text"] for _, r in rows] == texts
@@ -116,7 +115,6 @@ def test_a_missing_file_and_a_missing_library_are_named(
         with pytest.raises(InputError, match="file not found"):
             call(tmp_path / "none.parquet")
     monkeypatch.setattr(data_files, "version_of", lambda _: None)
-    monkeypatch.setattr(parquet, "version_of", lambda _: None)
     for call in (read, lambda p: class_names(DataSource(path=str(p)))):
         with pytest.raises(MissingBackendError, match=r"'pyarrow'.*pip install 'pocketbert\[train\]'"):
             call(whole)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.cells import Label, name_problems
-from pocketbert.core.data.examples import Example
+from pocketbert.core.data.cells import name_problems
+from pocketbert.core.data.examples import Example, Label
 from pocketbert.core.data.labels import Labels, placeholder_names, resolve_labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import LabelKind

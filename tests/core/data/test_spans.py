@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from pocketbert.core.data.cells import (
     OUTSIDE,
     Span,
+    assign_tags,
     count_spans,
     has_prefixes,
-    label_of,
+    label_of_tag,
     spans_of,
-    split_into_words,
-    tag_places,
+    split_spans_by_word,
     tags_of,
 )
 
@@ -90,7 +90,7 @@ def aligned(draw: st.DrawFn) -> tuple[int, list[Span]]:
 @given(aligned())
 def test_spans_of_whole_words_come_back(case: tuple[int, list[Span]]) -> None:
     words, spans = case
-    ids = tag_places(spans, places(words), TAGS, UNMARKED)
+    ids = assign_tags(spans, places(words), TAGS, UNMARKED)
     assert spans_of([TAGS[i] for i in ids], places(words)) == spans
 
 
@@ -98,7 +98,7 @@ def test_spans_of_whole_words_come_back(case: tuple[int, list[Span]]) -> None:
 def test_without_prefixes_only_neighbours_of_one_label_run_together(case: tuple[int, list[Span]]) -> None:
     words, spans = case
     tags = (OUTSIDE, "per", "loc")
-    found = spans_of([tags[i] for i in tag_places(spans, places(words), tags, UNMARKED)], places(words))
+    found = spans_of([tags[i] for i in assign_tags(spans, places(words), tags, UNMARKED)], places(words))
     together: list[Span] = []
     for span in spans:
         if together and (together[-1].end + 1, together[-1].label) == (span.start, span.label):
@@ -123,7 +123,7 @@ def test_in_a_set_without_prefixes_each_word_is_a_span(
     where = places(len(tags))
     spans = spans_of(tags, where, single=True)
     assert [(s.start // 4, s.end // 4, s.label) for s in spans] == found
-    assert split_into_words(spans_of(tags, where), where, "abc " * len(tags)) == spans
+    assert split_spans_by_word(spans_of(tags, where), where, "abc " * len(tags)) == spans
 
 
 @pytest.mark.parametrize(
@@ -163,18 +163,18 @@ WORDS = "one two three four"
 def test_spans_are_cut_at_words(
     spans: list[tuple[int, int]], words: list[tuple[int, int]], cut: list[tuple[int, int]]
 ) -> None:
-    found = split_into_words([Span(a, b, "x") for a, b in spans], words, WORDS)
+    found = split_spans_by_word([Span(a, b, "x") for a, b in spans], words, WORDS)
     assert found == [Span(a, b, "x") for a, b in cut]
 
 
 def test_a_word_belongs_to_the_span_its_first_character_lies_in() -> None:
     spans = [Span(1, 6, "per"), Span(8, 9, "loc")]  # half of word 0, most of word 1, the beginning of word 2
-    assert tag_places(spans, places(4), TAGS, UNMARKED) == [0, 1, 3, 0]
-    assert tag_places([Span(0, 3, "per")], [(0, 0), (0, 3)], TAGS, UNMARKED) == [0, 1], "no empty word is tagged"
+    assert assign_tags(spans, places(4), TAGS, UNMARKED) == [0, 1, 3, 0]
+    assert assign_tags([Span(0, 3, "per")], [(0, 0), (0, 3)], TAGS, UNMARKED) == [0, 1], "no empty word is tagged"
 
 
 def test_without_a_tag_for_it_a_word_of_no_span_is_left_out() -> None:
-    assert tag_places([Span(4, 7, "VERB")], places(3), ("NOUN", "VERB"), UNMARKED) == [UNMARKED, 1, UNMARKED]
+    assert assign_tags([Span(4, 7, "VERB")], places(3), ("NOUN", "VERB"), UNMARKED) == [UNMARKED, 1, UNMARKED]
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_without_a_tag_for_it_a_word_of_no_span_is_left_out() -> None:
 )
 def test_labels_become_tags_and_tags_stay(labels: tuple[str, ...], tags: tuple[str, ...]) -> None:
     assert tags_of(labels) == tags
-    assert {label_of(t) for t in tags} - {None} == {label.removeprefix("B-").removeprefix("I-") for label in labels} - {
-        "O"
-    }
+    assert {label_of_tag(t) for t in tags} - {None} == {
+        label.removeprefix("B-").removeprefix("I-") for label in labels
+    } - {"O"}
 
 
 def test_nothing_found_where_nothing_is_scores_nothing() -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from pocketbert.core.disk.destination import (
+    _is_mount_point,
     file_destination,
     folder_destination,
-    is_mount_point,
     keeps_place,
     leaving_nothing,
 )
@@ -184,10 +184,10 @@ def test_a_place_that_cannot_be_written_is_found_before(tmp_path: Path, monkeypa
 
 def test_which_folders_keep_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounted: Path) -> None:
     assert keeps_place(mounted)
-    assert is_mount_point(mounted)
+    assert _is_mount_point(mounted)
     assert not keeps_place(tmp_path / "volume")
     assert not keeps_place(tmp_path / "none")
-    assert not is_mount_point(tmp_path / "none")
+    assert not _is_mount_point(tmp_path / "none")
     monkeypatch.chdir(tmp_path / "volume")
     assert keeps_place(tmp_path / "volume")
     monkeypatch.setattr(os, "access", lambda *_: False)

@@ -13,7 +13,6 @@ from pocketbert.core.disk import files
 from pocketbert.core.disk.files import (
     check_writable,
     copy_path,
-    folder_bytes,
     path_bytes,
     read_json,
     safe_join,
@@ -157,12 +156,12 @@ def test_a_folder_that_cannot_be_written_is_reported_with_the_fix(tmp_path: Path
     assert names(tmp_path) == {"file"}
 
 
-def test_folder_bytes_counts_all_files_below(tmp_path: Path) -> None:
+def test_path_bytes_counts_all_files_below(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "sub").mkdir(parents=True)
     (root / "a").write_bytes(b"123")
     (root / "sub" / "b").write_bytes(b"4567")
-    assert folder_bytes(root) == 7
+    assert path_bytes(root) == 7
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.disk import workspace as module
-from pocketbert.core.disk.ownership import Contents, claim, remove_known, replace_file
+from pocketbert.core.disk.ownership import Contents, claim, remove_listed_files, replace_file
 from pocketbert.core.disk.workspace import building, finish_interrupted, occupants, workspace
 from pocketbert.core.errors import InputError
 
@@ -172,7 +172,7 @@ def test_only_an_output_that_is_being_filled_loses_files(tmp_path: Path) -> None
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match="nothing was removed"):
-        remove_known(tmp_path / "out", ["thesis.txt"])
+        remove_listed_files(tmp_path / "out", ["thesis.txt"])
     assert (tmp_path / "out" / "thesis.txt").exists()
 
 

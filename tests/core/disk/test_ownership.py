@@ -11,13 +11,13 @@ from filelock import FileLock
 
 from pocketbert.core.disk import ownership
 from pocketbert.core.disk.ownership import (
-    LOCK,
+    LOCK_FILE,
     MARKER,
     Contents,
+    _is_own_path,
     claim,
     install,
     is_marked,
-    is_ours,
     lock_beside,
     remove,
     replace_file,
@@ -70,10 +70,10 @@ def test_what_lies_in_a_held_folder_is_removed_while_it_is_held(tmp_path: Path) 
     with claim(work, "test folder"):
         (work / "sub").mkdir()
         (work / "sub" / "a").write_text("1")
-        assert is_ours(work / "sub" / "a")
+        assert _is_own_path(work / "sub" / "a")
         remove(work / "sub")
         (work / "b").write_text("2")
-    assert tree(work) == [LOCK, MARKER, "b"]
+    assert tree(work) == [LOCK_FILE, MARKER, "b"]
     with pytest.raises(InputError, match="nothing was removed"):
         remove(work / "b")
 
@@ -120,7 +120,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
             claim(write_marker_in, "test folder"),
         ):
             pass
-        assert is_ours(write_marker_in / "x")  # the refused one has not given up what the first one holds
+        assert _is_own_path(write_marker_in / "x")  # the refused one has not given up what the first one holds
 
 
 def test_a_finished_folder_is_recognised_by_its_files(tmp_path: Path) -> None:

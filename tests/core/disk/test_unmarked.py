@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.disk.ownership import MARKER, new_folder, of_no_process, unmarked_in
-from pocketbert.core.disk.workspace import occupants, remove_interrupted, workspace
+from pocketbert.core.disk.ownership import MARKER
+from pocketbert.core.disk.workspace import (
+    _list_unmarked,
+    _lock_unmarked,
+    _locked_new_folder,
+    occupants,
+    remove_interrupted,
+    workspace,
+)
 
 PREFIX = ".out."
 LEFT = ".out.abcd_123.pocketbert-tmp"
@@ -62,23 +69,23 @@ def test_an_empty_folder_of_another_name_stays(tmp_path: Path, name: str) -> Non
 def test_a_folder_that_holds_anything_stays(tmp_path: Path, name: str, text: str) -> None:
     path = left(tmp_path, None)
     (path / name).write_text(text)
-    assert unmarked_in(tmp_path, PREFIX) == []
+    assert _list_unmarked(tmp_path, PREFIX) == []
     with workspace(tmp_path / "out"):
         pass
     assert (path / name).read_text() == text
 
 
 def test_that_of_a_running_process_stays(tmp_path: Path) -> None:
-    with new_folder(tmp_path, PREFIX) as path:
-        assert unmarked_in(tmp_path, PREFIX) == [path]
-        with pytest.raises(BlockingIOError, match="running process"), of_no_process(path):
+    with _locked_new_folder(tmp_path, PREFIX) as path:
+        assert _list_unmarked(tmp_path, PREFIX) == [path]
+        with pytest.raises(BlockingIOError, match="running process"), _lock_unmarked(path):
             pytest.fail("the block must not begin")
         with workspace(tmp_path / "out"):
             assert path.is_dir()
-    with of_no_process(path):
+    with _lock_unmarked(path):
         assert path.is_dir()
 
 
 def test_an_error_in_the_block_is_not_swallowed(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="mine"), new_folder(tmp_path, PREFIX):
+    with pytest.raises(FileNotFoundError, match="mine"), _locked_new_folder(tmp_path, PREFIX):
         raise FileNotFoundError("mine")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.disk.ownership import LOCK, MARKER, Contents, claim, is_ours, write_marker
+from pocketbert.core.disk.ownership import LOCK_FILE, MARKER, Contents, _is_own_path, claim, write_marker
 from pocketbert.core.disk.workspace import building, remove_interrupted, workspace
 from pocketbert.core.errors import InputError, MachineError
 
@@ -27,7 +27,7 @@ def interrupted(output: Path, of: str = "", old: bool = False) -> Path:
     left = output.parent / f".{output.name}.k1ll3d__"
     left.mkdir()
     write_marker(left, "temporary folder", output=output.name, of=of)
-    (left / LOCK).touch()
+    (left / LOCK_FILE).touch()
     (left / "half").write_text("x")
     if old:
         (left / "old").mkdir()
@@ -121,9 +121,9 @@ def test_interrupted_work_is_taken_up(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="full"), workspace(tmp_path / "out", resume="test") as own:
         assert own.resumed
         assert own.path == left
-        assert is_ours(own.path / "half")
+        assert _is_own_path(own.path / "half")
         raise OSError("full")
-    assert names(left) == {"half", LOCK, MARKER}  # for the next try
+    assert names(left) == {"half", LOCK_FILE, MARKER}  # for the next try
     with workspace(tmp_path / "out", resume="another verb") as own:
         assert not own.resumed
         assert own.path != left

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketbert.core.data.cells import Label
-from pocketbert.core.data.examples import Example
+from pocketbert.core.data.examples import Example, Label
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.predictor import Matrix
 from pocketbert.core.predict.scores import Score

@@ -13,8 +13,8 @@ from scipy.stats import pearsonr, spearmanr
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, head_of
+from pocketbert.core.heads.feature_extraction import _normalize, _similarities
 from pocketbert.core.heads.feature_extraction import scored as has_scores
-from pocketbert.core.heads.feature_extraction import similarities, unit
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
@@ -96,7 +96,7 @@ def test_order_and_length_of_vectors_do_not_matter(
     second = scored(HEAD, HEAD.prepare(rows(*(PAIRS[i] for i in order)), tokenizer, ""), moved)
     assert second.value == pytest.approx(first.value)
     assert second.others == pytest.approx(first.others, abs=1e-6)
-    cosines = [float(unit(a)[0] @ unit(b)[0]) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+    cosines = [float(_normalize(a)[0] @ _normalize(b)[0]) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
     assert first.value == pytest.approx(spearmanr([0.5, 5.0, 3.0, 1.0], cosines).statistic)
 
 
@@ -113,8 +113,8 @@ def test_a_nan_spoils_the_score(rows: Any, tokenizer: TextTokenizer, scored: Any
 
 
 def test_vectors_of_nothing_stay_nothing() -> None:
-    assert unit(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
-    assert np.linalg.norm(unit(np.array([[3.0, 4.0]]))) == pytest.approx(1)
+    assert _normalize(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
+    assert np.linalg.norm(_normalize(np.array([[3.0, 4.0]]))) == pytest.approx(1)
 
 
 def test_answers(rows: Any, folder: Any) -> None:
@@ -135,7 +135,7 @@ def test_pairs_are_compared_as_sentence_transformers_does(
     theirs = getattr(library, named.get(kind, f"pairwise_{kind}_sim"))(
         torch.tensor(vectors[::2]), torch.tensor(vectors[1::2])
     )
-    np.testing.assert_allclose(similarities(vectors[::2], vectors[1::2], kind), theirs.numpy(), rtol=1e-5)
+    np.testing.assert_allclose(_similarities(vectors[::2], vectors[1::2], kind), theirs.numpy(), rtol=1e-5)
     head = head_of(task_of("feature-extraction"), Labels(()), AnswerSettings(similarity=kind))
     made = head.prepare(rows(*PAIRS), tokenizer, "a.csv")
     score = head.score([v[None] for v in vectors], made)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import head_of
-from pocketbert.core.heads.fill_mask import GUESSES, MASKED_SHARE
+from pocketbert.core.heads.fill_mask import _GUESSES, _MASKED_SHARE
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.metrics import entropy
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -51,7 +51,7 @@ def test_the_same_words_of_a_text_are_hidden_wherever_it_stands(rows: Any, token
         hidden = masked.ids == tokenizer.mask_id
         assert masked.ids[~hidden].tolist() == original.ids[~hidden].tolist()
         assert original.ids[hidden].tolist() == np.asarray(gold).tolist()
-        assert hidden.sum() == max(1, round(MASKED_SHARE * (len(original) - 2)))
+        assert hidden.sum() == max(1, round(_MASKED_SHARE * (len(original) - 2)))
         assert not hidden[[0, -1]].any(), "special tokens stay"
 
 
@@ -156,7 +156,7 @@ def test_answers(rows: Any, tokenizer: TextTokenizer) -> None:
     best = filled.places[0][0]
     assert (best.token, best.text) == ("film", "film")
     assert best.score == pytest.approx(math.exp(9) / (math.exp(9) + size - 1))
-    assert all(len(place) == GUESSES for place in filled.places)
+    assert all(len(place) == _GUESSES for place in filled.places)
     assert nothing.places == ()
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketbert.core.data.cells import GoldAnswer
+from pocketbert.core.data.examples import GoldAnswer
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, head_of
-from pocketbert.core.heads.question_answering import CONTEXT
+from pocketbert.core.heads.question_answering import _CONTEXT
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 
@@ -65,7 +65,7 @@ def test_windows_cover_the_context_once_with_their_overlap(prepared: Any, tokeni
         seen = []
         for window in windows:
             assert len(window) <= tokenizer.max_length
-            seen.append([tuple(o) for o in window.places.offsets[window.places.parts == CONTEXT].tolist()])
+            seen.append([tuple(o) for o in window.places.offsets[window.places.parts == _CONTEXT].tolist()])
         for before, after in pairwise(seen):
             assert before[-4:] == after[:4], "4 tokens are shared"
         together = seen[0] + [o for part in seen[1:] for o in part[4:]]
@@ -80,11 +80,11 @@ def test_targets_are_the_tokens_of_the_first_answer_and_0_elsewhere(prepared: An
     for i, (window, owner) in enumerate(zip(prepared.encoded, prepared.owner, strict=True)):
         example = prepared.examples[owner]
         answer = example.label[0]
-        inside = window.places.parts == CONTEXT
+        inside = window.places.parts == _CONTEXT
         first, last = window.places.offsets[inside][0][0], window.places.offsets[inside][-1][1]
         if first <= answer.start and answer.start + len(answer.text) <= last:
             assert example.pair[window.places.offsets[starts[i]][0] : window.places.offsets[ends[i]][1]] == answer.text
-            assert window.places.parts[starts[i]] == window.places.parts[ends[i]] == CONTEXT
+            assert window.places.parts[starts[i]] == window.places.parts[ends[i]] == _CONTEXT
         else:
             assert (starts[i], ends[i]) == (0, 0)
     assert (starts == 0).any()
@@ -152,7 +152,7 @@ def test_an_answer_is_never_outside_of_the_context_nor_too_long(
     logits = []
     for e in made.encoded:
         m = draw.normal(size=(len(e), 2)).astype(np.float32) * 5
-        m[e.places.parts != CONTEXT] += draw.choice([0.0, 50.0])  # question and special tokens shout
+        m[e.places.parts != _CONTEXT] += draw.choice([0.0, 50.0])  # question and special tokens shout
         logits.append(m)
     for example, answer, numbers in zip(made.examples, head.answers(logits, made), made.rows_of(), strict=True):
         if not answer.text:
@@ -163,7 +163,7 @@ def test_an_answer_is_never_outside_of_the_context_nor_too_long(
         assert not answer.text[0].isspace()
         places = [made.encoded[i].places for i in numbers]
         counts = [
-            int(((p.parts == CONTEXT) & (p.offsets[:, 0] >= answer.start) & (p.offsets[:, 1] <= answer.end)).sum())
+            int(((p.parts == _CONTEXT) & (p.offsets[:, 0] >= answer.start) & (p.offsets[:, 1] <= answer.end)).sum())
             for p in places
         ]
         assert 1 <= max(counts) <= longest
@@ -175,7 +175,7 @@ def test_the_best_pair_is_the_best_of_all_pairs(rows: Any, folder: Any) -> None:
     head = head_with(answer_length=3)
     made = head.prepare(rows((("who", SHORT), None)), tokenizer, "", labelled=False)
     [window] = made.encoded
-    tokens = np.flatnonzero(window.places.parts == CONTEXT)
+    tokens = np.flatnonzero(window.places.parts == _CONTEXT)
     for _ in range(50):
         matrix = draw.normal(size=(len(window), 2)).astype(np.float32)
         best = max((float(matrix[i, 0]) + float(matrix[j, 1]), i, j) for i in tokens for j in tokens if 0 <= j - i < 3)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.heads.question_answering import exact_match, normalised, token_f1
+from pocketbert.core.heads.question_answering import _exact_match, _normalize_answer, _token_f1
 
 WORDS = st.lists(
     st.sampled_from(["a", "an", "the", "cat", "Dog", "sat,", "U.S.", "tower-block", "theatre", "'", "7"]),
@@ -48,25 +48,25 @@ def their_f1(answer: str, gold: str) -> float:
     ],
 )
 def test_answers_are_compared_without_articles_marks_and_case(answer: str, read: str) -> None:
-    assert normalised(answer) == read
+    assert _normalize_answer(answer) == read
 
 
 @given(ANSWERS, st.lists(ANSWERS, min_size=1, max_size=3))
 def test_the_best_gold_answer_counts(answer: str, gold: list[str]) -> None:
-    assert token_f1(answer, gold) == pytest.approx(max(their_f1(answer, g) for g in gold))
-    assert exact_match(answer, gold) == float(any(their_words(answer) == their_words(g) for g in gold))
-    assert exact_match(answer, gold) <= token_f1(answer, gold) <= 1
+    assert _token_f1(answer, gold) == pytest.approx(max(their_f1(answer, g) for g in gold))
+    assert _exact_match(answer, gold) == float(any(their_words(answer) == their_words(g) for g in gold))
+    assert _exact_match(answer, gold) <= _token_f1(answer, gold) <= 1
 
 
 def test_f1_by_hand() -> None:
     # "green tower hill" and "old green tower": 2 words of 3 and 3
-    assert token_f1("the green tower hill", ["old green tower"]) == pytest.approx(2 / 3)
-    assert token_f1("dog dog", ["dog"]) == pytest.approx(2 / 3), "a word counts as often as both have it"
-    assert token_f1("cat", ["dog"]) == 0.0
+    assert _token_f1("the green tower hill", ["old green tower"]) == pytest.approx(2 / 3)
+    assert _token_f1("dog dog", ["dog"]) == pytest.approx(2 / 3), "a word counts as often as both have it"
+    assert _token_f1("cat", ["dog"]) == 0.0
 
 
 def test_a_question_without_answer_wants_none() -> None:
-    assert (token_f1("", []), exact_match("", [])) == (1.0, 1.0)
-    assert (token_f1("cat", []), exact_match("cat", [])) == (0.0, 0.0)
-    assert (token_f1("", ["cat"]), exact_match("", ["cat"])) == (0.0, 0.0)
-    assert (token_f1("the", []), exact_match("the", [])) == (1.0, 1.0), "articles alone are no answer"
+    assert (_token_f1("", []), _exact_match("", [])) == (1.0, 1.0)
+    assert (_token_f1("cat", []), _exact_match("cat", [])) == (0.0, 0.0)
+    assert (_token_f1("", ["cat"]), _exact_match("", ["cat"])) == (0.0, 0.0)
+    assert (_token_f1("the", []), _exact_match("the", [])) == (1.0, 1.0), "articles alone are no answer"

@@ -5,13 +5,13 @@ import math
 import pytest
 
 from pocketbert.core.host import hardware
-from pocketbert.core.host.hardware import available_cores, load_average, machine
+from pocketbert.core.host.hardware import _available_cores, load_average, machine
 from pocketbert.core.host.system import installed, version_of
 
 
 def test_the_machine_is_described() -> None:
     found = machine()
-    assert found.cores == available_cores() >= 1
+    assert found.cores == _available_cores() >= 1
     assert found.arch in found.summary
     assert found.python.startswith("3.")
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pocketbert.core.host import processes
-from pocketbert.core.host.processes import Channel, Order, Place, here
+from pocketbert.core.host.processes import LaunchedProcess, Order, _Channel, here
 from support.ports import free_port
 
 
@@ -22,26 +22,26 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def test_without_a_launcher_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert here() == Place(0, 1)
+    assert here() == LaunchedProcess(0, 1)
     assert here().main
     with processes.directing():
         processes.train_together("student", "abc")  # nobody to call
 
 
 def test_a_launcher_says_which_process_this_is(launched: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert here() == Place(0, 2)
+    assert here() == LaunchedProcess(0, 2)
     monkeypatch.setenv("RANK", "1")
     assert not here().main
 
 
 def test_orders_arrive_in_sequence_and_end(launched: dict[str, str]) -> None:
-    first, second = Channel(Place(0, 2)), Channel(Place(1, 2))
+    first, second = _Channel(LaunchedProcess(0, 2)), _Channel(LaunchedProcess(1, 2))
     sent = [Order("teacher", "a"), Order("student", "b"), Order(None, code=3)]
-    assert second.ended() is None
+    assert second.end_code() is None
     for order in sent:
         first.send(order)
     assert list(second.orders()) == sent
-    assert second.ended() == 3
+    assert second.end_code() == 3
     assert first.failure() is None
     second.report("no room")
     assert first.failure() == "process 1: no room."
@@ -52,7 +52,7 @@ import time
 from pocketbert.core.host import processes
 processes._STUCK_S = 0.5
 with processes.directing():
-    processes.Channel(processes.Place(1, 2)).report("bad luck")
+    processes._Channel(processes.LaunchedProcess(1, 2)).report("bad luck")
     time.sleep(600)
 """
 

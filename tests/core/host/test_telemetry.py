@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pocketbert.core.host.quiet import OPENVINO_REPORTER, SWITCHES, switch_off_telemetry, without_openvino_telemetry
+from pocketbert.core.host.quiet import _OPENVINO_REPORTER, SWITCHES, switch_off_telemetry, without_openvino_telemetry
 
 ROOT = Path(__file__).resolve().parents[3]
 WINGS = ("benchmarks", "distill", "export", "quantize", "runtime")
@@ -66,12 +66,12 @@ def test_importing_any_part_sets_the_variables_for_child_processes_too(module: s
 
 @pytest.mark.parametrize("before", [None, SimpleNamespace(), "absent"])
 def test_openvino_finds_no_reporter_and_others_find_it_again(before: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, OPENVINO_REPORTER, before)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, _OPENVINO_REPORTER, before)  # type: ignore[arg-type]
     if before == "absent":
-        monkeypatch.delitem(sys.modules, OPENVINO_REPORTER)
+        monkeypatch.delitem(sys.modules, _OPENVINO_REPORTER)
     with pytest.raises(ImportError), without_openvino_telemetry():
         import openvino_telemetry  # noqa: F401
-    assert sys.modules.get(OPENVINO_REPORTER, "absent") == before
+    assert sys.modules.get(_OPENVINO_REPORTER, "absent") == before
 
 
 # no file of the repository that imports such a library forgets it
@@ -88,7 +88,7 @@ def sources() -> dict[Path, ast.Module]:
 def installed(path: Path) -> bool:
     """Whether importing the file imports `pocketbert` first."""
     parts = path.relative_to(ROOT).parts
-    return parts[0] in ("src", *WINGS) and "peers" not in parts and path.parent.name != "on_mac"
+    return parts[0] in ("src", *WINGS) and "peers" not in parts and path.name != "on_mac.py"
 
 
 def part_of_the_session(path: Path) -> bool:
@@ -153,7 +153,7 @@ def test_who_imports_openvino_leaves_its_reporter_out() -> None:
             ]
             assert all(any(g.lineno < line <= (g.end_lineno or 0) for g in guards) for line in uses), path
         else:
-            assert first(tree, OPENVINO_REPORTER, ()) < min(uses), path
+            assert first(tree, _OPENVINO_REPORTER, ()) < min(uses), path
     assert {"runtime/openvino.py", "benchmarks/peers/engine/builder.py"} <= set(seen)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.host.terminal import MOST_COLUMNS, MOST_LINES, one_field, printed, visible
+from pocketbert.core.host.terminal import _MAX_COLUMNS, _MAX_LINES, one_field, printed, visible
 
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)
 LONG = st.builds(lambda text, times: text * times, ANY, st.sampled_from([1, 7, 300, 5000]))
@@ -35,16 +35,16 @@ def test_long_lists_are_cut_with_a_count() -> None:
     lines = printed([f"row {i}: wrong." for i in range(3000)]).splitlines()
     assert lines[0] == "3000 problems:"
     assert lines[-2:] == ["  and 2,962 more.", "  row 2999: wrong."]  # the last one may count what was not listed
-    assert len(lines) == MOST_LINES
-    exact = printed([f"row {i}: wrong." for i in range(MOST_LINES - 1)]).splitlines()
+    assert len(lines) == _MAX_LINES
+    exact = printed([f"row {i}: wrong." for i in range(_MAX_LINES - 1)]).splitlines()
     assert exact[-1] == "  row 38: wrong."
 
 
 @given(st.lists(LONG, min_size=1, max_size=60))
 def test_every_error_is_bounded_and_harmless(problems: list[str]) -> None:
     lines = printed(problems).split("\n")
-    assert len(lines) <= MOST_LINES
-    assert max(map(len, lines)) <= MOST_COLUMNS
+    assert len(lines) <= _MAX_LINES
+    assert max(map(len, lines)) <= _MAX_COLUMNS
     assert all(line.isprintable() and line.strip() for line in lines)
 
 

@@ -267,7 +267,7 @@ def test_a_bin_file_of_other_things_is_refused(copied: Callable[[str], Path], co
 
 
 def test_a_bin_file_is_bounded(copied: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "MAX_BIN_BYTES", 10)
+    monkeypatch.setattr(weights, "_MAX_BIN_BYTES", 10)
     with pytest.raises(InputError, match="refused"):
         load_model(as_bin(copied("bert"), {"a": torch.zeros(3)}), TASK)
 

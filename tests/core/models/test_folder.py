@@ -21,7 +21,7 @@ from pocketbert.core.models.folder import (
     DEMO_INSTALL,
     DEMO_TEACHER,
     ModelFolder,
-    check_safetensors,
+    _check_safetensors,
     open_model_folder,
 )
 
@@ -145,11 +145,11 @@ def test_a_whole_file_passes_and_a_cut_or_longer_one_does_not(
     path = tmp_path_factory.mktemp("weights") / "model.safetensors"
     raw = safetensors_bytes(*sizes)
     path.write_bytes(raw)
-    check_safetensors(path)
+    _check_safetensors(path)
     for broken in (raw[:-cut], raw + bytes(cut)):
         path.write_bytes(broken)
         with pytest.raises(InputError, match="Copy or download the file again"):
-            check_safetensors(path)
+            _check_safetensors(path)
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_other_files_are_no_safetensors(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(raw)
     with pytest.raises(InputError, match="safetensors"):
-        check_safetensors(path)
+        _check_safetensors(path)
 
 
 def test_transformers_own_files_pass(tiny_model: Callable[..., Path]) -> None:
-    check_safetensors(tiny_model("bert") / "model.safetensors")
+    _check_safetensors(tiny_model("bert") / "model.safetensors")
     assert open_model_folder(str(tiny_model("bert"))).labels == ["negative", "neutral", "positive"]
 
 
@@ -235,7 +235,7 @@ def test_weights_of_a_bigger_header_than_the_file(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(struct.pack("<Q", 1000) + b'{"a":1}' + np.zeros(5).tobytes())
     with pytest.raises(InputError, match="header is cut off"):
-        check_safetensors(path)
+        _check_safetensors(path)
 
 
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.models.folder import ModelCard, read_model_card
+from pocketbert.core.models.folder import ModelCard, _read_model_card
 
 CARD = """---
 license: mit
@@ -22,12 +22,12 @@ base_model: google-bert/bert-base-uncased
 
 def test_what_a_card_says_is_read_and_survives_the_run_folder(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(CARD)
-    card = read_model_card(tmp_path, "org/model")
+    card = _read_model_card(tmp_path, "org/model")
     assert card == ModelCard("mit", "org/model", ("en", "de"), ("nyu-mll/glue",))
     card.write(tmp_path / "model_card.json")
     assert ModelCard.read(tmp_path / "model_card.json") == card
     # a folder has no name on the Hub, and what its model was made from is not what the files are made from
-    assert read_model_card(tmp_path).base_model == ""
+    assert _read_model_card(tmp_path).base_model == ""
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ def test_what_a_card_says_is_read_and_survives_the_run_folder(tmp_path: Path) ->
 def test_a_card_that_says_nothing_useful_is_no_error(text: str | None, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "README.md").write_text(text)
-    assert read_model_card(tmp_path) == ModelCard()
+    assert _read_model_card(tmp_path) == ModelCard()
 
 
 def test_another_licence_is_known_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("---\nlicense: other\nlicense_name: our-licence\n---\n")
-    assert read_model_card(tmp_path).licence == "our-licence"
+    assert _read_model_card(tmp_path).licence == "our-licence"
     assert ModelCard.read(tmp_path / "nothing.json") == ModelCard()

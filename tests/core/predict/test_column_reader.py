@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.predict.inputs import columns_of, parts_of, with_columns
+from pocketbert.core.predict.inputs import columns_of, split_pair, with_columns
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer, cut
 from support.forms import LANGUAGES
 from support.tiny import write_own_tokenizer
@@ -58,7 +58,7 @@ def test_columns_stay_with_a_text_that_is_like_any_other() -> None:
     assert with_columns("a text", None) is not None
     pair = with_columns(("one", "two"), {"entities": [{"start": 0, "end": 1}, {"start": 1, "end": 2, "part": 1}]})
     assert pair == ("one", "two")
-    first, second = parts_of(pair)
+    first, second = split_pair(pair)
     assert columns_of(first) == {"entities": [{"start": 0, "end": 1}]}
     assert columns_of(second) == {"entities": [{"start": 1, "end": 2}]}
 

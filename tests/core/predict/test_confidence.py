@@ -11,9 +11,9 @@ from scipy.optimize import minimize_scalar
 
 from pocketbert.core.predict.scores import (
     LEAST_ROWS,
+    _negative_log_likelihood,
     calibration_error,
     fit_temperature,
-    negative_log_likelihood,
     probabilities,
     tempered,
 )
@@ -61,7 +61,7 @@ def test_the_temperature_that_labels_were_drawn_at_is_found(temperature: float) 
     fit = fit_temperature(logits, gold)
     assert fit.temperature == pytest.approx(temperature, rel=0.08)
     exact = minimize_scalar(
-        lambda t: negative_log_likelihood(logits, gold, t), bounds=(0.1, 10), method="bounded", options={"xatol": 1e-6}
+        lambda t: _negative_log_likelihood(logits, gold, t), bounds=(0.1, 10), method="bounded", options={"xatol": 1e-6}
     )
     assert fit.temperature == pytest.approx(exact.x, abs=2e-4)
 
@@ -70,7 +70,7 @@ def test_the_temperature_that_labels_were_drawn_at_is_found(temperature: float) 
 def test_the_likelihood_on_the_rows_of_the_fit_never_gets_worse(seed: int, temperature: float) -> None:
     logits, gold = drawn(temperature, LEAST_ROWS, seed)
     fit = fit_temperature(logits, gold)
-    assert negative_log_likelihood(logits, gold, fit.temperature) <= negative_log_likelihood(logits, gold)
+    assert _negative_log_likelihood(logits, gold, fit.temperature) <= _negative_log_likelihood(logits, gold)
 
 
 def test_nothing_is_fitted_on_too_few_rows_or_on_answers_that_are_all_right() -> None:
@@ -97,7 +97,7 @@ def test_nothing_is_fitted_on_numbers_that_are_not_finite() -> None:
 
 def test_the_likelihood_by_hand() -> None:
     logits, gold = np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]), np.array([0, 2])
-    assert negative_log_likelihood(logits, gold) == pytest.approx(-(np.log(0.5) + np.log(0.1)) / 2)
+    assert _negative_log_likelihood(logits, gold) == pytest.approx(-(np.log(0.5) + np.log(0.1)) / 2)
 
 
 def test_the_calibration_error_by_hand() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pocketbert.core.data.examples import Example
 from pocketbert.core.families import TokenizerKind
-from pocketbert.core.heads.head import per_text
+from pocketbert.core.heads.head import prepare_texts
 from pocketbert.core.predict.tokenization import TextTokenizer, cut
 from support.tiny_sentencepiece import LAYOUTS
 from support.tiny_tokenizers import vocabulary, write_tokenizer_of_kind
@@ -33,7 +33,7 @@ def test_special_tokens_stay(kind: TokenizerKind, layout: str, places: bool, tmp
     [whole] = long.encode([(text, second)], places=True)
     assert whole.places is not None
     special = whole.ids[whole.places.parts < 0].tolist()
-    [found] = per_text([Example(text, second, None, 1)], long, places).within(16).encoded
+    [found] = prepare_texts([Example(text, second, None, 1)], long, places).within(16).encoded
     assert len(found) == 16
     assert [i for i in found.ids.tolist() if i in special] == special
     tail = TAILS.get(layout, 1)

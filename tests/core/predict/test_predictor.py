@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.predict.predictor import Arrays, Batching, feed, fitting, length_batches, run_rows, whole
+from pocketbert.core.predict.predictor import Arrays, Batching, _length_batches, feed, fitting, run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 
 
 @given(st.lists(st.integers(1, 200), max_size=80), st.integers(1, 9), st.floats(0, 0.9))
 def test_batches_hold_every_row_once_within_size_and_slack(lengths: list[int], rows: int, slack: float) -> None:
-    batches = length_batches(lengths, rows, slack)
+    batches = _length_batches(lengths, rows, slack)
     assert sorted(i for b in batches for i in b) == list(range(len(lengths)))
     for batch in batches:
         width = max(lengths[i] for i in batch)
@@ -27,7 +27,7 @@ def test_batches_hold_every_row_once_within_size_and_slack(lengths: list[int], r
 
 
 def test_without_slack_only_equal_lengths_go_together() -> None:
-    assert length_batches([5, 3, 5, 3, 3], 2, 0.0) == [[1, 3], [4], [0, 2]]
+    assert _length_batches([5, 3, 5, 3, 3], 2, 0.0) == [[1, 3], [4], [0, 2]]
 
 
 class Echo:

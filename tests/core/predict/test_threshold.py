@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from pocketbert.core.predict.scores import LEAST_ROWS, answered, at_most, fit_threshold
+from pocketbert.core.predict.scores import LEAST_ROWS, _binomial_tail, answered, fit_threshold
 
 
 def drawn(rows: int, seed: int = 1, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -20,7 +20,7 @@ def drawn(rows: int, seed: int = 1, shift: float = 0.0) -> tuple[np.ndarray, np.
 
 @given(st.integers(0, 400), st.integers(0, 400), st.floats(0.001, 0.6))
 def test_the_test_is_the_exact_binomial_one(wrong: int, right: int, risk: float) -> None:
-    assert at_most(wrong, wrong + right, risk) == pytest.approx(binom.cdf(wrong, wrong + right, risk), abs=1e-9)
+    assert _binomial_tail(wrong, wrong + right, risk) == pytest.approx(binom.cdf(wrong, wrong + right, risk), abs=1e-9)
 
 
 def test_the_threshold_by_hand() -> None:
@@ -30,7 +30,7 @@ def test_the_threshold_by_hand() -> None:
     found = fit_threshold(sure, right, 0.9).value
     assert found is not None
     # 580 answers with 40 wrong ones are far fewer than 10 %, 590 with 45 are not
-    assert at_most(45, 590, 0.1) > 0.05 / 4 > at_most(40, 580, 0.1)
+    assert _binomial_tail(45, 590, 0.1) > 0.05 / 4 > _binomial_tail(40, 580, 0.1)
     told = answered(sure, right, found)
     assert (told.share, told.accuracy) == (0.58, pytest.approx(540 / 580))
     assert found == pytest.approx(sure[420], abs=1e-4)

@@ -189,7 +189,7 @@ def test_files_that_are_no_recipe(recipe: Path, raw: bytes, message: str) -> Non
 def test_a_missing_recipe_and_a_huge_one_are_refused(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="recipe not found.*pocketbert recipes ls"):
         load_recipe(recipe.with_name("none.yaml"))
-    monkeypatch.setattr(recipe_file, "MAX_BYTES", 10)
+    monkeypatch.setattr(recipe_file, "_MAX_BYTES", 10)
     assert re.search("larger than .* MiB, refused", lines(recipe)[0])
 
 

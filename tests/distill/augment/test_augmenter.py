@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from pocketbert.core.families import TokenizerKind
 from pocketbert.core.recipe.data import AugmentSection
-from pocketbert.distill.augment import Augmenter, Row, in_case
+from pocketbert.distill.augment import Augmenter, Row, _match_case
 from pocketbert.distill.text.tokenizer import CorpusTokenizer
-from pocketbert.distill.word_vectors import STOP_WORDS, EmbeddingVectors, Neighbours, WordReader, is_replaceable
+from pocketbert.distill.word_vectors import _STOP_WORDS, EmbeddingVectors, Neighbours, WordReader, _is_replaceable
 
 TEXT = "Set an alarm: Play music,  PLEASE stop the (quick) weather"
 PAIRS = [("good film", "brown fox jumps"), ("lazy dog", "happy morning music")]
@@ -62,7 +62,7 @@ def test_only_words_of_meaning_change_and_all_else_stays_to_the_byte(kit: Kit) -
         found.append(rest)
         assert len(found) == len(words), copy
         for word, other in zip(words, found, strict=True):
-            assert is_replaceable(other), copy
+            assert _is_replaceable(other), copy
             assert other.lower() != word.lower()
             assert other[0].isupper() == word[0].isupper()
 
@@ -70,7 +70,7 @@ def test_only_words_of_meaning_change_and_all_else_stays_to_the_byte(kit: Kit) -
 def test_candidates_are_whole_words_of_the_vocabulary(kit: Kit, reader: WordReader) -> None:
     vocabulary = set(reader.vocabulary().values())
     assert "ing" not in vocabulary
-    assert not any(w.startswith("##") or w in STOP_WORDS or "[" in w for w in vocabulary)
+    assert not any(w.startswith("##") or w in _STOP_WORDS or "[" in w for w in vocabulary)
     for copy in kit.texts("happy music", probability=1.0, copies=50, candidates=1000):
         assert set(copy.split()) <= vocabulary
 
@@ -87,7 +87,7 @@ def test_candidates_are_whole_words_of_the_vocabulary(kit: Kit, reader: WordRead
     ],
 )
 def test_capitals_are_those_of_the_word(word: str, candidate: str, written: str) -> None:
-    assert in_case(word, candidate) == written
+    assert _match_case(word, candidate) == written
 
 
 def test_capitals_of_a_lower_case_vocabulary(kit: Kit) -> None:

@@ -86,7 +86,7 @@ def test_candidates_do_not_depend_on_what_is_asked_together(asked: Any, monkeypa
     read = reader.read(TEXTS)
     together = masked.candidates(read)
     assert together == [masked.candidates([r])[0] for r in read]
-    monkeypatch.setattr(augment_masked, "TOKENS_AT_ONCE", 1)
+    monkeypatch.setattr(augment_masked, "_TOKENS_AT_ONCE", 1)
     assert masked.candidates(read) == together
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.augment import DESCRIPTION, CopyStore, Row, Texts
+from pocketbert.distill.augment import _DESCRIPTION, CopyStore, Row, _Texts
 
 ROWS = [Row(i, (f"text {i}\u2028 with\nbreaks",)) for i in range(10)]
 
@@ -19,7 +19,7 @@ class Counting:
     def __init__(self, dies: int | None = None) -> None:
         self.dies, self.seen, self.made = dies, [], 0
 
-    def copies(self, rows: Any) -> list[list[Texts]]:
+    def copies(self, rows: Any) -> list[list[_Texts]]:
         if any(r.number == self.dies for r in rows):
             raise KeyboardInterrupt
         self.seen += [r.number for r in rows]
@@ -70,6 +70,6 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_damaged_description_is_named(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
-    (tmp_path / "work" / DESCRIPTION).write_text("{")
+    (tmp_path / "work" / _DESCRIPTION).write_text("{")
     with pytest.raises(InputError, match=r"augment\.json"):
         CopyStore(tmp_path / "work", "key", 10).fill(ROWS, Counting().make)

@@ -46,7 +46,7 @@ def test_words_with_blanks_and_trailing_blanks_as_glove_and_fasttext_have_them(t
 
 
 def test_rows_beyond_the_first_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(augment_vectors, "MOST_ROWS", 2)
+    monkeypatch.setattr(augment_vectors, "_MOST_ROWS", 2)
     for header in ([], ["8 3"]):
         assert list(read_vectors(write(tmp_path / "v.txt", *header, *LINES)).words) == ["film", "movie"]
 

@@ -49,7 +49,7 @@ def test_selected_logits_and_last_states_are_the_models_own(
         made = head.run(caller, inputs, selected)
         torch.testing.assert_close(made.logits, logits[inputs["attention_mask"] == 1], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(made.hidden, whole.hidden_states[-1])
-        assert head.judges_pairs == (made.next_sentence is not None) == (auto_class == "AutoModelForPreTraining")
+        assert head.has_next_sentence == (made.next_sentence is not None) == (auto_class == "AutoModelForPreTraining")
         if made.next_sentence is not None:
             torch.testing.assert_close(made.next_sentence, whole.seq_relationship_logits)
     assert head.run(model, inputs, selected[:0]).logits.shape == (0, logits.shape[-1])

@@ -32,7 +32,7 @@ def test_value_and_gradient_are_those_of_autograd_however_many_rows_are_at_work(
     student, teacher = scores(0, rows, classes).requires_grad_(), scores(1, rows, classes)
     weight = torch.arange(rows, dtype=torch.float64) / 2  # the first row counts nothing
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(divergence, "_AT_ONCE", at_once)
+        patch.setattr(divergence, "_DIVERGENCE_CHUNK", at_once)
         ours = divergence_sum(student, teacher, weight, temperature)
         (gradient,) = torch.autograd.grad(5 * ours, student)
     theirs = naive(student, teacher, weight, temperature)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pocketbert.distill.losses.common import (
     attention_score_mse,
-    real_pairs,
+    count_token_pairs,
     reference_score_mse,
     reference_state_mse,
     share,
@@ -55,7 +55,7 @@ def test_attention_scores_are_compared_at_real_pairs_alone(seed: int) -> None:
                 count += 1
                 total += ((s[b, :, q, k] - t[b, :, q, k]) ** 2).mean()
     assert float(attention_score_mse(student, teacher, mask)) == near(total / count)
-    assert float(real_pairs(mask)) == count
+    assert float(count_token_pairs(mask)) == count
 
 
 @given(SEEDS)
@@ -96,7 +96,7 @@ def test_appended_padding_changes_the_reference_alone(seed: int, extra: int) -> 
     wider = padded(student, extra, seed + 2), padded(teacher, extra, seed + 3)
     alone = float(attention_score_mse(student, teacher, mask))
     assert float(attention_score_mse(*wider, longer)) == pytest.approx(alone, rel=1e-6)
-    assert float(real_pairs(longer)) == float(real_pairs(mask))
+    assert float(count_token_pairs(longer)) == float(count_token_pairs(mask))
     reference = float(reference_score_mse(student, teacher))
     assert abs(float(reference_score_mse(*wider)) - reference) > 1e-4 * reference
 
@@ -105,11 +105,11 @@ def test_appended_padding_changes_the_reference_alone(seed: int, extra: int) -> 
 def test_parts_of_a_batch_add_up_to_it(seed: int, cut: int) -> None:
     mask = mask_of(seed)
     student, teacher = scores_of(seed, mask), scores_of(seed + 1, mask)
-    whole, pairs = float(attention_score_mse(student, teacher, mask)), float(real_pairs(mask))
+    whole, pairs = float(attention_score_mse(student, teacher, mask)), float(count_token_pairs(mask))
     total = 0.0
     for rows in (slice(cut), slice(cut, None)):
         mean = attention_score_mse(student[rows], teacher[rows], mask[rows])
-        total += float(share(mean, float(real_pairs(mask[rows])), pairs))
+        total += float(share(mean, float(count_token_pairs(mask[rows])), pairs))
     assert total == pytest.approx(whole, rel=1e-6)
 
 
@@ -119,7 +119,7 @@ def test_no_gradient_reaches_padding(seed: int) -> None:
     student, teacher = scores_of(seed, mask).requires_grad_(), scores_of(seed + 1, mask)
     attention_score_mse(student, teacher, mask).backward()
     pairs = (mask[:, None, :, None] * mask[:, None, None, :]).bool().expand_as(student)
-    apart = 2 * (wide(student) - wide(teacher)) / (2 * float(real_pairs(mask)))
+    apart = 2 * (wide(student) - wide(teacher)) / (2 * float(count_token_pairs(mask)))
     assert student.grad is not None
     np.testing.assert_allclose(wide(student.grad), np.where(pairs, apart, 0.0), rtol=1e-5, atol=1e-6)
 

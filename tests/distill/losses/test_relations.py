@@ -86,7 +86,7 @@ def plainly(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> Tenso
 
 @pytest.mark.parametrize("at_once", [1, 300, 1 << 24])
 def test_the_gradient_is_the_derivative(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relation_losses, "_AT_ONCE_CPU", at_once)
+    monkeypatch.setattr(relation_losses, "_CPU_CHUNK", at_once)
     ours, theirs = vectors(2, 12, 0).double().requires_grad_(), vectors(4, 8, 1).double()
     (3 * relation_kl(ours, theirs, MASK, 8)).backward()
     found, ours.grad = ours.grad, None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pocketbert.distill.losses.common import soft_targets
-from pocketbert.distill.losses.tokens import SparseLogits, sparse_cross_entropy, sparse_kl, sparsify, uniform_draws
+from pocketbert.distill.losses.tokens import SparseLogits, _sparse_cross_entropy, _sparse_kl, sparsify, uniform_draws
 
 V = 60
 SEEDS = st.integers(0, 10_000)
@@ -47,7 +47,7 @@ def test_all_tokens_kept_is_exact(seed: int, temperature: float, samples: int) -
     for draws in (none(7), uniform_draws(7, samples, seed, 0, 0)):
         sparse = sparsify(teacher, V, draws, temperature)
         torch.testing.assert_close(
-            sparse_kl(student, sparse), soft_targets(student, teacher, temperature), rtol=1e-4, atol=1e-5
+            _sparse_kl(student, sparse), soft_targets(student, teacher, temperature), rtol=1e-4, atol=1e-5
         )
         torch.testing.assert_close(dense(sparse), (teacher / temperature).softmax(-1), rtol=1e-5, atol=1e-6)
 
@@ -80,7 +80,7 @@ def test_every_probability_is_unbiased(k: int, samples: int, temperature: float)
 
 
 def per_position_kl(student: Tensor, sparse: SparseLogits) -> Tensor:
-    """`sparse_kl` at each position by itself, [N]."""
+    """`_sparse_kl` at each position by itself, [N]."""
     log_p = (student / sparse.temperature).log_softmax(-1)
     sums = (sparse.weights * log_p[sparse.ids.long()]).sum(-1)
     return sparse.temperature**2 * (sparse.negative_entropy - sums)
@@ -92,10 +92,10 @@ def test_the_loss_is_unbiased_and_without_samples_it_is_not(temperature: float) 
     wanted = soft_targets(student[None], teacher[None], temperature)
     sampled = many(teacher, 4, 8, temperature)
     each = per_position_kl(student, sampled)
-    torch.testing.assert_close(sparse_kl(student.expand(len(sampled), -1), sampled), each.mean())
+    torch.testing.assert_close(_sparse_kl(student.expand(len(sampled), -1), sampled), each.mean())
     assert within(each[:, None], wanted[None]).all()
     cut = sparsify(teacher[None], 12, none(1), temperature)  # as many ids, and all the best ones
-    assert abs(float(sparse_kl(student[None], cut) - wanted)) > 20 * float(each.std() / math.sqrt(len(each)))
+    assert abs(float(_sparse_kl(student[None], cut) - wanted)) > 20 * float(each.std() / math.sqrt(len(each)))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
@@ -106,13 +106,13 @@ def test_the_gradient_is_unbiased_and_without_samples_it_is_not(temperature: flo
         soft_targets(full[None], teacher[None], temperature).backward()
         sampled = many(teacher, 4, 8, temperature)
         each = student.repeat(len(sampled), 1).requires_grad_()
-        (sparse_kl(each, sampled) * len(sampled)).backward()
+        (_sparse_kl(each, sampled) * len(sampled)).backward()
         assert each.grad is not None and full.grad is not None
         assert within(each.grad, full.grad).all()
     # the student is the teacher: nothing is left to learn, and the cut-off tail pulls all the same
     torch.testing.assert_close(full.grad, torch.zeros(V), rtol=0, atol=1e-6)
     cut = teacher.clone().requires_grad_()
-    sparse_kl(cut[None], sparsify(teacher[None], 12, none(1), temperature)).backward()
+    _sparse_kl(cut[None], sparsify(teacher[None], 12, none(1), temperature)).backward()
     assert cut.grad is not None and float(cut.grad.abs().sum()) > 0.05
 
 
@@ -131,7 +131,7 @@ def test_one_sure_token_leaves_nothing_to_sample() -> None:
     assert sparse.ids[:, 0].tolist() == [7, 7]
     assert torch.equal(dense(sparse), torch.eye(V)[[7, 7]])
     assert sparse.negative_entropy.tolist() == [0.0, 0.0]
-    assert torch.isfinite(sparse_kl(draw(0, 2, V), sparse))
+    assert torch.isfinite(_sparse_kl(draw(0, 2, V), sparse))
 
 
 @pytest.mark.parametrize("u", [0.0, 1.0])
@@ -174,4 +174,4 @@ def test_what_does_not_fit_is_refused() -> None:
     sparse = sparsify(teacher, 2, none(4))
     for student in (draw(0, 4, V + 4), draw(0, 3, V)):
         with pytest.raises(ValueError, match="do not match a teacher of 4 positions and 60 tokens"):
-            sparse_cross_entropy(student, sparse)
+            _sparse_cross_entropy(student, sparse)

@@ -17,7 +17,7 @@ from torch import Tensor
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, Level, Task, TaskName
-from pocketbert.distill.losses.task import counted, gold_loss, pooled, soft_loss
+from pocketbert.distill.losses.task import _pool_states, count_labelled_tokens, gold_loss, soft_loss
 
 Array = NDArray[np.float64]
 SEEDS = st.integers(0, 9999)
@@ -220,7 +220,7 @@ def test_padding_appended_changes_nothing(task: Task, seed: int, noise: float) -
 def test_items_are_counted_from_the_batch_as_in_the_terms(task: Task, seed: int) -> None:
     case = Case(task, seed)
     before = {"logits": soft(task, case)} | ({"labels": gold_loss(task, case.made, case.batch)} if task in GOLD else {})
-    found = counted(task, case.batch)
+    found = count_labelled_tokens(task, case.batch)
     for name, term in before.items():
         assert float(term.count) == float(found.get(name, torch.tensor(ROWS))), name
         assert not term.count.requires_grad
@@ -275,7 +275,7 @@ def test_gradients_of_the_student_are_finite(task: Task) -> None:
 @pytest.mark.parametrize("pooling", POOLINGS, ids=lambda p: p.kind.value)
 def test_pooled_states_are_the_definition(pooling: Pooling) -> None:
     case = Case(TASKS[TaskName.FEATURE_EXTRACTION], 2)
-    found = pooled(case.made.last_hidden_state, case.batch["attention_mask"], pooling)
+    found = _pool_states(case.made.last_hidden_state, case.batch["attention_mask"], pooling)
     for i, size in enumerate(case.batch["attention_mask"].sum(-1).tolist()):
         np.testing.assert_allclose(
             found[i], vector(wide(case.made.last_hidden_state)[i], size, pooling), rtol=1e-5, atol=1e-6

@@ -13,9 +13,9 @@ from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.distill.losses.common import attention_kl, share
 from pocketbert.distill.losses.tokens import masked_lm, token_soft_targets
 from pocketbert.distill.losses.transfer import (
-    TRUTH_SHARE,
+    _TRUTH_SHARE,
     FeatureTransfer,
-    counted_tokens,
+    counted_mask,
     feature_transfer,
     pretraining_distillation,
 )
@@ -68,7 +68,7 @@ def floats(made: FeatureTransfer) -> dict[str, float]:
 @given(SEEDS, st.booleans())
 def test_feature_transfer_token_by_token(seed: int, reference: bool) -> None:
     student, teacher = draw(seed, 3, 5, 8), draw(seed + 1, 3, 5, 8)
-    counted = counted_tokens(mask_of(seed), reference)
+    counted = counted_mask(mask_of(seed), reference)
     assert int(counted.sum()) == (15 if reference else int(mask_of(seed).sum()))
     wanted = by_hand(student, teacher, counted)
     assert floats(feature_transfer(student, teacher, counted)) == pytest.approx(wanted, rel=1e-4)
@@ -77,9 +77,9 @@ def test_feature_transfer_token_by_token(seed: int, reference: bool) -> None:
 def test_the_released_factors() -> None:
     stage = MobileBertStage(method="mobilebert", steps=1000)
     weights = stage.weights
-    factors = (weights.maps, weights.means, weights.variances, weights.attention, TRUTH_SHARE)
+    factors = (weights.maps, weights.means, weights.variances, weights.attention, _TRUTH_SHARE)
     assert factors == (100, 5000, 5, 1, 0.5)
-    assert stage.truth == TRUTH_SHARE
+    assert stage.truth == _TRUTH_SHARE
 
 
 @pytest.mark.parametrize("scale", [1e5, 1e6])
@@ -120,7 +120,7 @@ def test_appended_padding_changes_the_reference_alone(seed: int, extra: int) -> 
     states = [torch.cat((draw(seed + n, 3, 5, 8), 1e3 * draw(seed + n + 9, 3, extra, 8)), 1) for n in (0, 1)]
     scores = [scores_of(seed + n, longer) for n in (0, 1)]
     for reference in (False, True):
-        short, long = counted_tokens(mask, reference), counted_tokens(longer, reference)
+        short, long = counted_mask(mask, reference), counted_mask(longer, reference)
         before = floats(feature_transfer(states[0][:, :5], states[1][:, :5], short))
         after = floats(feature_transfer(*states, long))
         before["attention"] = float(attention_kl(*(x[..., :5, :5] for x in scores), short))
@@ -132,7 +132,7 @@ def test_appended_padding_changes_the_reference_alone(seed: int, extra: int) -> 
 @given(SEEDS, st.integers(1, 2), st.booleans())
 def test_parts_of_a_batch_add_up_to_it(seed: int, cut: int, reference: bool) -> None:
     mask = mask_of(seed)
-    counted = counted_tokens(mask, reference)
+    counted = counted_mask(mask, reference)
     states, scores = (
         (draw(seed, 3, 5, 8), draw(seed + 1, 3, 5, 8)),
         (scores_of(seed, mask), scores_of(seed + 1, mask)),

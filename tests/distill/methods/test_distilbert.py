@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,16 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Objective, family_of
+from pocketbert.core.recipe.stages import DistilBertStage, TripleWeights
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.distill.losses.common import Counting, share
-from pocketbert.distill.methods.distilbert import DistilBertDistillation, TripleWeights
+from pocketbert.distill.methods.distilbert import DistilBertDistillation
 from pocketbert.distill.students.build import build_student
 from support.tiny import BASIC as FAMILIES
 
 
-@dataclass(frozen=True)
-class Stage:
-    weights: TripleWeights = field(default_factory=TripleWeights)
-    temperature: float = 2.0
-    masked_only: bool = False
+def stage_of(**settings: Any) -> DistilBertStage:
+    return DistilBertStage.model_validate({"method": "distilbert", "steps": 1, **settings})
 
 
 def language_model(make: Callable[..., Any], family: str = "bert", layers: int = 3, **more: Any) -> Any:
@@ -83,7 +80,7 @@ def test_terms_are_the_formulas_of_the_paper(
     teacher = language_model(make_classifier, family)
     student = student_of(teacher, 2)
     batch = batch_of()
-    objective = DistilBertDistillation(teacher, student, family_of(family), Stage(masked_only=masked_only))
+    objective = DistilBertDistillation(teacher, student, family_of(family), stage_of(masked_only=masked_only))
     assert isinstance(objective, Counting)
     terms = objective(student, batch)
     wanted = expected(teacher, student, batch, masked_only)
@@ -101,7 +98,7 @@ def test_terms_are_the_formulas_of_the_paper(
 def test_a_full_copy_of_the_teacher_costs_nothing(family: str, make_classifier: Callable[..., Any]) -> None:
     teacher = language_model(make_classifier, family)
     student = student_of(teacher, 3)
-    terms = DistilBertDistillation(teacher, student, family_of(family), Stage())(student, batch_of())
+    terms = DistilBertDistillation(teacher, student, family_of(family), stage_of())(student, batch_of())
     assert abs(float(terms["logits"].mean)) <= 1e-7
     assert abs(float(terms["cosine"].mean)) <= 1e-7
     assert float(terms["mlm"].mean) > 0
@@ -115,7 +112,7 @@ def test_a_full_copy_of_another_class_costs_nothing_with_folded_segments(
     folded = student_of(teacher, 3, family="distilbert", fold_segments=True)
     dropped = student_of(teacher, 3, family="distilbert")
     for student, free in ((folded, True), (dropped, False)):
-        terms = DistilBertDistillation(teacher, student, family_of("bert"), Stage())(student, batch_of())
+        terms = DistilBertDistillation(teacher, student, family_of("bert"), stage_of())(student, batch_of())
         for name in ("logits", "cosine"):
             assert (abs(float(terms[name].mean)) < 1e-6) == free, name
 
@@ -124,7 +121,7 @@ def test_a_full_copy_of_another_class_costs_nothing_with_folded_segments(
 def test_padding_changes_nothing(make_classifier: Callable[..., Any]) -> None:
     teacher = language_model(make_classifier)
     student = student_of(teacher, 2, family="distilbert")
-    objective = DistilBertDistillation(teacher, student, family_of("bert"), Stage())
+    objective = DistilBertDistillation(teacher, student, family_of("bert"), stage_of())
     short, long = objective(student, batch_of()), objective(student, batch_of(extra=9))
     for name, term in short.items():
         assert float(long[name].mean) == pytest.approx(float(term.mean), rel=1e-6, abs=1e-6)
@@ -137,7 +134,7 @@ def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(
 ) -> None:
     teacher = language_model(make_classifier)
     student = student_of(teacher, 2, family="distilbert")
-    objective = DistilBertDistillation(teacher, student, family_of("bert"), Stage(masked_only=masked_only))
+    objective = DistilBertDistillation(teacher, student, family_of("bert"), stage_of(masked_only=masked_only))
     batch = batch_of()
     whole = objective(student, batch)
     sum(t.mean * objective.weights[n] for n, t in whole.items()).backward()
@@ -157,7 +154,7 @@ def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(
 def test_segment_ids_never_reach_the_models(make_classifier: Callable[..., Any]) -> None:
     teacher = language_model(make_classifier)
     student = student_of(teacher, 2)
-    objective = DistilBertDistillation(teacher, student, family_of("bert"), Stage())
+    objective = DistilBertDistillation(teacher, student, family_of("bert"), stage_of())
     batch = batch_of()
     ones = {**batch, "token_type_ids": torch.ones_like(batch["input_ids"])}
     for name, term in objective(student, batch).items():
@@ -168,7 +165,7 @@ def test_the_teacher_neither_drops_nor_learns(make_classifier: Callable[..., Any
     teacher = language_model(make_classifier).train()
     before = copy.deepcopy(teacher.state_dict())
     student = student_of(teacher, 2)
-    objective = DistilBertDistillation(teacher, student, family_of("bert"), Stage())
+    objective = DistilBertDistillation(teacher, student, family_of("bert"), stage_of())
     first, second = objective(student, batch_of()), objective(student, batch_of())
     assert all(torch.equal(first[n].mean, second[n].mean) for n in first)
     sum(t.mean for t in first.values()).backward()
@@ -181,15 +178,17 @@ def test_the_teacher_neither_drops_nor_learns(make_classifier: Callable[..., Any
 def test_a_term_of_weight_zero_is_left_out(name: str, make_classifier: Callable[..., Any]) -> None:
     teacher = language_model(make_classifier)
     student = student_of(teacher, 2)
-    every = DistilBertDistillation(teacher, student, family_of("bert"), Stage())(student, batch_of())
+    every = DistilBertDistillation(teacher, student, family_of("bert"), stage_of())(student, batch_of())
     weights = {"logits": 0.0, "mlm": 0.0, "cosine": 0.0}
-    stage = Stage(weights=TripleWeights(**{**weights, name: 3.0}))
+    stage = stage_of(weights=TripleWeights(**{**weights, name: 3.0}))
     objective = DistilBertDistillation(teacher, student, family_of("bert"), stage)
     alone = objective(student, batch_of())
     assert list(alone) == list(objective.counts(batch_of())) == [name]
     assert objective.weights == {name: 3.0}
     assert float(alone[name].mean.detach()) == pytest.approx(float(every[name].mean.detach()), rel=1e-5)
-    without = DistilBertDistillation(teacher, student, family_of("bert"), Stage(weights=TripleWeights(**{name: 0.0})))
+    without = DistilBertDistillation(
+        teacher, student, family_of("bert"), stage_of(weights=TripleWeights(**{name: 0.0}))
+    )
     assert set(without(student, batch_of())) == set(weights) - {name}
 
 
@@ -202,7 +201,7 @@ def test_only_the_needed_tokens_are_projected(make_classifier: Callable[..., Any
     batch = batch_of()
     words = teacher.config.vocab_size
     for masked_only, mask in ((False, batch["attention_mask"] == 1), (True, batch["labels"] != -100)):
-        DistilBertDistillation(teacher, student, family_of("bert"), Stage(masked_only=masked_only))(student, batch)
+        DistilBertDistillation(teacher, student, family_of("bert"), stage_of(masked_only=masked_only))(student, batch)
         assert seen == dict.fromkeys(("teacher", "student"), int(mask.sum()) * words)
 
 
@@ -210,13 +209,13 @@ def test_models_that_do_not_fit_are_refused_with_all_reasons(make_classifier: Ca
     teacher = language_model(make_classifier)
     other = language_model(make_classifier, hidden_size=24, vocab_size=150)
     with pytest.raises(InputError) as caught:
-        DistilBertDistillation(teacher, other, family_of("bert"), Stage(), "distill.2")
+        DistilBertDistillation(teacher, other, family_of("bert"), stage_of(), "distill.2")
     vocabulary, width = (str(p) for p in caught.value.problems)
     assert "distill.2: the student has 150 vocabulary entries, the teacher" in vocabulary
     assert "distill.2.weights.cosine: the student is 24 wide, the teacher 32." in width
     assert "Set cosine: 0" in width
     narrow = language_model(make_classifier, hidden_size=24)
-    stage = Stage(weights=TripleWeights(cosine=0))
+    stage = stage_of(weights=TripleWeights(cosine=0))
     terms = DistilBertDistillation(teacher, narrow, family_of("bert"), stage)(narrow, batch_of())
     assert set(terms) == {"logits", "mlm"}
 
@@ -227,13 +226,13 @@ def test_a_family_that_guesses_no_masked_tokens_gives_no_logits(make_classifier:
     teacher = language_model(make_classifier)
     family = dataclasses.replace(family_of("bert"), title="ELECTRA", objectives=(Objective.REPLACED_TOKEN,))
     with pytest.raises(InputError, match=r"weights\.logits: ELECTRA checkpoints .* replaced-token"):
-        DistilBertDistillation(teacher, student_of(teacher, 2), family, Stage())
+        DistilBertDistillation(teacher, student_of(teacher, 2), family, stage_of())
 
 
 def test_a_teacher_without_its_pretraining_head_is_refused(make_classifier: Callable[..., Any]) -> None:
     teacher, student = make_classifier("bert", 2, ("a", "b")), language_model(make_classifier)
     with pytest.raises(InputError, match="teacher: BertForSequenceClassification has no known"):
-        DistilBertDistillation(teacher, student, family_of("bert"), Stage())
+        DistilBertDistillation(teacher, student, family_of("bert"), stage_of())
 
 
 def test_all_weights_zero_are_refused() -> None:

@@ -18,7 +18,7 @@ from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import Counting, attention_kl, share
 from pocketbert.distill.losses.relations import relation_kl
-from pocketbert.distill.methods.minilm import MiniLmDistillation, teacher_layer
+from pocketbert.distill.methods.minilm import MiniLmDistillation, _teacher_layer
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
 from pocketbert.distill.training.loop import frozen
@@ -272,7 +272,7 @@ def test_the_wanted_teacher_layer_is_the_one_compared(make_classifier: Callable[
 
 @pytest.mark.parametrize(("depth", "wanted", "layer"), [(12, None, 12), (24, None, 21), (24, 24, 24), (6, 4, 4)])
 def test_default_teacher_layer(depth: int, wanted: int | None, layer: int) -> None:
-    assert teacher_layer(depth, wanted) == layer
+    assert _teacher_layer(depth, wanted) == layer
 
 
 def test_explicit_heads_are_used(make_classifier: Callable[..., Any]) -> None:

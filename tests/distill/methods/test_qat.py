@@ -124,17 +124,17 @@ def test_a_student_that_became_worse_is_given_back(
 
 
 def test_rows_that_select_are_not_trained_on(rows: TrainSet) -> None:
-    parts = qat.divided(rows, "distill.0")
+    training, calibration, selection = qat._divide_rows(rows, "distill.0")
     read = [
-        {tuple(f["input_ids"][0].tolist()) for f in part.feeds(("input_ids",))}
-        for part in (parts.training, parts.calibration, parts.selection)
+        {tuple(f["input_ids"][0].tolist()) for f in part.single_inputs(("input_ids",))}
+        for part in (training, calibration, selection)
     ]
     assert not read[0] & read[2]
     assert read[1] <= read[0]
-    assert len(parts.training.numbers) + len(parts.selection.numbers) == 60
+    assert len(training.numbers) + len(selection.numbers) == 60
     twice = replace(rows, rows=replace(rows.rows, encoded=[rows.rows.encoded[0]] * 60))
     with pytest.raises(InputError, match="at least 4 different rows"):
-        qat.divided(twice, "distill.0")
+        qat._divide_rows(twice, "distill.0")
 
 
 def test_a_graph_that_training_cannot_follow_is_refused(

@@ -22,7 +22,7 @@ from pocketbert.core.recipe.stages import DistilBertStage, ReplacedTokensStage
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import MaskingKind
 from pocketbert.distill.methods.method import Heads, StageJob, TeacherStudent
-from pocketbert.distill.methods.replaced_tokens import ReplacedTokens, drawn, needs, train
+from pocketbert.distill.methods.replaced_tokens import ReplacedTokens, _draw_tokens, needs, train
 from pocketbert.distill.text.masking import masking_of
 from pocketbert.distill.text.pairs import GeneralSet
 from support.plugins import fresh_tables
@@ -146,9 +146,9 @@ def test_a_drawn_token_that_is_the_original_one_counts_as_original() -> None:
 def test_draws_follow_the_guesses() -> None:
     logits = torch.tensor([0.2, 0.5, 1e-9, 0.3]).log().expand(5000, 4)
     noise = torch.from_numpy(np.random.default_rng(0).random(5000)).float()
-    shares = torch.bincount(drawn(logits, noise), minlength=4) / 5000
+    shares = torch.bincount(_draw_tokens(logits, noise), minlength=4) / 5000
     torch.testing.assert_close(shares, torch.tensor([0.2, 0.5, 0.0, 0.3]), atol=0.025, rtol=0)
-    ends = drawn(logits[:2], torch.tensor([0.0, 1 - 2**-24]))
+    ends = _draw_tokens(logits[:2], torch.tensor([0.0, 1 - 2**-24]))
     assert ends.tolist() == [0, 3]
 
 

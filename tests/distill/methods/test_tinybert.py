@@ -19,7 +19,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Projection, Schedule
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import Counting, share
-from pocketbert.distill.methods.tinybert import TinyBertDistillation, prediction_stage
+from pocketbert.distill.methods.tinybert import TinyBertDistillation, _to_task_stage
 from pocketbert.distill.students.projection import projection_of
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
 from support.tiny import BASIC as FAMILIES
@@ -323,10 +323,10 @@ def test_the_prediction_stage_is_a_task_stage(name: TaskName) -> None:
         temperature=1.5,
         augmented=True,
     )
-    made = prediction_stage(own, TASKS[name])
+    made = _to_task_stage(own, TASKS[name])
     for key in Optimisation.model_fields:
         assert getattr(made, key) == getattr(own, key), key
     assert (made.method, made.temperature, made.augmented) == ("task", 1.5, True)
     gold = name is TaskName.REGRESSION
     assert made.signals.model_dump() == {"logits": 1.0 - gold, "hidden": 0.0, "attention": 0.0, "labels": 1.0 * gold}
-    assert prediction_stage(TinyBertPredictionStage(method="tinybert-prediction", steps=1), TASKS[name]).lr == 3e-5
+    assert _to_task_stage(TinyBertPredictionStage(method="tinybert-prediction", steps=1), TASKS[name]).lr == 3e-5

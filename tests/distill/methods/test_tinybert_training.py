@@ -89,7 +89,7 @@ def learn(teacher: Any, student: Any, work: Path, at: int = -1, **more: Any) -> 
 def test_a_killed_run_resumes_bit_for_bit(
     reference: bool, at: int, teacher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "LOG_EVERY", 1)
+    monkeypatch.setattr(loop, "_LOG_EVERY", 1)
     whole, first, again = (student_of(teacher, Projection.PER_LAYER) for _ in range(3))
     more = {"projection": Projection.PER_LAYER, "reference": reference}
     wanted = learn(teacher, whole, tmp_path / "whole", **more)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.recipe.sections import Updates
-from pocketbert.distill.methods.transfer import TransferCourse, TransferPhases, layer_groups, progressive
+from pocketbert.distill.methods.transfer import TransferCourse, TransferPhases, _layer_groups, progressive
 from pocketbert.distill.training.optimizer import Lamb
 
 OPTIMIZERS = [lambda groups: Lamb(groups), lambda groups: torch.optim.AdamW(groups, fused=True)]
@@ -51,7 +51,7 @@ def student() -> Student:
 def test_groups_hold_every_trained_parameter_once() -> None:
     model = student()
     model.head.bias.requires_grad_(False)
-    groups = layer_groups(model, "encoder.layer", weight_decay=0.02)
+    groups = _layer_groups(model, "encoder.layer", weight_decay=0.02)
     assert [(g["layer"], g["weight_decay"]) for g in groups] == [
         (0, 0.02),
         (0, 0.0),
@@ -74,14 +74,14 @@ def test_groups_hold_every_trained_parameter_once() -> None:
 @pytest.mark.parametrize("path", ["encoder", "encoder.layers", "bert.encoder.layer"])
 def test_a_path_without_layers_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match=f"no list of layers at '{path}' of Student"):
-        layer_groups(student(), path)
+        _layer_groups(student(), path)
 
 
 def test_layers_that_share_a_parameter_are_refused() -> None:
     model = student()
     model.layers[2] = model.layers[1]
     with pytest.raises(ValueError, match="layers 1 and 2 share the parameter '0.weight'"):
-        layer_groups(model, "encoder.layer")
+        _layer_groups(model, "encoder.layer")
 
 
 def short_run() -> TransferPhases:
@@ -123,7 +123,7 @@ def test_what_is_frozen_does_not_move_and_what_is_finished_moves_slowly(
     make: Callable[[object], torch.optim.Optimizer],
 ) -> None:
     model, phases = student(), short_run()
-    optimizer = make(layer_groups(model, "encoder.layer"))
+    optimizer = make(_layer_groups(model, "encoder.layer"))
     for turn in range(3):
         before = {name: [p.detach().clone() for p in params] for name, params in parts_of(model).items()}
         for step in range(10 * turn, 10 * turn + 10):
@@ -151,7 +151,7 @@ def test_momentum_of_an_earlier_phase_does_not_move_what_is_frozen_later(
 ) -> None:
     model, whole = student(), short_run()
     backwards = replace(whole, phases=(whole.phases[3], whole.phases[0]))
-    optimizer = make(layer_groups(model, "encoder.layer"))
+    optimizer = make(_layer_groups(model, "encoder.layer"))
     for step in range(20):
         one_step(model, optimizer, backwards, step)
     before = {name: [p.detach().clone() for p in params] for name, params in parts_of(model).items()}
@@ -163,7 +163,7 @@ def test_momentum_of_an_earlier_phase_does_not_move_what_is_frozen_later(
 
 def test_a_phase_begins_without_moments_and_keeps_them_after() -> None:
     model, phases = student(), short_run()
-    optimizer = Lamb(layer_groups(model, "encoder.layer"))
+    optimizer = Lamb(_layer_groups(model, "encoder.layer"))
     weight = next(model.layers[0].parameters())
     counts = []
     for step in range(12):

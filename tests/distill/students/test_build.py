@@ -10,7 +10,7 @@ import transformers
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named, family_of
 from pocketbert.core.recipe.student import StudentSection
-from pocketbert.distill.students.build import build_student, inherited_weights
+from pocketbert.distill.students.build import _select_layers, build_student
 from support.counting import parameter_count
 from support.tiny import ENTRIES
 from support.tiny import EXPORTED as FAMILIES
@@ -102,7 +102,7 @@ def test_inherited_weights_keep_everything_outside_the_layers() -> None:
         "l.1.w": torch.full((1,), 2.0),
         "l.10.w": torch.full((1,), 9.0),
     }
-    found = inherited_weights(state, "l", [2, 11, 1])
+    found = _select_layers(state, "l", [2, 11, 1])
     assert {k: float(v) for k, v in found.items()} == {"e.w": 1.0, "l.0.w": 2.0, "l.1.w": 9.0, "l.2.w": 0.0}
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.students.ib_bert import IbBertModel, new_name, renamed
+from pocketbert.distill.students.ib_bert import IbBertModel, _rename_variable, rename_weights
 from support.ib_bert import config, tiny
 
 
@@ -81,7 +81,7 @@ def test_original_checkpoints_fill_the_models(build: Any) -> None:
     state = {name: torch.randn(shape) for name, shape in original_variables(model).items()}
     kernel = "bert/encoder/layer_1/attention/output/dense/kernel"
     slots = {f"{kernel}/adam_m": state[kernel], f"{kernel}/adam_v": state[kernel], "global_step": torch.ones(1)}
-    found = renamed(state | slots)
+    found = rename_weights(state | slots)
     model.load_state_dict(found, strict=True)
     ours = model.state_dict()
     # square, so that no shape would tell
@@ -99,7 +99,7 @@ def test_no_other_name_is_taken(encoder: Any, data: st.DataObject) -> None:
     parts = data.draw(st.sampled_from(known)).split("/")
     place = data.draw(st.integers(0, len(parts) - 1))
     other = "/".join([*parts[:place], data.draw(st.text("adeklnrs/_0", max_size=8)), *parts[place + 1 :]])
-    assert (new_name(other) is None) == (other not in known)
+    assert (_rename_variable(other) is None) == (other not in known)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_no_other_name_is_taken(encoder: Any, data: st.DataObject) -> None:
 )
 def test_variables_of_other_checkpoints_are_named(name: str) -> None:
     with pytest.raises(InputError) as caught:
-        renamed({name: torch.zeros(1), "another": torch.zeros(1)})
+        rename_weights({name: torch.zeros(1), "another": torch.zeros(1)})
     assert [p.where for p in caught.value.problems] == [name, "another"]
 
 

@@ -12,7 +12,7 @@ from pocketbert.core.types import MobileBertSize
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForMaskedLM, IbBertForPreTraining, IbBertModel
 from pocketbert.distill.students.mobilebert import (
-    copy_outside_blocks,
+    _copy_outside_blocks,
     mini_teacher_config,
     transfer_config,
     transfer_student,
@@ -156,7 +156,7 @@ def test_a_mobilebert_teaches_its_norm_too() -> None:
 def test_a_bare_student_finds_the_names_of_a_teacher_with_heads() -> None:
     large = teacher()
     small = transformers.MobileBertModel(transfer_config(large.config, MINI))
-    assert set(copy_outside_blocks(large, small)) == BARE
+    assert set(_copy_outside_blocks(large, small)) == BARE
     assert torch.equal(small.embeddings.word_embeddings.weight, large.mobilebert.embeddings.word_embeddings.weight)
 
 
@@ -167,7 +167,7 @@ def test_weights_that_do_not_fit_are_named_and_nothing_changes() -> None:
     small = transformers.MobileBertForMaskedLM(config)
     before = {name: value.clone() for name, value in small.state_dict().items()}
     with pytest.raises(InputError) as caught:
-        copy_outside_blocks(large, small)
+        _copy_outside_blocks(large, small)
     named = {p.where for p in caught.value.problems}
     assert named == {n for n in COPIED if "predictions.d" in n or "predictions.bias" in n or "word" in n}
     assert all(torch.equal(value, before[name]) for name, value in small.state_dict().items())
@@ -207,4 +207,4 @@ def test_a_task_s_head_is_new() -> None:
     large = teacher()
     small = transfer_student(large, MINI, 0, "ForSequenceClassification")
     assert type(small) is transformers.MobileBertForSequenceClassification
-    assert not [n for n in copy_outside_blocks(large, small) if n.startswith("classifier")]
+    assert not [n for n in _copy_outside_blocks(large, small) if n.startswith("classifier")]

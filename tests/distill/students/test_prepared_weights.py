@@ -12,7 +12,7 @@ from torch import nn
 from pocketbert.core.families import family_named
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format
-from pocketbert.distill.students.fake_quantization import Prepare, prepared_weights
+from pocketbert.distill.students.fake_quantization import Prepare, trace_prepared_weights
 from pocketbert.export.prepare import prepare
 from support.tiny import BASIC
 
@@ -33,11 +33,11 @@ def trained(model: nn.Module, names: set[str]) -> None:
 @pytest.mark.parametrize("family", BASIC)
 def test_the_module_follows_its_student(family: str, make_classifier: Callable[..., Any]) -> None:
     model, how = make_classifier(family, 2, ("a", "b", "c")), exporter(family)
-    found = prepared_weights(model, how)
+    found = trace_prepared_weights(model, how)
     assert found is not None
     trained(model, {origin.name for origin in found.origins.values()})
     again = dict(how(model, True).named_parameters())
-    for name, weight in found.of(model).items():
+    for name, weight in found.compute(model).items():
         assert torch.allclose(weight, again[name], rtol=1e-5, atol=1e-7), name
     constant = {
         n for n, p in again.items() if n not in found.origins and not torch.equal(p, found.module.get_parameter(n))
@@ -56,17 +56,17 @@ def test_divided_channels_are_multiplied_by_the_same_powers(make_classifier: Cal
                 made.get_parameter("model.classifier.weight")[:, 3] *= 8
         return made
 
-    found = prepared_weights(model, divided)
+    found = trace_prepared_weights(model, divided)
     assert found is not None
     trained(model, {"classifier.weight"})
-    weight = found.of(model)["model.classifier.weight"]
+    weight = found.compute(model)["model.classifier.weight"]
     assert torch.equal(weight[:, 3], model.classifier.weight[:, 3] * 8)
     assert torch.equal(weight[:, 4], model.classifier.weight[:, 4])
 
 
 @pytest.mark.parametrize("family", ["deberta-v2", "xlnet"])
 def test_a_rewriting_that_training_cannot_follow_is_refused(family: str, make_classifier: Callable[..., Any]) -> None:
-    assert prepared_weights(make_classifier(family, 2, ("a", "b")), exporter(family)) is None
+    assert trace_prepared_weights(make_classifier(family, 2, ("a", "b")), exporter(family)) is None
 
 
 def test_weights_that_are_mixed_are_refused(make_classifier: Callable[..., Any]) -> None:
@@ -76,4 +76,4 @@ def test_weights_that_are_mixed_are_refused(make_classifier: Callable[..., Any])
             made.get_parameter("model.classifier.weight").copy_(student.classifier.weight.square())
         return made
 
-    assert prepared_weights(make_classifier("bert", 2, ("a", "b")), mixing) is None
+    assert trace_prepared_weights(make_classifier("bert", 2, ("a", "b")), mixing) is None

@@ -13,7 +13,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, family_named
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.distill.students.build import build_student
-from pocketbert.distill.students.pruning import feed_forward_parts, importance, pruned
+from pocketbert.distill.students.pruning import _find_feed_forward_parts, _measure_importance, pruned
 from support.tiny import EXPORTED
 
 PRUNED = tuple(name for name in EXPORTED if family_named(name).feed_forward)
@@ -40,15 +40,15 @@ def test_neurons_that_add_nothing_go_first_and_no_answer_changes(
     name: str, make_classifier: Callable[..., Any]
 ) -> None:
     row, model = family_named(name), make_classifier(name, 2, ("a", "b", "c"))
-    parts = feed_forward_parts(model, row)
-    neurons = parts[0].out_of.in_features
+    parts = _find_feed_forward_parts(model, row)
+    neurons = parts[0].down.in_features
     dead = torch.arange(neurons) % 3 == 1
     live = int((~dead).sum())
     with torch.no_grad():
         for part in parts:
-            part.out_of.weight[:, dead] = 0.0
+            part.down.weight[:, dead] = 0.0
     before, weights = logits(model, row), {k: v.clone() for k, v in model.state_dict().items()}
-    scores = importance(model, row, [batch(ROWS, row)])
+    scores = _measure_importance(model, row, [batch(ROWS, row)])
     result = pruned(model, row, live, [batch(ROWS, row)])
     for path, score in scores.items():
         assert not score[dead].any()
@@ -58,7 +58,7 @@ def test_neurons_that_add_nothing_go_first_and_no_answer_changes(
         assert result.shares[path] == pytest.approx(1.0)
     for ours, theirs in zip(logits(result.model, row), before, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5)
-    assert {p.out_of.in_features for p in feed_forward_parts(result.model, row)} == {live}
+    assert {p.down.in_features for p in _find_feed_forward_parts(result.model, row)} == {live}
     assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items()), "the model itself stays as it was"
     # a neuron of weight is missed: the law above holds for dead ones only
     fewer = pruned(model, row, max(1, neurons // 8), [batch(ROWS, row)])
@@ -75,7 +75,7 @@ def test_importance_is_the_mean_activation_times_the_norm_of_what_leaves_the_neu
     logits(model, row)
     handle.remove()
     wanted = torch.cat(seen).mean(0) * last.weight.norm(dim=0)
-    found = importance(model, row, [batch(ROWS, row)])
+    found = _measure_importance(model, row, [batch(ROWS, row)])
     assert torch.allclose(found["bert.encoder.layer.1.intermediate.dense"], wanted.double(), rtol=1e-5)
     assert not last._forward_pre_hooks
 
@@ -83,22 +83,22 @@ def test_importance_is_the_mean_activation_times_the_norm_of_what_leaves_the_neu
 @pytest.mark.parametrize("name", ["bert", "longformer", "xlnet", "albert"])
 def test_padding_decides_nothing(name: str, make_classifier: Callable[..., Any]) -> None:
     row, model = family_named(name), make_classifier(name, 2, ("a", "b"))
-    alone = importance(model, row, [batch((ids,), row, width=len(ids)) for ids in ROWS])
+    alone = _measure_importance(model, row, [batch((ids,), row, width=len(ids)) for ids in ROWS])
     for padding in (0, 13):
-        padded = importance(model, row, [batch(ROWS, row, padding, width=24)])
+        padded = _measure_importance(model, row, [batch(ROWS, row, padding, width=24)])
         assert alone.keys() == padded.keys()
         assert all(torch.equal(alone[path], padded[path]) for path in alone)
     # the same rows without their mask: padding would have counted
     shown = batch(ROWS, row, 13, width=24)
     shown["attention_mask"] = torch.ones_like(shown["attention_mask"])
-    counted = importance(model, row, [shown])
+    counted = _measure_importance(model, row, [shown])
     assert all(not torch.allclose(alone[path], counted[path]) for path in alone)
 
 
 def test_neurons_are_not_chosen_without_text(make_classifier: Callable[..., Any]) -> None:
     model = make_classifier("bert", 1, ("a", "b"))
     with pytest.raises(ValueError, match="at least one row"):
-        importance(model, family_named("bert"), [])
+        _measure_importance(model, family_named("bert"), [])
 
 
 @pytest.mark.parametrize(

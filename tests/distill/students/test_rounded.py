@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from pocketbert.distill.students.fake_quantization import Ranges, RoundedModule, Site, rounded_between, through
+from pocketbert.distill.students.fake_quantization import (
+    Ranges,
+    RangeSite,
+    RoundedModule,
+    _round_in_range,
+    _round_straight_through,
+)
 from pocketbert.quantize.rounding import Simulation, per_row, per_tensor, unsigned
 
 
@@ -31,13 +37,13 @@ def how(**more: object) -> Simulation:
 
 def test_rounding_in_a_range_is_the_quantizers() -> None:
     values, low, high = torch.randn(50, 40), torch.tensor(-1.3), torch.tensor(2.1)
-    assert torch.equal(rounded_between(values, low, high), unsigned(values, low, high))
+    assert torch.equal(_round_in_range(values, low, high), unsigned(values, low, high))
 
 
 def test_gradients_reach_values_inside_and_the_ends_of_a_range() -> None:
     values = torch.tensor([-9.0, 0.5, 9.0], requires_grad=True)
     low, high = torch.tensor(-1.0, requires_grad=True), torch.tensor(2.0, requires_grad=True)
-    rounded_between(values, low, high).sum().backward()
+    _round_in_range(values, low, high).sum().backward()
     assert values.grad is not None
     assert values.grad.tolist() == [0, 1, 0]
     assert low.grad is not None
@@ -45,7 +51,7 @@ def test_gradients_reach_values_inside_and_the_ends_of_a_range() -> None:
     assert high.grad is not None
     assert float(high.grad) == pytest.approx(1, abs=0.02)
     weight = torch.randn(4, 5, requires_grad=True)
-    through(weight, per_row).sum().backward()
+    _round_straight_through(weight, per_row).sum().backward()
     assert weight.grad is not None
     assert weight.grad.eq(1).all()
 
@@ -53,11 +59,11 @@ def test_gradients_reach_values_inside_and_the_ends_of_a_range() -> None:
 def test_products_that_read_one_tensor_share_its_range() -> None:
     rounded = RoundedModule(Two().eval(), how(outputs=True))
     rows = [(torch.randn(1, 5, 8),) for _ in range(4)]
-    ranges = rounded.measure(rows)
-    assert rounded.sites[Site("left", reads=True)] == rounded.sites[Site("right", reads=True)]
+    ranges = rounded.measure_ranges(rows)
+    assert rounded.sites[RangeSite("left", is_input=True)] == rounded.sites[RangeSite("right", is_input=True)]
     assert len(rounded.sites) == 6
     assert len(set(rounded.sites.values())) == 5
-    number = rounded.sites[Site("left", reads=True)]
+    number = rounded.sites[RangeSite("left", is_input=True)]
     assert float(ranges.low[number]) == float(torch.cat([r[0].flatten() for r in rows]).min())
 
 
@@ -67,10 +73,10 @@ def test_a_range_that_others_share_stays_and_a_narrowing_product_has_none() -> N
     module.last = nn.Linear(8, 3)
     rounded = RoundedModule(module.eval(), how(outputs=True, narrowing=False, shared_inputs=True))
     rows = [(torch.randn(1, 5, 8),) for _ in range(4)]
-    ranges = rounded.measure(rows)
-    assert {site.product for site in rounded.sites} == {"left", "right"}
-    assert rounded.learned("left") == [Site("left", reads=False)]
-    read, made = (rounded.sites[Site("left", reads)] for reads in (True, False))
+    ranges = rounded.measure_ranges(rows)
+    assert {site.layer for site in rounded.sites} == {"left", "right"}
+    assert rounded.trained_sites("left") == [RangeSite("left", is_input=False)]
+    read, made = (rounded.sites[RangeSite("left", is_input)] for is_input in (True, False))
     before = [float(end) for end in (ranges.low[read], ranges.high[read], ranges.low[made])]
     values = torch.cat([r[0].flatten() for r in rows])
     assert before[:2] == [float(values.min()), float(values.max())], "it is what the rows had"
@@ -85,7 +91,7 @@ def test_a_range_that_others_share_stays_and_a_narrowing_product_has_none() -> N
 def test_a_module_runs_with_rounded_numbers_and_its_ranges_are_trained() -> None:
     module = Two().eval()
     rounded, x = RoundedModule(module, how(outputs=True)), torch.randn(2, 5, 8)
-    ranges = rounded.measure([(x,)])
+    ranges = rounded.measure_ranges([(x,)])
     (made,), (exact,) = rounded(weights_of(module), ranges, (x,)), module(x)
     error = float((made - exact).detach().square().mean().sqrt() / exact.detach().std())
     assert 0 < error < 0.1

@@ -18,8 +18,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.types import SecondSegment
-from pocketbert.distill.text.pairs import ELSEWHERE, FOLLOWS, Pairs, pairs_of
-from pocketbert.distill.text.tokenizer import PairLayout, pair_layout
+from pocketbert.distill.text.pairs import _ELSEWHERE, _FOLLOWS, PairLayout, Pairs, _pair_layout, pairs_of
 
 Ids = NDArray[np.int64]
 UNK, CLS, SEP = 1, 2, 3
@@ -95,7 +94,7 @@ def test_a_pair_is_two_segments_and_no_longer_than_its_row(
         # each begins with a word: the end of the first one is not in the middle of one
         behind_unknown = body[len(first) - 1] == UNK
         assert not CONTINUES[body[len(first)]] or behind_unknown
-        if label == FOLLOWS:
+        if label == _FOLLOWS:
             assert body[len(first) : len(first) + len(second)] == second
         before, one, between, two, after = layout.segments
         expected = [*before, *[one] * len(first), *between, *[two] * len(second), *after]
@@ -111,7 +110,7 @@ def test_a_segment_from_elsewhere_is_a_piece_of_another_row_and_no_longer(step: 
         first, second = texts(pair)
         of = {(t - 10) // 20 for t in second}
         assert {(t - 10) // 20 for t in first} == {row}
-        assert len(of) == 1 and (of == {row}) == (label == FOLLOWS)
+        assert len(of) == 1 and (of == {row}) == (label == _FOLLOWS)
         assert second == list(range(second[0], second[0] + len(second)))
         assert len(first) + len(second) <= lengths[row] - 1
 
@@ -131,8 +130,8 @@ def test_half_of_the_second_segments_are_from_elsewhere_and_a_tenth_is_short() -
             if other != row:
                 others[(other - row) % rows] += 1
     n = len(labels)
-    half = labels.count(ELSEWHERE) / n
-    assert set(labels) == {FOLLOWS, ELSEWHERE}
+    half = labels.count(_ELSEWHERE) / n
+    assert set(labels) == {_FOLLOWS, _ELSEWHERE}
     assert half == pytest.approx(0.5, abs=4 * math.sqrt(0.25 / n))
     # lengths 2 to 18 are drawn of a tenth, the longest of them is not short
     short = 0.1 * 16 / 17
@@ -183,7 +182,7 @@ def test_nothing_is_taken_from_an_empty_row() -> None:
     corpus = Rows([wrapped([]), wrapped([5, 6, 7, 8])])
     for step in range(40):
         made = PAIRS.build(corpus, [1], step)
-        assert made.labels.tolist() == [FOLLOWS]
+        assert made.labels.tolist() == [_FOLLOWS]
         first, second = texts(made.encoded[0])
         assert second
         assert [*first, *second] == [5, 6, 7, 8][: len(first) + len(second)]
@@ -193,7 +192,7 @@ def test_a_single_row_has_no_other() -> None:
     corpus = numbered([15])
     for step in range(40):
         made = PAIRS.build(corpus, [0], step)
-        assert made.labels.tolist() == [FOLLOWS]
+        assert made.labels.tolist() == [_FOLLOWS]
         first, second = texts(made.encoded[0])
         assert [*first, *second] == list(range(10, 10 + len(first) + len(second)))
 
@@ -237,7 +236,7 @@ XLNET_TEMPLATE = processors.TemplateProcessing(
 )
 def test_the_layout_is_the_tokenizers_own(tmp_path: Path, post: Any) -> None:
     tokenizer = tokenizer_of(tmp_path, post, TOKENS)
-    layout = pair_layout(tokenizer, "distill.0.pairs")
+    layout = _pair_layout(tokenizer, "distill.0.pairs")
     made = layout.join(ids(3, 4), ids(5))
     (expected,) = tokenizer.encode([("a b", "c")])
     assert made.ids.tolist() == expected.ids.tolist()
@@ -293,11 +292,11 @@ def test_swapped_pairs_are_two_neighbouring_pieces_of_their_row_in_either_order(
         if label == IGNORED:
             continue
         first, second = texts(pair)
-        text = first + second if label == FOLLOWS else second + first
+        text = first + second if label == _FOLLOWS else second + first
         assert body[: len(text)] == text
         assert first
         assert second
-    if straight.labels[0] == FOLLOWS == made.labels[0]:
+    if straight.labels[0] == _FOLLOWS == made.labels[0]:
         assert made.encoded[0].ids.tolist() == straight.encoded[0].ids.tolist(), "the cuts are those of other pairs"
 
 
@@ -309,5 +308,5 @@ def test_half_of_the_pairs_are_swapped_and_the_choice_is_a_function_of_step_and_
     assert turned.labels.tolist() == made.labels[::-1].tolist()
     assert SWAPPED.build(corpus, range(600), 3).labels.tolist() != made.labels.tolist()
     alone = SWAPPED.build(Rows(corpus.rows[:1]), [0] * 40, 1)
-    assert set(alone.labels.tolist()) <= {FOLLOWS, ELSEWHERE}
+    assert set(alone.labels.tolist()) <= {_FOLLOWS, _ELSEWHERE}
     assert SWAPPED.key() != PAIRS.key()

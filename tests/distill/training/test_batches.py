@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pocketbert.core.heads.head import IGNORED, Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.training.data import ROWS, BatchOrder, TrainSet, divide, parts
+from pocketbert.distill.training.data import ROWS, BatchOrder, TrainSet, split_batch, take_rows
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=150)
 
@@ -89,7 +89,7 @@ def test_targets_of_tokens_stand_under_their_tokens(
 
 @given(st.integers(1, 40), st.integers(1, 9), st.none() | st.integers(1, 12))
 def test_parts_are_the_batch_once_and_even(rows: int, world: int, most: int | None) -> None:
-    shares = [parts(rows, rank, world, most) for rank in range(world)]
+    shares = [split_batch(rows, rank, world, most) for rank in range(world)]
     assert [i for share in shares for part in share for i in range(rows)[part]] == list(range(rows))
     sizes = [sum(part.stop - part.start for part in share) for share in shares]
     assert max(sizes) - min(sizes) <= 1
@@ -100,6 +100,6 @@ def test_parts_are_the_batch_once_and_even(rows: int, world: int, most: int | No
 
 def test_a_divided_batch_stays_as_wide() -> None:
     batch = {"input_ids": torch.arange(12).reshape(3, 4), "labels": torch.arange(3)}
-    part = divide(batch, slice(1, 3))
+    part = take_rows(batch, slice(1, 3))
     assert part["input_ids"].tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
     assert part["labels"].tolist() == [1, 2]

@@ -58,7 +58,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def make(name: str) -> Path:
         if name not in done:
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(cases.loop, "LOG_EVERY", 1)
+                patched.setattr(cases.loop, "_LOG_EVERY", 1)
                 patched.setattr(cases.loop, "training_dtype", None)  # both restored after `run` sets them
                 cases.run(name, out)
             done.add(name)
@@ -118,7 +118,7 @@ def test_one_process_continues_what_two_began(
     expected = one("uneven")
     left = two / "left"
     assert (left / "uneven.work" / "latest").read_text() == "step-0000006"
-    for name in ("LOG_EVERY", "training_dtype"):
+    for name in ("_LOG_EVERY", "training_dtype"):
         monkeypatch.setattr(cases.loop, name, getattr(cases.loop, name))
     cases.run("uneven", left)
     assert_alike(left, expected, "uneven")

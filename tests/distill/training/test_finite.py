@@ -21,9 +21,9 @@ from pocketbert.core.tasks import task_of
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.methods.task import Finetune
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.checkpoints import ATTEMPTS, Attempt, NotFiniteError, first_not_finite
 from pocketbert.distill.training.data import TrainSet
-from pocketbert.distill.training.loop import Refusals, TrainingLoop, train
+from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, NotFiniteError, StepResult, first_not_finite
+from pocketbert.distill.training.loop import TrainingLoop, train
 from pocketbert.distill.training.progress import Progress
 
 TASK = task_of("text-classification")
@@ -36,7 +36,7 @@ def in_float32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float32)
     # two threads that wait for each other are slow on a busy machine
     monkeypatch.setattr(loop, "default_threads", lambda: 1)
-    monkeypatch.setattr(loop, "LOG_EVERY", 5)
+    monkeypatch.setattr(loop, "_LOG_EVERY", 5)
     yield
     torch.set_num_threads(before)
 
@@ -216,9 +216,9 @@ def test_the_first_tensor_with_a_nan_or_an_infinity_is_found() -> None:
 def test_only_settings_that_exist_are_advised(model: nn.Module, tmp_path: Path) -> None:
     stage = MobileBertStage(method="mobilebert", steps=8, transfer_steps=4)
     assert not hasattr(stage, "warmup")
-    refusals = Refusals("distill.0", stage, torch.bfloat16, tmp_path)
-    found = Attempt(float("nan"), {}, 1.0, 1e-3)
-    said = str(refusals.of_step(found, Progress(step=3, history=[], pending={}), 0, model))
+    errors = NonFiniteErrors("distill.0", stage, torch.bfloat16, tmp_path)
+    result = StepResult(float("nan"), {}, 1.0, 1e-3)
+    said = str(errors.for_step(result, Progress(step=3, history=[], pending={}), 0, model))
     assert "the loss is nan (terms: none); learning rate 0.001, bfloat16." in said
     assert "warmup" not in said
 

@@ -25,7 +25,7 @@ from pocketbert.distill.students.build import build_student
 from pocketbert.distill.training import loop
 from pocketbert.distill.training.data import TrainSet
 from pocketbert.distill.training.loop import Outcome, frozen, train
-from pocketbert.distill.training.optimizer import learning_rate
+from pocketbert.distill.training.optimizer import AdamWCourse
 
 STEPS = 12
 TASK = task_of("text-classification")
@@ -51,7 +51,7 @@ class Dying:
 
 @pytest.fixture(autouse=True)
 def short_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "LOG_EVERY", 5)
+    monkeypatch.setattr(loop, "_LOG_EVERY", 5)
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +74,14 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(v, b[k]) for k, v in a.items())
 
 
+def learning_rates(plan: Optimisation, steps: range) -> list[float]:
+    course, optimizer = AdamWCourse(plan), torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.0)
+    return [course.prepare(optimizer, step) for step in steps]
+
+
 def test_a_constant_rate_stays_after_its_warm_up() -> None:
     plan = Optimisation(steps=10, lr=1e-3, warmup=0.2, schedule=Schedule.CONSTANT)
-    rates = [learning_rate(s, plan) for s in range(10)]
+    rates = learning_rates(plan, range(10))
     assert rates[:2] == pytest.approx([5e-4, 1e-3])
     assert rates[2:] == [1e-3] * 8
 
@@ -84,13 +89,13 @@ def test_a_constant_rate_stays_after_its_warm_up() -> None:
 @given(st.integers(1, 500), st.floats(0, 1), st.floats(1e-6, 1))
 def test_the_learning_rate_rises_and_falls_to_zero(steps: int, warmup: float, peak: float) -> None:
     plan = Optimisation(steps=steps, warmup=warmup, lr=peak)
-    rates = [learning_rate(s, plan) for s in range(steps)]
+    *rates, behind_the_last = learning_rates(plan, range(steps + 1))
     top = rates.index(max(rates))
     assert rates[: top + 1] == sorted(rates[: top + 1])
     assert rates[top:] == sorted(rates[top:], reverse=True)
     assert max(rates) == pytest.approx(peak)
     assert min(rates) > 0
-    assert learning_rate(steps, plan) == pytest.approx(0.0) or round(warmup * steps) >= steps
+    assert behind_the_last == pytest.approx(0.0) or round(warmup * steps) >= steps
 
 
 def finetune(model: nn.Module, data: TrainSet, work: Path, at: int = -1, **more: Any) -> Outcome:

@@ -23,4 +23,4 @@ def test_bf16_only_where_the_cpu_computes_in_it(
 def test_a_gpu_decides_where_there_is_one(monkeypatch: pytest.MonkeyPatch, supported: bool) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
-    assert precision.bf16_is_fast() is supported
+    assert precision.training_dtype() is (torch.bfloat16 if supported else torch.float32)

@@ -11,7 +11,7 @@ import torch
 
 from pocketbert.core.heads.head import Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.training.data import TEACHER, TeacherRows, TrainSet, as_teacher_reads
+from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet, select_teacher_inputs
 from pocketbert.distill.vocabulary import Reader, ResplitSet, sample
 
 from .conftest import TEXTS
@@ -35,16 +35,16 @@ def rows(tokenizer_folder: Callable[[str], Path], tmp_path_factory: pytest.TempP
 def test_the_teacher_reads_the_rows_as_they_were(rows: ResplitSet) -> None:
     some = range(20)
     batch, plain = rows.batch(some, 4), rows.rows.batch(some, 4)
-    taught = as_teacher_reads(batch)
+    taught = select_teacher_inputs(batch)
     assert taught.keys() == plain.keys()
     assert all(torch.equal(taught[name], plain[name]) for name in plain)
-    again = TeacherRows(rows).batch(some, 9)
+    again = select_teacher_inputs(rows.batch(some, 9))
     assert all(torch.equal(again[name], plain[name]) for name in plain), "at every step"
     assert rows.lengths == rows.rows.lengths
 
 
 def test_a_share_of_the_rows_is_split_into_pieces_of_smaller_vocabularies(rows: ResplitSet) -> None:
-    allowed = [{*reader.kept.ids} for reader in rows.smaller]
+    allowed = [{*reader.selection.kept_ids} for reader in rows.smaller_tokenizers]
     changed = 0
     for step in range(20):
         batch = rows.batch(range(30), step)
@@ -73,11 +73,11 @@ def test_what_is_split_is_a_function_of_seed_purpose_step_and_row(rows: ResplitS
 def test_without_a_share_the_student_reads_its_own_pieces(rows: ResplitSet) -> None:
     from dataclasses import replace
 
-    own = replace(rows, own=rows.smaller[2], smaller=(), share=0.0)
+    own = replace(rows, student_tokenizer=rows.smaller_tokenizers[2], smaller_tokenizers=(), share=0.0)
     batch = own.batch(range(30), 0)
     read = [batch["input_ids"][i][batch["attention_mask"][i] > 0].tolist() for i in range(30)]
-    assert read == [rows.smaller[2].read(text).ids.tolist() for text in TEXTS[:30]]
-    assert TEACHER + "input_ids" in batch
+    assert read == [rows.smaller_tokenizers[2].encode(text).ids.tolist() for text in TEXTS[:30]]
+    assert TEACHER_PREFIX + "input_ids" in batch
 
 
 def test_samples_have_the_sizes_that_are_documented() -> None:

@@ -46,7 +46,7 @@ def test_logits_of_training_rows_do_not_change_at_all(family: str, tmp_path: Pat
     own = TextTokenizer(destination, 32, padding_side=row.padding_side)
     smaller = pruned_table(model, row, kept)
     table, before = smaller.get_input_embeddings().weight, model.get_input_embeddings().weight
-    assert torch.equal(table, before[list(kept.ids)])
+    assert torch.equal(table, before[list(kept.kept_ids)])
     assert len(table) < len(before)
     made = [answers(m, t, row) for m, t in ((model, whole), (smaller, own))]
     assert torch.equal(*made), "padding included"

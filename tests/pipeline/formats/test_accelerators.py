@@ -12,9 +12,7 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
-from pocketbert.benchmarks.devices.adb import adb_refusal
-from pocketbert.benchmarks.devices.local import local_refusal
-from pocketbert.benchmarks.devices.remote import remote_refusal
+from pocketbert.benchmarks.devices import adb, local, ssh
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.pipeline.formats.base import place_of
@@ -67,5 +65,5 @@ def test_the_gate_passes_where_the_gpu_takes_the_products_and_names_the_rest(
 
 @pytest.mark.parametrize("runtime", ACCELERATORS)
 def test_no_cpu_times_such_a_file(runtime: Runtime) -> None:
-    for refusal in (local_refusal, adb_refusal, remote_refusal):
+    for refusal in (local.DEVICE.refusal, adb.DEVICE.refusal, ssh.DEVICE.refusal):
         assert f"made for {runtime}" in refusal(Format.TFLITE, runtime)

@@ -14,7 +14,7 @@ import pytest
 from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing, Signature, Tensor
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
-from pocketbert.core.formats import FORMATS, FP32, Bounds, FormatInfo, register_format
+from pocketbert.core.formats import _FP32_BOUNDS, FORMATS, Bounds, FormatInfo, register_format
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Client, Format, Layout, Runtime, Scheme
@@ -77,7 +77,7 @@ def test_every_form_is_complete(format: Format, scheme: Scheme, runtime: Runtime
     assert bounds.padding <= 1, "a file that ignores the mask moves by 1 to 4"
     assert 0 < bounds.drop <= 0.01
     assert bounds_of(ModelFile("a/b", "a/b", format, scheme, None, runtime)) is bounds
-    assert (bounds == FP32) is (scheme is Scheme.FP32)
+    assert (bounds == _FP32_BOUNDS) is (scheme is Scheme.FP32)
     assert row_of(format, scheme, runtime).scheme is scheme, "the types gate knows what its weights must be"
     for task in TaskName:
         artefacts = folder(format, scheme, runtime, task)
@@ -104,7 +104,7 @@ def test_every_format_has_one_place_and_an_engine() -> None:
 
 def test_measured_bounds() -> None:
     """The numbers that files were measured against; a change is a decision, not an accident."""
-    assert {(p.format, *form): b for p in places() for form, b in p.info.bounds.items() if b != FP32} == {
+    assert {(p.format, *form): b for p in places() for form, b in p.info.bounds.items() if b != _FP32_BOUNDS} == {
         ("onnx", "int8", None): Bounds(reference=0.5, padding=1.0, golden=0.25),
         ("onnx", "small", None): Bounds(reference=0.5, padding=1.0, golden=0.25),
         **{("onnx", s, None): Bounds(reference=0.5, padding=0.02, golden=0.1) for s in ("int8-b32", "w4")},
@@ -215,7 +215,7 @@ class Toy(FormatPlace):
 def toy() -> Iterator[Format]:
     """A registered name with a row, and no place yet."""
     name = Format.register("toy")
-    bounds = {(Scheme.FP32, None): FP32, (Scheme.INT8, None): Bounds(reference=0.5)}
+    bounds = {(Scheme.FP32, None): _FP32_BOUNDS, (Scheme.INT8, None): Bounds(reference=0.5)}
     register_format(replace(FORMATS[Format.ONNX], name=name, title="Toy", suffix=".toy", bounds=bounds))
     yield name
     del Format._known["toy"], FORMATS[name]

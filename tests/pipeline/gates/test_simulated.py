@@ -18,7 +18,7 @@ from pocketbert.core.compare.golden import GOLDEN_FILE as GOLDEN
 from pocketbert.core.compare.golden import SIMULATED_FILE as FILE_NAME
 from pocketbert.core.compare.golden import read_golden, read_simulated
 from pocketbert.core.errors import InputError
-from pocketbert.core.formats import LEAST, Bounds
+from pocketbert.core.formats import _MIN_BOUND, Bounds
 from pocketbert.core.types import Format
 from pocketbert.pipeline.gates import verify
 from pocketbert.pipeline.results import Gate
@@ -61,9 +61,9 @@ def test_a_sound_file_is_off_by_what_the_simulation_says(packed: Folder, file: s
     error = read_simulated(folder).errors[file]
     found = gates(folder, file)["reference"]
     assert found.passed
-    assert found.bound == pytest.approx(min(0.5, max(LEAST, 3 * error)))
+    assert found.bound == pytest.approx(min(0.5, max(_MIN_BOUND, 3 * error)))
     assert found.value is not None
-    assert found.value <= max(1.2 * error, LEAST / 2)
+    assert found.value <= max(1.2 * error, _MIN_BOUND / 2)
     assert 0.001 < error < 0.2
     assert f"simulated in torch: {error:.3g}" in found.detail
 
@@ -113,7 +113,15 @@ def test_a_folder_of_an_earlier_version_is_checked_with_the_fixed_bound(packed: 
 
 @pytest.mark.parametrize(
     ("simulated", "allowed"),
-    [(None, 0.5), (0.0, LEAST), (0.001, LEAST), (0.05, 0.15), (0.4, 0.5), (float("inf"), 0.5), (float("nan"), 0.5)],
+    [
+        (None, 0.5),
+        (0.0, _MIN_BOUND),
+        (0.001, _MIN_BOUND),
+        (0.05, 0.15),
+        (0.4, 0.5),
+        (float("inf"), 0.5),
+        (float("nan"), 0.5),
+    ],
 )
 def test_the_bound_is_three_times_the_error_within_limits(simulated: float | None, allowed: float) -> None:
     assert Bounds(reference=0.5).allowed(simulated) == pytest.approx(allowed)

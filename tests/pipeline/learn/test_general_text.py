@@ -12,7 +12,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import Objective, family_named
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.stages import MiniLmStage
-from pocketbert.pipeline.learn.corpora import _similar_words, check_objectives
+from pocketbert.pipeline.learn.corpora import _check_objectives, _similar_words
 from support.tiny import tiny_classifier
 from support.tiny_tokenizers import vocabulary, write_tokenizer
 
@@ -32,16 +32,16 @@ def stage(**changes: Any) -> MiniLmStage:
 )
 def test_text_that_the_family_does_not_know_is_refused(changes: dict[str, Any], key: str, objective: Objective) -> None:
     with pytest.raises(InputError) as error:
-        check_objectives(stage(**changes), BERT, "distill.2")
+        _check_objectives(stage(**changes), BERT, "distill.2")
     said = str(error.value)
     assert key in said
     assert "BERT checkpoints are not trained that way; objectives: masked-lm, next-sentence" in said
-    check_objectives(stage(**changes), replace(BERT, objectives=(objective,)), "distill.2")
+    _check_objectives(stage(**changes), replace(BERT, objectives=(objective,)), "distill.2")
 
 
 def test_other_text_is_for_all_families() -> None:
     for changes in ({"masking": "ngram"}, {"masking": "span", "pairs": True}, {"second": "swapped"}):
-        check_objectives(stage(**changes), BERT, "distill.2")
+        _check_objectives(stage(**changes), BERT, "distill.2")
 
 
 def test_similar_words_are_the_files_or_the_teachers(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families.weight_records import FILE_NAME, read_learned
+from pocketbert.core.families.weight_records import _FILE_NAME, read_learned
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.types import Format, Runtime, Scheme
 
@@ -122,7 +122,7 @@ def test_a_student_that_became_worse_is_not_kept(
     assert kept in notes(run)
     assert kept in " ".join(result.stderr.split())
     assert kept in (run / "run.log").read_text()
-    assert not (run / "student" / FILE_NAME).exists()
+    assert not (run / "student" / _FILE_NAME).exists()
     name = "model.safetensors"
     assert (run / "student" / name).read_bytes() == (finished / "student" / name).read_bytes()
 

@@ -75,7 +75,7 @@ def test_a_mobilebert_becomes_relu6_in_its_files(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quantized.Choice, "kept", True)  # four steps improve nothing
+    monkeypatch.setattr(quantized._Choice, "kept", True)  # four steps improve nothing
     run = tmp_path / "run"
     result = cli("distill", recipe(task, finished, tmp_path / "recipe.yaml", mobilebert, format), "-o", run)
     assert result.exit_code == 0, result.output

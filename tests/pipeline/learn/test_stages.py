@@ -17,7 +17,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import load_data, max_length
-from pocketbert.pipeline.learn.training import Learning, train_stage
+from pocketbert.pipeline.learn.training import Learning, _train_stage
 from pocketbert.pipeline.run_folder import Places
 
 PLAN = {"steps": 6, "batch": 8, "lr": 1e-3, "checkpoint": 4}
@@ -148,9 +148,9 @@ def in_one_pass(learning: Learning, base: Path) -> Path:
     """Every stage on the same objects in memory."""
     at, own, state = places(base), fresh(learning), None
     for number in range(len(own.recipe.distill)):
-        state = train_stage(own, number, state, at)
+        state = _train_stage(own, number, state, at)
     assert state is not None
-    training.finish_student(own, state, at)
+    training._finish_student(own, state, at)
     return at.output
 
 

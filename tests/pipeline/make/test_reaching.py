@@ -14,7 +14,7 @@ from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.pipeline.make import golden as reaching
-from pocketbert.pipeline.make.golden import Found, Search, margins, words_of
+from pocketbert.pipeline.make.golden import _find_label_texts, _label_margins, _LabelTexts, _one_token_words
 from support.tiny_tokenizers import vocabulary
 
 TOKENS = vocabulary(0)
@@ -47,12 +47,9 @@ class Keywords(torch.nn.Module):
 
 def found(
     tokenizer: TextTokenizer, model: torch.nn.Module, task: Task, wanted: Sequence[int], texts: Sequence[str] = ()
-) -> Found:
+) -> _LabelTexts:
     reference = TorchPredictor(model, task, ("input_ids", "attention_mask"))
-    search = Search(reference, tokenizer, lambda m: m, wanted)
-    search.try_texts(texts)
-    search.compose()
-    return search.result()
+    return _find_label_texts(reference, tokenizer, wanted, texts)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +62,7 @@ MODEL = Keywords([(), ("fox",), ("dog", "year"), ("music", "poor", "jumps"), ()]
 
 def test_texts_are_composed_for_every_label_that_can_be_reached(tokenizer: TextTokenizer) -> None:
     made = found(tokenizer, MODEL, CLASSES, [1, 2, 3, 4])
-    assert (made.missing, made.ended) == ([4], False)
+    assert (made.missing, made.timed_out) == ([4], False)
     assert 1 <= len(made.texts) <= 3
     assert all(isinstance(t, str) for t in made.texts)
     reference = TorchPredictor(MODEL, CLASSES, ("input_ids", "attention_mask"))
@@ -76,7 +73,7 @@ def test_texts_are_composed_for_every_label_that_can_be_reached(tokenizer: TextT
 
 def test_given_texts_come_first(tokenizer: TextTokenizer) -> None:
     texts = ["a day", "the fox", "play music"]
-    assert found(tokenizer, MODEL, CLASSES, [1], texts) == Found(["the fox"], [], False)
+    assert found(tokenizer, MODEL, CLASSES, [1], texts) == _LabelTexts(["the fox"], [], False)
 
 
 def test_labels_that_may_hold_together_share_a_text(tokenizer: TextTokenizer) -> None:
@@ -96,10 +93,10 @@ def test_the_gradient_finds_what_single_words_do_not_show(
     tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # single words are tried from the front of the list; the keywords are behind
-    words, ids = words_of(tokenizer, len(TOKENS))
+    words, ids = _one_token_words(tokenizer, len(TOKENS))
     late = sorted(range(len(words)), key=lambda i: words[i] in ("fox", "dog"))
-    monkeypatch.setattr(reaching, "words_of", lambda *_: ([words[i] for i in late], ids[late]))
-    monkeypatch.setattr(reaching, "ALONE", 64)
+    monkeypatch.setattr(reaching, "_one_token_words", lambda *_: ([words[i] for i in late], ids[late]))
+    monkeypatch.setattr(reaching, "_SINGLE_WORDS", 64)
     made = found(tokenizer, Keywords([(), ("fox", "dog")], [0.0, 1.5]), CLASSES, [1])
     assert made.missing == []
     assert {"fox", "dog"} & set(cast(str, made.texts[0]).split())
@@ -109,21 +106,21 @@ def test_a_search_without_budget_or_time_finds_nothing_and_says_which_it_was(
     tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(reaching, "WORK", 0)
-        assert found(tokenizer, MODEL, CLASSES, [1], ["fox"]) == Found([], [1], False)
-    monkeypatch.setattr(reaching, "SECONDS", -1.0)
-    assert found(tokenizer, MODEL, CLASSES, [1], ["fox"]) == Found([], [1], True)
+        patch.setattr(reaching, "_WORK", 0)
+        assert found(tokenizer, MODEL, CLASSES, [1], ["fox"]) == _LabelTexts([], [1], False)
+    monkeypatch.setattr(reaching, "_SECONDS", -1.0)
+    assert found(tokenizer, MODEL, CLASSES, [1], ["fox"]) == _LabelTexts([], [1], True)
 
 
 def test_no_more_labels_than_rows_may_be_added(tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaching, "MOST_LABELS", 1)
+    monkeypatch.setattr(reaching, "_MOST_LABELS", 1)
     made = found(tokenizer, MODEL, CLASSES, [1, 2])
     assert len(made.texts) == 1
     assert made.missing == [2]
 
 
 def test_words_are_one_token_inside_a_text(tokenizer: TextTokenizer) -> None:
-    words, ids = words_of(tokenizer, len(TOKENS))
+    words, ids = _one_token_words(tokenizer, len(TOKENS))
     assert {"fox", "dog", "music"} <= set(words)
     assert not any(w.startswith("##") or w.startswith("[") for w in words)
     for word, id in zip(words, ids, strict=True):
@@ -131,7 +128,7 @@ def test_words_are_one_token_inside_a_text(tokenizer: TextTokenizer) -> None:
 
 
 def test_margins() -> None:
-    assert margins(np.array([[3, 1, 2.5]], np.float32), CLASSES).tolist() == [0.5, -2, -0.5]
-    assert margins(np.array([[3, -1]], np.float32), SEVERAL).tolist() == [3, -1]
-    assert margins(np.array([[3, 1], [0, 4]], np.float32), TAGS).tolist() == [2, 4]
-    assert margins(np.array([[-2]], np.float32), CLASSES).tolist() == [-2]
+    assert _label_margins(np.array([[3, 1, 2.5]], np.float32), CLASSES).tolist() == [0.5, -2, -0.5]
+    assert _label_margins(np.array([[3, -1]], np.float32), SEVERAL).tolist() == [3, -1]
+    assert _label_margins(np.array([[3, 1], [0, 4]], np.float32), TAGS).tolist() == [2, 4]
+    assert _label_margins(np.array([[-2]], np.float32), CLASSES).tolist() == [-2]

@@ -15,7 +15,7 @@ pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 
 import pocketbert
 from pocketbert import api
-from pocketbert.core.coreml_package import WEIGHT_FILE
+from pocketbert.core.coreml_package import _WEIGHT_FILE
 from pocketbert.core.disk.files import sha256_path
 
 Cli = Callable[..., Any]
@@ -150,7 +150,7 @@ def test_a_package_that_coremltools_opened_is_still_the_one_that_was_packed(cli:
 
 @pytest.mark.parametrize("what", ["changed", "missing", "additional", "renamed", "gone"])
 def test_integrity_inside_a_package(cli: Cli, phone: Path, what: str) -> None:
-    weights = phone / W8 / "Data" / WEIGHT_FILE
+    weights = phone / W8 / "Data" / _WEIGHT_FILE
     if what == "changed":
         raw = bytearray(weights.read_bytes())
         raw[-1] ^= 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ from pocketbert.core.errors import GateError
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.pipeline.run import Run
 from pocketbert.pipeline.run_folder import Permission, Places, Step
-from pocketbert.pipeline.steps import Makers, steps_of
 from support.tiny_texts import task_rows, write_lines
 
 TRAINING = ("teacher", "distill.0", "distill.1")
@@ -79,30 +80,9 @@ class Desk:
 
         class Faked(Run):
             def steps(self) -> list[Step]:
-                return steps_of(self.inputs, desk._makers())
+                return [replace(step, make=partial(desk._make, step.name)) for step in super().steps()]
 
         return Faked(recipe, self.folder, Permission(overwrite, resume_anyway))
-
-    def _makers(self) -> Makers:
-        def make(name: str) -> Callable[[Places], Sequence[str]]:
-            return lambda at: self._make(name, at)
-
-        return Makers(
-            data=make("data"),
-            vocabulary=make("vocabulary"),
-            corpus=make("corpus"),
-            teacher=make("teacher"),
-            copies=make("augmented"),
-            stage=lambda number, at: self._make(f"distill.{number}", at),
-            student=make("student"),
-            export=lambda format, at: self._make(format.value, at),
-            quantized=lambda format, scheme, at: self._make(f"{format}-{scheme}", at),
-            golden=make("golden"),
-            verify=make("verify"),
-            teacher_file=make("onnx-teacher"),
-            benchmark=make("benchmark"),
-            pack=make("pack"),
-        )
 
     def _make(self, name: str, at: Places) -> Sequence[str]:
         checkpoint, begun = at.work / "latest", 0

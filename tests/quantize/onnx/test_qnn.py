@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from pocketbert.benchmarks.devices.qnn import QnnCompiler, chip_of, qnn_missing
+from pocketbert.benchmarks.devices.qnn import _qnn_missing, _QnnCompiler, find_qnn_chip
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError
 from pocketbert.core.families import family_named
@@ -248,13 +248,13 @@ def check_taken(path: Path, soc: str, rows: list[Feed]) -> None:
     """A chip takes a file as a whole, and its emulator answers as this machine."""
     predictor: Any = OnnxPredictor(path, threads=1)
     feeds = [{name: row[name] for name in predictor.inputs} for row in rows]
-    compiled = QnnCompiler(chip_of(soc)).compile(predictor, path, 32, feeds, 60)
+    compiled = _QnnCompiler(find_qnn_chip(soc)).compile(predictor, path, 32, feeds, 60)
     assert (compiled.failed, compiled.left, compiled.partitions) == ("", [], 1)
     emulated = np.concatenate([a["logits"] for a in compiled.answers])
     assert rms_error(emulated, answers(path, feeds)) < 0.1
 
 
-@pytest.mark.skipif(bool(qnn_missing()), reason=qnn_missing())
+@pytest.mark.skipif(bool(_qnn_missing()), reason=_qnn_missing())
 @pytest.mark.parametrize("soc", ["SM8650", *(pytest.param(s, marks=pytest.mark.slow) for s in ("SM8450", "SM8750"))])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_npu_takes_the_whole_graph(scheme: Scheme, soc: str, made: Made) -> None:
@@ -262,7 +262,7 @@ def test_the_npu_takes_the_whole_graph(scheme: Scheme, soc: str, made: Made) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(qnn_missing()), reason=qnn_missing())
+@pytest.mark.skipif(bool(_qnn_missing()), reason=_qnn_missing())
 @pytest.mark.parametrize("family", [f for f in EXPORTED if f != "bert"])
 def test_the_npu_takes_the_whole_graph_of_every_family(family: str, made: Made) -> None:
     path = made(family, Scheme.A16W8)[0]

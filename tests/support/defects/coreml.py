@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketbert.core.coreml_package import MODEL, WEIGHT_FILE
+from pocketbert.core.coreml_package import _MODEL, _WEIGHT_FILE
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.runtime.coreml.types import Dtype
 from pocketbert.runtime.coreml.weights import unpack
@@ -31,8 +31,8 @@ class Package:
     def __init__(self, path: Path) -> None:
         messages = importlib.import_module("coremltools.proto.Model_pb2")
         self.path = path
-        self.model = messages.Model.FromString((path / "Data" / MODEL).read_bytes())
-        self.weights = np.fromfile(path / "Data" / WEIGHT_FILE, np.uint8)
+        self.model = messages.Model.FromString((path / "Data" / _MODEL).read_bytes())
+        self.weights = np.fromfile(path / "Data" / _WEIGHT_FILE, np.uint8)
         function = self.model.mlProgram.functions["main"]
         self.inputs = function.inputs
         self.block = function.block_specializations[function.opset]
@@ -40,8 +40,8 @@ class Package:
     def write(self) -> None:
         """Bring it to disk; what changed nothing is a mistake of the test."""
         before = sha256_path(self.path)
-        (self.path / "Data" / MODEL).write_bytes(self.model.SerializeToString(deterministic=True))
-        self.weights.tofile(self.path / "Data" / WEIGHT_FILE)
+        (self.path / "Data" / _MODEL).write_bytes(self.model.SerializeToString(deterministic=True))
+        self.weights.tofile(self.path / "Data" / _WEIGHT_FILE)
         assert sha256_path(self.path) != before
 
     def maker(self, name: str) -> Any:
@@ -234,13 +234,13 @@ def one_rank_more(package: Package) -> None:
 
 
 def truncated(path: Path) -> None:
-    weights = path / "Data" / WEIGHT_FILE
+    weights = path / "Data" / _WEIGHT_FILE
     weights.write_bytes(weights.read_bytes()[:20_000])
 
 
 def no_model(path: Path) -> None:
-    (path / "Data" / MODEL).write_bytes(b"\xff" * 100)
+    (path / "Data" / _MODEL).write_bytes(b"\xff" * 100)
 
 
 def no_weights(path: Path) -> None:
-    (path / "Data" / WEIGHT_FILE).unlink()
+    (path / "Data" / _WEIGHT_FILE).unlink()

@@ -1,4 +1,4 @@
-"""The records of ``artifacts.json``, with bounds on every value: nonsense is refused when a folder is opened."""
+"""The records of ``artifacts.json`` (`Artefacts`), with bounds on every value, so that invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme, S
 
 FILE_NAME = "artifacts.json"
 SCHEMA_VERSION = "1.0"
-MAX_LENGTH = 1 << 20
-MAX_LABELS = 1 << 16
-Size = Annotated[StrictInt, Field(ge=0, lt=1 << 63)]
-Length = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
-LabelName = Annotated[str, Field(min_length=1, max_length=1 << 12)]
-PromptText = Annotated[str, Field(max_length=1 << 14)]
+_MAX_LENGTH = 1 << 20
+_MAX_LABELS = 1 << 16
+_Size = Annotated[StrictInt, Field(ge=0, lt=1 << 63)]
+_Length = Annotated[int, Field(ge=1, le=_MAX_LENGTH)]
+_LabelName = Annotated[str, Field(min_length=1, max_length=1 << 12)]
+_PromptText = Annotated[str, Field(max_length=1 << 14)]
 
 
 class _Record(BaseModel):
@@ -38,7 +38,7 @@ class _Record(BaseModel):
 
 
 class Kind(StrEnum):
-    """What a file in the folder is for."""
+    """The purpose of a file in the folder."""
 
     MODEL = "model"
     WEIGHTS = "weights"
@@ -70,7 +70,7 @@ class Signature(_Record):
     Attributes:
         inputs: In order.
         outputs: In order.
-        lengths: The only lengths the file takes, one signature each; empty where the length is free.
+        lengths: The only lengths that the file accepts, one signature each; empty if the length is free.
     """
 
     inputs: list[Tensor]
@@ -79,12 +79,12 @@ class Signature(_Record):
 
 
 class OldestEngine(_Record):
-    """The oldest version of an engine that was seen to compute files of a scheme right.
+    """The oldest version of an engine that computed files of a scheme correctly in tests.
 
     Attributes:
         engine: Name of its Python distribution.
         version: The version.
-        older_answer_wrongly: Whether an older one was seen to answer wrongly without an error.
+        older_answer_wrongly: Whether an older one gave wrong outputs without an error.
         provenance: How that is known.
     """
 
@@ -95,14 +95,14 @@ class OldestEngine(_Record):
 
 
 class Minimum(_Record):
-    """What a file needs; None where it does not say it, or where nothing is known.
+    """The requirements of a file; None if they are not stored in it, or unknown.
 
     Attributes:
         opset: ONNX operator set.
         ir_version: Version of the ONNX file format.
         ios: Oldest iOS version that opens a Core ML package.
-        operators: Operators that are not ONNX's own: no other engine than the one that they come from opens the file.
-        engine: The oldest engine that computes files of its scheme.
+        operators: Operators that are not ONNX's own: only the engine that they come from opens the file.
+        engine: The oldest engine that computes files of its scheme correctly.
     """
 
     opset: int | None = None
@@ -113,7 +113,7 @@ class Minimum(_Record):
 
 
 class SeenRight(_Record):
-    """An engine that was seen to compute the file right."""
+    """An engine that computed the file's golden rows correctly."""
 
     engine: str
     version: str
@@ -122,6 +122,8 @@ class SeenRight(_Record):
 
 
 class _Purpose(Protocol):
+    """The fields that a class with `MadeFor` has."""
+
     @property
     def client(self) -> Client | None: ...
     @property
@@ -129,7 +131,7 @@ class _Purpose(Protocol):
 
 
 class MadeFor:
-    """What follows from the `client` and the `runtime` that a model file is made for; its classes have these fields."""
+    """Mixin of classes of model files with the fields `client` and `runtime`, for which the file is made."""
 
     @property
     def plain(self: _Purpose) -> bool:
@@ -149,23 +151,17 @@ class FileRecord(_Record):
         path: Relative to the folder, with forward slashes; a Core ML package is a folder.
         sha256: Hex digest; see `pocketbert.core.disk.files.sha256_path`.
         bytes: Size.
-        kind: What it is for.
+        kind: Its purpose.
     """
 
     path: Annotated[str, Field(min_length=1)]
     sha256: str
-    bytes: Size
+    bytes: _Size
     kind: Kind
 
     @staticmethod
     def of(folder: Path, name: str, kind: Kind) -> FileRecord:
-        """Describe a file that is there.
-
-        Args:
-            folder: The artefact folder.
-            name: Path of the file in it.
-            kind: What it is for.
-        """
+        """Describe the existing file `name` of an artefact folder."""
         path = folder / name
         return FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=kind)
 
@@ -174,21 +170,21 @@ class ModelRecord(MadeFor, FileRecord):
     """A model file.
 
     Attributes:
-        format: What opens it.
+        format: Its format.
         scheme: How its numbers are stored.
         default: Whether `pocketbert.load` opens it.
         alias_of: Path of the model file that this one equals byte for byte.
-        client: The one client that it is made for; None where any of its format may open it.
-        runtime: The one runtime that it is made for.
+        client: The client that it is made for; None for any client of its format.
+        runtime: The runtime that it is made for; None for any.
         signature: Its inputs and outputs.
-        minimum: What it says that it needs; None where it was not read.
+        minimum: Its requirements; None if the file was not read.
         status: Whether it passed the gates.
         lineage: sha256 of the weights it was made from.
         scores: Measured scores by set (``eval``, ``holdout``).
         seen_right: Engines that passed its golden rows.
-        confidence: Temperature of its softmax, how right the probabilities are, and below which one an answer is unknown
-            (text-classification).
-        weights: What was made of each weight, where the recipe left some as they were exported.
+        confidence: Temperature of its softmax, accuracy of the probabilities, and the probability below which an
+            answer is unknown (text-classification).
+        weights: Role and scheme of each weight, if the recipe left some as they were exported.
     """
 
     kind: Literal[Kind.MODEL] = Kind.MODEL
@@ -209,7 +205,7 @@ class ModelRecord(MadeFor, FileRecord):
 
     @property
     def temperature(self) -> float:
-        """What its logits are divided by before the softmax; 1 where it has none."""
+        """The temperature by which its logits are divided before the softmax; 1 if it has none."""
         return self.confidence.temperature if self.confidence is not None else 1.0
 
     @property
@@ -219,7 +215,7 @@ class ModelRecord(MadeFor, FileRecord):
 
 
 def _record_type(value: object) -> str:
-    """Which of the two record types an entry of ``files`` is."""
+    """Return the record type of an entry of ``files``: ``model`` or ``file``."""
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     return "model" if kind == Kind.MODEL else "file"
 
@@ -230,53 +226,53 @@ _AnyRecord = Annotated[
 
 
 class Processing(_Record):
-    """How to turn text into inputs and outputs into answers.
+    """The settings that turn text into inputs and outputs into answers.
 
     Attributes:
         max_length: Longest input in tokens.
         pair_order: Meaning of a pair's two texts, in order.
         padding_side: ``right`` or ``left``.
         truncation_side: End of a text at which tokens beyond `max_length` are cut off, ``right`` or ``left``.
-        score: Turns logits into scores.
+        score: Function from logits to scores.
         prompts: Texts to put in front of a text, by name (embeddings), e.g. ``{"query": "query: "}``.
-        default_prompt: Name of the one that is used where a user names none; None for no prompt.
-        similarity: What two vectors are compared with (embeddings).
+        default_prompt: Name of the prompt that is used if the user names none; None for no prompt.
+        similarity: Function that compares two vectors (embeddings).
         stride: Overlap of windows over long texts (question answering).
         thresholds: Per-label decision thresholds (multi-label).
-        unknown: Probability below which an answer of any file is marked as unknown (text-classification); None where there is
-            none, or each file has its own (`ModelRecord.confidence`).
-        unknown_accuracy: Accuracy among the other answers that the files' own thresholds were fitted for.
-        pooling: How token states become one vector, inside the files (embeddings): ``mean`` or ``cls``.
-        normalize: Whether it is divided by its length, inside the files (embeddings).
+        unknown: Probability below which an answer of any file is marked as unknown (text-classification); None if
+            there is none, or each file has its own (`ModelRecord.confidence`).
+        unknown_accuracy: Accuracy among the other answers for which the files' own thresholds were fitted.
+        pooling: How the files pool token states into one vector (embeddings): ``mean`` or ``cls``.
+        normalize: Whether the files divide it by its length (embeddings).
         answer_length: Longest answer in tokens (question answering).
         null_answers: Whether a question may have no answer (question answering).
     """
 
-    max_length: Length
+    max_length: _Length
     pair_order: Annotated[list[str], Field(min_length=2, max_length=2)] = ["text", "text_pair"]
     padding_side: Literal["right", "left"] = "right"
     truncation_side: Literal["right", "left"] = "right"
     score: ScoreFunction
-    prompts: dict[str, PromptText] = {}
+    prompts: dict[str, _PromptText] = {}
     default_prompt: str | None = None
     similarity: Similarity | None = None
-    stride: Length | None = None
+    stride: _Length | None = None
     thresholds: list[Share] | None = None
     unknown: Share | None = None
     unknown_accuracy: Share | None = None
     pooling: PoolingKind | None = None
     normalize: bool | None = None
-    answer_length: Length | None = None
+    answer_length: _Length | None = None
     null_answers: bool | None = None
 
     @property
     def named_prompts(self) -> Prompts:
-        """The prompts, as the tokenizer puts them in front of texts."""
+        """The prompts in the tokenizer's type."""
         return Prompts(self.prompts, self.default_prompt)
 
     def settings(self) -> AnswerSettings:
-        """How outputs become answers, as the heads want it."""
-        given = {
+        """Return the settings that the heads use to turn outputs into answers."""
+        values = {
             "thresholds": self.thresholds,
             "unknown": {"accuracy": self.unknown_accuracy} if self.unknown_accuracy is not None else self.unknown,
             "stride": self.stride,
@@ -286,7 +282,7 @@ class Processing(_Record):
             "normalize": self.normalize,
             "similarity": self.similarity,
         }
-        return AnswerSettings.model_validate({k: v for k, v in given.items() if v is not None})
+        return AnswerSettings.model_validate({k: v for k, v in values.items() if v is not None})
 
 
 class Artefacts(_Record):
@@ -297,19 +293,20 @@ class Artefacts(_Record):
         name: Name of the run or model.
         task: Hub task name.
         family: Row of the family table.
-        form: Form of the files, where they take more inputs than the text; None where they do not.
+        form: Form of the files if they take more inputs than the text; else None.
         labels: Label names in order of their ids.
         pair: Whether inputs are pairs of texts.
         processing: Pre- and post-processing.
         files: Every file of the folder except this one.
-        absent: Model files that a client might look for, and why they are not there.
+        absent: Model files that a client might look for, and why they are missing.
         lineage: Where the weights come from, in words and digests.
         versions: Libraries that made the files.
-        machine: CPU and ISA that measured the figures.
-        made_from: Digest of recipe, model, data and library versions: with equal ones, the same folder would be written.
-        packed_for: The platform whose app carries these files, e.g. ``android``: a choice of an artefact folder's files. None
-            in an artefact folder.
-        search: The files that were considered where the folder's were chosen inside a budget; None elsewhere.
+        machine: CPU and ISA of the measurements.
+        made_from: Digest of recipe, model, data and library versions: with an equal one, the same folder would be
+            written.
+        packed_for: The platform whose app has these files, e.g. ``android``: a selection of an artefact folder's
+            files. None in an artefact folder.
+        search: The files that were considered, if the folder's were chosen within a budget; else None.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -317,7 +314,7 @@ class Artefacts(_Record):
     task: TaskName
     family: str
     form: str | None = None
-    labels: Annotated[list[LabelName], Field(max_length=MAX_LABELS)]
+    labels: Annotated[list[_LabelName], Field(max_length=_MAX_LABELS)]
     pair: bool = False
     processing: Processing
     files: list[_AnyRecord]
@@ -331,33 +328,33 @@ class Artefacts(_Record):
     generator: Literal["pocketbert"] = "pocketbert"
 
     def head(self) -> Head:
-        """The task, as it turns this folder's outputs into answers: with the folder's own score function."""
+        """Build the task's head with this folder's labels, settings and score function."""
         task = replace(TASKS[self.task], score=self.processing.score)
         return head_of(task, Labels(tuple(self.labels)), self.processing.settings())
 
     @field_validator("labels")
     @classmethod
-    def _distinct(cls, labels: list[str]) -> list[str]:
+    def _check_distinct(cls, labels: list[str]) -> list[str]:
         if len(set(labels)) < len(labels):
             raise ValueError("a label occurs twice")
         return labels
 
     def unknown_below(self, record: ModelRecord) -> float | None:
-        """Probability below which an answer of a file is unknown; None for never."""
+        """Return the probability below which an answer of a file is unknown; None for never."""
         own = record.confidence.unknown if record.confidence is not None else None
         return self.processing.unknown if own is None else own
 
     def models(self) -> list[ModelRecord]:
-        """Model files, aliases left out."""
+        """List the model files, without aliases."""
         return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is None]
 
     def aliases(self) -> list[ModelRecord]:
-        """Further names of model files."""
+        """List the aliases: further names of model files."""
         return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is not None]
 
     def default_model(self) -> ModelRecord:
-        """The variant that `pocketbert.load` opens."""
-        found = [f for f in self.models() if f.default] or self.models()
-        if not found:
+        """Return the model file that `pocketbert.load` opens."""
+        candidates = [f for f in self.models() if f.default] or self.models()
+        if not candidates:
             raise InputError(Problem(FILE_NAME, "the folder lists no model file."))
-        return found[0]
+        return candidates[0]

@@ -1,1 +1,1 @@
-"""Comparing what models and files answer: metrics on data, parity, golden rows."""
+"""Comparison of models and files: metrics on data, parity with the reference, golden rows."""

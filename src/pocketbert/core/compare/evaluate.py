@@ -1,4 +1,8 @@
-"""The one metric loop: it scores a torch module, an ONNX file, and everything else alike."""
+"""Evaluation: score any predictor on labelled rows, and measure how far two predictors' outputs differ.
+
+`evaluate` scores a torch module, an ONNX file and everything else in the same way. Differences of outputs are measured
+by `worst_difference` and `rms_error`, both relative to the `yardstick`, and by `agreement`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,6 @@ from pocketbert.core.predict.predictor import Batching, Matrix, Predictor, run_r
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 
-FLOOR = 0.1
-"""`yardstick` is never less than this share of the largest logit. Trained heads spread by 0.2 and more of it."""
-
 
 @dataclass(frozen=True)
 class EvalSet:
@@ -23,7 +24,7 @@ class EvalSet:
 
     Attributes:
         name: ``eval`` or ``holdout``.
-        head: The task.
+        head: Head of the task.
         rows: The rows.
     """
 
@@ -32,7 +33,7 @@ class EvalSet:
     rows: Prepared
 
     def within(self, length: int) -> EvalSet:
-        """Cut the same rows to at most this number of tokens."""
+        """Return the same rows, cut to at most this number of tokens."""
         return replace(self, rows=self.rows.within(length))
 
 
@@ -44,15 +45,15 @@ def evaluate(
     Args:
         predictor: The engine.
         tokenizer: Pads batches.
-        rows: What to score on.
+        rows: The rows to score on.
         batch: Rows at once; 1 means unpadded.
-        label: What the progress bar says.
+        label: Text of the progress bar.
 
     Returns:
         The score, and what the head keeps of each row's outputs: of classifiers the logits.
     """
     head, prepared = rows.head, rows.rows
-    kept = run_rows(
+    reduced = run_rows(
         predictor,
         tokenizer,
         prepared.encoded,
@@ -61,18 +62,23 @@ def evaluate(
         label,
         reduce=lambda i, m: head.reduce(i, m, prepared),
     )
-    return score(kept, rows), kept
+    return _score(reduced, rows), reduced
 
 
-def score(reduced: Sequence[Matrix], rows: EvalSet) -> Score:
-    """Score what `evaluate` kept."""
-    # NaN outputs are reported as such; the arithmetic on them need not warn
+def _score(reduced: Sequence[Matrix], rows: EvalSet) -> Score:
+    """Score reduced outputs. NaN outputs become a score that is not finite, without warnings of numpy."""
     with np.errstate(invalid="ignore"):
         return rows.head.score(reduced, rows.rows)
 
 
+# --- differences of outputs ---
+
+_FLOOR = 0.1
+"""Least yardstick as a share of the largest logit. Trained heads have a spread of 0.2 of it and more."""
+
+
 def worst_difference(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Largest absolute difference; NaN if any value is NaN, infinite if any is infinite.
+    """Return the largest absolute difference; NaN if a value is NaN or the shapes differ, infinite if one is infinite.
 
     A running maximum loses a NaN when the next value is finite; numpy's `max` keeps it.
     """
@@ -83,31 +89,31 @@ def worst_difference(values: NDArray[np.floating], reference: NDArray[np.floatin
 
 
 def spread(logits: NDArray[np.floating]) -> float:
-    """Typical variation of logits [N, labels] over inputs: the largest per-class standard deviation.
+    """Return how much logits [N, labels] vary over inputs: the largest standard deviation of a class.
 
-    The yardstick of parity: constant class offsets of an untrained head do not inflate it.
+    Constant offsets of a class, as an untrained head has, do not change it.
     """
     return float(np.asarray(logits, np.float64).std(0).max())
 
 
 def yardstick(logits: NDArray[np.floating]) -> float:
-    """What differences from logits [N, labels] are measured by: their `spread`, but at least `FLOOR` of the largest.
+    """Return what differences from logits [N, labels] are divided by: their `spread`, but at least 0.1 of the largest.
 
     An untrained head answers nearly the same to every text (spread 0.1 % of the logits); there the spread alone would
     call the rounding of fp32, and all of int8, an error. A bound of 1e-4 then stands for 1e-5 of the logits.
     """
     largest = float(np.abs(np.asarray(logits, np.float64)).max()) if logits.size else 0.0
-    return max(spread(logits), FLOOR * largest, 1e-6)
+    return max(spread(logits), _FLOOR * largest, 1e-6)
 
 
 def rms_error(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Root mean square difference relative to the `yardstick` of the reference; NaN-sticky."""
+    """Return the root mean square difference relative to the `yardstick` of the reference; NaN if any value is."""
     difference = np.asarray(values, np.float64) - np.asarray(reference, np.float64)
     return float(np.sqrt((difference**2).mean()) / yardstick(reference))
 
 
 def agreement(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Share of rows whose largest logit is at the same place; [N, labels] each."""
+    """Return the share of rows for which logits [N, labels] have the same label; 0 if any value is not finite."""
     if not np.isfinite(values).all():
         return 0.0
     return float((values.argmax(-1) == reference.argmax(-1)).mean())

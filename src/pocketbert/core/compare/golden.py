@@ -1,4 +1,10 @@
-"""Golden rows: text and the outputs each file gave, to check a file without labels, anywhere."""
+"""Golden rows: texts with recorded answers, to check model files without labels, on any machine.
+
+- golden.jsonl (`write_golden`, `read_golden`): the answers of the reference model and of each file.
+- golden_tokens.jsonl (`read_golden_tokens`): token ids, to check a tokenizer.
+- library.json (`read_library`): the answers of the library that a checkpoint was published for.
+- simulated.json (`write_simulated`, `read_simulated`): errors and ranges of quantized files, measured in torch.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +25,22 @@ from pocketbert.core.predict.predictor import Matrix
 
 GOLDEN_FILE = "golden.jsonl"
 TOKENS_FILE_NAME = "golden_tokens.jsonl"
-MAX_ROWS = 4096
+LIBRARY_FILE = "library.json"
+SIMULATED_FILE = "simulated.json"
 MAX_MIB = 64
-MAX_LINE_MIB = 4
 LEAST_ROWS = 4
 """Fewer rows prove nothing; PocketBERT writes about forty."""
-Finite = Annotated[float, AllowInfNan(False)]
-Place = Annotated[int, Field(ge=0, lt=1 << 32)]
-Row = TypeVar("Row", bound="BaseModel")
+_MAX_ROWS = 4096
+_MAX_LINE_MIB = 4
+_LIBRARY_MIB = 32
+_SIMULATED_MIB = 1
+
+_Finite = Annotated[float, AllowInfNan(False)]
+_Index = Annotated[int, Field(ge=0, lt=1 << 32)]
+_TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+_Row = TypeVar("_Row", bound=BaseModel)
+
+# --- answers of the reference and of the files ---
 
 
 class GoldenRow(BaseModel):
@@ -34,16 +48,16 @@ class GoldenRow(BaseModel):
 
     Attributes:
         text: The text, or the two texts of a pair.
-        label: The label, or the labels of the recorded tokens, that the reference model (torch, fp32) answers; empty for
-            tasks without labels.
+        label: The label, or the labels of the recorded tokens, that the reference model (torch, fp32) predicts; empty
+            for tasks without labels.
         reference: Answer of the reference model: numbers of the recorded places, row by row.
         outputs: Answer of each file, by path.
-        tolerance: Largest absolute difference a right runtime may show, by path.
-        padded: Answer of the reference model when 19 padding tokens stand beside the text (fewer where that would be
-            too long); empty where nobody recorded them.
+        tolerance: Largest absolute difference that a correct runtime may have, by path.
+        padded: Answer of the reference model when 19 padding tokens stand beside the text (fewer if that would be
+            too long); empty if it was not recorded.
         places: Rows of the task's output that are recorded (tokens; of fill-mask: masked tokens); empty for all.
         columns: Columns that are recorded; empty for all. Of question-answering 0 is the start, 1 the end.
-        data: Other data columns of the text, which the files' further inputs are made of; empty where there are none.
+        data: Other data columns of the text, which the files' further inputs are made of; empty if there are none.
         drawn: Whether the text was made of drawn words, to read the whole vocabulary and the full length.
     """
 
@@ -51,35 +65,35 @@ class GoldenRow(BaseModel):
 
     text: str | tuple[str, str]
     label: str
-    reference: list[Finite]
-    outputs: dict[str, list[Finite]]
-    tolerance: dict[str, Annotated[Finite, Field(ge=0)]]
-    padded: list[Finite] = []
-    places: list[Place] = []
-    columns: list[Place] = []
+    reference: list[_Finite]
+    outputs: dict[str, list[_Finite]]
+    tolerance: dict[str, Annotated[_Finite, Field(ge=0)]]
+    padded: list[_Finite] = []
+    places: list[_Index] = []
+    columns: list[_Index] = []
     data: dict[str, JsonValue] = {}
     drawn: bool = False
 
     @property
     def input(self) -> Text:
-        """What the tokenizer takes."""
+        """The text with its columns, as the tokenizer takes it."""
         return with_columns(self.text, self.data or None)
 
     def shaped(self, values: list[float]) -> Matrix:
-        """Recorded numbers as a matrix, [recorded rows, recorded columns]."""
+        """Return recorded numbers as a matrix, [recorded rows, recorded columns]."""
         rows = len(self.places) or 1
         return np.array(values, np.float32).reshape(rows, -1 if values else 0)
 
     def expected(self, path: str) -> Matrix:
-        """Recorded answer of one file."""
+        """Return the recorded answer of one file."""
         return self.shaped(self.outputs[path])
 
     def names(self, labels: Sequence[str]) -> list[str]:
-        """Names of the recorded columns."""
+        """Return the names of the recorded columns."""
         return [labels[c] for c in self.columns if c < len(labels)] if self.columns else list(labels)
 
     def pick(self, matrix: Matrix) -> Matrix:
-        """The recorded places of an answer; NaN where it is too small to have them."""
+        """Return the recorded rows and columns of an answer; NaN if it is too small to have them."""
         rows = self.places or list(range(len(matrix)))
         columns = self.columns or list(range(matrix.shape[1]))
         if matrix.size == 0 or max(rows) >= matrix.shape[0] or max(columns) >= matrix.shape[1]:
@@ -93,7 +107,7 @@ def write_golden(path: Path, rows: list[GoldenRow]) -> None:
 
 
 def read_golden(path: Path, least: int = 1) -> list[GoldenRow]:
-    """Read golden rows.
+    """Read golden rows, and check each by itself and all together.
 
     Args:
         path: The file.
@@ -102,17 +116,21 @@ def read_golden(path: Path, least: int = 1) -> list[GoldenRow]:
     Raises:
         InputError: If the file is missing, too long or too short, or a row is wrong or unlike the others.
     """
-    rows = _read(path, GoldenRow, "golden row", least)
-    problems = [Problem(f"{path}:{n}", f"not a golden row: {what}.") for n, r in enumerate(rows, 1) for what in _odd(r)]
+    rows = _read_rows(path, GoldenRow, "golden row", least)
+    problems = [
+        Problem(f"{path}:{number}", f"not a golden row: {what}.")
+        for number, row in enumerate(rows, 1)
+        for what in _problems_of_row(row)
+    ]
     if not problems:
-        problems = [Problem(str(path), what) for what in _unlike(rows)]
+        problems = [Problem(str(path), what) for what in _problems_of_rows(rows)]
     if problems:
         raise InputError(problems[:20])
     return rows
 
 
-def _odd(row: GoldenRow) -> Iterator[str]:
-    """What is wrong with one row by itself."""
+def _problems_of_row(row: GoldenRow) -> Iterator[str]:
+    """Yield what is wrong with one row by itself: numbers that do not fit each other, or files without a tolerance."""
     sizes = {len(row.reference), *map(len, row.outputs.values()), *([len(row.padded)] if row.padded else [])}
     if len(sizes) > 1 or not row.reference:
         yield f"answers of {', '.join(map(str, sorted(sizes)))} numbers; all have the same number, at least one"
@@ -124,8 +142,8 @@ def _odd(row: GoldenRow) -> Iterator[str]:
         yield "outputs and tolerance name different files"
 
 
-def _unlike(rows: Sequence[GoldenRow]) -> Iterator[str]:
-    """What is wrong with the rows together."""
+def _problems_of_rows(rows: Sequence[GoldenRow]) -> Iterator[str]:
+    """Yield what is wrong with the rows together: different widths, or tolerances under which any answer would pass."""
     widths = {len(r.reference) // (len(r.places) or 1) for r in rows}
     if len(widths) > 1:
         yield f"its rows record answers of different widths: {', '.join(map(str, sorted(widths)[:5]))}."
@@ -134,6 +152,9 @@ def _unlike(rows: Sequence[GoldenRow]) -> Iterator[str]:
     worst = max((t for r in rows for t in r.tolerance.values()), default=0.0)
     if len(rows) >= LEAST_ROWS and worst > spread + 1:  # probabilities of MediaPipe have a spread of at most 1
         yield f"allows a difference of {worst:.3g}, more than the answers differ among themselves ({spread:.3g})."
+
+
+# --- token ids ---
 
 
 class TokenRow(BaseModel):
@@ -147,10 +168,11 @@ class TokenRow(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     text: str | list[str]
-    ids: list[Place]
+    ids: list[_Index]
 
     @model_validator(mode="after")
-    def _one_or_two(self) -> Self:
+    def _check(self) -> Self:
+        """Check that there are one or two texts, and ids."""
         if isinstance(self.text, list) and len(self.text) != 2:
             raise ValueError("text is neither one text nor two")
         if not self.ids:
@@ -159,7 +181,7 @@ class TokenRow(BaseModel):
 
     @property
     def input(self) -> Text:
-        """What the tokenizer takes."""
+        """The text or pair, as the tokenizer takes it."""
         return self.text if isinstance(self.text, str) else (self.text[0], self.text[1])
 
 
@@ -173,55 +195,45 @@ def read_golden_tokens(path: Path, least: int = LEAST_ROWS) -> list[TokenRow]:
     Raises:
         InputError: If the file is missing, too long or too short, or a row is wrong.
     """
-    return _read(path, TokenRow, "golden row of a tokenizer", least)
+    return _read_rows(path, TokenRow, "golden row of a tokenizer", least)
 
 
-def _read(path: Path, kind: type[Row], title: str, least: int) -> list[Row]:
-    """Read one row a line, each checked before the next is read."""
+def _read_rows(path: Path, row_class: type[_Row], title: str, least: int) -> list[_Row]:
+    """Read one row per line, each validated before the next is read."""
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found."))
     check_size(path, MAX_MIB)
-    out: list[Row] = []
+    rows: list[_Row] = []
     with path.open("rb") as stream:
-        while line := stream.readline(MAX_LINE_MIB << 20):
-            where = f"{path}:{len(out) + 1}"
-            if len(out) >= MAX_ROWS:
-                raise InputError(Problem(str(path), f"more than {MAX_ROWS} rows, refused."))
-            if len(line) == MAX_LINE_MIB << 20:
-                raise InputError(Problem(where, f"a line of more than {MAX_LINE_MIB} MiB, refused."))
+        while line := stream.readline(_MAX_LINE_MIB << 20):
+            where = f"{path}:{len(rows) + 1}"
+            if len(rows) >= _MAX_ROWS:
+                raise InputError(Problem(str(path), f"more than {_MAX_ROWS} rows, refused."))
+            if len(line) == _MAX_LINE_MIB << 20:
+                raise InputError(Problem(where, f"a line of more than {_MAX_LINE_MIB} MiB, refused."))
             try:
-                out.append(kind.model_validate(_unicode(json.loads(line))))
+                content: Any = json.loads(line)
+                # refuse halves of surrogate pairs, which JSON can spell and no tokenizer takes
+                json.dumps(content, ensure_ascii=False).encode()
+                rows.append(row_class.model_validate(content))
             except (ValueError, ValidationError, RecursionError) as error:
-                raise InputError(Problem(where, f"not a {title}: {_first(error)}.")) from error
-    if not out:
+                raise InputError(Problem(where, f"not a {title}: {_reason(error)}.")) from error
+    if not rows:
         raise InputError(Problem(str(path), "no rows."))
-    if len(out) < least:
-        raise InputError(Problem(str(path), f"{len(out)} rows; at least {least} are needed to check a file."))
-    return out
+    if len(rows) < least:
+        raise InputError(Problem(str(path), f"{len(rows)} rows; at least {least} are needed to check a file."))
+    return rows
 
 
-def _unicode(content: Any) -> Any:
-    """The same content; refuses halves of surrogate pairs, which JSON can spell and no tokenizer takes."""
-    json.dumps(content, ensure_ascii=False).encode()
-    return content
-
-
-def _first(error: Exception) -> str:
-    """What is wrong, on one line: of a validation the place and the reason."""
+def _reason(error: Exception) -> str:
+    """Return the reason of an error on one line, of a validation error with its place in the row."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]
     return (str(error).splitlines() or [type(error).__name__])[0][:300].rstrip(".")
 
 
-# --- library_rows ---
-# ``library.json``: what the library that a checkpoint was published for answers to texts, from the text on.
-
-
-LIBRARY_FILE = "library.json"
-TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
-_MAX_MIB = 32
-_MOST_ROWS = 4096
+# --- answers of the library ---
 
 
 class LibraryRow(BaseModel):
@@ -231,18 +243,19 @@ class LibraryRow(BaseModel):
         text: The text, or the two texts of a pair, without a prompt.
         prompt: Name of the prompt that was put in front; None for the model's default.
         ids: Token ids that the library feeds.
-        type_ids: Segment ids that it feeds; zeros where it feeds none.
-        names: What each value is of: a label; of tokens ``place:label``, of masked words ``mask:id``; empty where the values
-            are one number or a vector.
-        values: Scores as the library gives them; of question answering the scores of each token as first, then as last.
+        type_ids: Segment ids that it feeds; zeros if it feeds none.
+        names: What each value belongs to: a label; of tokens ``place:label``, of masked words ``mask:id``; empty if the
+            values are one number or a vector.
+        values: Scores as the library returns them; of question answering the scores of each token as first, then as
+            last.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     text: str | tuple[str, str]
     prompt: str | None = None
-    ids: list[TokenId]
-    type_ids: list[TokenId]
+    ids: list[_TokenId]
+    type_ids: list[_TokenId]
     names: list[str] = []
     values: list[float] = []
 
@@ -254,12 +267,12 @@ class LibraryRow(BaseModel):
 
 
 class LibraryAnswers(BaseModel):
-    """The whole file.
+    """Content of ``library.json``.
 
     Attributes:
         schema_version: Major part equal means readable.
-        library: Who answered, with version, e.g. ``transformers 5.23.0, pipeline text-classification``.
-        missing: Why no library answered; empty where one did.
+        library: Name and version of the library, e.g. ``transformers 5.23.0, pipeline text-classification``.
+        missing: Why no library answered; empty if one did.
         rows: The texts.
     """
 
@@ -268,51 +281,38 @@ class LibraryAnswers(BaseModel):
     schema_version: str = "1.0"
     library: str = ""
     missing: str = ""
-    rows: list[LibraryRow] = Field(default=[], max_length=_MOST_ROWS)
+    rows: list[LibraryRow] = Field(default=[], max_length=_MAX_ROWS)
 
 
 def read_library(folder: Path) -> LibraryAnswers | None:
-    """Read a folder's ``library.json``; None where it has none, as folders of earlier versions.
+    """Read a folder's ``library.json``; None if it has none, as folders of earlier versions.
 
     Raises:
         InputError: If the file is too long, no JSON, or no such list.
     """
     path = folder / LIBRARY_FILE
-    if not path.is_file():
-        return None
-    try:
-        return LibraryAnswers.model_validate(read_json(path, _MAX_MIB))
-    except ValidationError as error:
-        found = error.errors()[0]
-        place = ".".join(map(str, found["loc"]))
-        raise InputError(Problem(f"{path} {place}".rstrip(), f"{found['msg']}.", "Copy the folder again.")) from error
+    return _read_model(path, LibraryAnswers, _LIBRARY_MIB) if path.is_file() else None
 
 
-# --- simulated ---
-# What torch measured when smaller files were made: how far a right one is off, and the ranges that a static one must hold.
-
-
-SIMULATED_FILE = "simulated.json"
-_SIMULATED_MAX_MIB = 1
-Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""An RMS error, relative to the spread of the logits."""
+# --- simulated errors and ranges ---
 
 
 class Simulated(BaseModel):
-    """The content of ``simulated.json``.
+    """Content of ``simulated.json``.
 
     Attributes:
-        texts: How many texts the errors were measured on.
+        texts: Number of texts that the errors were measured on.
         errors: RMS error of a file's scheme, simulated in torch, relative to the spread of the logits; by path in the
             artefact folder. Files whose bound depends on none are not in it.
-        ranges: Of each static file, the ranges of what weights are multiplied with and of the results on the calibration
-            texts, by the paths of the weights in the torch module; several where the file may hold any of them.
+        ranges: For each static file, by the paths of the weights in the torch module, the ranges of the values that
+            weights are multiplied with and of the results on the calibration texts; several if the file may hold any of
+            them.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     texts: Annotated[int, Field(ge=0)] = 0
-    errors: dict[str, Error] = {}
+    errors: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     ranges: dict[str, dict[str, list[ProductRanges]]] = {}
 
 
@@ -322,17 +322,20 @@ def write_simulated(folder: Path, simulated: Simulated) -> None:
 
 
 def read_simulated(folder: Path) -> Simulated:
-    """Read errors and ranges; nothing where the folder was made before they were recorded.
+    """Read errors and ranges; empty if the folder was made before they were recorded.
 
     Raises:
-        InputError: If the file is too long or no JSON, or a number in it is not what it must be.
+        InputError: If the file is too long or no JSON, or a number in it is not allowed.
     """
     path = folder / SIMULATED_FILE
-    if not path.exists():
-        return Simulated()
+    return _read_model(path, Simulated, _SIMULATED_MIB) if path.exists() else Simulated()
+
+
+def _read_model(path: Path, model: type[_Row], limit_mib: int) -> _Row:
+    """Read and validate a JSON file that holds one pydantic model."""
     try:
-        return Simulated.model_validate(read_json(path, _SIMULATED_MAX_MIB))
+        return model.model_validate(read_json(path, limit_mib))
     except ValidationError as error:
-        found = error.errors()[0]
-        place = ".".join(map(str, found["loc"]))
-        raise InputError(Problem(f"{path} {place}".rstrip(), f"{found['msg']}.", "Copy the folder again.")) from error
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InputError(Problem(f"{path} {place}".rstrip(), f"{first['msg']}.", "Copy the folder again.")) from error

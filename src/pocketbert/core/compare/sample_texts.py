@@ -1,4 +1,4 @@
-"""Sentences written for this project: parity and golden rows where a user has no data at hand."""
+"""Sentences written for this project, for parity checks and golden rows when the user has no data."""
 
 SENTENCES: tuple[str, ...] = (
     "Set an alarm for half past six tomorrow morning.",
@@ -65,7 +65,7 @@ ASCII_SENTENCES: tuple[str, ...] = (
     "Play something calm by a pianist I have not heard before.",
     "snake_case, CamelCase and kebab-case walk into a bar",
 )
-"""50 sentences that every client's tokenizer must cut alike."""
+"""50 sentences that the tokenizer of every client must split alike."""
 
 UNICODE_SENTENCES: tuple[str, ...] = (
     *(text for text in SENTENCES if not text.isascii()),
@@ -85,10 +85,10 @@ UNICODE_SENTENCES: tuple[str, ...] = (
     "Turn on the lights 💡 in 家 please",
     "Straße, ÆON, smørrebrød & crème brûlée 😋",
 )
-"""20 sentences with accents, other scripts, emoji: where clients with a tokenizer of their own may differ."""
+"""20 sentences with accents, other scripts and emoji, on which clients with a tokenizer of their own may differ."""
 
 
 def sample_pairs() -> tuple[tuple[str, str], ...]:
-    """The sentences as pairs, each with a later one."""
+    """Return the sentences as pairs, each with another one."""
     count = len(SENTENCES)
     return tuple((text, SENTENCES[(i * 7 + 3) % count]) for i, text in enumerate(SENTENCES))

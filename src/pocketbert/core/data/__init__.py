@@ -1,1 +1,1 @@
-"""Text, with labels or without, read from files into typed examples."""
+"""Data: files and data sets read into typed examples, with their labels."""

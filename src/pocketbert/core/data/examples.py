@@ -1,37 +1,59 @@
-"""Text with labels, or without, into typed examples."""
+"""Labelled examples: the rows of a data source, checked and typed, and their division into training and held-out rows.
+
+- `Example` is one row: a text or a pair with its label.
+- `read_examples` reads all rows of a source and lists what is wrong with them; each `LabelKind` has its own reader of
+  cells.
+- `hold_out`, `hold_out_share` and `without` divide rows by the hash of their text, so that the file's order does not
+  matter.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
-from pocketbert.core.data.cells import GoldAnswer, Label, LabelError, Span, is_visible, joined, read_label
+from pocketbert.core.data.cells import OUTSIDE, Span, is_visible, label_of_tag, number_of, spans_of
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.tables import BadRows
 from pocketbert.core.disk.files import is_unicode
-from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.errors import InputError, Problem, shown
 from pocketbert.core.predict.inputs import Text, columns_of, with_columns
 from pocketbert.core.tasks import LabelKind
 
-_STARTS = "answer_start"
-_WORD = re.compile(r"\S+")
+
+@dataclass(frozen=True, order=True, slots=True)
+class GoldAnswer:
+    """One right answer to a question.
+
+    Attributes:
+        start: Its first character in the context, in code points.
+        text: The answer.
+    """
+
+    start: int
+    text: str
+
+
+Label = int | float | str | tuple[int | float | str, ...] | tuple[Span, ...] | tuple[GoldAnswer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row.
+    """One row of a data source.
 
     Attributes:
         text: The text.
         pair: The second text, or None.
-        label: What the task's `LabelKind` says; None where the source has no labels.
+        label: The label, of the type that belongs to the task's `LabelKind`; None if the row has none.
         row: Line (jsonl) or record number, from 1.
-        columns: Other data columns that were asked for, as they are; None where none were.
+        columns: Values of further data columns that the caller asked for; None if it asked for none.
     """
 
     text: str
@@ -42,37 +64,43 @@ class Example:
 
     @property
     def input(self) -> Text:
-        """What the tokenizer takes."""
+        """The text or pair, with its columns, as the tokenizer takes it."""
         return with_columns(self.text if self.pair is None else (self.text, self.pair), self.columns)
 
     @property
     def digest(self) -> str:
-        """Hash of the texts, case and surrounding blanks ignored; equal rows are duplicates."""
+        """Hash of the texts without case and surrounding blanks; rows with equal hashes are duplicates."""
         joined = self.text.strip().lower() + "\x1f" + (self.pair or "").strip().lower()
         return hashlib.sha256(joined.encode(errors="replace")).hexdigest()
 
 
 def unlabelled(text: Text, row: int = 1) -> Example:
-    """An example without a label.
+    """Make an example without a label.
 
     Args:
-        text: A text or a pair, with its columns where it has some.
+        text: A text or a pair, with its columns if it has some.
         row: Its number, from 1.
     """
     first, second = (text, None) if isinstance(text, str) else text
     return Example(first, second, None, row, columns_of(text))
 
 
+# --- reading ---
+
+_ANSWER_STARTS = "answer_start"
+_WORD = re.compile(r"\S+")
+
+
 def read_examples(
     source: DataSource, labelled: bool = True, kind: LabelKind = LabelKind.NAME, columns: Sequence[str] = ()
 ) -> list[Example]:
-    """Read one split.
+    """Read all rows of a source as examples.
 
     Args:
-        source: Where from.
+        source: File or data set, with its columns.
         labelled: Whether a missing label makes a row bad.
         kind: What the label column holds.
-        columns: Further columns to read, where a row has them.
+        columns: Further columns to read, if a row has them.
 
     Returns:
         The rows in file order.
@@ -81,37 +109,34 @@ def read_examples(
         InputError: Listing the first 20 bad rows and their count, or what is wrong with the file.
     """
     bad = BadRows(source.title)
-    wanted = labelled and kind not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
-    read = [c for c in (source.text, source.text_pair, source.label, _STARTS, *columns) if c is not None]
-    out = []
+    needs_label = labelled and kind not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
+    read = [c for c in (source.text, source.text_pair, source.label, _ANSWER_STARTS, *columns) if c is not None]
+    examples = []
     for number, row in read_rows(source, bad, read):
-        example = _example(source, number, row, wanted, kind, bad)
+        example = _to_example(source, number, row, needs_label, kind, bad)
         if example is not None:
-            out.append(replace(example, columns={c: row.get(c) for c in columns}) if columns else example)
+            examples.append(replace(example, columns={c: row.get(c) for c in columns}) if columns else example)
     problems = bad.close()
-    if not problems and not out:
+    if not problems and not examples:
         problems = [Problem(source.title, "no rows.")]
     if problems:
         raise InputError(problems)
-    return out
+    return examples
 
 
-def _example(
-    source: DataSource, number: int, row: dict[str, Any], labelled: bool, kind: LabelKind, bad: BadRows
+def _to_example(
+    source: DataSource, number: int, row: dict[str, Any], needs_label: bool, kind: LabelKind, bad: BadRows
 ) -> Example | None:
-    wanted = [
-        source.text,
-        *([source.text_pair] if source.text_pair else []),
-        *([source.label] if labelled else []),
-    ]
-    missing = [c for c in wanted if row.get(c) is None]
+    """Make an example of a row; if a column is missing or holds something else, add it to `bad` and return None."""
+    columns = (source.text, source.text_pair or None, source.label if needs_label else None)
+    missing = [c for c in columns if c is not None and row.get(c) is None]
     if missing:
         bad.missing(number, missing[0], row)
         return None
     text, pair = row[source.text], row[source.text_pair] if source.text_pair else None
     cell, words = row.get(source.label) if kind is not LabelKind.NONE else None, None
     if kind is LabelKind.SPANS:
-        text, words = _words(text, cell)
+        text, words = _find_words(text, cell)
     for column, value in ((source.text, text), (source.text_pair, pair)):
         if value is not None and not isinstance(value, str):
             bad.add(number, f"column '{column}' holds {type(value).__name__}, not text.")
@@ -124,27 +149,193 @@ def _example(
         bad.add(number, f"column '{source.text}' {why}.")
         return None
     try:
-        label = read_label(kind, cell, text, words, pair, row.get(_STARTS))
-    except LabelError as error:
-        bad.add(number, f"column '{source.label}': {error}" if labelled else str(error))
+        label = _read_label(kind, cell, text, words, pair, row.get(_ANSWER_STARTS))
+    except _LabelError as error:
+        bad.add(number, f"column '{source.label}': {error}" if needs_label else str(error))
         return None
     return Example(text, pair, label, number)
 
 
-def _words(text: Any, cell: Any) -> tuple[Any, list[tuple[int, int]] | None]:
-    """A list of words as one text; of a text whose blanks make as many words as there are tags, those words."""
-    if isinstance(text, list | tuple) and all(isinstance(w, str) and w.strip() for w in text):
-        return joined(list(text))
+def _find_words(text: Any, tags: Any) -> tuple[Any, list[tuple[int, int]] | None]:
+    """Return the text of a tagged row and the positions of its words; None for positions that are not known.
+
+    A list of words is joined with blanks. Pieces of a running text between blanks are words if they are as many as the
+    tags.
+    """
+    if isinstance(text, list | tuple) and all(isinstance(word, str) and word.strip() for word in text):
+        places, start = [], 0
+        for word in text:
+            places.append((start, start + len(word)))
+            start += len(word) + 1
+        return " ".join(text), places
     if not isinstance(text, str):
         return text, None
-    words = [m.span() for m in _WORD.finditer(text)]
-    tags = cell.split() if isinstance(cell, str) else cell
-    return text, words if isinstance(tags, list | tuple) and len(tags) == len(words) else None
+    places = [match.span() for match in _WORD.finditer(text)]
+    tags = tags.split() if isinstance(tags, str) else tags
+    return text, places if isinstance(tags, list | tuple) and len(tags) == len(places) else None
 
 
-# --- split ---
-# Rows held out of training by the hash of their text: the same rows whatever the file's order.
+# --- label cells ---
 
+_LARGEST = 10**40
+_MOST_ANSWERS = 1000
+
+
+class _LabelError(ValueError):
+    """A cell that is no label of its kind; the message is for users."""
+
+
+def _read_label(
+    kind: LabelKind, cell: Any, text: str, words: Sequence[tuple[int, int]] | None, pair: str | None, starts: Any
+) -> Label | None:
+    """Read the label out of a cell of the label column.
+
+    Args:
+        kind: Kind of label that the task needs.
+        cell: The cell; None if the row has none.
+        text: The row's text.
+        words: Positions of the text's words, if they are known.
+        pair: The row's second text.
+        starts: Positions of the answers, if they are in a column of their own.
+
+    Raises:
+        _LabelError: If the cell holds something else.
+    """
+    if cell is None:
+        return None
+    match kind:
+        case LabelKind.NAME:
+            return _read_name(cell)
+        case LabelKind.NAMES:
+            return _read_names(cell)
+        case LabelKind.SCORE | LabelKind.SCORE_OR_NONE:
+            return _read_score(cell)
+        case LabelKind.SPANS:
+            return _read_spans(cell, text, words)
+        case LabelKind.ANSWERS:
+            return _read_answers(cell, pair or "", starts)
+    return None
+
+
+def _read_name(cell: Any) -> int | float | str:
+    """Read a name or a number: true is the name "true", and "2" and 2.0 are the number 2, in every kind of file."""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if not isinstance(cell, int | float | str):
+        raise _LabelError(f"label is {type(cell).__name__}, not a number or a name.")
+    if isinstance(cell, str) and not (is_unicode(cell) and is_visible(cell)):
+        raise _LabelError("the label is empty." if is_unicode(cell) else f"label {shown(cell)} is not Unicode text.")
+    number = number_of(cell)
+    if number is None:
+        return str(cell)
+    if not math.isfinite(number) or abs(number) >= _LARGEST:
+        raise _LabelError(f"label {shown(cell)} is not a number that a label can be.")
+    return number
+
+
+def _read_names(cell: Any) -> tuple[int | float | str, ...]:
+    """Read a list of names or numbers; CSV and TSV files, which have no lists, separate them by semicolons."""
+    if isinstance(cell, str):
+        cell = [part.strip() for part in cell.split(";") if part.strip()]
+    if not isinstance(cell, list | tuple) or not all(
+        isinstance(number_of(v), int) or isinstance(v, bool | str) for v in cell
+    ):
+        raise _LabelError(f"labels are {_describe(cell)}, not a list of names or numbers (in csv: separated by ';').")
+    return tuple(_read_name(v) for v in cell)
+
+
+def _read_score(cell: Any) -> float:
+    """Read a finite number."""
+    try:
+        value = float(cell) if not isinstance(cell, bool | list | dict) else math.nan
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise _LabelError(f"score {shown(cell)} is not a finite number.")
+    return value
+
+
+def _read_spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -> tuple[Span, ...]:
+    """Read spans, given as objects {start, end, label} or as one tag for each word."""
+    if isinstance(cell, list | tuple) and not cell and words is None:  # a running text without spans
+        return ()
+    if isinstance(cell, str):
+        cell = cell.split()
+    if not isinstance(cell, list | tuple):
+        raise _LabelError(f"tags are {_describe(cell)}, not a list.")
+    if cell and all(isinstance(v, dict) for v in cell):
+        spans = sorted(_read_span(v, text) for v in cell)
+        for one, other in pairwise(spans):
+            if other.start < one.end:  # a word has one tag: the second would silently overwrite the first
+                raise _LabelError(f"spans overlap: {asdict(one)} and {asdict(other)}.")
+        return tuple(spans)
+    if not all(isinstance(v, str) for v in cell):
+        raise _LabelError(
+            "tags are neither names nor {start, end, label}; numbers need names: save the data set with them."
+        )
+    if words is None:
+        raise _LabelError("tags need a text that is a list of words; a running text needs {start, end, label}.")
+    if len(cell) != len(words):
+        raise _LabelError(
+            f"the numbers of tags ({len(cell)}) and of words ({len(words)}) differ; give one tag per word."
+        )
+    return tuple(spans_of([*cell], words))
+
+
+def _read_span(entry: dict[str, Any], text: str) -> Span:
+    """Read one object {start, end, label} that lies within the text."""
+    start, end, label = entry.get("start"), entry.get("end"), entry.get("label")
+    is_typed = type(start) is int and type(end) is int and isinstance(label, str) and bool(label)
+    if not is_typed or not 0 <= start < end <= len(text):  # type: ignore[operator]
+        raise _LabelError(
+            f"span {shown(entry)} is not {{start, end, label}} within the {len(text)} characters of the text."
+        )
+    if str(label) == OUTSIDE or label_of_tag(str(label)) != label:
+        raise _LabelError(f"label {shown(label)} reads like a tag (O, B-, I-, S-, E-): rename it.")
+    return Span(int(start), int(end), str(label))  # type: ignore[arg-type]
+
+
+def _read_answers(cell: Any, context: str, starts: Any) -> tuple[GoldAnswer, ...]:
+    """Read the answers to a question: texts, objects {text, answer_start}, or SQuAD's object of two lists."""
+    if isinstance(cell, dict):  # SQuAD as published on the Hub
+        cell, starts = cell.get("text"), cell.get("answer_start")
+    if isinstance(cell, str):
+        starts = starts if isinstance(starts, list | tuple) else [None if starts == "" else starts]
+        cell, starts = ([cell], starts) if cell else ([], None)
+    if not isinstance(cell, list | tuple):
+        raise _LabelError(f"answers are {_describe(cell)}, not a list of texts or {{text, answer_start}}.")
+    if starts is None:
+        starts = [None] * len(cell)
+    if not isinstance(starts, list | tuple) or len(starts) != len(cell):
+        count = len(starts) if isinstance(starts, list | tuple) else 1
+        raise _LabelError(f"{count} places for {len(cell)} answers.")
+    if len(cell) > _MOST_ANSWERS:  # each is looked for in the whole context
+        raise _LabelError(f"{len(cell):,} answers; allowed: at most {_MOST_ANSWERS:,}.")
+    return tuple(dict.fromkeys(_read_answer(a, s, context) for a, s in zip(cell, starts, strict=True)))
+
+
+def _read_answer(answer: Any, start: Any, context: str) -> GoldAnswer:
+    """Read one answer and find it in the context, at `start` if that is known."""
+    if isinstance(answer, dict):
+        answer, start = answer.get("text"), answer.get("start", answer.get("answer_start"))
+    if not isinstance(answer, str) or not answer:
+        raise _LabelError(f"answer {shown(answer)} is not text.")
+    if start is None:
+        start = context.find(answer)
+        if start < 0:
+            raise _LabelError(f"answer {answer[:40]!r} is not in the context.")
+    elif isinstance(start, str) and start.isdecimal():  # csv and tsv write numbers as text
+        start = int(start)
+    if type(start) is not int or start < 0 or context[start : start + len(answer)] != answer:
+        raise _LabelError(f"answer {answer[:40]!r} is not in the context at character {start}.")
+    return GoldAnswer(start, answer)
+
+
+def _describe(cell: Any) -> str:
+    return f"{type(cell).__name__} {str(cell)[:40]!r}"
+
+
+# --- held-out rows ---
 
 _HASHES = 1 << 256
 
@@ -163,14 +354,14 @@ def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], lis
     if min(rows, half) <= 0:
         return list(examples), []
     digests = [e.digest for e in examples]
-    order = sorted(digests)
-    limit = order[min(rows, half) - 1]
-    # equal texts stay together; where the last of them are too many, none of them goes
-    whole = bisect_right(order, limit) <= half
+    ordered = sorted(digests)
+    limit = ordered[min(rows, half) - 1]
+    # equal texts stay together: if the last of them make too many rows, none of them is held out
+    includes_limit = bisect_right(ordered, limit) <= half
     keep: list[Example] = []
     held: list[Example] = []
     for example, digest in zip(examples, digests, strict=True):
-        (held if digest < limit or (whole and digest == limit) else keep).append(example)
+        (held if digest < limit or (includes_limit and digest == limit) else keep).append(example)
     return keep, held
 
 
@@ -185,26 +376,26 @@ def hold_out_share(
     Args:
         examples: All rows.
         fraction: Probability of each text to be held out.
-        purpose: Makes the division independent of other ones: rows that were split off by their hash before would all
-            be in one part.
+        purpose: Makes the division independent of other ones. With the hash alone, rows that an earlier division split
+            off would all be in one part.
 
     Returns:
         The rows to keep, and the held-out rows, each in file order.
     """
     limit = f"{int(fraction * _HASHES):064x}"
     rows = [(example, example.digest) for example in examples]
-    chosen = {digest for _, digest in rows if _hashed(digest, purpose) < limit}
-    known = {name for example, digest in rows if digest not in chosen for name in _label_names(example)}
-    chosen -= {digest for example, digest in rows if not known.issuperset(_label_names(example))}
-    return [e for e, digest in rows if digest not in chosen], [e for e, digest in rows if digest in chosen]
+    held = {digest for _, digest in rows if _with_purpose(digest, purpose) < limit}
+    kept_labels = {name for example, digest in rows if digest not in held for name in _label_names(example)}
+    held -= {digest for example, digest in rows if not kept_labels.issuperset(_label_names(example))}
+    return [e for e, digest in rows if digest not in held], [e for e, digest in rows if digest in held]
 
 
-def _hashed(digest: str, purpose: str) -> str:
+def _with_purpose(digest: str, purpose: str) -> str:
     return hashlib.sha256(f"{purpose} {digest}".encode()).hexdigest() if purpose else digest
 
 
 def _label_names(example: Example) -> list[object]:
-    """What a row is labelled with, as far as these are names: scores and answers to questions are not."""
+    """Return the names a row is labelled with; scores and answers to questions are no names."""
     label = example.label
     if isinstance(label, tuple):
         return [v.label if isinstance(v, Span) else v for v in label if not isinstance(v, GoldAnswer)]
@@ -215,8 +406,8 @@ def without(examples: Sequence[Example], others: Sequence[Example]) -> tuple[lis
     """Drop the rows whose text also occurs in `others`.
 
     Returns:
-        What is left, and how many rows were dropped.
+        The remaining rows, and how many rows were dropped.
     """
-    seen = {e.digest for e in others}
-    left = [e for e in examples if e.digest not in seen]
-    return left, len(examples) - len(left)
+    other_digests = {e.digest for e in others}
+    remaining = [e for e in examples if e.digest not in other_digests]
+    return remaining, len(examples) - len(remaining)

@@ -1,4 +1,9 @@
-"""Which label is which number: one order for the data, the teacher, the student and the files."""
+"""Label sets: one order of the labels for the data, the teacher, the student and the files.
+
+- `resolve_labels` decides on the label set of a run: from the recipe, else from the teacher, else from the data.
+- `with_numbers` finds out which number in the data is which name, if the data has numbers.
+- `Labels` is the result; its methods turn the labels of examples into ids, sets of ids, or spans.
+"""
 
 from __future__ import annotations
 
@@ -9,156 +14,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.cells import OUTSIDE, Span, label_of, name_problems, number_of, tags_of
+from pocketbert.core.data.cells import OUTSIDE, Span, label_of_tag, name_problems, number_of, tags_of
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.tables import BadRows
 from pocketbert.core.errors import InputError, Problem, listed, nearest, shown
 from pocketbert.core.tasks import LabelKind
 
-# --- numbering ---
-# Which id a label in the data means: names mean themselves, numbers a name that is or has this number, else a position.
-
-
-_FIX = "Correct the row or the name of the label column, or add the label under data.labels."
-
-
-class Numbering:
-    """Ids of labels in one file.
-
-    If any name of the set is a number ("1", "5.0"), a number in the data means the name that is this number, never a
-    position. If none is, a number is what `numbers` says; without these it is a position in the set, provided that somebody
-    declared the order.
-
-    Args:
-        names: The label set; the index is the id.
-        positions: Whether a number may be a position: the order was declared, not found in the data.
-        bad: Collects rows whose label is not in the set.
-        numbers: The number in the data that each label is, see `match_numbers`; empty for positions.
-    """
-
-    def __init__(
-        self, names: Sequence[str], positions: bool, bad: BadRows, numbers: Sequence[int | float] = ()
-    ) -> None:
-        self._names, self._bad = names, bad
-        self._by_name = {name: i for i, name in enumerate(names)}
-        self._by_number: dict[int | float, int] = {}
-        for i, name in enumerate(names):
-            number = number_of(name)
-            if number is not None:
-                self._by_number[number] = i
-        self._matched = bool(numbers)
-        if numbers:
-            self._by_number = {number: i for i, number in enumerate(numbers)}
-        self._positions = positions and not self._by_number
-        self._first: dict[bool, tuple[int, object]] = {}
-        """The first row with a position, and the first one with a name."""
-        self._mixed = False
-
-    def id_of(self, label: object, row: int) -> int | None:
-        """The id of a label; None, with a note among the bad rows, where there is none."""
-        number = number_of(label)
-        if number is None:
-            found = self._by_name.get(str(label))
-        elif self._positions:
-            found = int(number) if isinstance(number, int) and 0 <= number < len(self._names) else None
-        else:
-            found = self._by_number.get(number)
-        if found is None:
-            self._refuse(label, number, row)
-        elif self._positions or self._matched:
-            self._check_mixed(number is not None, label, row)
-        return found
-
-    def _refuse(self, label: object, number: float | None, row: int) -> None:
-        if not self._bad.shows_more:  # the hint takes time
-            self._bad.add(row, "")
-            return
-        hint = nearest(str(label), self._names)
-        if number is not None and self._matched:
-            hint = f"its numbers are {listed([str(n) for n in self._by_number])}"
-        elif number is not None and self._by_number:
-            hint = f"some names are numbers, so a number means the name; {hint}"
-        elif number is not None and not self._positions:
-            hint = f"the order of the names was not declared, so a number means none of them; {hint}"
-        self._bad.add(row, f"label {shown(label)} is not in the label set; {hint}.", _FIX)
-
-    def _check_mixed(self, position: bool, label: object, row: int) -> None:
-        self._first.setdefault(position, (row, label))
-        if len(self._first) == 2 and not self._mixed:  # one example of each is enough
-            self._mixed = True
-            other_row, other = self._first[not position]
-            what = f"label {shown(label)}, and {shown(other)} in row {other_row}: numbers and names in one column."
-            self._bad.add(row, what, "Write all labels as names.")
-
-
-_SHOWN = 8
-
-
-def match_numbers(found: Sequence[int | float], names: Sequence[str], ordered: bool) -> tuple[int | float, ...]:
-    """Find the number in the data that each name of a label set is, where names are no numbers themselves.
-
-    Numbers from 0 are positions in the set. Other numbers are the ones that the names contain, each name one (``1 star``, ``2 stars``);
-    else, where `ordered` and there is one for each name, the smallest is the first name.
-
-    Args:
-        found: The different numbers in the data, sorted.
-        names: The label set.
-        ordered: Whether a person declared the order of the names, or the names only count the outputs (``LABEL_0``).
-
-    Returns:
-        One number for each name; nothing where numbers are positions, or are names.
-
-    Raises:
-        InputError: If the numbers could be matched in several ways, or in none.
-    """
-    if not found or any(number_of(name) is not None for name in names):
-        return ()
-    positions, values = range(len(names)), set(found)
-    fits, contained = values <= {*positions}, _contained_numbers(names)
-    if contained == tuple(positions) or (0 in values and not values <= {*contained}):
-        contained = ()
-    if fits and contained and values <= {*contained}:
-        raise _unclear(found, names, "they are positions from 0, and are in the names too")
-    if contained and values <= {*contained}:
-        return contained
-    if fits and len(names) > 2 and values == {*positions[1:]}:
-        raise _unclear(found, names, "0 does not occur, so that 1 could be the first name or the second")
-    if fits or (0 in values and len(values) != len(names)):  # the rows with other numbers are named one by one
-        return ()
-    if ordered and len(values) == len(names):
-        return tuple(found)
-    raise _unclear(found, names, f"{len(found)} numbers for {len(names)} names" if ordered else "which is which?")
-
-
-def _contained_numbers(names: Sequence[str]) -> tuple[int, ...]:
-    """The whole number in each name, where each has just one and all differ."""
-    numbers = [re.findall(r"\d{1,9}", name) for name in names]
-    if any(len(one) != 1 for one in numbers):
-        return ()
-    out = tuple(int(one[0]) for one in numbers)
-    return out if len(set(out)) == len(out) else ()
-
-
-def describe_numbers(numbers: Sequence[int | float], names: Sequence[str]) -> str:
-    """Write which number in the data is which label, for a note: ``1 = bad, 2 = good``."""
-    parts = [f"{number} = {name}" for number, name in zip(numbers, names, strict=True)]
-    return ", ".join(parts[:_SHOWN]) + (f", ... ({len(parts)} in all)" if len(parts) > _SHOWN else "")
-
-
-def _unclear(found: Sequence[int | float], names: Sequence[str], why: str) -> InputError:
-    return InputError(
-        Problem(
-            "data.labels",
-            f"the data has the label numbers {listed([str(n) for n in found], _SHOWN)}, the label set has the names "
-            f"{listed(names, _SHOWN)}: {why}.",
-            "Write the names in the data, or number the rows from 0 in the order of the names; or give data.labels (--labels) one name "
-            "for each number, in numeric order.",
-        )
-    )
-
-
-MAX_LABELS = 1 << 16
+_MAX_LABELS = 1 << 16
 """A larger label number is an id or a score, not a class."""
+_FEWEST_LABELS = {LabelKind.NAME: 2, LabelKind.NAMES: 1, LabelKind.SPANS: 2}
+_SHOWN = 8
+_ROW_FIX = "Correct the row or the name of the label column, or add the label under data.labels."
+_NAMES_FIX = "Write the label in one way, in the data and in data.labels."
 
 
 @dataclass(frozen=True)
@@ -167,9 +34,10 @@ class Labels:
 
     Attributes:
         names: Label names; the index is the id.
-        note: Where they came from, if that needs saying.
-        declared: Whether the order was declared by a person or a model, so that a number in the data may be a position.
-        numbers: The number in the data that each label is; empty where numbers are positions, or the names themselves.
+        note: Where the names came from, if users should see that.
+        declared: Whether a person or a model declared the order, so that a number in the data may be a position.
+        numbers: The number in the data that stands for each label; empty if numbers are positions, or the names
+            themselves.
     """
 
     names: tuple[str, ...]
@@ -178,20 +46,20 @@ class Labels:
     numbers: tuple[int | float, ...] = ()
 
     def __len__(self) -> int:
-        """Number of labels."""
+        """Return the number of labels."""
         return len(self.names)
 
     @property
     def id2label(self) -> dict[int, str]:
-        """As config.json wants it."""
+        """Names by id, as in config.json."""
         return dict(enumerate(self.names))
 
     def ids(self, examples: Sequence[Example], title: str) -> NDArray[np.int64]:
-        """Label ids of rows.
+        """Return the label ids of examples with one label each.
 
         Args:
-            examples: Labelled rows.
-            title: The file, for errors.
+            examples: N labelled rows.
+            title: Name of the file in errors.
 
         Returns:
             Ids, shape [N].
@@ -200,62 +68,59 @@ class Labels:
             InputError: Naming the rows whose label is not in the set.
         """
         bad = BadRows(title)
-        numbering = Numbering(self.names, self.declared, bad, self.numbers)
-        found = [numbering.id_of(example.label, example.row) for example in examples]
+        lookup = _IdLookup(self, bad)
+        ids = [lookup.id_of(example.label, example.row) for example in examples]
         if bad.count:
             raise InputError(bad.close())
-        return np.array(found, np.int64).reshape(-1)
+        return np.array(ids, np.int64).reshape(-1)
 
     def sets(self, examples: Sequence[Example], title: str) -> NDArray[np.bool_]:
-        """Which labels each row has, [N, labels].
+        """Return which labels each of N examples has, [N, labels].
 
         Raises:
             InputError: Naming the rows with a label that is not in the set.
         """
         bad = BadRows(title)
-        numbering = Numbering(self.names, self.declared, bad, self.numbers)
-        out = np.zeros((len(examples), len(self.names)), bool)
+        lookup = _IdLookup(self, bad)
+        is_given = np.zeros((len(examples), len(self.names)), bool)
         for i, example in enumerate(examples):
             for label in example.label if isinstance(example.label, tuple) else ():
-                found = numbering.id_of(label, example.row)
-                if found is not None:
-                    out[i, found] = True
+                label_id = lookup.id_of(label, example.row)
+                if label_id is not None:
+                    is_given[i, label_id] = True
         if bad.count:
             raise InputError(bad.close())
-        return out
+        return is_given
 
     def spans(self, examples: Sequence[Example], title: str) -> list[list[Span]]:
-        """The spans of each row, for a label set of tags.
+        """Return the spans of each example, for a label set of tags.
 
         Raises:
             InputError: Naming the rows with a span whose label no tag has.
         """
-        known = {label for tag in self.names if (label := label_of(tag)) is not None}
+        known = {label for tag in self.names if (label := label_of_tag(tag)) is not None}
         bad = BadRows(title)
-        out = []
+        spans_by_row = []
         for example in examples:
             spans = [s for s in example.label if isinstance(s, Span)] if isinstance(example.label, tuple) else []
             for span in spans:
                 if span.label not in known:
-                    bad.add(
-                        example.row,
-                        f"span label '{span.label}' is not in the label set; {nearest(span.label, sorted(known))}.",
-                        "Correct the row or the name of the label column, or add the label under data.labels.",
-                    )
-            out.append([s for s in spans if s.label in known])
+                    hint = nearest(span.label, sorted(known))
+                    bad.add(example.row, f"span label '{span.label}' is not in the label set; {hint}.", _ROW_FIX)
+            spans_by_row.append(spans)
         if bad.count:
             raise InputError(bad.close())
-        return out
+        return spans_by_row
 
     def permutation_from(self, other: Labels, where: str) -> list[int] | None:
-        """How to reorder the outputs of a model with labels `other` into this order.
+        """Return how to reorder the outputs of a model with labels `other` into this order.
 
         Args:
             other: The model's labels.
-            where: What to blame in the error.
+            where: The place that an error names.
 
         Returns:
-            Positions in `other` for each of these labels, or None when the order is equal already.
+            The position in `other` of each of these labels, or None if the order is the same.
 
         Raises:
             InputError: If the two sets differ.
@@ -263,12 +128,12 @@ class Labels:
         if self.names == other.names:
             return None
         if set(self.names) != set(other.names):
-            ours, theirs = set(self.names) - set(other.names), set(other.names) - set(self.names)
+            only_here, only_there = set(self.names) - set(other.names), set(other.names) - set(self.names)
             raise InputError(
                 Problem(
                     where,
-                    f"the model's labels differ from the data's: only in the data [{listed(sorted(ours))}], "
-                    f"only in the model [{listed(sorted(theirs))}].",
+                    f"the model's labels differ from the data's: only in the data [{listed(sorted(only_here))}], "
+                    f"only in the model [{listed(sorted(only_there))}].",
                     "Use data.labels with the model's names, or fine-tune the teacher on these labels.",
                 )
             )
@@ -277,7 +142,7 @@ class Labels:
 
 
 def placeholder_names(names: Sequence[str]) -> bool:
-    """Whether these are transformers' own LABEL_0, LABEL_1, ..., which say nothing."""
+    """Return whether these are transformers' own LABEL_0, LABEL_1, ..., which carry no meaning."""
     return all(name == f"LABEL_{i}" for i, name in enumerate(names))
 
 
@@ -287,52 +152,46 @@ def resolve_labels(
     examples: Sequence[Example],
     kind: LabelKind = LabelKind.NAME,
 ) -> Labels:
-    """The label order of a run.
+    """Decide on the label set of a run and its order.
 
     Args:
         declared: `data.labels` of the recipe.
         teacher: Labels of a teacher that already has a head.
         examples: Training rows.
-        kind: What their labels are. Of spans the labels become tags: ``O``, ``B-x``, ``I-x``; those of a teacher are tags
-            already, also where none is ``O``.
+        kind: What their labels are. Labels of spans become tags, ``O``, ``B-x``, ``I-x``, unless they are those of the
+            teacher, which are tags already, even if none of them is ``O``.
 
     Returns:
-        The declared order; else the teacher's; else the names in the data, sorted; else the numbers in the data, in numeric order,
-        called LABEL_i where they are 0, 1, 2, ... None of tasks without.
+        The declared labels; else the teacher's; else the names in the data, sorted; else the numbers in the data, in
+        numeric order, called LABEL_i if they are 0, 1, 2, ... Empty for tasks without labels.
 
     Raises:
-        InputError: If fewer labels result than the task needs, two of them look the same, some are numbers and some names, or it is
-            not clear which number is which name.
+        InputError: If fewer labels result than the task needs, two of them look the same, some are numbers and some
+            names, or it is not clear which number is which name.
     """
-    if kind not in _FEWEST:
+    if kind not in _FEWEST_LABELS:
         return Labels(())
     if declared:
         labels = with_numbers(Labels(tuple(declared)), examples, kind, ordered=True)
     elif teacher and not placeholder_names(teacher):
         labels = with_numbers(Labels(tuple(teacher), "label names taken from the teacher"), examples, kind)
     else:
-        labels = _from_data(examples, kind, teacher or ())
-    if problems := [Problem("data.labels", f"{what}.", _TWIN_FIX) for what in name_problems(labels.names)]:
+        labels = _labels_from_data(examples, kind, teacher or ())
+    if problems := [Problem("data.labels", f"{what}.", _NAMES_FIX) for what in name_problems(labels.names)]:
         raise InputError(problems)
     if kind is LabelKind.SPANS and set(labels.names) != set(teacher or ()):
         labels = Labels(tags_of(labels.names), labels.note)
         if OUTSIDE not in labels.names:
-            raise InputError(
-                Problem("data.labels", f"tags need '{OUTSIDE}' for words of no label; found {listed(labels.names)}.")
-            )
-    if len(labels) < _FEWEST[kind]:
-        raise InputError(
-            Problem("data.labels", f"the task needs at least {_FEWEST[kind]} labels, found [{listed(labels.names)}].")
-        )
+            what = f"tags need '{OUTSIDE}' for words of no label; found {listed(labels.names)}."
+            raise InputError(Problem("data.labels", what))
+    if len(labels) < _FEWEST_LABELS[kind]:
+        what = f"the task needs at least {_FEWEST_LABELS[kind]} labels, found [{listed(labels.names)}]."
+        raise InputError(Problem("data.labels", what))
     return labels
 
 
-_TWIN_FIX = "Write the label in one way, in the data and in data.labels."
-_FEWEST = {LabelKind.NAME: 2, LabelKind.NAMES: 1, LabelKind.SPANS: 2}
-
-
 def with_numbers(labels: Labels, examples: Sequence[Example], kind: LabelKind, ordered: bool = False) -> Labels:
-    """Add to a label set which number in the data is which label, see `match_numbers`; with a note where these are no positions.
+    """Add to a label set which number in the data is which label, and a note unless the numbers are positions.
 
     Args:
         labels: Names that a person, a model or a data set declared.
@@ -346,15 +205,15 @@ def with_numbers(labels: Labels, examples: Sequence[Example], kind: LabelKind, o
     if kind not in (LabelKind.NAME, LabelKind.NAMES):
         return labels
     found = {number for value in _first_rows(examples) if (number := number_of(value)) is not None}
-    numbers = match_numbers(sorted(found), labels.names, ordered)
+    numbers = _match_numbers(sorted(found), labels.names, ordered)
     if not numbers:
         return labels
-    note = f"numbers in the data: {describe_numbers(numbers, labels.names)}"
+    note = f"numbers in the data: {_describe_numbers(numbers, labels.names)}"
     return replace(labels, numbers=numbers, note=f"{labels.note}; {note}" if labels.note else note)
 
 
 def _first_rows(examples: Sequence[Example]) -> dict[object, int]:
-    """The first row of every label that occurs; of a row with several, or with spans, each of them."""
+    """Return the first row of each label that occurs in the examples, of spans their labels."""
     rows: dict[object, int] = {}
     for example in examples:
         for value in example.label if isinstance(example.label, tuple) else (example.label,):
@@ -362,47 +221,171 @@ def _first_rows(examples: Sequence[Example]) -> dict[object, int]:
     return rows
 
 
-def _from_data(examples: Sequence[Example], kind: LabelKind, outputs: Sequence[str]) -> Labels:
-    """Name the labels after the data; `outputs` are the names LABEL_i of a teacher whose outputs have no other ones."""
+def _labels_from_data(examples: Sequence[Example], kind: LabelKind, outputs: Sequence[str]) -> Labels:
+    """Make the label set of the names, or else the numbers, that occur in the data.
+
+    Args:
+        examples: Training rows.
+        kind: What their labels are.
+        outputs: The names LABEL_i of a teacher whose outputs have no other names; empty without such a teacher.
+    """
     rows = _first_rows(examples)
     numbers = {value: number for value in rows if (number := number_of(value)) is not None}
     if not numbers or kind is LabelKind.SPANS:  # tags are always names
         return Labels(tuple(sorted(map(str, rows))), "label names taken from the training data, sorted", declared=False)
     if len(numbers) < len(rows):
         one, name = next(iter(numbers)), next(value for value in rows if value not in numbers)
-        raise InputError(
-            Problem(
-                "data.labels",
-                f"the labels are numbers in some rows (row {rows[one]}: {shown(one)}) and names in others "
-                f"(row {rows[name]}: {shown(name)}).",
-                "Write all of them as names, or list them in data.labels: a number then means the name that is this number.",
-            )
+        what = (
+            f"the labels are numbers in some rows (row {rows[one]}: {shown(one)}) and names in others "
+            f"(row {rows[name]}: {shown(name)})."
         )
+        fix = (
+            "Write all of them as names, or list them in data.labels: a number then means the name that is this number."
+        )
+        raise InputError(Problem("data.labels", what, fix))
     found = sorted(set(numbers.values()))
-    if any(isinstance(n, int) and n >= MAX_LABELS for n in found):
-        raise InputError(
-            Problem(
-                "data.labels",
-                f"the data has the label number {found[-1]}; that is not a label id.",
-                "Check which column holds the labels, or give data.labels.",
-            )
-        )
-    return _named_by_numbers(found, outputs)
+    if any(isinstance(n, int) and n >= _MAX_LABELS for n in found):
+        what = f"the data has the label number {found[-1]}; that is not a label id."
+        raise InputError(Problem("data.labels", what, "Check which column holds the labels, or give data.labels."))
 
-
-def _named_by_numbers(found: Sequence[int | float], outputs: Sequence[str]) -> Labels:
-    """Name labels after the numbers in the data: LABEL_i for 0, 1, 2, ..., which says what a model without names says."""
-    matched = match_numbers(found, outputs, ordered=True) if outputs else ()
+    matched = _match_numbers(found, outputs, ordered=True) if outputs else ()
+    note = "the data has numbers only and data.labels is not given: labels are called LABEL_i"
     if outputs and not matched:
-        return Labels(
-            tuple(outputs), "the data has numbers only and data.labels is not given: labels are called LABEL_i"
-        )
-    if not outputs and [*found] == [*range(len(found))]:
-        names = tuple(f"LABEL_{i}" for i in range(len(found)))
-        return Labels(names, "the data has numbers only and data.labels is not given: labels are called LABEL_i")
+        return Labels(tuple(outputs), note)
+    if not outputs and found == [*range(len(found))]:
+        return Labels(tuple(f"LABEL_{i}" for i in range(len(found))), note)
     note = "label names are the numbers in the training data, in numeric order"
     if matched:
-        note += (
-            f"; the teacher's outputs have no names and are taken in this order: {describe_numbers(matched, outputs)}"
-        )
+        order = _describe_numbers(matched, outputs)
+        note += f"; the teacher's outputs have no names and are taken in this order: {order}"
     return Labels(tuple(map(str, found)), note, declared=False, numbers=matched)
+
+
+# --- numbers in the data ---
+
+
+def _match_numbers(found: Sequence[int | float], names: Sequence[str], ordered: bool) -> tuple[int | float, ...]:
+    """Find the number in the data that stands for each name of a label set, if names are no numbers themselves.
+
+    Numbers from 0 are positions in the set. Other numbers are those that the names contain, each name one (``1 star``,
+    ``2 stars``); else, if `ordered` and there is one for each name, the smallest is the first name.
+
+    Args:
+        found: The distinct numbers in the data, sorted.
+        names: The label set.
+        ordered: Whether a person declared the order of the names, or the names only count the outputs (``LABEL_0``).
+
+    Returns:
+        One number for each name; empty if numbers are positions, or are names.
+
+    Raises:
+        InputError: If the numbers could be matched in several ways, or in none.
+    """
+    if not found or any(number_of(name) is not None for name in names):
+        return ()
+    positions, values = range(len(names)), set(found)
+    are_positions, contained = values <= {*positions}, _contained_numbers(names)
+    if contained == tuple(positions) or (0 in values and not values <= {*contained}):
+        contained = ()
+    if are_positions and contained and values <= {*contained}:
+        raise _ambiguity_error(found, names, "they are positions from 0, and are in the names too")
+    if contained and values <= {*contained}:
+        return contained
+    if are_positions and len(names) > 2 and values == {*positions[1:]}:
+        raise _ambiguity_error(found, names, "0 does not occur, so that 1 could be the first name or the second")
+    if are_positions or (0 in values and len(values) != len(names)):  # other numbers are refused row by row
+        return ()
+    if ordered and len(values) == len(names):
+        return tuple(found)
+    why = f"{len(found)} numbers for {len(names)} names" if ordered else "which is which?"
+    raise _ambiguity_error(found, names, why)
+
+
+def _contained_numbers(names: Sequence[str]) -> tuple[int, ...]:
+    """Return the whole number in each name; empty unless each has exactly one and all differ."""
+    numbers_by_name = [re.findall(r"\d{1,9}", name) for name in names]
+    if any(len(numbers) != 1 for numbers in numbers_by_name):
+        return ()
+    contained = tuple(int(numbers[0]) for numbers in numbers_by_name)
+    return contained if len(set(contained)) == len(contained) else ()
+
+
+def _describe_numbers(numbers: Sequence[int | float], names: Sequence[str]) -> str:
+    """Write which number in the data is which label, for a note: ``1 = bad, 2 = good``."""
+    parts = [f"{number} = {name}" for number, name in zip(numbers, names, strict=True)]
+    return ", ".join(parts[:_SHOWN]) + (f", ... ({len(parts)} in all)" if len(parts) > _SHOWN else "")
+
+
+def _ambiguity_error(found: Sequence[int | float], names: Sequence[str], why: str) -> InputError:
+    """Return the error for numbers in the data that cannot be matched with the names."""
+    return InputError(
+        Problem(
+            "data.labels",
+            f"the data has the label numbers {listed([str(n) for n in found], _SHOWN)}, the label set has the names "
+            f"{listed(names, _SHOWN)}: {why}.",
+            "Write the names in the data, or number the rows from 0 in the order of the names; or give data.labels (--labels) one name "
+            "for each number, in numeric order.",
+        )
+    )
+
+
+class _IdLookup:
+    """Looks up the ids of labels in the rows of one file.
+
+    If any name of the set is a number ("1", "5.0"), a number in the data means the name that is this number, never a
+    position. If none is, a number is looked up in `Labels.numbers`; without these it is a position in the set, provided
+    that the order was declared.
+
+    Args:
+        labels: The label set.
+        bad: Collects rows whose label is not in the set.
+    """
+
+    def __init__(self, labels: Labels, bad: BadRows) -> None:
+        self._names, self._bad = labels.names, bad
+        self._by_name = {name: i for i, name in enumerate(labels.names)}
+        self._matched = bool(labels.numbers)
+        numbers = labels.numbers or [number_of(name) for name in labels.names]
+        self._by_number = {number: i for i, number in enumerate(numbers) if number is not None}
+        self._positions = labels.declared and not self._by_number
+        self._first: dict[bool, tuple[int, object]] = {}
+        """First row with a number as its label (True) and with a name (False)."""
+        self._mixed = False
+
+    def id_of(self, label: object, row: int) -> int | None:
+        """Return the id of a label; if it has none, record the row as bad and return None."""
+        number = number_of(label)
+        if number is None:
+            label_id = self._by_name.get(str(label))
+        elif self._positions:
+            label_id = int(number) if isinstance(number, int) and 0 <= number < len(self._names) else None
+        else:
+            label_id = self._by_number.get(number)
+        if label_id is None:
+            self._refuse(label, number, row)
+        elif self._positions or self._matched:
+            self._check_mixed(number is not None, label, row)
+        return label_id
+
+    def _refuse(self, label: object, number: float | None, row: int) -> None:
+        """Record a row whose label is not in the set, with a hint at the label that may be meant."""
+        if not self._bad.shows_more:  # the hint takes time
+            self._bad.add(row, "")
+            return
+        hint = nearest(str(label), self._names)
+        if number is not None and self._matched:
+            hint = f"its numbers are {listed([str(n) for n in self._by_number])}"
+        elif number is not None and self._by_number:
+            hint = f"some names are numbers, so a number means the name; {hint}"
+        elif number is not None and not self._positions:
+            hint = f"the order of the names was not declared, so a number means none of them; {hint}"
+        self._bad.add(row, f"label {shown(label)} is not in the label set; {hint}.", _ROW_FIX)
+
+    def _check_mixed(self, is_number: bool, label: object, row: int) -> None:
+        """Record the first row that shows that some labels are numbers and others names."""
+        self._first.setdefault(is_number, (row, label))
+        if len(self._first) == 2 and not self._mixed:  # one example of each is enough
+            self._mixed = True
+            other_row, other = self._first[not is_number]
+            what = f"label {shown(label)}, and {shown(other)} in row {other_row}: numbers and names in one column."
+            self._bad.add(row, what, "Write all labels as names.")

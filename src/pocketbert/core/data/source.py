@@ -1,4 +1,9 @@
-"""Where labelled or plain text comes from, as recipes and the command line say it."""
+"""Data sources as recipes and the command line name them, validated by pydantic.
+
+`DataSource` is a file or a data set of the Hub with its columns and limits, `EvalSource` the rows that decide the
+score. `PlainNumbers` is the base of these and of all recipe sections: it refuses true, false and infinity where a
+number belongs.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +15,39 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pocketbert.core.data.streams import LINE_MB, MIB, ROWS, Limits
 
-# --- plain_numbers ---
-# The base of sections whose numbers must be numbers: `yes` and infinity are none.
-
 
 class PlainNumbers(BaseModel):
-    """Refuses true, false and numbers that are not finite where a number is wanted; pydantic takes true as 1."""
+    """Base of models whose number fields refuse true, false and infinity; pydantic takes true as 1."""
 
     @model_validator(mode="before")
     @classmethod
-    def _plain_numbers(cls, values: Any) -> Any:
+    def _refuse_other_values_as_numbers(cls, values: Any) -> Any:
+        """Replace values that are not plain numbers by texts, in the fields of numbers, so that pydantic names them."""
         if not isinstance(values, dict):
             return values
-        numbers = {field.alias or name for name, field in cls.model_fields.items() if _wants_number(field.annotation)}
+        numbers = {field.alias or name for name, field in cls.model_fields.items() if _is_number(field.annotation)}
         return {key: _as_text(value) if key in numbers else value for key, value in values.items()}
 
 
-def _wants_number(annotation: Any) -> bool:
-    """Whether an annotation, or what its lists and mappings hold, is a number and never true or false."""
-    kinds = set(_kinds(annotation))
-    return bool(kinds & {int, float}) and bool not in kinds
+def _is_number(annotation: Any) -> bool:
+    """Return whether an annotation, or the elements of its lists and mappings, are numbers and never true or false."""
+    types = set(_element_types(annotation))
+    return bool(types & {int, float}) and bool not in types
 
 
-def _kinds(annotation: Any) -> list[Any]:
+def _element_types(annotation: Any) -> list[Any]:
+    """Return the types that an annotation allows, looking into unions, containers, literals and `Annotated`."""
     origin = get_origin(annotation)
     if origin is Literal:
         return [type(value) for value in get_args(annotation)]
     if origin in (Union, UnionType, list, tuple, dict) or hasattr(annotation, "__metadata__"):
         inner = (annotation.__origin__,) if hasattr(annotation, "__metadata__") else get_args(annotation)
-        return [kind for one in inner for kind in _kinds(one)]
+        return [element for argument in inner for element in _element_types(argument)]
     return [annotation]
 
 
 def _as_text(value: Any) -> Any:
-    """A value in which true, false and infinities are texts that no number can be read from, so that pydantic names them."""
+    """Return a value in which true, false and infinities are texts that cannot be parsed as a number."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
@@ -54,7 +58,7 @@ def _as_text(value: Any) -> Any:
         try:
             return value if math.isfinite(float(value)) else f"{value} (not finite)"
         except ValueError:
-            return value  # pydantic says what is wrong with it
+            return value  # pydantic reports what is wrong with it
     return value
 
 
@@ -90,7 +94,8 @@ class DataSource(PlainNumbers):
     )
 
     @model_validator(mode="after")
-    def _one_origin(self) -> DataSource:
+    def _check(self) -> DataSource:
+        """Check that the fields of a file and those of a data set are not mixed."""
         self._check_origin()
         if self.dataset is not None and self.split is None:
             raise ValueError("'dataset' needs a 'split'")
@@ -101,6 +106,7 @@ class DataSource(PlainNumbers):
         return self
 
     def _check_origin(self) -> None:
+        """Check that exactly one of `path` and `dataset` is given."""
         if (self.path is None) == (self.dataset is None):
             raise ValueError(
                 "give exactly one of 'path' and 'dataset'; on the command line either one replaces the other, "
@@ -117,14 +123,16 @@ class DataSource(PlainNumbers):
         header: bool | None = None,
         **limits: float,
     ) -> Self:
-        """A file of which only some columns are named; None counts as not given, so that the column can be looked for.
+        """Make the source of a file of which only some columns are named.
+
+        A column that is None counts as not given, so that `guess_columns` looks for it.
 
         Args:
             path: The file.
             text: Column of the text.
             text_pair: Column of the second text.
             label: Column of the label.
-            header: Whether its first row names the columns, of a .csv or .tsv file.
+            header: Whether the first row of a .csv or .tsv file names the columns.
             limits: `max_line_mb` and `max_rows`.
         """
         columns = {"text": text, "text_pair": text_pair, "label": label, "header": header}
@@ -133,12 +141,12 @@ class DataSource(PlainNumbers):
 
     @property
     def limits(self) -> Limits:
-        """How much is read of it."""
+        """The limits of a file, in bytes and rows."""
         return Limits(int(self.max_line_mb * MIB), self.max_rows)
 
     @property
     def title(self) -> str:
-        """A short name for messages."""
+        """A short name for messages: the path, or the names of data set, configuration and split."""
         if self.path is not None:
             return self.path
         return "/".join(p for p in (self.dataset, self.config, self.split) if p)
@@ -156,6 +164,7 @@ class EvalSource(DataSource):
     )
 
     def _check_origin(self) -> None:
+        """Check that a fraction, or exactly one of `path` and `dataset`, is given."""
         if self.fraction is None:
             if self.path is None and self.dataset is None:
                 raise ValueError("give 'path', 'dataset', or a 'fraction' of the training rows, e.g. fraction: 0.1")

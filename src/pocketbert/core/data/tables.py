@@ -1,4 +1,9 @@
-"""Rows out of CSV and TSV files."""
+"""CSV and TSV files: the form of a table is guessed from its first megabyte, then its rows are read.
+
+- `find_table_form` guesses the separator, and whether the first row is a header.
+- `read_table` yields the rows as dictionaries; what is wrong with single rows is collected in a `BadRows`.
+- `TEXT_NAMES`, `PAIR_NAMES` and `LABEL_NAMES` list usual names of columns, for `pocketbert.core.data.columns`.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from pocketbert.core.data.cells import is_visible, number_of
-from pocketbert.core.data.streams import MOST_COLUMNS, Limits, check_encoding, no_text, opened, too_long, too_many
+from pocketbert.core.data.streams import Limits, check_encoding, null_byte_error, opened
 from pocketbert.core.errors import InputError, Problem, listed, nearest
 
-# --- column_names ---
-# Usual names of columns: which of them are texts, pairs of texts and labels, and which only tell that a row is a header.
+# --- names of columns, written as `plain_name` writes them ---
 
-
-TEXTS = (
+TEXT_NAMES = (
     ("text", "sentence", "utterance", "tokens"),
     ("query", "content", "review", "comment", "message", "body", "document", "tweet", "post", "words", "text1"),
     ("question", "input", "prompt", "description", "title", "subject", "summary", "headline", "phrase", "request"),
 )
-"""Usual names of the text, the surest ones first; written without capitals, blanks, ``-`` and ``_``."""
-QUESTION_PAIRS = (("question", "context"), ("query", "context"))
-PAIRS = (
+"""Usual names of the text column, in tiers: a name of an earlier tier is the surer one."""
+QUESTION_NAMES = (("question", "context"), ("query", "context"))
+"""Usual names of the two columns of question answering."""
+PAIR_NAMES = (
     ("text", "textpair"),
     ("sentence1", "sentence2"),
     ("sentencea", "sentenceb"),
@@ -43,80 +47,46 @@ PAIRS = (
     ("query", "passage"),
     ("query", "document"),
 )
+"""Usual names of the two columns of a pair of texts."""
+ANSWER_NAMES = ("answer", "answers")
 _CLASSES = ("intent", "class", "category", "target", "sentiment", "topic", "emotion", "polarity", "gold")
 _OTHERS = ("tags", "nertags", "score", "similarity", "similarityscore", "rating", "stars", "spans", "entities")
-ANSWERS = ("answer", "answers")
-LABELS = (
+LABEL_NAMES = (
     ("label", "labels"),
-    (*_CLASSES, *_OTHERS, *ANSWERS),
+    (*_CLASSES, *_OTHERS, *ANSWER_NAMES),
     ("labelname", "labeltext", "intentname", "categoryname", "type", "tag", "y", "output", "genre", "language", "lang"),
 )
-_NEITHER = (
-    *(
-        "id",
-        "ids",
-        "idx",
-        "index",
-        "uid",
-        "guid",
-        "row",
-        "key",
-        "number",
-        "name",
-        "user",
-        "username",
-        "author",
-        "source",
-    ),
-    *("date", "time", "timestamp", "created", "createdat", "url", "link", "split", "fold", "domain", "note", "notes"),
-    *(
-        "goldlabel",
-        "reviewtext",
-        "commenttext",
-        "context",
-        "answerstart",
-        "star",
-        "acceptability",
-        "annotator",
-        "probs",
-    ),
-    *("isduplicate", "qid1", "qid2", "pairid", "captionid", "value", "weight", "confidence", "toxic", "s1", "s2"),
+"""Usual names of the label column, in tiers as `TEXT_NAMES`."""
+_NAMES_OF_OTHER_COLUMNS = (
+    *("id", "ids", "idx", "index", "uid", "guid", "row", "key", "number", "name", "user", "username", "author"),
+    *("source", "date", "time", "timestamp", "created", "createdat", "url", "link", "split", "fold", "domain"),
+    *("note", "notes", "goldlabel", "reviewtext", "commenttext", "context", "answerstart", "star", "acceptability"),
+    *("annotator", "probs", "isduplicate", "qid1", "qid2", "pairid", "captionid", "value", "weight", "confidence"),
+    *("toxic", "s1", "s2"),
 )
-_HEADERS = frozenset(
-    [*(n for tier in (*TEXTS, *LABELS) for n in tier), *(n for pair in PAIRS for n in pair), *_NEITHER]
+_USUAL_NAMES = frozenset(
+    [name for group in (*TEXT_NAMES, *PAIR_NAMES, *LABEL_NAMES) for name in group] + [*_NAMES_OF_OTHER_COLUMNS]
 )
-_UNNAMED = re.compile(r"column (\d+)")
+_NUMBERED_NAME = re.compile(r"column (\d+)")
 
 
 def plain_name(name: str) -> str:
-    """Write the name of a column without capitals, blanks, ``-``, ``_`` and dots."""
+    """Return the name of a column in lower case and without blanks, ``-``, ``_`` and dots."""
     return "".join(character for character in name.casefold() if character not in " _-.")
 
 
-def is_usual_name(cell: str) -> bool:
-    """Tell whether a cell is a usual name of a column, such as ``gold_label`` or ``Sentence 1``."""
-    return plain_name(cell.strip()) in _HEADERS
-
-
-def numbered_column(number: int) -> str:
-    """Name a column of a file without a header by its number, from 1."""
-    return f"column {number}"
-
-
 def is_numbered_column(name: str) -> bool:
-    """Tell whether a name is one that `numbered_column` gives."""
-    return _UNNAMED.fullmatch(name) is not None
+    """Return whether a name is one of ``column 1``, ``column 2``, ..., which columns of a file without a header get."""
+    return _NUMBERED_NAME.fullmatch(name) is not None
 
 
-# --- bad_rows ---
-# What is wrong with the rows of one file: the first few, and the count.
+# --- problems with rows ---
 
-
-SHOWN_PROBLEMS = 20
+_SHOWN_PROBLEMS = 20
+_MAX_COLUMNS = 10_000
 _ALIKE = 0.75
-"""Columns are named freely: ``intent`` is no slip of ``text``, ``texts`` is."""
+"""How alike a column's name must be to be suggested: ``texts`` is a slip of ``text``, ``intent`` is not."""
 _COLUMN_FIX = "Name the columns with --text, --text-pair and --label, or in the recipe's data section."
-
 _HEADER_FIX = (
     "The first row was read as a header: give --no-header, or header: false in the recipe, if it is a row of data."
 )
@@ -124,7 +94,13 @@ _NO_HEADER_FIX = "The file was read without a header: name columns by their numb
 
 
 class BadRows:
-    """Collects what is wrong with the rows of one file: the first few and the count."""
+    """Collects the problems with rows of one file: the first 20, and the count of all.
+
+    Attributes:
+        title: Name of the file in the problems.
+        count: Number of bad rows.
+        problems: The first problems.
+    """
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -133,61 +109,51 @@ class BadRows:
         self._missing: set[tuple[str, tuple[str, ...]]] = set()
 
     def add(self, row: int, what: str, fix: str = "") -> None:
-        """Note one bad row."""
+        """Record one bad row."""
         self.count += 1
-        if len(self.problems) < SHOWN_PROBLEMS:
+        if self.shows_more:
             self.problems.append(Problem(f"{self.title}:{row}", what, fix))
 
     @property
     def shows_more(self) -> bool:
-        """Whether the next bad row is shown; the others are only counted."""
-        return len(self.problems) < SHOWN_PROBLEMS
+        """Whether the next bad row will be shown; later ones are only counted."""
+        return len(self.problems) < _SHOWN_PROBLEMS
 
     def missing(self, row: int, column: str, cells: Mapping[str, Any]) -> None:
-        """Note a row without a column; of rows that have the same columns, as those of a table do, only the first is shown."""
-        if not self.shows_more:  # the hint takes time
+        """Record a row without a column; of rows that have the same columns only the first is shown."""
+        if not self.shows_more:  # finding the nearest name takes time
             self.add(row, "")
             return
-        have = [str(k) for k in cells]
-        alike = (column, tuple(have[:MOST_COLUMNS]))
-        if alike in self._missing:
+        names = [str(key) for key in cells]
+        key = (column, tuple(names[:_MAX_COLUMNS]))
+        if key in self._missing:
             self.count += 1
             return
-        self._missing.add(alike)
-        what = f"no column '{column}'; {nearest(column, have, _ALIKE) if have else 'the row is empty'}."
-        if have and is_numbered_column(column) != all(map(is_numbered_column, have)):
-            self.add(row, what, _HEADER_FIX if is_numbered_column(column) else _NO_HEADER_FIX)
-        else:
-            self.add(row, what, _COLUMN_FIX)
+        self._missing.add(key)
+        what = f"no column '{column}'; {nearest(column, names, _ALIKE) if names else 'the row is empty'}."
+        fix = _COLUMN_FIX
+        if names and is_numbered_column(column) != all(map(is_numbered_column, names)):
+            fix = _HEADER_FIX if is_numbered_column(column) else _NO_HEADER_FIX
+        self.add(row, what, fix)
 
     def close(self) -> list[Problem]:
-        """The problems, with a last line that tells how many more there are."""
-        if self.count > len(self.problems):
-            more = self.count - len(self.problems)
-            return [
-                *self.problems,
-                Problem(self.title, f"and {more:,} more bad rows ({self.count:,} in all)."),
-            ]
-        return self.problems
+        """Return the problems, and one that counts the bad rows that are not shown."""
+        more = self.count - len(self.problems)
+        if more <= 0:
+            return self.problems
+        return [*self.problems, Problem(self.title, f"and {more:,} more bad rows ({self.count:,} in all).")]
 
 
-# --- header ---
-# Whether the first row of a CSV or TSV file is a header, and which character separates its cells.
-#
-# The idea is that of `csv.Sniffer`: the first row is compared with the rows below it. Each feature of a cell (its shape, whether it
-# occurs below, its capitals) has a probability in a header and one among the cells of its column, and the logarithms of their ratios
-# are added.
+# --- guessing the separator and the header ---
 
-
-_BYTES = 1 << 20
-_ROWS, _CELLS = 1000, 20_000
-"""How much of a file is compared with its first row."""
+_SAMPLE_BYTES = 1 << 20
+_SAMPLE_ROWS, _SAMPLE_CELLS = 1000, 20_000
 _LEAST = 2.5
-"""Sum from which on a first row is data; below, it is a header, as it always was in earlier versions."""
+"""The first row is data if its score is above this; otherwise it is a header, as it always was in earlier versions."""
 _UNSURE = 2.0
-"""How far the sum is from there where the user is told of the other reading."""
+"""Distance of the score from `_LEAST` below which the guess is called unsure."""
 _MOST = 6.0
-"""What one feature of one cell adds at most."""
+"""Largest contribution of one feature of one cell to the score."""
 
 
 class _Shape(Enum):
@@ -201,7 +167,7 @@ class _Shape(Enum):
     TEXT = "text"
 
 
-_IN_HEADERS = {
+_HEADER_SHAPES = {
     _Shape.EMPTY: 0.02,
     _Shape.NUMBER: 0.004,
     _Shape.SIGNS: 0.006,
@@ -209,17 +175,17 @@ _IN_HEADERS = {
     _Shape.PHRASE: 0.12,
     _Shape.TEXT: 0.02,
 }
-"""Share of the cells of headers that look like this."""
+"""Frequency of each shape among the cells of headers."""
 _FIRST_EMPTY = 0.15
 """Share of headers whose first cell is empty: pandas writes an index like this."""
 _SEEN_IN_HEADER, _OFTEN_IN_HEADER = 0.02, 0.005
-"""Shares of the names in headers that also occur as a value of their column, and of those that occur there several times."""
-_CASES = {"lower": 0.5, "capital": 0.3, "upper": 0.1, "other": 0.1}
-"""Shares of the names in headers by their capitals."""
+"""Shares of the names in headers that also occur once, and several times, as a value of their column."""
+_HEADER_CASES = {"lower": 0.5, "capital": 0.3, "upper": 0.1, "other": 0.1}
+"""Frequency of each use of capitals among the names in headers."""
 _UNUSUAL = 1.0
-"""What is added where no cell is a usual name of a column."""
+"""Contribution of a row without a usual name of a column."""
 _ONE_USUAL, _SEVERAL_USUAL = -2.5, -4.0
-"""What each usual name adds: a label may be called "question", and hardly two cells of one row are names by chance."""
+"""Contribution of each usual name: one label may be called "question", two cells of a row hardly are by chance."""
 _NO_VALUE = frozenset(["na", "n/a", "nan", "null", "none", "?", "-"])
 _WIDEST_WORD, _WIDEST_PHRASE, _MOST_WORDS = 40, 40, 4
 _PUNCTUATION = re.compile(r"[.!?;,](\s|$)|[\u2026\u3001\u3002\uff01\uff0c\uff1f]|://")
@@ -230,9 +196,9 @@ class TableForm:
     """How a CSV or TSV file is written.
 
     Attributes:
-        separator: What separates its cells.
-        header: Whether its first row names the columns.
-        sure: Whether that was clear; true where the user decided it.
+        separator: The character between cells.
+        header: Whether the first row names the columns.
+        sure: Whether that was clear; true if the user decided it.
     """
 
     separator: str
@@ -243,13 +209,17 @@ class TableForm:
 def find_table_form(
     path: Path, title: str, limits: Limits, header: bool | None = None, named: Collection[str] = ()
 ) -> TableForm:
-    """Find out how a table is written, from its first megabyte.
+    """Guess from the first megabyte of a table how it is written.
+
+    The header is found with the idea of `csv.Sniffer`: the first row is compared with the rows below it. Each feature
+    of a cell (its shape, whether it occurs below, its capitals) has a probability in a header and one among the cells
+    of its column; the logarithms of their ratios are added.
 
     Args:
         path: A ``.csv`` or ``.tsv`` file.
-        title: What errors name.
+        title: Name of the file in errors.
         limits: What the file may hold.
-        header: Whether it has a header, where the user decided that.
+        header: Whether it has a header, if the user decided that.
         named: Columns that the user or a recipe names: a first row with one of these is a header.
 
     Raises:
@@ -258,8 +228,8 @@ def find_table_form(
     # larger fields end the reading of the sample; the library's limit is global and never lowered
     csv.field_size_limit(max(csv.field_size_limit(), limits.line + 1))
     with opened(path, title, limits) as stream:
-        raw = stream.read(_BYTES)
-    if len(raw) == _BYTES:
+        raw = stream.read(_SAMPLE_BYTES)
+    if len(raw) == _SAMPLE_BYTES:
         raw = raw[: raw.rfind(b"\n") + 1] or raw
     text = raw.decode("utf-8-sig", errors="replace")
     separator = "\t" if path.suffix == ".tsv" else _choose_separator(text)
@@ -275,18 +245,19 @@ def find_table_form(
 
 
 def _read_sample(text: str, separator: str, quoted: bool = True) -> list[list[str]]:
-    """Read the first rows of a table; a row that is broken or cut off ends them."""
+    """Read the first rows of a table, up to a row that is broken or cut off."""
     lines = io.StringIO(text, newline="")
-    reader = csv.reader(
-        lines, delimiter=separator, strict=quoted, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    )
+    if quoted:
+        reader = csv.reader(lines, delimiter=separator, strict=True)
+    else:
+        reader = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
     rows, cells = list[list[str]](), 0
     try:
         for row in reader:
             if row:
                 rows.append(row)
                 cells += len(row)
-            if len(rows) > _ROWS or cells > _CELLS:
+            if len(rows) > _SAMPLE_ROWS or cells > _SAMPLE_CELLS:
                 break
     except csv.Error:
         pass
@@ -294,9 +265,10 @@ def _read_sample(text: str, separator: str, quoted: bool = True) -> list[list[st
 
 
 def _choose_separator(text: str) -> str:
-    """Choose comma, semicolon or tab: the one that makes rows of equal length; of equally good ones that with more cells that recur.
+    """Choose comma, semicolon or tab: the one that makes rows of equal length, then the one with more cells that recur.
 
-    One with a blank behind it is punctuation. The comma is left where no other one splits most rows alike.
+    A separator followed by a blank is taken for punctuation. The comma is kept unless another one splits most rows
+    alike.
     """
     best, separator = (0.5, 0.0), ","
     for sign in (",", ";", "\t"):
@@ -313,46 +285,44 @@ def _choose_separator(text: str) -> str:
 
 
 def _score_as_data(first: Sequence[str], rows: Sequence[Sequence[str]]) -> float:
-    """Add up how much more likely a first row is data than a header, as a logarithm."""
-    alike = [row for row in rows if len(row) == len(first)]
-    if _is_counted(first) and alike:
-        return -_MOST
-    usual = sum(map(is_usual_name, first))
+    """Return the logarithm of how much more likely the first row is data than a header."""
+    rows = [row for row in rows if len(row) == len(first)]
+    numbers = list(first[1:]) if len(first) > 2 and not first[0] else list(first)
+    if rows and len(numbers) > 1 and numbers == [str(i) for i in range(len(numbers))]:
+        return -_MOST  # pandas writes 0, 1, 2, ... as the header of columns without names
+    usual = sum(plain_name(cell.strip()) in _USUAL_NAMES for cell in first)
     score = usual * (_SEVERAL_USUAL if usual > 1 or len(first) == 1 else _ONE_USUAL) if usual else _UNUSUAL
     for place, cell in enumerate(first):
-        score += _score_cell(cell, [row[place] for row in alike], place == 0)
+        score += _score_cell(cell, [row[place] for row in rows], place == 0)
     names = [cell for cell in first if is_visible(cell)]
     if len(set(names)) < len(names):
-        twice = sum(len(set(row)) < len(row) for row in alike)
-        score += max(0.0, log((twice + 0.5) / (len(alike) + 1) / 0.01))
+        repeating = sum(len(set(row)) < len(row) for row in rows)
+        score += max(0.0, log((repeating + 0.5) / (len(rows) + 1) / 0.01))
     return score
 
 
-def _is_counted(first: Sequence[str]) -> bool:
-    """Tell whether a row is 0, 1, 2, ...: pandas writes this header for columns without names."""
-    cells = list(first[1:]) if len(first) > 2 and not first[0] else list(first)
-    return len(cells) > 1 and cells == [str(i) for i in range(len(cells))]
-
-
 def _score_cell(cell: str, column: Sequence[str], is_first: bool) -> float:
-    """Add up the features of one cell of the first row, compared with the cells below it."""
+    """Return the score of one cell of the first row, by its shape, its value and its capitals in the cells below it."""
     shapes = Counter(map(_shape_of, column))
     numeric = shapes[_Shape.NUMBER] * 2 > len(column) - shapes[_Shape.EMPTY] > 0
     shape = _Shape.EMPTY if numeric and cell.strip().casefold() in _NO_VALUE else _shape_of(cell)
-    in_header = _FIRST_EMPTY if is_first and shape is _Shape.EMPTY else _IN_HEADERS[shape]
+    in_header = _FIRST_EMPTY if is_first and shape is _Shape.EMPTY else _HEADER_SHAPES[shape]
     score = _bounded(log((shapes[shape] + 0.5) / (len(column) + 0.5 * len(_Shape)) / in_header))
     if shape is _Shape.EMPTY:
         return score
     score += _score_value(cell, column)
     if shape in (_Shape.WORD, _Shape.PHRASE):
-        below = Counter(_case_of(c) for c in column if _shape_of(c) in (_Shape.WORD, _Shape.PHRASE))
-        share = (below[_case_of(cell)] + 1) / (below.total() + len(_CASES))
-        score += min(0.2, log(share / _CASES[_case_of(cell)]))
+        cases = Counter(_case_of(c) for c in column if _shape_of(c) in (_Shape.WORD, _Shape.PHRASE))
+        share = (cases[_case_of(cell)] + 1) / (cases.total() + len(_HEADER_CASES))
+        score += min(0.2, log(share / _HEADER_CASES[_case_of(cell)]))
     return score
 
 
 def _score_value(cell: str, column: Sequence[str]) -> float:
-    """Score whether a cell occurs below: a label does; a new value is as likely as values that occur once are frequent."""
+    """Return the score of a cell by whether its value occurs below, as the value of a label does.
+
+    A new value is as likely among data as values that occur once are frequent.
+    """
     counts = Counter(_value_of(c) for c in column if is_visible(c))
     new = (sum(count == 1 for count in counts.values()) + 1) / (counts.total() + 2)
     if seen := counts[_value_of(cell)]:
@@ -370,29 +340,24 @@ def _bounded(score: float) -> float:
 
 
 def _shape_of(cell: str) -> _Shape:
-    """Tell what a cell looks like."""
+    """Classify a cell by what it looks like. A character of Chinese, Japanese or Korean is as wide as four letters."""
     if not is_visible(cell):
         return _Shape.EMPTY
     if number_of(cell) is not None:
         return _Shape.NUMBER
-    words = cell.split()
-    width = _width(cell)
     if _PUNCTUATION.search(cell):
         return _Shape.TEXT
+    words = cell.split()
     if sum(c.isalpha() for c in cell) * 3 < len("".join(words)):
         return _Shape.SIGNS
+    width = sum(4 if c >= "\u2e80" else 1 for c in cell[: _WIDEST_WORD + 1])
     if len(words) == 1 and width <= _WIDEST_WORD:
         return _Shape.WORD
     return _Shape.PHRASE if len(words) <= _MOST_WORDS and width <= _WIDEST_PHRASE else _Shape.TEXT
 
 
-def _width(cell: str) -> float:
-    """Measure a cell in letters; a character of Chinese, Japanese or Korean counts as four."""
-    return sum(4 if c >= "\u2e80" else 1 for c in cell[: _WIDEST_WORD + 1])
-
-
 def _case_of(cell: str) -> str:
-    """Tell the capitals of a name."""
+    """Classify the capitals of a name as ``lower``, ``upper``, ``capital`` or ``other``."""
     if cell.islower():
         return "lower"
     if cell.isupper():
@@ -400,10 +365,13 @@ def _case_of(cell: str) -> str:
     return "capital" if cell.strip()[:1].isupper() else "other"
 
 
-def table_rows(
+# --- reading rows ---
+
+
+def read_table(
     path: Path, form: TableForm, title: str, limits: Limits, bad: BadRows
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of a table, with their record numbers; what is no row is added to `bad`.
+    """Yield the rows of a table with their record numbers; rows that cannot be read are added to `bad`.
 
     Columns of a table without a header are called ``column 1``, ``column 2``, and so on.
 
@@ -411,16 +379,17 @@ def table_rows(
         InputError: If the file cannot be read, or is larger than `limits` allow.
     """
     try:
-        yield from _table_rows(path, form, title, limits, bad)
+        yield from _read_table(path, form, title, limits, bad)
     except UnicodeDecodeError:  # the stream is decoded in blocks: find the line
         check_encoding(path, title, limits)
         raise
 
 
-def _table_rows(
+def _read_table(
     path: Path, form: TableForm, title: str, limits: Limits, bad: BadRows
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    # `_Records` counts; the library's limit is global
+    """Yield the rows as `read_table` does; raise UnicodeDecodeError without the line's number for other encodings."""
+    # `_Records` bounds the length of a row; the library's limit is global
     csv.field_size_limit(max(csv.field_size_limit(), limits.line + 1))
     with opened(path, title, limits) as raw:
         records = _Records(io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), title, limits, form.header)
@@ -432,17 +401,18 @@ def _table_rows(
             first = next(reader, None)
             if not first:
                 return
-            names = first if form.header else [numbered_column(i) for i, _ in enumerate(first, 1)]
+            names = first if form.header else [f"column {i}" for i, _ in enumerate(first, 1)]
             check_columns(names, f"{title}:1")
             rows = enumerate(reader, 2) if form.header else enumerate(chain([first], reader), 1)
             what = "header" if form.header else "first row"
             for number, cells in rows:
-                records.next_record(number)
+                records.end_record(number)
                 if not cells:
                     continue  # a blank line
                 if len(cells) != len(names):
                     bad.add(number, f"{len(cells):,} columns, the {what} has {len(names):,}.")
-                elif _is_json(cells):
+                elif cells[0].lstrip().startswith('{"') and cells[-1].rstrip().endswith("}"):
+                    # two files were joined: the label of a line of JSON Lines would become a class
                     bad.add(number, "is a JSON object; cells that a separator parts are expected.")
                 else:
                     yield number, dict(zip(names, cells, strict=True))
@@ -450,46 +420,41 @@ def _table_rows(
             raise InputError(Problem(f"{title}:{reader.line_num}", f"not valid CSV: {error}.")) from error
 
 
-def _is_json(cells: Sequence[str]) -> bool:
-    """Whether a row looks like a line of JSON Lines: two files were joined, and its label would become a class."""
-    return cells[0].lstrip().startswith('{"') and cells[-1].rstrip().endswith("}")
-
-
 def check_columns(names: Sequence[str], where: str) -> None:
-    """Refuse columns that are too many, or of which two have one name.
+    """Check the names of a file's columns.
 
     Raises:
-        InputError: If they are.
+        InputError: If there are too many columns, or two have one name.
     """
-    if len(names) > MOST_COLUMNS:
-        raise InputError(Problem(where, f"{len(names):,} columns; allowed: at most {MOST_COLUMNS:,}."))
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        what = f"two columns are called {listed(sorted(twice))}."
+    if len(names) > _MAX_COLUMNS:
+        raise InputError(Problem(where, f"{len(names):,} columns; allowed: at most {_MAX_COLUMNS:,}."))
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        what = f"two columns are called {listed(sorted(repeated))}."
         raise InputError(Problem(where, what, "Give each column another name."))
 
 
 class _Records(Iterator[str]):
-    """Lines of a table for the `csv` module, which joins the lines of a record; the length of the record is bounded."""
+    """Lines of a table for the `csv` module, which joins the lines of a record; the length of a record is bounded."""
 
     def __init__(self, stream: io.TextIOWrapper, title: str, limits: Limits, header: bool) -> None:
         self._stream, self._title, self._limits, self._header = stream, title, limits, header
         self._record, self._room = 1, limits.line
 
-    def next_record(self, number: int) -> None:
-        """Begin to count anew: the record with this number is complete."""
+    def end_record(self, number: int) -> None:
+        """Record that the record with this number is complete, and start to count the length of the next one."""
         self._record, self._room = number, self._limits.line
         if number > self._limits.rows + self._header:  # the header is the first record
-            raise too_many(self._title, self._limits)
+            raise self._limits.row_count_error(self._title)
 
     def __next__(self) -> str:
-        """The next line, with its end."""
+        """Return the next line, with its end."""
         line = self._stream.readline(self._room + 1)
         if not line:
             raise StopIteration
         if "\0" in line:
-            raise no_text(self._title, self._record + 1)
+            raise null_byte_error(self._title, self._record + 1)
         self._room -= len(line)
         if self._room < 0:
-            raise too_long(self._title, self._record + 1, self._limits, "row")
+            raise self._limits.length_error(self._title, self._record + 1, "row")
         return line

@@ -1,4 +1,15 @@
-"""Files that are either whole or not there: atomic writes, hashes, bounded reads."""
+"""Reading files within bounds, writing them atomically, hashing and copying them.
+
+- read: `read_json`, `read_regular`, `open_regular` refuse what is no regular file (a pipe, a device, a file of
+  /proc) instead of waiting for it, and files above a size; `check_size`, `check_schema`, `safe_join` check paths and
+  contents of others,
+- write: `write_json`, `write_atomic`, `writing` replace a file in one moment, `sync` pushes it to disk,
+  `check_writable` fails early,
+- hash, measure and copy a file or folder: `sha256_file`, `sha256_path`, `sha256_json`, `digests`, `path_bytes`,
+  `copy_path`.
+
+The module imports nothing outside the standard library: the QNN worker uses it in an environment of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,49 +27,26 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from pocketbert.core.disk.ownership import TEMPORARY, replace_file, temporary_file
+from pocketbert.core.disk.ownership import TEMPORARY_SUFFIX, replace_file, temporary_file
 from pocketbert.core.errors import InputError, MachineError, Problem
 
-# --- encoding ---
-# Whether texts can be written in UTF-8: JSON and YAML can spell halves of surrogate pairs, which no encoding has.
-
-
-def is_unicode(text: str) -> bool:
-    """Whether text can be written in UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def keys_without_encoding(value: Any, keys: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Where nested dictionaries and lists hold texts that cannot be written in UTF-8, names of keys included."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not is_unicode(str(key)):
-                yield (*keys, ascii(key))
-            yield from keys_without_encoding(item, (*keys, key))
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            yield from keys_without_encoding(item, (*keys, i))
-    elif isinstance(value, str) and not is_unicode(value):
-        yield keys
-
-
-# --- regular ---
-# Open files that hold data: what is no regular file is refused, and never waited for.
-
-
-_KINDS = {
+_MIB = 1 << 20
+_MAX_LISTED_KEYS = 5
+"""Keys with invalid Unicode that an error lists."""
+_MAX_VERSION_LENGTH = 20
+"""Characters of a schema version that an error shows."""
+_FILE_KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_OF_THE_SYSTEM = ("/proc", "/sys")
-"""Their files look regular, and may be endless, or wait for ever when they are read."""
+_SYSTEM_FOLDERS = ("/proc", "/sys")
+"""Their files look regular, and may be endless or block when they are read."""
+
+
+# --- reading ------------------------------------------------------------
 
 
 def check_regular(path: Path, where: str = "") -> None:
@@ -72,10 +60,22 @@ def check_regular(path: Path, where: str = "") -> None:
         InputError: If it is missing, a folder, a pipe, a device, a socket, or a file of the system.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # a null byte in the name is a ValueError
         raise InputError(Problem(where or str(path), "file not found.")) from error
-    _check(found, where or str(path))
+    _check_status(status, where or str(path))
+
+
+def _check_status(status: os.stat_result, where: str) -> None:
+    """Raise InputError unless a stat result is that of a regular file outside /proc and /sys."""
+    kind = stat.S_IFMT(status.st_mode)
+    if kind != stat.S_IFREG:
+        raise InputError(Problem(where, f"is {_FILE_KINDS.get(kind, 'no regular file')}, not a file.", "Name a file."))
+    for folder in _SYSTEM_FOLDERS:
+        if not Path(folder).is_dir():
+            continue
+        if Path(folder).stat().st_dev == status.st_dev != Path("/").stat().st_dev:
+            raise InputError(Problem(where, f"is a file of the system ({folder}), not data.", "Name another file."))
 
 
 def open_regular(path: Path, where: str = "") -> FileIO:
@@ -91,7 +91,7 @@ def open_regular(path: Path, where: str = "") -> FileIO:
     check_regular(path, where)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        _check(os.fstat(handle), where or str(path))  # the path may have become something else
+        _check_status(os.fstat(handle), where or str(path))  # the path may have been replaced since
         return FileIO(handle)
     except BaseException:
         os.close(handle)
@@ -99,11 +99,7 @@ def open_regular(path: Path, where: str = "") -> FileIO:
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """Read a regular file of bounded size.
-
-    Args:
-        path: The file; links are followed.
-        limit: Most bytes that it may have, also where it grows while it is read.
+    """Read a regular file of at most `limit` bytes, also if it grows while it is read; links are followed.
 
     Raises:
         InputError: If it is larger, or cannot be opened; see `check_regular`.
@@ -111,87 +107,116 @@ def read_regular(path: Path, limit: int) -> bytes:
     with BufferedReader(open_regular(path)) as stream:
         content = stream.read(limit + 1)
     if len(content) > limit:
-        raise InputError(Problem(str(path), f"larger than {limit / (1 << 20):g} MiB, refused."))
+        raise InputError(Problem(str(path), f"larger than {limit / _MIB:g} MiB, refused."))
     return content
 
 
-def _check(found: os.stat_result, where: str) -> None:
-    kind = stat.S_IFMT(found.st_mode)
-    if kind != stat.S_IFREG:
-        raise InputError(Problem(where, f"is {_KINDS.get(kind, 'no regular file')}, not a file.", "Name a file."))
-    for folder in _OF_THE_SYSTEM:
-        if os.path.isdir(folder) and os.stat(folder).st_dev == found.st_dev != os.stat("/").st_dev:  # noqa: PTH112, PTH116
-            raise InputError(Problem(where, f"is a file of the system ({folder}), not data.", "Name another file."))
+def read_json(path: Path, limit_mib: int = 64) -> Any:
+    """Read JSON of bounded size.
 
-
-_MIB = 1 << 20
-_MOST_HALVES = 5
-"""Places of texts without an encoding that an error names."""
-_VERSION = 20
-"""Characters of a version that are shown."""
-
-
-def sha256_file(path: Path) -> str:
-    """Hex digest of a regular file's bytes."""
-    with open_regular(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def sha256_path(path: Path) -> str:
-    """Hex digest of a file's bytes, or of the names and bytes of everything in a folder (a Core ML package is one)."""
-    if not path.is_dir():
-        return sha256_file(path)
-    return sha256_json([[name, digest] for name, digest in digests(path).items()])
-
-
-def digests(path: Path) -> dict[str, str]:
-    """sha256 of every file below a folder by its path in it; of a file, of itself under the name ``""``.
-
-    Empty where there is nothing.
+    Raises:
+        InputError: If the file is missing, too large, no JSON, or has an escaped half of a surrogate pair.
     """
-    if not path.is_dir():
-        return {"": sha256_file(path)} if path.is_file() else {}
-    files = sorted((p.relative_to(path).as_posix(), p) for p in path.rglob("*") if p.is_file())
-    return {name: sha256_file(p) for name, p in files}
-
-
-def path_bytes(path: Path) -> int:
-    """Size of a file, or of everything in a folder."""
-    return folder_bytes(path) if path.is_dir() else path.stat().st_size
-
-
-def copy_path(source: Path, destination: Path) -> None:
-    """Copy a file, or a folder with all that is in it."""
-    if source.is_dir():
-        shutil.copytree(source, destination)
-    else:
-        shutil.copyfile(source, destination)
-
-
-def sha256_json(value: Any) -> str:
-    """Hex digest of a JSON-able value, independent of key order."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Push a file's or folder's entries to disk, so that a rename after it cannot be seen before it."""
-    handle = os.open(path, os.O_RDONLY)
+    raw = read_regular(path, limit_mib * _MIB)
     try:
-        os.fsync(handle)
-    except OSError as error:  # some file systems cannot sync a folder
-        if error.errno not in (errno.EINVAL, errno.EBADF):
-            raise
-    finally:
-        os.close(handle)
+        content = json.loads(raw.decode())
+        # only an escape can spell half of a surrogate pair
+        locations = find_non_unicode(content) if b"\\ud" in raw.lower() else iter(())
+        invalid_keys = [".".join(map(str, keys))[:80] or "the text" for keys in islice(locations, _MAX_LISTED_KEYS)]
+    except (ValueError, RecursionError) as error:
+        raise InputError(Problem(str(path), f"not valid JSON: {error}.")) from error
+    if invalid_keys:
+        what = f"{', '.join(invalid_keys)}: half of a surrogate pair, which is not Unicode text."
+        raise InputError(Problem(str(path), what, "Remove it."))
+    return content
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be encoded in UTF-8; halves of surrogate pairs, as JSON can spell them, cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def find_non_unicode(value: Any, keys: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the key paths in nested dictionaries and lists whose text or key cannot be encoded in UTF-8.
+
+    Args:
+        value: The nested value.
+        keys: Key path of `value` itself.
+    """
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not is_unicode(str(key)):
+                yield (*keys, ascii(key))
+            yield from find_non_unicode(item, (*keys, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from find_non_unicode(item, (*keys, i))
+    elif isinstance(value, str) and not is_unicode(value):
+        yield keys
+
+
+def check_size(path: Path, limit_mib: int) -> None:
+    """Refuse a file that is too large to be loaded into memory.
+
+    Raises:
+        InputError: If it is larger than `limit_mib` MiB.
+    """
+    if path.stat().st_size > limit_mib * _MIB:
+        raise InputError(Problem(str(path), f"larger than {limit_mib} MiB, refused."))
+
+
+def check_schema(path: Path, content: Any, readable: str, fix: str) -> None:
+    """Refuse the content of a JSON file that was written in another major schema.
+
+    Args:
+        path: The file.
+        content: Its content.
+        readable: The version that can be read, e.g. ``1.0``.
+        fix: The error's advice.
+
+    Raises:
+        InputError: If ``schema_version`` is missing or of another major version.
+    """
+    version = str(content.get("schema_version", ""))[:_MAX_VERSION_LENGTH] if isinstance(content, dict) else ""
+    if version.split(".")[0] != readable.split(".")[0]:
+        what = f"schema version {version!r} cannot be read; this version reads {readable}."
+        raise InputError(Problem(str(path), what, fix))
+
+
+def safe_join(root: Path, relative: str, where: str) -> Path:
+    """Return `root / relative`, refusing anything that leaves `root`.
+
+    Raises:
+        InputError: For absolute paths, ``..`` and links that point outside.
+    """
+    candidate = root / relative
+    resolved_root = root.resolve()
+    try:
+        candidate.exists()  # raises for names that are too long or not Unicode
+        # a null byte ends the name for the system, so such a path is not what it looks like
+        safe = "\0" not in relative and not Path(relative).is_absolute()
+        safe = safe and candidate.resolve().is_relative_to(resolved_root)
+    except (OSError, ValueError, RuntimeError) as error:  # a ring of links is a RuntimeError
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise InputError(Problem(where, f"path {relative[:60]!r} is not usable: {why}.")) from error
+    if not safe:
+        raise InputError(Problem(where, f"path {relative!r} leaves the folder {root}; refused."))
+    return candidate
+
+
+# --- writing ------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[IO[bytes]]:
-    """A stream whose bytes appear as a file when the block ends without an error; before that, nothing changes.
+    """Open a stream whose bytes become the file `path` when the block ends without an error.
 
     Args:
-        path: Where to write; its folder must exist. A file that is there is replaced at the end.
+        path: Where to write; its folder must exist. An existing file is replaced at the end.
     """
     with temporary_file(path) as temporary:
         with temporary.open("wb") as stream:
@@ -206,7 +231,7 @@ def write_atomic(path: Path, data: str | bytes) -> None:
 
     Args:
         path: Where to write; its folder must exist.
-        data: The whole content; text is UTF-8.
+        data: The whole content; text is encoded in UTF-8.
     """
     with writing(path) as stream:
         stream.write(data.encode() if isinstance(data, str) else data)
@@ -217,63 +242,27 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def check_size(path: Path, limit_mib: int) -> None:
-    """Refuse a file that would take the memory before anybody could look at it.
-
-    Raises:
-        InputError: If it is larger.
-    """
-    if path.stat().st_size > limit_mib * _MIB:
-        raise InputError(Problem(str(path), f"larger than {limit_mib} MiB, refused."))
-
-
-def read_json(path: Path, limit_mib: int = 64) -> Any:
-    """Read JSON of bounded size.
-
-    Raises:
-        InputError: If the file is missing, too large, no JSON, or spells half of a surrogate pair, which no encoding has.
-    """
-    raw = read_regular(path, limit_mib * _MIB)
+def sync(path: Path) -> None:
+    """Push a file, or the list of a folder's entries, to disk, so that a later rename cannot take effect before it."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        content = json.loads(raw.decode())
-        # only an escape can spell half of a pair
-        found = keys_without_encoding(content) if b"\\ud" in raw.lower() else iter(())
-        halves = [".".join(map(str, keys))[:80] or "the text" for keys in islice(found, _MOST_HALVES)]
-    except (ValueError, RecursionError) as error:
-        raise InputError(Problem(str(path), f"not valid JSON: {error}.")) from error
-    if halves:
-        what = f"{', '.join(halves)}: half of a surrogate pair, which is not Unicode text."
-        raise InputError(Problem(str(path), what, "Remove it."))
-    return content
-
-
-def check_schema(path: Path, content: Any, readable: str, fix: str) -> None:
-    """Refuse the content of a JSON file that was written in another major schema.
-
-    Args:
-        path: The file.
-        content: What is in it.
-        readable: The version that is read, e.g. ``1.0``.
-        fix: What to do about another one.
-
-    Raises:
-        InputError: If ``schema_version`` is missing or of another major version.
-    """
-    version = str(content.get("schema_version", ""))[:_VERSION] if isinstance(content, dict) else ""
-    if version.split(".")[0] != readable.split(".")[0]:
-        what = f"schema version {version!r} cannot be read; this version reads {readable}."
-        raise InputError(Problem(str(path), what, fix))
+        os.fsync(handle)
+    except OSError as error:  # some file systems cannot sync a folder
+        if error.errno not in (errno.EINVAL, errno.EBADF):
+            raise
+    finally:
+        os.close(handle)
 
 
 def check_writable(folder: Path) -> None:
-    """Fail early, with one line, when results could not be written. Nothing is left there, not even the folder.
+    """Raise an error if a folder cannot be written to. Nothing is created, not even the folder.
 
     Raises:
-        MachineError: If `folder`, or where it is missing the nearest one above that is there, refuses a file.
+        MachineError: If `folder`, or its nearest existing parent, refuses a new file.
     """
     nearest = next(p for p in (folder, *folder.parents, Path()) if os.path.lexists(p))
     try:
-        with tempfile.TemporaryFile(dir=nearest, prefix=".write-test.", suffix=TEMPORARY):
+        with tempfile.TemporaryFile(dir=nearest, prefix=".write-test.", suffix=TEMPORARY_SUFFIX):
             pass  # Linux gives it no name, so that a kill leaves nothing
     except OSError as error:
         raise MachineError(
@@ -282,27 +271,49 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def safe_join(root: Path, relative: str, where: str) -> Path:
-    """`root / relative`, refusing anything that leaves `root`.
+# --- hashing, measuring, copying ------------------------------------------------------------
 
-    Raises:
-        InputError: For absolute paths, ``..`` and links that point outside.
+
+def sha256_file(path: Path) -> str:
+    """Return the hex digest of a regular file's bytes."""
+    with open_regular(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_path(path: Path) -> str:
+    """Return the hex digest of a file's bytes, or of all names and bytes in a folder (a Core ML package is one)."""
+    if not path.is_dir():
+        return sha256_file(path)
+    return sha256_json([[name, digest] for name, digest in digests(path).items()])
+
+
+def sha256_json(value: Any) -> str:
+    """Return the hex digest of a value as JSON, independent of the order of keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digests(path: Path) -> dict[str, str]:
+    """Return the sha256 of every file below a folder by its relative path.
+
+    A file has one entry with the name ``""``; a missing path has none.
     """
-    candidate = root / relative
-    inside = root.resolve()
-    try:
-        candidate.exists()  # names too long, or not Unicode, are refused here
-        # a null byte ends the name for the system, so such a path is not what it looks like
-        safe = "\0" not in relative and not Path(relative).is_absolute()
-        safe = safe and candidate.resolve().is_relative_to(inside)
-    except (OSError, ValueError, RuntimeError) as error:  # a ring of links is a RuntimeError
-        why = getattr(error, "strerror", None) or type(error).__name__
-        raise InputError(Problem(where, f"path {relative[:60]!r} is not usable: {why}.")) from error
-    if not safe:
-        raise InputError(Problem(where, f"path {relative!r} leaves the folder {root}; refused."))
-    return candidate
+    if not path.is_dir():
+        return {"": sha256_file(path)} if path.is_file() else {}
+    files = sorted((p.relative_to(path).as_posix(), p) for p in path.rglob("*") if p.is_file())
+    return {name: sha256_file(p) for name, p in files}
 
 
-def folder_bytes(folder: Path) -> int:
-    """Sum of the sizes of all files below `folder`."""
-    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+def path_bytes(path: Path) -> int:
+    """Return the size of a file, or of all files below a folder."""
+    if not path.is_dir():
+        return path.stat().st_size
+    return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+
+
+def copy_path(source: Path, destination: Path) -> None:
+    """Copy a file, or a folder with all that is in it."""
+    if source.is_dir():
+        shutil.copytree(source, destination)
+    else:
+        shutil.copyfile(source, destination)

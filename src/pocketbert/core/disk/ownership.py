@@ -1,7 +1,14 @@
-"""What this process may remove: what it created, and folders that it has locked and recognises by their marker.
+"""Deleting and renaming: only what this process created or has locked, and folders recognised as PocketBERT's.
 
-Every deletion and every rename of the library passes through this module, which refuses all other paths. A test walks
-through the code and finds a call that does not.
+Every deletion and every rename of the library passes through this module, which refuses all other paths with an
+InputError. A test searches the code for calls elsewhere.
+
+1. `write_marker`, `read_marker`, `is_marked`: the file ``.pocketbert.json`` that marks a folder of PocketBERT,
+2. `claim`: mark and lock a folder, so that this process may remove what is in it; `lock_beside`, `folder_locked`:
+   other locks,
+3. `Contents`, `list_entries`: how a finished folder is recognised, which has no marker; `refuse_strangers` applies it,
+4. `temporary_file`, `temporary_folder`: unfinished files, which `remove_abandoned` removes after a kill,
+5. `remove`, `empty`, `replace_file`, `install`, `move_aside`: the deletions and renames themselves.
 """
 
 from __future__ import annotations
@@ -11,31 +18,51 @@ import errno
 import fcntl
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING
 
 from pocketbert.core.errors import InputError, MachineError, Problem
 
-# --- marker ---
-# The file that tells a folder of PocketBERT from a user's.
-
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 MARKER = ".pocketbert.json"
-"""File that tells a folder of PocketBERT from a user's."""
+"""File that marks a folder as PocketBERT's."""
 
-_MARKER_BYTES = 64 << 10
+LOCK_FILE = ".lock"
+"""File in a marked folder that the process working in it locks; the lock ends with the process."""
+
+TEMPORARY_SUFFIX = ".pocketbert-tmp"
+"""Suffix of unfinished files and folders; a killed process may leave some."""
+
+RENAME_ERRORS = (errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCES)
+"""Errors of renaming a mount point, a folder in a lower layer of an overlay, or another user's folder."""
+
+LOST_FOUND = "lost+found"
+"""Folder at the root of some file systems; it is no part of an output."""
+
+FindForeign = Callable[[Path], Sequence[str]]
+"""Lists what a folder holds that PocketBERT did not write; empty if it wrote all of it."""
+
+_MAX_MARKER_BYTES = 64 << 10
+_MAX_NAME_BYTES = 100
+"""Bytes of an output's name that the names of its temporary siblings repeat."""
+
+_own_paths: set[Path] = set()
+"""Folders that this process holds, and temporary files that it created, resolved."""
+
+
+# --- markers ------------------------------------------------------------
 
 
 def is_marked(folder: Path, kind: str) -> bool:
-    """Whether a folder bears the marker of a kind."""
-    return _read_marker(folder).get("kind") == kind
+    """Return whether a folder has the marker of a kind."""
+    return _read_any_marker(folder).get("kind") == kind
 
 
 def write_marker(folder: Path, kind: str, **more: object) -> None:
@@ -44,22 +71,23 @@ def write_marker(folder: Path, kind: str, **more: object) -> None:
     Args:
         folder: The folder.
         kind: What it is, in words.
-        more: What else is remembered in the marker.
+        more: Further entries of the marker.
     """
     text = json.dumps({"made by": "PocketBERT", "kind": kind, **more}) + "\n"
     (folder / MARKER).write_text(text, encoding="utf-8")
 
 
 def read_marker(folder: Path, kind: str) -> dict[str, object]:
-    """What the marker of a kind remembers; empty where a folder has no such marker."""
-    marker = _read_marker(folder)
+    """Read the marker of a kind; return an empty dictionary if the folder has no such marker."""
+    marker = _read_any_marker(folder)
     return marker if marker.get("kind") == kind else {}
 
 
-def _read_marker(folder: Path) -> dict[str, object]:
+def _read_any_marker(folder: Path) -> dict[str, object]:
+    """Read the marker of a folder; return an empty dictionary if it is missing or not written by PocketBERT."""
     path = folder / MARKER
     try:
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > _MARKER_BYTES:
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > _MAX_MARKER_BYTES:
             return {}
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -67,26 +95,126 @@ def _read_marker(folder: Path) -> dict[str, object]:
     return content if isinstance(content, dict) and content.get("made by") == "PocketBERT" else {}
 
 
-LOCK = ".lock"
-"""File in a marked folder that its process holds a lock on; the lock ends with the process."""
+# --- locks ------------------------------------------------------------
 
-TEMPORARY = ".pocketbert-tmp"
-"""Ending of files that are not whole yet; a killed process may leave one."""
 
-NOT_RENAMED = (errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCES)
-"""What the system says of a folder that is a mount point, lies in a lower layer of an overlay, or is another user's."""
+@contextlib.contextmanager
+def claim(folder: Path, kind: str, **more: object) -> Iterator[None]:
+    """Mark a new folder, lock it, and allow this process to remove what is in it until the block ends.
 
-LOST_FOUND = "lost+found"
-"""Folder that some file systems have at their root; it belongs to nobody's output."""
+    Args:
+        folder: The folder; created if it is missing.
+        kind: What it is, in words.
+        more: Further entries of a new folder's marker.
 
-_LONGEST_NAME = 100
-"""Bytes of an output's name that its temporary siblings repeat."""
+    Raises:
+        InputError: If the folder holds something and does not have the marker of this kind.
+        MachineError: If another process holds it.
+    """
+    from filelock import FileLock, Timeout
 
-_ours: set[Path] = set()
-"""Folders that this process holds, and temporary files that it created, resolved."""
+    refuse_unmarked(folder, kind)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not is_marked(folder, kind):
+        write_marker(folder, kind, **more)
+    file_lock = FileLock(folder / LOCK_FILE)
+    try:
+        file_lock.acquire(timeout=0)
+    except Timeout:
+        raise MachineError(
+            f"another process is working in {folder}. Wait for it, or choose another folder with -o/--output."
+        ) from None
+    try:
+        with _own(folder):
+            yield
+    finally:
+        file_lock.release()
 
-Recognise = Callable[[Path], Sequence[str]]
-"""Names what is in a folder and was not made by PocketBERT; nothing where all of it was."""
+
+def refuse_unmarked(folder: Path, kind: str) -> None:
+    """Refuse a file, and a folder that holds something and does not have the marker of a kind.
+
+    Raises:
+        InputError: If the path is refused; nothing was written.
+    """
+    if not os.path.lexists(folder) or is_marked(folder, kind):
+        return
+    if folder.is_dir():
+        entries = [p for p in folder.iterdir() if p.name != LOST_FOUND]
+        # a process killed in its first moment leaves an empty marker
+        if not entries or (entries == [folder / MARKER] and entries[0].stat().st_size == 0):
+            return
+    problem = f"exists and is not a {kind}; nothing was written."
+    raise InputError(Problem(str(folder), problem, "Choose another folder with -o/--output."))
+
+
+def lock_beside(folder: Path) -> FileLock:
+    """Return a lock on a folder for all processes that use it: an empty file ``.NAME.lock`` next to it.
+
+    Raises:
+        InputError: If something else has that name.
+    """
+    from filelock import FileLock
+
+    path = folder.parent / f".{folder.name}.lock"
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file() or path.stat().st_size):
+        raise InputError(
+            Problem(str(path), "exists and is not a lock file of PocketBERT; it is not touched.", "Move it away.")
+        )
+    return FileLock(path)
+
+
+@contextlib.contextmanager
+def folder_locked(folder: Path) -> Iterator[None]:
+    """Lock an existing folder against changes by other processes until the block ends.
+
+    A process that is killed leaves no lock. If the file system has no locks, the block runs without one.
+
+    Raises:
+        MachineError: If another process is changing the folder.
+    """
+    handle = os.open(folder.resolve(), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if try_lock(handle) is False:
+            raise MachineError(f"another process is writing to {folder}. Wait for it, then start the command again.")
+        yield
+    finally:
+        os.close(handle)
+
+
+def try_lock(handle: int) -> bool | None:
+    """Lock an open file or folder without waiting.
+
+    Returns:
+        Whether it was locked: False if another process holds the lock, None if the file system has no such locks.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@contextlib.contextmanager
+def _own(path: Path) -> Iterator[None]:
+    """Allow this process to remove a path, and what lies in it, until the block ends."""
+    resolved = path.parent.resolve() / path.name
+    _own_paths.add(resolved)
+    try:
+        yield
+    finally:
+        _own_paths.discard(resolved)
+
+
+def _is_own_path(path: Path) -> bool:
+    """Return whether this process created a path, or holds the folder that it lies in."""
+    resolved = path.parent.resolve() / path.name
+    return any(resolved.is_relative_to(own) for own in _own_paths)
+
+
+# --- recognising folders ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -102,66 +230,123 @@ class Contents:
     names: tuple[str, ...]
 
     def __call__(self, folder: Path) -> list[str]:
-        """Paths in a folder that no such folder holds; all of them where the sign is missing."""
+        """List the paths in a folder that match no pattern; all of them if the sign is missing."""
         paths = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
         if self.sign not in paths:
             return paths
-        return [p for p in paths if not any(fnmatch(p, known) for known in (self.sign, *self.names))]
+        return [p for p in paths if not any(fnmatch(p, pattern) for pattern in (self.sign, *self.names))]
 
 
-def everything(folder: Path) -> list[str]:
-    """Recognise nothing: all entries of a folder are the user's."""
+def list_entries(folder: Path) -> list[str]:
+    """List all entries of a folder: the `FindForeign` function of a folder of which nothing is PocketBERT's."""
     return sorted(p.name for p in folder.iterdir())
 
 
-def is_ours(path: Path) -> bool:
-    """Whether this process created a path, or holds the folder that it lies in."""
-    place = path.parent.resolve() / path.name
-    return any(place.is_relative_to(own) for own in _ours)
-
-
-def refuse_strangers(path: Path, recognise: Recognise) -> None:
-    """Refuse to touch a path that holds anything that PocketBERT did not make.
+def refuse_strangers(path: Path, recognise: FindForeign) -> None:
+    """Refuse to touch a path that holds anything that PocketBERT did not write.
 
     Args:
-        path: A folder or file that may be there.
-        recognise: Names what in it was not made by PocketBERT.
+        path: A folder or file that may exist.
+        recognise: Lists what the folder holds that PocketBERT did not write.
 
     Raises:
-        InputError: Naming the first of these; nothing was removed.
+        InputError: Naming up to three such files; nothing was removed.
     """
-    if is_ours(path) or not os.path.lexists(path):
+    if _is_own_path(path) or not os.path.lexists(path):
         return
-    strangers = recognise(path) if path.is_dir() else [path.name]
-    if strangers:
-        shown = ", ".join(strangers[:3]) + (f" and {len(strangers) - 3} more" if len(strangers) > 3 else "")
-        raise InputError(
-            Problem(
-                str(path),
-                f"holds what PocketBERT did not write ({shown}); nothing was removed.",
-                "Move it away, or choose another place.",
-            )
-        )
+    foreign = recognise(path) if path.is_dir() else [path.name]
+    if foreign:
+        shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
+        problem = f"holds what PocketBERT did not write ({shown}); nothing was removed."
+        raise InputError(Problem(str(path), problem, "Move it away, or choose another place."))
 
 
-def remove(path: Path, recognise: Recognise | None = None) -> None:
-    """Remove a file or folder if it is there. The only place of the library that does.
+# --- temporary files ------------------------------------------------------------
+
+
+def temporary_prefix(path: Path) -> str:
+    """Return how the names of temporary siblings of a path begin; a random part follows."""
+    return f".{os.fsencode(path.name)[:_MAX_NAME_BYTES].decode(errors='ignore')}."
+
+
+@contextlib.contextmanager
+def temporary_file(destination: Path) -> Iterator[Path]:
+    """Create an empty file next to `destination`, and remove it at the end if it still exists.
+
+    Yields:
+        ``.NAME.<random>.pocketbert-tmp``, with the permissions that a new file has.
+    """
+    prefix = temporary_prefix(destination)
+    handle, name = tempfile.mkstemp(dir=destination.parent, prefix=prefix, suffix=TEMPORARY_SUFFIX)
+    mask = os.umask(0)
+    os.umask(mask)
+    os.fchmod(handle, 0o666 & ~mask)
+    path = Path(name)
+    with _own(path):
+        try:
+            try_lock(handle)  # shows other processes that this one is running
+            yield path
+        finally:
+            os.close(handle)
+            remove(path)
+
+
+@contextlib.contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """Create a folder that is removed at the end; files written in it may be renamed into `parent`."""
+    with (
+        tempfile.TemporaryDirectory(dir=parent, prefix=".", suffix=TEMPORARY_SUFFIX) as name,
+        _own(Path(name)),
+    ):
+        yield Path(name)
+
+
+def remove_abandoned(destination: Path) -> None:
+    """Remove the temporary files that killed processes of this user left next to a destination.
+
+    Those of running processes are locked, and stay.
+    """
+    prefix = temporary_prefix(destination)
+    with contextlib.suppress(OSError), os.scandir(destination.parent) as entries:
+        abandoned = [e for e in entries if e.name.startswith(prefix) and e.name.endswith(TEMPORARY_SUFFIX)]
+        for entry in abandoned:
+            if not entry.is_file(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.getuid():
+                continue
+            handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
+            if try_lock(handle):
+                Path(entry.path).unlink()
+            os.close(handle)
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Remove the unfinished files that killed processes left in a folder that this process holds."""
+    for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+        remove(path)
+
+
+# --- removing and renaming ------------------------------------------------------------
+
+
+def remove(path: Path, recognise: FindForeign | None = None) -> None:
+    """Remove a file or folder if it exists. The only place of the library that does.
 
     Args:
         path: What to remove; of a link, only the link.
-        recognise: For a folder of an earlier process: names what in it was not made by PocketBERT.
+        recognise: For a folder of an earlier process: lists what it holds that PocketBERT did not write.
 
     Raises:
-        InputError: If this process neither created it nor holds the folder that it lies in, and it is not recognised.
+        InputError: If this process neither created the path nor holds the folder that it lies in, and it is not
+            recognised.
     """
-    refuse_strangers(path, recognise or everything)
+    refuse_strangers(path, recognise or list_entries)
     if path.is_symlink() or (os.path.lexists(path) and not path.is_dir()):
         path.unlink()
     elif path.is_dir():
-        if not is_ours(path) and recognise is None:
-            path.rmdir()  # it is empty, and stays so: a folder that has been filled meanwhile is kept
+        if not _is_own_path(path) and recognise is None:
+            path.rmdir()  # the folder was empty; one that has been filled meanwhile is kept
         else:
-            _remove_folder(path)
+            _remove_all_but_marker(path)
+            shutil.rmtree(path)
 
 
 def empty(path: Path) -> None:
@@ -170,59 +355,32 @@ def empty(path: Path) -> None:
     Raises:
         InputError: If this process does not hold the folder.
     """
-    refuse_strangers(path, everything)
-    _empty_but_marker(path)
+    refuse_strangers(path, list_entries)
+    _remove_all_but_marker(path)
     (path / MARKER).unlink(missing_ok=True)
 
 
-def _remove_folder(path: Path) -> None:
-    _empty_but_marker(path)
-    shutil.rmtree(path)
-
-
-def _empty_but_marker(path: Path) -> None:
-    """The marker goes last: what a process leaves that is killed here must still be recognised."""
-    for child in [p for p in path.iterdir() if p.name not in (MARKER, LOST_FOUND)]:
+def _remove_all_but_marker(folder: Path) -> None:
+    """Remove what is in a folder except its marker, which must outlive a kill at this point."""
+    for child in [p for p in folder.iterdir() if p.name not in (MARKER, LOST_FOUND)]:
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
         else:
             child.unlink()
 
 
-def replace_file(source: Path, destination: Path) -> None:
-    """Rename a file that this process wrote; a file at the destination is replaced in the same moment.
-
-    Where the destination is on another file system, a copy beside it is renamed, and the source removed.
-
-    Raises:
-        InputError: If the source was not made by this process.
-    """
-    refuse_strangers(source, everything)
-    try:
-        source.replace(destination)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        with temporary_file(destination) as copied, copied.open("wb") as stream, source.open("rb") as whole:
-            shutil.copyfileobj(whole, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-            copied.replace(destination)
-        source.unlink()
-
-
-def remove_known(folder: Path, names: Sequence[str]) -> None:
-    """Remove files of a folder that were recognised before, and the folders below it that are empty then.
+def remove_listed_files(folder: Path, names: Sequence[str]) -> None:
+    """Remove files of an output that were recognised before, and the folders below it that are empty then.
 
     Args:
         folder: An output that this process fills: it holds a temporary folder in it or beside it.
-        names: Paths in it; those that are not there are passed over.
+        names: Paths in it; missing ones are skipped.
 
     Raises:
-        InputError: If this process fills no such output.
+        InputError: If this process holds no temporary folder there.
     """
-    place = folder.resolve()
-    if not any(own.parent in (place, place.parent) for own in _ours):
+    resolved = folder.resolve()
+    if not any(own.parent in (resolved, resolved.parent) for own in _own_paths):
         raise InputError(Problem(str(folder), "is not held by this process; nothing was removed."))
     for name in names:
         path = folder / name
@@ -233,19 +391,41 @@ def remove_known(folder: Path, names: Sequence[str]) -> None:
             (folder / parent).rmdir()
 
 
-def install(source: Path, destination: Path, aside: Path, recognise: Recognise = everything) -> None:
+def replace_file(source: Path, destination: Path) -> None:
+    """Rename a file that this process wrote, and atomically replace a file at the destination.
+
+    If the destination is on another file system, a copy beside it is renamed and the source removed.
+
+    Raises:
+        InputError: If the source was not written by this process.
+    """
+    refuse_strangers(source, list_entries)
+    try:
+        source.replace(destination)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with temporary_file(destination) as copy, copy.open("wb") as copy_stream, source.open("rb") as source_stream:
+            shutil.copyfileobj(source_stream, copy_stream)
+            copy_stream.flush()
+            os.fsync(copy_stream.fileno())
+            copy.replace(destination)
+        source.unlink()
+
+
+def install(source: Path, destination: Path, aside: Path, recognise: FindForeign = list_entries) -> None:
     """Rename a folder that this process made to its final name; an older one is moved aside first, and kept there.
 
     Args:
         source: The new folder.
         destination: Its final name.
         aside: Where an older folder goes; a free name in a folder that this process holds.
-        recognise: Names what in the older folder was not made by PocketBERT.
+        recognise: Lists what the older folder holds that PocketBERT did not write.
 
     Raises:
-        InputError: If the older folder holds anything that PocketBERT did not make.
+        InputError: If the older folder holds anything that PocketBERT did not write.
     """
-    refuse_strangers(source, everything)
+    refuse_strangers(source, list_entries)
     refuse_strangers(destination, recognise)
     remove(aside)
     if os.path.lexists(destination):
@@ -258,15 +438,15 @@ def install(source: Path, destination: Path, aside: Path, recognise: Recognise =
         raise
 
 
-def move_aside(path: Path, recognise: Recognise) -> Path | None:
-    """Give a file or folder that PocketBERT did not make another name, so that its own may be used; nothing is lost.
+def move_aside(path: Path, recognise: FindForeign) -> Path | None:
+    """Rename a file or folder that PocketBERT did not write to ``NAME.aside-<number>``, so that its name can be used.
 
     Args:
-        path: What may be there.
-        recognise: Names what in it was not made by PocketBERT.
+        path: What may exist.
+        recognise: Lists what the folder holds that PocketBERT did not write.
 
     Returns:
-        ``NAME.aside-<number>``, or None where nothing was in the way.
+        The new path, or None if nothing had to be moved.
     """
     if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink() and not recognise(path)):
         return None
@@ -274,263 +454,3 @@ def move_aside(path: Path, recognise: Recognise) -> Path | None:
     while os.path.lexists(aside := path.with_name(f"{path.name}.aside-{number}")):
         number += 1
     return path.rename(aside)
-
-
-@contextlib.contextmanager
-def temporary_file(destination: Path) -> Iterator[Path]:
-    """Make an empty file next to `destination`, and remove it at the end if it is still there.
-
-    Yields:
-        ``.NAME.<random>.pocketbert-tmp``, with the permissions that a new file has.
-    """
-    handle, name = tempfile.mkstemp(dir=destination.parent, prefix=sibling_prefix(destination), suffix=TEMPORARY)
-    mask = os.umask(0)
-    os.umask(mask)
-    os.fchmod(handle, 0o666 & ~mask)
-    path = Path(name)
-    with _registered(path):
-        try:
-            _lock_while_open(handle)
-            yield path
-        finally:
-            os.close(handle)
-            remove(path)
-
-
-def _lock_while_open(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def remove_abandoned(destination: Path) -> None:
-    """Remove the files that killed processes of this user left next to a destination; a running process locks its own."""
-    name = sibling_prefix(destination)
-    with contextlib.suppress(OSError), os.scandir(destination.parent) as entries:
-        left = [e for e in entries if e.name.startswith(name) and e.name.endswith(TEMPORARY)]
-        for entry in left:
-            if not entry.is_file(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.getuid():
-                continue
-            handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
-            if _lock_while_open(handle):
-                Path(entry.path).unlink()
-            os.close(handle)
-
-
-@contextlib.contextmanager
-def temporary_folder(parent: Path) -> Iterator[Path]:
-    """A folder that is removed at the end; files written in it may be renamed into `parent`."""
-    with (
-        tempfile.TemporaryDirectory(dir=parent, prefix=".", suffix=TEMPORARY) as name,
-        _registered(Path(name)),
-    ):
-        yield Path(name)
-
-
-def remove_temporary_files(folder: Path) -> None:
-    """Remove what killed processes left of files that were not whole, in a folder that this process holds."""
-    for path in folder.glob(f".*{TEMPORARY}"):
-        remove(path)
-
-
-@contextlib.contextmanager
-def claim(folder: Path, kind: str, **more: object) -> Iterator[None]:
-    """Hold a folder: mark it where it is new, lock it, and be allowed to remove what is in it until the block ends.
-
-    Args:
-        folder: The folder; made where it is not there.
-        kind: What it is, in words.
-        more: What else the marker of a new folder remembers.
-
-    Raises:
-        InputError: If the folder holds something and does not bear the marker of this kind.
-        MachineError: If another process holds it.
-    """
-    refuse_unmarked(folder, kind)
-    folder.mkdir(parents=True, exist_ok=True)
-    if not is_marked(folder, kind):
-        write_marker(folder, kind, **more)
-    with _locked(folder), _registered(folder):
-        yield
-
-
-def refuse_unmarked(folder: Path, kind: str) -> None:
-    """Refuse a file, and a folder that holds something and does not bear the marker of a kind.
-
-    Raises:
-        InputError: Saying so; nothing was written.
-    """
-    if not os.path.lexists(folder) or is_marked(folder, kind):
-        return
-    if folder.is_dir():
-        entries = [p for p in folder.iterdir() if p.name != LOST_FOUND]
-        # a process killed in its first moment leaves an empty marker
-        if not entries or (entries == [folder / MARKER] and entries[0].stat().st_size == 0):
-            return
-    raise InputError(
-        Problem(
-            str(folder),
-            f"exists and is not a {kind}; nothing was written.",
-            "Choose another folder with -o/--output.",
-        )
-    )
-
-
-def lock_beside(folder: Path) -> FileLock:
-    """Lock a folder for all processes that use it, with an empty file ``.NAME.lock`` next to it.
-
-    Raises:
-        InputError: If something else has that name.
-    """
-    path = folder.parent / f".{folder.name}.lock"
-    if os.path.lexists(path) and (path.is_symlink() or not path.is_file() or path.stat().st_size):
-        raise InputError(
-            Problem(str(path), "exists and is not a lock file of PocketBERT; it is not touched.", "Move it away.")
-        )
-    return FileLock(path)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise MachineError(
-            f"another process is working in {folder}. Wait for it, or choose another folder with -o/--output."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextlib.contextmanager
-def _registered(path: Path) -> Iterator[None]:
-    place = path.parent.resolve() / path.name
-    _ours.add(place)
-    try:
-        yield
-    finally:
-        _ours.discard(place)
-
-
-def sibling_prefix(path: Path) -> str:
-    """How names of temporary siblings of a path begin; a random part follows."""
-    return f".{os.fsencode(path.name)[:_LONGEST_NAME].decode(errors='ignore')}."
-
-
-# --- locks ---
-# Locks on folders: two processes do not change the same folder at once.
-
-
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-"""How a folder is opened to lock it."""
-
-
-@contextlib.contextmanager
-def folder_locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from changing a folder until the block ends.
-
-    A process that is killed leaves no lock. Where the file system has no locks, the block runs without one.
-
-    Args:
-        folder: A folder that is there.
-
-    Raises:
-        MachineError: If another process is changing it.
-    """
-    handle = os.open(folder.resolve(), FOLDER)
-    try:
-        if lock(handle) is False:
-            raise MachineError(f"another process is writing to {folder}. Wait for it, then start the command again.")
-        yield
-    finally:
-        os.close(handle)
-
-
-def lock(handle: int) -> bool | None:
-    """Lock an open folder: whether that was possible; None where the file system has no such locks."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
-# --- unmarked ---
-# Temporary folders between their making and their marking: a process that is killed there leaves one without a marker.
-#
-# The name tells them from a user's, and a lock on the folder itself tells those of a running process.
-
-
-_RANDOM = r"[a-z0-9_]{8}"
-"""What `tempfile` puts between the beginning and the end of a name."""
-
-
-@contextlib.contextmanager
-def new_folder(place: Path, prefix: str) -> Iterator[Path]:
-    """Make a folder with a random name and lock it until the block ends, which is to mark it.
-
-    Args:
-        place: Where it is made.
-        prefix: How its name begins.
-
-    Yields:
-        ``PREFIX<random>.pocketbert-tmp``.
-    """
-    path, handle = _made(place, prefix)
-    try:
-        yield path
-    finally:
-        os.close(handle)
-
-
-def _made(place: Path, prefix: str) -> tuple[Path, int]:
-    while True:
-        path = Path(tempfile.mkdtemp(prefix=prefix, suffix=TEMPORARY, dir=place))
-        with contextlib.suppress(FileNotFoundError):  # another process took it for one that was left
-            handle = os.open(path, FOLDER)
-            # without locks in this file system no process removes it either
-            if lock(handle) is not False and path.is_dir():
-                return path, handle
-            os.close(handle)
-
-
-def unmarked_in(folder: Path, prefix: str) -> list[Path]:
-    """List the folders of this user that `new_folder` made and nobody marked, of running processes too."""
-    pattern = re.compile(re.escape(prefix) + _RANDOM + re.escape(TEMPORARY))
-    found = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
-        for entry in entries:
-            if not pattern.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
-                continue
-            if entry.stat(follow_symlinks=False).st_uid == os.getuid() and _holds_nothing(folder / entry.name):
-                found.append(folder / entry.name)
-    return found
-
-
-@contextlib.contextmanager
-def of_no_process(path: Path) -> Iterator[None]:
-    """Hold an unmarked folder that no running process made.
-
-    Raises:
-        OSError: If a running process is about to mark it, or the file system cannot tell.
-    """
-    handle = os.open(path, FOLDER)
-    try:
-        if not lock(handle):
-            raise BlockingIOError(f"{path} belongs to a running process")
-        yield
-    finally:
-        os.close(handle)
-
-
-def _holds_nothing(path: Path) -> bool:
-    with contextlib.suppress(OSError), os.scandir(path) as entries:
-        return all(e.name in (MARKER, LOCK) and e.stat(follow_symlinks=False).st_size == 0 for e in entries)
-    return False

@@ -1,9 +1,24 @@
-"""Temporary folders next to an output, or in one that keeps its place: found again after a kill, emptied at the end."""
+"""Temporary folders in which outputs are built, so that an output is complete or absent even if the process is killed.
+
+`building` makes a new output folder, `adding` adds files to a folder that may hold other things, `workspace` gives the
+temporary folder itself, whose work can be resumed. Each
+
+1. removes what killed processes left for the same output, or resumes it,
+2. creates ``.NAME.<random>.pocketbert-tmp`` next to the output, locked and marked as this process's,
+3. moves the finished folder to the output's name, and removes the temporary one.
+
+Some outputs cannot be renamed: a mount point (``docker -v out:/out``), the current folder, a folder whose parent
+refuses new names. They get the temporary folder inside and are filled file by file, the file by which the output is
+recognised last. A journal in the workspace lists the files to remove and to add, so that `finish_interrupted`
+completes what a killed process began.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,45 +28,44 @@ from pydantic import BaseModel
 from pocketbert.core.disk.destination import keeps_place
 from pocketbert.core.disk.files import read_json, sync, write_json
 from pocketbert.core.disk.ownership import (
+    LOCK_FILE,
     LOST_FOUND,
-    NOT_RENAMED,
-    Recognise,
+    MARKER,
+    RENAME_ERRORS,
+    TEMPORARY_SUFFIX,
+    FindForeign,
     claim,
-    everything,
     install,
-    new_folder,
-    of_no_process,
+    list_entries,
     read_marker,
     refuse_strangers,
     remove,
     remove_abandoned,
-    remove_known,
+    remove_listed_files,
     replace_file,
-    sibling_prefix,
-    unmarked_in,
+    temporary_prefix,
+    try_lock,
 )
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem, note_kept
 
-# --- filling ---
-# Moving a finished folder into one that cannot be renamed: file by file, its sign last, continued after a kill.
-#
-# A mount point (``docker -v out:/out``), the folder that a command was started in, and a folder whose parent refuses new
-# names keep their place; only what is in them changes. A journal in the workspace lists what goes and what comes, so that
-# the next command finishes what a killed one began.
+_MARKER_KIND = "temporary folder"
+_NEW_FOLDER, _OLD_FOLDER = "new", "old"
+_INNER_PREFIX, _INNER_OUTPUT = ".pocketbert.", "."
+"""Prefix of workspaces inside their output, and its name in their marker: it may be mounted elsewhere next time."""
+_RANDOM_PART = r"[a-z0-9_]{8}"
+"""What `tempfile` puts between the prefix and the suffix of a name."""
+_JOURNAL_FILE = "moving.json"
+"""File in a workspace that lists what is being moved; it stays until the workspace is removed."""
 
 
-JOURNAL = "moving.json"
-"""File in a workspace that tells what is moved; it is there while files are moved, and until the workspace goes."""
-
-
-class Journal(BaseModel):
-    """What is moved.
+class _Journal(BaseModel):
+    """The files that are moved into an output.
 
     Attributes:
         made: Path of the finished folder in the workspace.
         old: Files of the older output, all of them recognised.
         new: Files of the finished folder.
-        last: The one that makes the output recognisable; it goes first and comes last.
+        last: The file by which the output is recognised; it is removed first and added last.
     """
 
     made: str
@@ -60,68 +74,14 @@ class Journal(BaseModel):
     last: str
 
 
-def begin(workspace: Path, made: Path, old: list[str], last: str) -> None:
-    """Write down what is moved; from here on it is finished, by this process or by the next one.
-
-    Args:
-        workspace: A workspace that this process holds.
-        made: The finished folder in it, pushed to disk.
-        old: Files of the older output.
-        last: Name of the file that makes the output recognisable; empty where there is none.
-    """
-    journal = Journal(made=made.relative_to(workspace).as_posix(), old=old, new=files_below(made), last=last)
-    write_json(workspace / JOURNAL, journal.model_dump())
-    sync(workspace)
-
-
-def carry_out(workspace: Path, output: Path) -> None:
-    """Move what the journal of a workspace lists; what was moved before is passed over.
-
-    Args:
-        workspace: A workspace that this process holds.
-        output: Where the files go.
-    """
-    journal = Journal.model_validate(read_json(workspace / JOURNAL))
-    made, last = workspace / journal.made, journal.last
-    if last and not (made / last).exists():
-        return  # it came last: all of them are there
-    gone = [name for name in journal.old if name not in set(journal.new) - {last}]
-    remove_known(output, sorted(gone, key=lambda name: name != last))
-    for name in sorted(journal.new, key=lambda name: name == last):
-        if name == last:
-            _sync_folders(output, journal.new)
-        if (made / name).exists():
-            (output / name).parent.mkdir(parents=True, exist_ok=True)
-            remove_abandoned(output / name)  # of a copy from another file system
-            replace_file(made / name, output / name)
-    _sync_folders(output, journal.new)
-
-
-def files_below(folder: Path) -> list[str]:
-    """Paths of all files in a folder, and of all links."""
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
-
-
-def _sync_folders(output: Path, names: list[str]) -> None:
-    for parent in {output / Path(name).parent for name in names} | {output}:
-        if parent.is_dir():
-            sync(parent)
-
-
-_KIND = "temporary folder"
-_NEW, _OLD = "new", "old"
-_INSIDE, _ITSELF = ".pocketbert.", "."
-"""How workspaces in an output that keeps its place begin, and what they call it: it may have another name next time."""
-
-
 @dataclass(frozen=True)
 class Workspace:
-    """A temporary folder next to an output, or in it: ``.NAME.<random>.pocketbert-tmp`` with an owner marker.
+    """A temporary folder next to an output, or in it, that this process holds.
 
     Attributes:
         path: The folder.
-        output: What is made in it.
-        resumed: Whether an earlier process made it and was interrupted.
+        output: The path for which something is built in it.
+        resumed: Whether an earlier process created it and was interrupted.
     """
 
     path: Path
@@ -130,17 +90,17 @@ class Workspace:
 
     def discard(self) -> None:
         """Remove the folder. An older output that a killed process had moved aside is put back first."""
-        self._put_back()
+        self._restore_older_output()
         remove(self.path)
 
-    def install(self, made: Path, recognise: Recognise = everything, last: str = "") -> None:
-        """Rename what was made to the output, in place of an older output that is recognised.
+    def install(self, made: Path, recognise: FindForeign = list_entries, last: str = "") -> None:
+        """Rename a finished folder to the output's name, replacing an older output that is recognised.
 
-        An output that keeps its place is filled file by file instead.
+        An output that cannot be renamed is filled file by file instead.
 
         Args:
             made: A folder in the workspace, pushed to disk.
-            recognise: Names what in an older output was not made by PocketBERT.
+            recognise: Lists what an older output holds that PocketBERT did not write.
             last: Name of the file by which such an output is recognised.
 
         Raises:
@@ -148,22 +108,20 @@ class Workspace:
         """
         if self.path.parent != self.output:
             try:
-                install(made, self.output, self.path / _OLD, recognise)
+                install(made, self.output, self.path / _OLD_FOLDER, recognise)
             except OSError as error:
-                if error.errno not in NOT_RENAMED:
+                if error.errno not in RENAME_ERRORS:
                     raise
             else:
                 sync(self.output.parent)
-                remove(self.path / _OLD)
+                remove(self.path / _OLD_FOLDER)
                 return
         refuse_strangers(self.output, beside_workspaces(recognise))
-        inside = _names_inside(self.output)
-        old = [name for name in files_below(self.output) if Path(name).parts[0] not in inside]
-        begin(self.path, made, old, last)
-        carry_out(self.path, self.output)
+        ignored = _ignored_names(self.output)
+        self._move_files(made, [n for n in _files_below(self.output) if Path(n).parts[0] not in ignored], last)
 
     def add(self, made: Path, earlier: Sequence[str], last: str) -> None:
-        """Move the files of a folder into the output, in place of files that were added before; all others stay.
+        """Move the files of a folder into the output, replacing files that were added before; all others stay.
 
         Args:
             made: A folder in the workspace, pushed to disk.
@@ -173,100 +131,46 @@ class Workspace:
         Raises:
             InputError: If something else has the name of a file or folder to add; nothing was changed.
         """
-        _refuse_taken(self.output, files_below(made), earlier)
-        begin(self.path, made, list(earlier), last)
-        carry_out(self.path, self.output)
+        names = _files_below(made)
+        taken = [n for n in names if n not in earlier and os.path.lexists(self.output / n)]
+        taken += [n for n in names if n in earlier and (self.output / n).is_dir()]
+        for folder in sorted({p.as_posix() for n in names for p in Path(n).parents if p.name}):
+            path = self.output / folder
+            if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
+                taken.append(folder)
+        if taken:
+            problem = f"has something else under the name {', '.join(sorted(set(taken))[:5])}; nothing was written."
+            fix = "Move it away, or choose a new folder, such as a subfolder of this one, with -o/--output."
+            raise InputError(Problem(str(self.output), problem, fix))
+        self._move_files(made, list(earlier), last)
 
-    def _put_back(self) -> None:
-        aside = self.path / _OLD
+    def _move_files(self, made: Path, old: list[str], last: str) -> None:
+        """Write the journal, from which this process or the next one completes the move, and move the files."""
+        relative = made.relative_to(self.path).as_posix()
+        journal = _Journal(made=relative, old=old, new=_files_below(made), last=last)
+        write_json(self.path / _JOURNAL_FILE, journal.model_dump())
+        sync(self.path)
+        _follow_journal(self.path, self.output)
+
+    def _restore_older_output(self) -> None:
+        """Put an older output back that was moved aside, unless a new one has its name."""
+        aside = self.path / _OLD_FOLDER
         if os.path.lexists(aside) and not os.path.lexists(self.output):
             install(aside, self.output, self.path / "none")
 
 
-@contextlib.contextmanager
-def workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
-    """A workspace for an output. It is removed when the block ends.
-
-    What killed processes left for the same output is removed, or taken up where `resume` is given.
-
-    Args:
-        output: What will be made; its folder is created.
-        resume: What is made, in words, where interrupted work of the same kind is continued. Such a workspace also stays
-            when the block ends with an error of the machine or of a gate, and a second process for the same output is
-            refused.
-
-    Yields:
-        The workspace, held by this process.
-
-    Raises:
-        MachineError: If another process makes the same output, where `resume` is given.
-    """
-    output.parent.mkdir(parents=True, exist_ok=True)
-    _remove_unmarked(output)
-    with contextlib.ExitStack() as held:
-        own = _take_up(output, resume, held) or _create(output, resume, held)
-        try:
-            yield own
-        except BaseException as error:
-            wrong = isinstance(error, InputError | MissingBackendError)  # nothing in it could be continued
-            if not resume or (wrong and not own.resumed):
-                own.discard()
-            elif not wrong:
-                note_kept(error, own.path)
-            raise
-        if own.path.exists():
-            own.discard()
-
-
-def remove_interrupted(output: Path, resume: str = "") -> None:
-    """Remove the workspaces that killed processes left for an output."""
-    _remove_unmarked(output)
-    for path in _siblings(output, resume):
-        with contextlib.suppress(MachineError, InputError, OSError), _claimed(path, output, resume):
-            Workspace(path, output).discard()
-
-
-def finish_interrupted(output: Path) -> None:
-    """Move what a killed process had not moved yet into an output that keeps its place; its older files are gone by then."""
-    for path in _siblings(output, None):
-        if (path / JOURNAL).is_file():
-            of = str(read_marker(path, _KIND).get("of", ""))
-            with contextlib.suppress(MachineError), _claimed(path, output, of):
-                carry_out(path, output)
-                Workspace(path, output).discard()
-
-
-def occupants(output: Path) -> list[str]:
-    """Names of what is in a folder, without workspaces for it and the ``lost+found`` of a file system."""
-    inside = _names_inside(output)
-    return sorted(p.name for p in output.iterdir() if p.name not in inside)
-
-
-def beside_workspaces(recognise: Recognise) -> Recognise:
-    """Wrap `recognise` so that it passes over the workspaces in an output and the ``lost+found`` of a file system."""
-
-    def named(folder: Path) -> list[str]:
-        inside = _names_inside(folder)
-        return [name for name in recognise(folder) if Path(name).parts[0] not in inside]
-
-    return named
-
-
-def _names_inside(output: Path) -> set[str]:
-    lost = {LOST_FOUND} if (output / LOST_FOUND).is_dir() and not (output / LOST_FOUND).is_symlink() else set()
-    made = (*_marked_in(output, _INSIDE, {"output": _ITSELF}), *unmarked_in(output, _INSIDE))
-    return {p.name for p in made} | lost
+# --- building an output ------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def building(output: Path, recognise: Recognise = everything, last: str = "") -> Iterator[Path]:
+def building(output: Path, recognise: FindForeign = list_entries, last: str = "") -> Iterator[Path]:
     """Build a folder in a workspace and rename it to its final name when the block ends without an error.
 
-    An existing output is replaced only at that moment, and only where all of it is recognised.
+    An existing output is replaced only at that moment, and only if all of it is recognised.
 
     Args:
         output: The folder to create.
-        recognise: Names what in an existing output was not made by PocketBERT; see
+        recognise: Lists what an existing output holds that PocketBERT did not write; see
             `pocketbert.core.disk.ownership.Contents`.
         last: Name of the file by which such an output is recognised; see `Workspace.install`.
 
@@ -279,7 +183,7 @@ def building(output: Path, recognise: Recognise = everything, last: str = "") ->
     finish_interrupted(output)
     refuse_strangers(output, beside_workspaces(recognise))
     with workspace(output) as own:
-        new = own.path / _NEW
+        new = own.path / _NEW_FOLDER
         new.mkdir()
         yield new
         sync_tree(new)
@@ -288,12 +192,12 @@ def building(output: Path, recognise: Recognise = everything, last: str = "") ->
 
 @contextlib.contextmanager
 def adding(output: Path, earlier: Sequence[str], last: str) -> Iterator[Path]:
-    """Build files in a workspace and move them into a folder, that may hold other things, when the block ends without an error.
+    """Build files in a workspace and move them into an existing folder when the block ends without an error.
 
     Args:
-        output: The folder; made where it is not there.
+        output: The folder; created if it is missing.
         earlier: Files in it that an earlier call added; they are replaced or removed.
-        last: Name of the file that lists what was added: it goes first and comes last.
+        last: Name of the file that lists what was added; it is removed first and added last.
 
     Yields:
         The folder to write into.
@@ -302,119 +206,265 @@ def adding(output: Path, earlier: Sequence[str], last: str) -> Iterator[Path]:
         InputError: If something else has the name of a file or folder to add; nothing was changed.
     """
     with workspace(output) as own:
-        new = own.path / _NEW
+        new = own.path / _NEW_FOLDER
         new.mkdir()
         yield new
         sync_tree(new)
         own.add(new, earlier, last)
 
 
-def _refuse_taken(output: Path, names: Sequence[str], earlier: Sequence[str]) -> None:
-    """Refuse names in a folder that are taken by what was not added before: files, and links and files in place of folders."""
-    taken = [n for n in names if n not in earlier and os.path.lexists(output / n)]
-    taken += [n for n in names if n in earlier and (output / n).is_dir()]
-    folders = sorted({p.as_posix() for n in names for p in Path(n).parents if p.name})
-    taken += [f for f in folders if os.path.lexists(output / f) and not _is_plain_folder(output / f)]
-    if taken:
-        raise InputError(
-            Problem(
-                str(output),
-                f"has something else under the name {', '.join(sorted(set(taken))[:5])}; nothing was written.",
-                "Move it away, or choose a new folder, such as a subfolder of this one, with -o/--output.",
-            )
-        )
+@contextlib.contextmanager
+def workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
+    """Create a workspace for an output, or resume an interrupted one, and remove it when the block ends.
 
+    Args:
+        output: What will be made; its folder is created.
+        resume: If given, interrupted work with the same `resume` text (what is made, in words) is continued. The
+            workspace then also stays when the block ends with a machine or gate error, and a second process for the
+            same output is refused. Otherwise what killed processes left is removed.
 
-def _is_plain_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+    Yields:
+        The workspace, held by this process.
+
+    Raises:
+        MachineError: If another process makes the same output, and `resume` is given.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    _remove_unmarked(output)
+    with contextlib.ExitStack() as stack:
+        own = _resume(output, resume, stack) or _create(output, resume, stack)
+        try:
+            yield own
+        except BaseException as error:
+            wrong_input = isinstance(error, InputError | MissingBackendError)  # nothing in it could be continued
+            if not resume or (wrong_input and not own.resumed):
+                own.discard()
+            elif not wrong_input:
+                note_kept(error, own.path)
+            raise
+        if own.path.exists():
+            own.discard()
 
 
 def sync_tree(folder: Path) -> None:
-    """Push everything below a folder to disk, so that a rename after it cannot be seen before it."""
+    """Push everything below a folder to disk, so that a later rename cannot take effect before it."""
     for place, _, names in os.walk(folder):
         for name in names:
             sync(Path(place) / name)
         sync(Path(place))
 
 
-def _create(output: Path, resume: str, held: contextlib.ExitStack) -> Workspace:
+# --- what earlier processes left ------------------------------------------------------------
+
+
+def remove_interrupted(output: Path, resume: str = "") -> None:
+    """Remove the workspaces that killed processes left for an output."""
+    _remove_unmarked(output)
+    for path in _list_workspaces(output, resume):
+        with contextlib.suppress(MachineError, InputError, OSError), _claim(path, output, resume):
+            Workspace(path, output).discard()
+
+
+def finish_interrupted(output: Path) -> None:
+    """Complete moves into an output that killed processes began; its older files are gone by then."""
+    for path in _list_workspaces(output, None):
+        if (path / _JOURNAL_FILE).is_file():
+            resume = str(read_marker(path, _MARKER_KIND).get("of", ""))
+            with contextlib.suppress(MachineError), _claim(path, output, resume):
+                _follow_journal(path, output)
+                Workspace(path, output).discard()
+
+
+def occupants(output: Path) -> list[str]:
+    """List the entries of a folder without workspaces for it and the ``lost+found`` of a file system."""
+    ignored = _ignored_names(output)
+    return sorted(p.name for p in output.iterdir() if p.name not in ignored)
+
+
+def beside_workspaces(recognise: FindForeign) -> FindForeign:
+    """Wrap `recognise` so that it ignores workspaces in an output and the ``lost+found`` of a file system."""
+
+    def find_foreign(folder: Path) -> list[str]:
+        ignored = _ignored_names(folder)
+        return [name for name in recognise(folder) if Path(name).parts[0] not in ignored]
+
+    return find_foreign
+
+
+def _ignored_names(output: Path) -> set[str]:
+    """Return the names of the workspaces in an output, and lost+found."""
+    workspaces = (
+        *_list_marked(output, _INNER_PREFIX, {"output": _INNER_OUTPUT}),
+        *_list_unmarked(output, _INNER_PREFIX),
+    )
+    lost = output / LOST_FOUND
+    return {p.name for p in workspaces} | ({LOST_FOUND} if lost.is_dir() and not lost.is_symlink() else set())
+
+
+def _list_workspaces(output: Path, resume: str | None) -> list[Path]:
+    """List the workspaces of this user for an output, also those of running processes; None: with any `resume` text."""
+    more = {} if resume is None else {"of": resume}
+    beside = _list_marked(output.parent, temporary_prefix(output), {"output": output.name, **more})
+    return [*beside, *_list_marked(output, _INNER_PREFIX, {"output": _INNER_OUTPUT, **more})]
+
+
+def _list_marked(folder: Path, prefix: str, entries: dict[str, str]) -> list[Path]:
+    """List this user's folders whose name begins with a prefix and whose marker has these entries."""
+    paths = _own_folders(folder, re.compile(re.escape(prefix) + ".*", re.DOTALL))
+    return [path for path in paths if entries.items() <= read_marker(path, _MARKER_KIND).items()]
+
+
+def _list_unmarked(folder: Path, prefix: str) -> list[Path]:
+    """List this user's temporary folders that were created and not marked yet, also those of running processes."""
+    pattern = re.compile(re.escape(prefix) + _RANDOM_PART + re.escape(TEMPORARY_SUFFIX))
+    return [path for path in _own_folders(folder, pattern) if _holds_nothing(path)]
+
+
+def _own_folders(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
+    """Yield this user's folders in a folder whose whole name matches; none if it is missing or cannot be read."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not pattern.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                continue
+            if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                yield folder / entry.name
+
+
+def _holds_nothing(path: Path) -> bool:
+    """Return whether a folder holds nothing but an empty marker and lock file."""
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        return all(e.name in (MARKER, LOCK_FILE) and e.stat(follow_symlinks=False).st_size == 0 for e in entries)
+    return False
+
+
+# --- creating and resuming a workspace ------------------------------------------------------------
+
+
+def _create(output: Path, resume: str, stack: contextlib.ExitStack) -> Workspace:
+    """Create, mark and lock a workspace, which `stack` releases; refuse if another process resumes the same work."""
     inside = keeps_place(output)
-    prefix, place = (_INSIDE, output) if inside else (sibling_prefix(output), output.parent)
-    with new_folder(place, prefix) as path:
-        held.enter_context(_claimed(path, output, resume))
+    prefix, place = (_INNER_PREFIX, output) if inside else (temporary_prefix(output), output.parent)
+    with _locked_new_folder(place, prefix) as path:
+        stack.enter_context(_claim(path, output, resume))
     own = Workspace(path, output)
     # after its own is marked: of two processes that begin at once, at least one sees the other
-    others = [p for p in _siblings(output, resume) if p != path] if resume else []
-    if others:
+    if resume and any(p != path for p in _list_workspaces(output, resume)):
         own.discard()
-        raise _busy(output)
+        raise _busy_error(output)
     return own
+
+
+def _resume(output: Path, resume: str, stack: contextlib.ExitStack) -> Workspace | None:
+    """Claim the newest interrupted workspace, which `stack` releases, and remove the others."""
+    resumed: Workspace | None = None
+    for path in sorted(_list_workspaces(output, resume), key=_modification_time, reverse=True):
+        try:
+            if resume and resumed is None:
+                stack.enter_context(_claim(path, output, resume))
+                resumed = Workspace(path, output, resumed=True)
+                resumed._restore_older_output()
+            else:
+                with _claim(path, output, resume):
+                    Workspace(path, output).discard()
+        except MachineError:
+            if resume:
+                raise _busy_error(output) from None
+        except (InputError, OSError):  # its process is removing it at this moment
+            continue
+    return resumed
 
 
 def _remove_unmarked(output: Path) -> None:
     """Remove the workspaces of processes that were killed before they could mark them."""
-    for path in (*unmarked_in(output.parent, sibling_prefix(output)), *unmarked_in(output, _INSIDE)):
-        with contextlib.suppress(MachineError, InputError, OSError), of_no_process(path), _claimed(path, output, ""):
+    for path in (*_list_unmarked(output.parent, temporary_prefix(output)), *_list_unmarked(output, _INNER_PREFIX)):
+        with contextlib.suppress(MachineError, InputError, OSError), _lock_unmarked(path), _claim(path, output, ""):
             Workspace(path, output).discard()
 
 
-def _take_up(output: Path, resume: str, held: contextlib.ExitStack) -> Workspace | None:
-    """Continue in the newest workspace that was interrupted; the others are removed."""
-    taken: Workspace | None = None
-    for path in sorted(_siblings(output, resume), key=_age, reverse=True):
-        try:
-            if resume and taken is None:
-                held.enter_context(_claimed(path, output, resume))
-                taken = Workspace(path, output, resumed=True)
-                taken._put_back()
-            else:
-                with _claimed(path, output, resume):
-                    Workspace(path, output).discard()
-        except MachineError:
-            if resume:
-                raise _busy(output) from None
-        except (InputError, OSError):  # its process is removing it at this moment
-            continue
-    return taken
+@contextlib.contextmanager
+def _locked_new_folder(place: Path, prefix: str) -> Iterator[Path]:
+    """Create ``PREFIX<random>.pocketbert-tmp`` in `place` and lock it until the block ends, which is to mark it.
+
+    The name shows that the folder is not the user's, the lock that its process is still running.
+    """
+    handle = -1
+    while handle < 0:
+        path = Path(tempfile.mkdtemp(prefix=prefix, suffix=TEMPORARY_SUFFIX, dir=place))
+        with contextlib.suppress(FileNotFoundError):  # another process took it for an abandoned one and removed it
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            # in a file system without locks no process removes it either
+            if try_lock(handle) is False or not path.is_dir():
+                os.close(handle)
+                handle = -1
+    try:
+        yield path
+    finally:
+        os.close(handle)
 
 
-def _busy(output: Path) -> MachineError:
+@contextlib.contextmanager
+def _lock_unmarked(path: Path) -> Iterator[None]:
+    """Lock a temporary folder that has no marker yet, so that no other process claims it.
+
+    Raises:
+        BlockingIOError: If a running process holds the lock, or the file system has no locks.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if not try_lock(handle):
+            raise BlockingIOError(f"{path} belongs to a running process")
+        yield
+    finally:
+        os.close(handle)
+
+
+def _claim(path: Path, output: Path, resume: str) -> contextlib.AbstractContextManager[None]:
+    """Claim a workspace with a marker that names its output and what is made."""
+    return claim(path, _MARKER_KIND, output=_INNER_OUTPUT if path.parent == output else output.name, of=resume)
+
+
+def _busy_error(output: Path) -> MachineError:
     return MachineError(
         f"another process is working on {output}. Wait for it, or choose another folder with -o/--output."
     )
 
 
-def _claimed(path: Path, output: Path, resume: str) -> contextlib.AbstractContextManager[None]:
-    return claim(path, _KIND, output=_name(path, output), of=resume)
-
-
-def _name(path: Path, output: Path) -> str:
-    return _ITSELF if path.parent == output else output.name
-
-
-def _siblings(output: Path, resume: str | None) -> list[Path]:
-    """Workspaces for an output that this user's processes made, running or not; None: for whatever purpose."""
-    of = {} if resume is None else {"of": resume}
-    beside = _marked_in(output.parent, sibling_prefix(output), {"output": output.name, **of})
-    return [*beside, *_marked_in(output, _INSIDE, {"output": _ITSELF, **of})]
-
-
-def _marked_in(folder: Path, prefix: str, marked: dict[str, str]) -> list[Path]:
-    """Folders of this user that begin with a prefix and whose marker says as much."""
-    found = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.name.startswith(prefix) or not entry.is_dir(follow_symlinks=False):
-                continue
-            path = folder / entry.name
-            marker = read_marker(path, _KIND)
-            if marked.items() <= marker.items() and entry.stat(follow_symlinks=False).st_uid == os.getuid():
-                found.append(path)
-    return found
-
-
-def _age(path: Path) -> float:
+def _modification_time(path: Path) -> float:
+    """Return when a folder was changed, 0 if it is gone."""
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+# --- moving file by file ------------------------------------------------------------
+
+
+def _follow_journal(workspace: Path, output: Path) -> None:
+    """Move the files that the journal of a workspace lists, skipping those that were moved before."""
+    journal = _Journal.model_validate(read_json(workspace / _JOURNAL_FILE))
+    made, last = workspace / journal.made, journal.last
+    if last and not (made / last).exists():
+        return  # it is moved last, so all files are in the output
+    outdated = [name for name in journal.old if name not in set(journal.new) - {last}]
+    remove_listed_files(output, sorted(outdated, key=lambda name: name != last))
+    for name in sorted(journal.new, key=lambda name: name == last):
+        if name == last:
+            _sync_folders(output, journal.new)
+        if (made / name).exists():
+            (output / name).parent.mkdir(parents=True, exist_ok=True)
+            remove_abandoned(output / name)  # of a copy from another file system
+            replace_file(made / name, output / name)
+    _sync_folders(output, journal.new)
+
+
+def _files_below(folder: Path) -> list[str]:
+    """List the relative paths of all files and links below a folder."""
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
+
+
+def _sync_folders(output: Path, names: list[str]) -> None:
+    """Push an output and the folders that hold these files to disk."""
+    for parent in {output / Path(name).parent for name in names} | {output}:
+        if parent.is_dir():
+            sync(parent)

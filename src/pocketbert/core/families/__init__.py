@@ -1,7 +1,8 @@
 """The systems of the family: one table of facts, and registries of the code that its rows name.
 
 Users add a system with `register_family`, and what code it needs with `register_adapter`, `register_capture`,
-`register_layer_parts` and `register_checkpoints`; an installed package does so through an entry point (`pocketbert.core.plugins`).
+`register_layer_parts` and `register_checkpoints`; an installed package does so through an entry point
+(`pocketbert.core.plugins`).
 """
 
 from pocketbert.core.families.family import (
@@ -27,7 +28,7 @@ from pocketbert.core.families.table import (
     check_exported,
     check_pruned,
     check_taught,
-    chosen_row,
+    choose_row,
     family_named,
     family_of,
     register_adapter,
@@ -35,7 +36,7 @@ from pocketbert.core.families.table import (
     register_checkpoints,
     register_family,
     register_layer_parts,
-    suggested_row,
+    suggest_row,
 )
 
 __all__ = [
@@ -59,7 +60,7 @@ __all__ = [
     "check_exported",
     "check_pruned",
     "check_taught",
-    "chosen_row",
+    "choose_row",
     "family_named",
     "family_of",
     "register_adapter",
@@ -67,5 +68,5 @@ __all__ = [
     "register_checkpoints",
     "register_family",
     "register_layer_parts",
-    "suggested_row",
+    "suggest_row",
 ]

@@ -1,4 +1,7 @@
-"""What a row of the family table holds. Data only: code of a family is registered under the keys that its row names."""
+"""The type of a row of the family table (`Family`), and the types and facts that rows share.
+
+Rows are data only: code of a family is registered under the keys that its row names.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,56 @@ from enum import StrEnum
 from typing import Any
 
 from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.families.config import Bounds
+from pocketbert.core.families.config import ConfigBounds
 from pocketbert.core.types import Attention, Signal
 
-# --- forms ---
-# Forms in which a model can be exported: the graph's inputs beyond those that every text gives.
-
-
 FORM_KEY = "pocketbert_form"
-"""Entry of config.json that names the form of a saved model; without it, files take text only."""
+"""Entry of config.json that names the export form of a saved model; without it, files take text only."""
 TEXT_ONLY = "text"
-"""Name of the form that all families have: nothing but what a tokenizer makes of a text."""
+"""Name of the form that all families have: the inputs that a tokenizer makes of a text, and no others."""
+ATTENTION_KEY = "pocketbert_attention"
+"""Entry of config.json with the kind of attention in the files of a saved model, if that is not the family's usual
+one."""
+_SEGMENTS = "token_type_ids"
+_SEGMENT_COUNT = "type_vocab_size"
+
+IDS_MASK = ("input_ids", "attention_mask")
+IDS_MASK_TYPES = (*IDS_MASK, "token_type_ids")
+GAMMA_BETA = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+ONE_SEGMENT = "no segment ids: the texts of a pair are told apart by separators only"
+FEED_FORWARD = {"intermediate.dense": "output.dense"}
+"""Paths of the feed-forward matrices in BERT's layers, and in those built from them."""
+TINY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+
+
+class TokenizerKind(StrEnum):
+    """The algorithm of a family's tokenizer."""
+
+    WORDPIECE = "wordpiece"
+    BYTE_BPE = "byte-bpe"
+    SENTENCEPIECE = "sentencepiece"
+    WORD_BPE = "word-bpe"
+
+
+class Objective(StrEnum):
+    """An objective of general distillation that suits a family's checkpoints."""
+
+    MASKED_LM = "masked-lm"
+    NEXT_SENTENCE = "next-sentence"
+    SENTENCE_ORDER = "sentence-order"
+    SIMILAR_WORDS = "similar-words"
+    REPLACED_TOKEN = "replaced-token"  # noqa: S105 - ELECTRA's objective, not a secret
 
 
 class Meaning(StrEnum):
-    """What the numbers of an input mean, and so how a data column becomes such numbers."""
+    """The meaning of an input's numbers, which decides how they are made of a data column."""
 
     LANGUAGE = "language"
     """The number of the text's language, the same at each token."""
@@ -39,14 +77,14 @@ class GraphInput:
     Attributes:
         name: Name in the graph.
         column: Data column that it is made of.
-        meaning: How it is made of that.
+        meaning: Decides how it is made of the column.
         description: One sentence for clients.
         sample: Value that a converter traces with.
-        padding: Value at padded places.
+        padding: Value at padded positions.
         dtype: ``int64`` or ``float32``.
-        width: Numbers at each token; 0 where there is one, without an axis of its own.
-        width_key: Entry of config.json that says the width.
-        count_key: Entry of config.json that counts the values; they are 0 to one less.
+        width: Numbers per token; 0 for one number without an axis of its own.
+        width_key: Entry of config.json with the width.
+        count_key: Entry of config.json with the number of values, which are 0 to one less.
         names_key: Entry of config.json that maps names to values.
     """
 
@@ -64,11 +102,11 @@ class GraphInput:
 
     @property
     def is_float(self) -> bool:
-        """Whether its values are no whole numbers."""
+        """Whether its values are floating-point numbers."""
         return self.dtype == "float32"
 
     def shape(self, *axes: int) -> tuple[int, ...]:
-        """The whole shape, of batch and length or of the length only."""
+        """Append the width, if there is one, to the axes of batch and length."""
         return (*axes, self.width) if self.width else axes
 
 
@@ -79,8 +117,8 @@ class ExportForm:
     Attributes:
         name: As in ``--form``.
         title: One sentence.
-        extra: Inputs behind those of the family, in order.
-        needs: Entries of config.json that must have at least this value, with what holds where there is none.
+        extra: Inputs after those of the family, in order.
+        needs: For entries of config.json, the default and the least value with which a model can have the form.
         table: Whether the graph holds a table of entities, which are chosen when it is exported.
         files: Files of a released folder that the table is made of.
     """
@@ -98,15 +136,7 @@ class ExportForm:
         return tuple(dict.fromkeys(i.column for i in self.extra))
 
     def check(self, config: Mapping[str, Any], where: str) -> None:
-        """Refuse a model that cannot have the form.
-
-        Args:
-            config: Its config.json.
-            where: What to blame in the error.
-
-        Raises:
-            InputError: Naming the entry.
-        """
+        """Raise InputError for a model whose config.json does not allow the form; `where` is what the error names."""
         for key, (default, least) in self.needs.items():
             value = config.get(key, default)
             if not isinstance(value, int) or value < least:
@@ -114,38 +144,14 @@ class ExportForm:
                 raise InputError(Problem(where, what, f"Leave it out: files of the form '{TEXT_ONLY}' take text only."))
 
 
-def chosen_form(forms: tuple[ExportForm, ...], name: str, title: str, where: str) -> ExportForm | None:
-    """Find a form by its name; None for text only.
-
-    Args:
-        forms: Forms of the family.
-        name: As in ``--form``.
-        title: Name of the family.
-        where: What to blame in the error.
-
-    Raises:
-        InputError: If the family has no such form, naming the allowed ones.
-    """
-    found = next((f for f in forms if f.name == name), None)
-    if found is None and name != TEXT_ONLY:
-        allowed = (TEXT_ONLY, *(f.name for f in forms))
-        what = f"{title} has no form {name!r:.60}; {nearest(name, allowed)}."
-        raise InputError(Problem(where, what))
-    return found
-
-
-# --- released ---
-# Configurations as authors release them, where these are no config.json.
-
-
 @dataclass(frozen=True)
 class ReleasedConfig:
-    """How the configuration of a released folder becomes a config.json.
+    """The configuration of a folder as its authors release it, if that is no config.json.
 
     Attributes:
         file: Name of the file in the folder.
-        renames: Entries that the file calls otherwise, old to new.
-        defaults: Entries, by their new names, that mean this where the file leaves them out.
+        renames: Entries that have other names in the file, old to new.
+        defaults: Entries, by their new names, with the value that they have if the file leaves them out.
     """
 
     file: str
@@ -153,39 +159,9 @@ class ReleasedConfig:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, content: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-        """The entries of a config.json.
-
-        Args:
-            content: What the file holds.
-            model_type: What config.json calls the family.
-        """
+        """Return the entries of a config.json with this `model_type` from the content of the released file."""
         named = {self.renames.get(key, key): value for key, value in content.items()}
         return {**self.defaults, **named, "model_type": model_type}
-
-
-SEGMENTS = "token_type_ids"
-ATTENTION_KEY = "pocketbert_attention"
-"""Entry of config.json that says what attention in the files of a saved model is over, where that is not the family's usual."""
-_SEGMENT_COUNT = "type_vocab_size"
-
-
-class TokenizerKind(StrEnum):
-    """How the family's tokenizer cuts words."""
-
-    WORDPIECE = "wordpiece"
-    BYTE_BPE = "byte-bpe"
-    SENTENCEPIECE = "sentencepiece"
-    WORD_BPE = "word-bpe"
-
-
-class Objective(StrEnum):
-    """A general-stage objective that makes sense for the family's checkpoints."""
-
-    MASKED_LM = "masked-lm"
-    NEXT_SENTENCE = "next-sentence"
-    SENTENCE_ORDER = "sentence-order"
-    SIMILAR_WORDS = "similar-words"
-    REPLACED_TOKEN = "replaced-token"  # noqa: S105 - ELECTRA's objective, not a secret
 
 
 @dataclass(frozen=True)
@@ -199,68 +175,69 @@ class Family:
         classes: Prefix of the transformers classes (``Bert`` of ``BertForSequenceClassification``).
         tokenizer: Tokenizer kind.
         inputs: Graph inputs in order.
-        layer_path: Dotted path from the head class to the list of encoder layers; where a layer is spread over several lists, to
-            the one whose modules make the layers' states.
-        layer_lists: Dotted paths of the other lists, where a layer is spread over several.
-        feed_forward: Path in a layer of the matrix into the feed-forward neurons, to the path of the matrix out of them; "*" is
-            any number, where a layer has several such parts. None where neurons cannot be pruned, for the reason that `limits` gives.
+        layer_path: Dotted path from the head class to the list of encoder layers; if a layer is spread over several
+            lists, to the one whose modules output the layers' states.
+        layer_lists: Dotted paths of the other lists, if a layer is spread over several.
+        feed_forward: Path in a layer of the matrix into the feed-forward neurons, to the path of the matrix out of
+            them; "*" is any number, if a layer has several such parts. Empty if neurons cannot be pruned, for the
+            reason in `limits`.
         head_suffixes: Suffixes of the transformers classes that differ from BERT's (``ForQuestionAnswering`` to
             ``ForQuestionAnsweringSimple``).
-        lm_head: Dotted path from the masked-LM class to the module that takes the encoder's output; all behind it works on each
-            token by itself. Paths of several forms of the class are separated by "|", the first that exists counts. None
-            where general stages cannot learn from the family.
+        lm_head: Dotted path from the masked-LM class to the module that takes the encoder's output; that and all
+            later modules work on each token by itself. Paths of several forms of the class are separated by "|", the
+            first that exists counts. None if general stages cannot learn from the family.
         key_renames: Old to new substrings of state-dict keys of original checkpoints.
-        config_names: Sizes that config.json calls otherwise than BERT does, and no alias of transformers covers.
-        head_size: Entry of config.json that repeats the hidden size divided by the heads; None where none does.
-        longest: Most tokens of an input, where config.json names no table of positions.
-        fixed: Entries of config.json that must have this value where they are there: others make another architecture.
-        taught_with: Entries of config.json that a teacher and a student must have with this value, where they are there: models
-            with others are exported, and `limits` says why they neither teach nor learn.
-        largest: Largest values of entries of config.json that only the family has and that decide memory; the common ones are
-            bounded in `config`.
-        smallest: Smallest values of such entries that may be below 1. With 0 for ``type_vocab_size``, a model may have no
-            segments; see `as_configured`.
+        config_names: Entries of config.json for sizes, by BERT's names, if they differ and transformers has no alias.
+        head_size: Entry of config.json that repeats the hidden size divided by the heads; None if there is none.
+        longest: Longest input in tokens, if config.json names no table of positions.
+        fixed: Entries of config.json that must have this value if present: others change the architecture.
+        taught_with: Entries of config.json that must have this value, if present, in a teacher and a student. Models
+            with other values are only exported, for the reason in `limits`.
+        largest: Largest values of entries of config.json that only the family has and that decide memory; the common
+            ones are bounded in `config`.
+        smallest: Smallest values of such entries that may be below 1. With 0 for ``type_vocab_size``, a model may
+            have no segments; see `as_configured`.
         by_layer: Entries of config.json that may list one value for each layer (``attention_window`` of Longformer).
-        rotary: Whether positions are rotations: what config.json says of them is read, and checked.
-        unread: Beginnings of names of weights that published checkpoints of the family have and no class of transformers
+        rotary: Whether positions are rotations, whose parameters in config.json are read and checked.
+        unread: Prefixes of names of weights that published checkpoints of the family have and no class of transformers
             reads, the encoder's prefix included (``fit_denses.`` of the general TinyBERT).
-        noise: Beginnings of names of weights that show, where the class reads none of them, that a checkpoint has no trained
-            masked-LM head that the class could read, with the reason; the first that fits is told.
-        stored_layers: Entry of config.json that counts the layers that the weights hold: fewer than the layers that run where
+        noise: Prefixes of names of weights that, if the class does not read them, show that a checkpoint has no trained
+            masked-LM head for it, with the reason; the first match is reported.
+        stored_layers: Entry of config.json that counts the layers in the weights: fewer than the layers that run if
             these are shared (``num_hidden_groups`` of ALBERT).
-        released_config: The configuration of folders as their authors release them, where that is no config.json.
+        released_config: The configuration of folders as their authors release them, if that is no config.json.
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
-        most_tokens: Tokens of the longest input that its files and its training take, where the position table serves more.
-        tokenizer_settings: Entries that a written tokenizer_config.json gets where it lacks them, and the `tokenizer_class` in any
-            case: needed where the family's class in transformers does not take tokenizer.json as it is.
-        signals: What a student may learn from a teacher of this family.
-        invalid_signals: Reason why a signal is missing above.
-        invalid_tasks: Reason why a task is not possible with the family, by the task's name.
+        most_tokens: Longest input in tokens of its files and its training, if that is less than the position table has.
+        tokenizer_settings: Entries that are added to a written tokenizer_config.json, and the `tokenizer_class` in
+            any case: needed if the family's class in transformers does not use tokenizer.json as it is.
+        signals: Signals that a student may learn from a teacher of this family.
+        invalid_signals: For each signal missing above, the reason.
+        invalid_tasks: For each impossible task, the reason.
         objectives: General-stage objectives valid for its checkpoints.
-        trains_in_bf16: Whether its code in transformers runs with matrix products in bf16; where it does not, training is in
+        trains_in_bf16: Whether its code in transformers runs with matrix products in bf16; otherwise training is in
             fp32 on every machine.
         parity_atol: Bound on max|file - model| / spread of the logits, fp32.
         limits: What does not work, and why; shown by `pocketbert families` and in model cards.
         capture: Key of the code that captures attention signals; see `register_capture`.
         adapter: Key of the code that makes a model exportable; see `register_adapter`.
-        block_adapter: Key of the adapter whose attention is over blocks of tokens, for texts beyond `most_tokens`; None where
-            there is none. See `over_blocks`.
-        layer_parts: Key of the code that takes encoder layers apart for the cheaper graphs; see `register_layer_parts`. None
-            where the adapter needs none.
-        checkpoints: Key of the code that reads checkpoints which transformers cannot; see `register_checkpoints`. None where
-            transformers and `key_renames` are enough.
+        block_adapter: Key of the adapter whose attention is over blocks of tokens, for texts longer than
+            `most_tokens`; None if there is none. See `over_blocks`.
+        layer_parts: Key of the code that takes encoder layers apart for cheaper graphs; see `register_layer_parts`.
+            None if the adapter needs none.
+        checkpoints: Key of the code that reads checkpoints which transformers cannot; see `register_checkpoints`.
+            None if transformers and `key_renames` are enough.
         students_of: Names of the families whose teachers can have students of this one, besides its own; the code is a
             `pocketbert.distill.students.build.ClassChange` for each.
-        instead_of_export: What to do where no exporter writes the family; None where one does.
-        loads_as: Name of the row whose graph, classes and `model_types` this one has; None for a row with a graph of its own.
-            Such a row differs in title, signals, objectives and limits only, and is chosen by `--family`, `teacher.family` or
-            `signs`.
-        signs: Pattern of names of weights in published checkpoints that suggest this row among those that share its graph;
-            None where a checkpoint looks like any other.
+        instead_of_export: What to do if no exporter writes the family; None if one does.
+        loads_as: Name of the row whose graph, classes and `model_types` this one has; None for a row with a graph of
+            its own. Such a row differs in title, signals, objectives and limits only, and is chosen by `--family`,
+            `teacher.family` or `signs`.
+        signs: Pattern of names of weights in published checkpoints that suggest this row among those that share its
+            graph; None if checkpoints have no such names.
         forms: Forms with more inputs in which a model can be exported, besides text only.
-        form: The one of these that a model has; None where its files take text only. `in_form` sets it.
-        tiny: Sizes of a model that tests build in no time, by the names of its configuration; without vocabulary and labels.
+        form: The form of a model; None if its files take text only. `in_form` sets it.
+        tiny: Sizes of a very small model for tests, by the names of its configuration; without vocabulary and labels.
     """
 
     name: str
@@ -314,7 +291,7 @@ class Family:
 
     @property
     def graph(self) -> str:
-        """Name of the row whose graph the family has: rows with equal ones give equal files."""
+        """Name of the row whose graph the family has; rows with the same graph give the same files."""
         return self.loads_as or self.name
 
     @property
@@ -329,8 +306,8 @@ class Family:
 
     @property
     def uses_segments(self) -> bool:
-        """Whether the graph tells the first text of a pair from the second by token types."""
-        return SEGMENTS in self.inputs
+        """Whether token types, which mark the second text of a pair, are an input of the graph."""
+        return _SEGMENTS in self.inputs
 
     @property
     def shares_layers(self) -> bool:
@@ -338,12 +315,12 @@ class Family:
         return self.stored_layers != "num_hidden_layers"
 
     @property
-    def bounds(self) -> Bounds:
-        """What the family allows in config.json."""
-        return Bounds(self.largest, self.smallest, self.by_layer, self.fixed, self.rotary)
+    def bounds(self) -> ConfigBounds:
+        """Limits of the family on config.json."""
+        return ConfigBounds(self.largest, self.smallest, self.by_layer, self.fixed, self.rotary)
 
     def class_name(self, suffix: str) -> str:
-        """Name of the transformers class that BERT's has this suffix for."""
+        """Return the name of the transformers class that corresponds to BERT's class with this suffix."""
         return self.classes + self.head_suffixes.get(suffix, suffix)
 
     @property
@@ -352,7 +329,7 @@ class Family:
         return self.adapter == self.block_adapter
 
     def over_blocks(self) -> Family:
-        """Return the row with attention over blocks of tokens, whose texts are as long as the position table.
+        """Return the row with attention over blocks of tokens, whose inputs may be as long as the position table.
 
         Raises:
             ValueError: If the family has no such graph.
@@ -362,57 +339,38 @@ class Family:
         return replace(self, adapter=self.block_adapter, most_tokens=None)
 
     def as_configured(self, config: Mapping[str, Any]) -> Family:
-        """Return the row as it is for a model, in the form that its config.json names.
+        """Return the row for a model: with the form and the attention that its config.json names.
 
-        Where the family may go without segments, a model without has no ids of them.
-
-        What a folder says of its files' attention counts as well.
+        If the family may have no segments, the row of a model without them has no token types among its inputs.
 
         Args:
-            config: Its checked config.json.
+            config: The model's checked config.json.
         """
         if config.get(ATTENTION_KEY) == Attention.BLOCKS and self.block_adapter not in (None, self.adapter):
             return self.over_blocks().as_configured(config)
         row = self.in_form(str(config[FORM_KEY]), config, f"config.json {FORM_KEY}") if FORM_KEY in config else self
         if self.smallest.get(_SEGMENT_COUNT) != 0 or (config.get(_SEGMENT_COUNT) or 0) > 1:
             return row
-        return replace(row, inputs=tuple(name for name in row.inputs if name != SEGMENTS))
+        return replace(row, inputs=tuple(name for name in row.inputs if name != _SEGMENTS))
 
     def in_form(self, name: str, config: Mapping[str, Any], where: str = "form") -> Family:
-        """Return the row as it is for a model that is exported in a form, with longer `inputs`.
+        """Return the row for a model that is exported in a form, with the form's inputs added to `inputs`.
 
         Args:
             name: Name of one of `forms`, or ``text``.
             config: The model's config.json.
-            where: What to blame in the error.
+            where: What the error names.
 
         Raises:
             InputError: If the family has no such form, or the model cannot have it.
         """
-        form = chosen_form(self.forms, name, self.title, where)
+        form = next((f for f in self.forms if f.name == name), None)
         own = tuple(n for n in self.inputs if n not in {i.name for i in self.extra})
         if form is None:
+            if name != TEXT_ONLY:
+                what = f"{self.title} has no form {name!r:.60}; {nearest(name, self.form_names)}."
+                raise InputError(Problem(where, what))
             return replace(self, inputs=own, form=None)
         form.check(config, where)
         extra = tuple(replace(i, width=int(config.get(i.width_key, i.width))) if i.width_key else i for i in form.extra)
         return replace(self, inputs=(*own, *(i.name for i in extra)), form=replace(form, extra=extra))
-
-
-# --- common ---
-# Facts that rows of the family table share.
-
-
-IDS_MASK = ("input_ids", "attention_mask")
-IDS_MASK_TYPES = (*IDS_MASK, "token_type_ids")
-GAMMA_BETA = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-ONE_SEGMENT = "no segment ids: the texts of a pair are told apart by separators only"
-FEED_FORWARD = {"intermediate.dense": "output.dense"}
-"""Where BERT's layers, and those built from them, have their feed-forward matrices."""
-TINY = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-}

@@ -1,8 +1,14 @@
-"""The one table for the systems of the family, and the functions that ask it.
+"""The family table: registering and finding rows, and the registries of code that rows name by keys.
 
-The rows are in `rows`, one file for each architecture. A row is data: facts, limits with their reason, and keys under which
-code of the family is registered (`code`). Nothing but these rows, distill/capture, distill/students and export/adapters names
-an architecture.
+- The rows are in `rows`, one file for each architecture; `register_family` adds one. `family_of` finds the row of a
+  `model_type`, `family_named` that of a name, `choose_row` and `suggest_row` one among those that share a graph.
+- `ADAPTERS`, `CAPTURES`, `LAYER_PARTS` and `CHECKPOINTS` hold the code of families, which is imported when it is
+  called. The package's own adapters and layer parts are registered by `pocketbert.export.adapters`, captures by
+  `pocketbert.distill.capture`, checkpoints by `pocketbert.distill.students`. A wing imports its own before it looks
+  one up; the checkpoints, which core reads, are added by `pocketbert/__init__.py`.
+- `check_taught`, `check_pruned` and `check_exported` refuse what a family cannot do.
+
+Nothing but the rows, distill/capture, distill/students and export/adapters names an architecture.
 """
 
 from __future__ import annotations
@@ -18,39 +24,39 @@ from pocketbert.core.families.family import ExportForm, Family
 from pocketbert.core.families.rows import ROWS
 from pocketbert.core.plugins import Registry, announce, load_plugins
 
-# --- code ---
-# Where the code of a family is registered, by the keys that its row names. Light: the code itself is imported when it is called.
-#
-# The package's own code registers itself: adapters and layer parts from `pocketbert.export.adapters`, captures from
-# `pocketbert.distill.capture`, checkpoints from `pocketbert.distill.students`. A wing imports its own before it looks one up;
-# the checkpoints, which core reads, are added by `pocketbert/__init__.py`.
+_Adapter = Callable[[Any, Any], Any]
+"""``adapter(model, plan)``: from an eager copy of a transformers model, which it may change, and a
+`pocketbert.export.adapters.mask_4d.ExportPlan`, makes a torch module with explicit inputs and tuple outputs."""
+_Capture = Callable[[Any], None]
+"""``install(model)``: changes the model so that each layer calls the active `AttentionRecorder` in every forward
+pass."""
+_PRUNING_LIMIT = "student.init: pruned"
+"""Words by which a row's limit on pruning is found."""
 
 
-Adapter = Callable[[Any, Any], Any]
-"""``adapter(model, plan)``: an eager copy of a transformers model, which it may change, and a
-`pocketbert.export.adapters.mask_4d.ExportPlan`, to a torch module with explicit inputs and tuple outputs."""
-Capture = Callable[[Any], None]
-"""``install(model)``: from now on each layer calls in at the active `AttentionRecorder` in every forward pass."""
+# --- code of families ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LayerParts:
-    """How the encoder layers of a family are taken apart, for rewrites into cheaper graphs that compute the same.
+    """Functions that take the encoder layers of a family apart, for rewrites into cheaper graphs that compute the same.
 
-    Classes are matched by full name, so that a subclass, which may compute anything, is left as it is. Every function may change
-    the module it is given.
+    Classes are matched by full name, so that a subclass, which may compute anything, is not rewritten. Every
+    function may change the module it is given.
 
     Attributes:
         layer: Full name of the class of an encoder layer (``transformers.models.bert.modeling_bert.BertLayer``).
-        post_norm: ``post_norm(layer)``: a `pocketbert.export.adapters.lean.Parts` of a post-norm layer; None of another kind.
-        lean: ``lean(layer, first_row, shape)``: the cheaper layer, where `post_norm` is None.
-        stack: ``stack(encoder)``: a `pocketbert.export.adapters.lean.Stack` of an encoder that runs its layers more often than
-            it stores them; `post_norm` then takes apart the layers of that stack. None where each layer runs once.
-        channels_first: ``channels_first(layer)``: the layer for Apple's Neural Engine, where `post_norm` is None.
-        embeddings: ``embeddings(model)``: the model with cheaper embeddings, before anything else is rewritten.
-        head: ``head(model)``: the model with a cheaper head.
-        half_range: ``half_range(model, outputs, samples)``: brings large numbers into the range of fp16; returns what the last
-            states are multiplied with.
+        post_norm: ``post_norm(layer)`` returns a `pocketbert.export.adapters.lean.Parts` of a post-norm layer; None
+            for layers of another kind.
+        lean: ``lean(layer, first_row, shape)`` returns the cheaper layer, if `post_norm` is None.
+        stack: ``stack(encoder)`` returns a `pocketbert.export.adapters.lean.Stack` of an encoder that runs its
+            layers more often than it stores them; `post_norm` then takes apart the layers of that stack. None if
+            each layer runs once.
+        channels_first: ``channels_first(layer)`` returns the layer for Apple's Neural Engine, if `post_norm` is None.
+        embeddings: ``embeddings(model)`` returns the model with cheaper embeddings, before anything else is rewritten.
+        head: ``head(model)`` returns the model with a cheaper head.
+        half_range: ``half_range(model, outputs, samples)`` scales large numbers into the range of fp16; returns the
+            factor of the last states.
         first_token_heads: Suffixes of classes whose outputs depend on the first token's last state alone.
     """
 
@@ -70,17 +76,19 @@ class CheckpointCode:
     """The code that reads checkpoints of a family which transformers cannot read.
 
     Attributes:
-        make_known: ``make_known()``: lets transformers' Auto classes open folders of the family; may be called again.
-        read_names: ``read_names(state)``: weights under the names of the classes, from those names or the original ones.
-        complete: ``complete(model)``: makes a model that was loaded or built take the inputs of the family's row, where
-            its class wants more.
-        take_form: ``take_form(model, form, folder, entities)``: makes a loaded model take the inputs of an `ExportForm`, or of none;
-            `entities` is a file of those to keep. Returns the entities of its table.
-        tokenizer_json: ``tokenizer_json(folder)``: content of a tokenizer.json, from the files that authors ship.
-        check_tokenizer: ``check_tokenizer(folder)``: refuses tokenizer files that nothing converts; called where the folder has
-            no tokenizer.json.
-        change_tokenizer: ``change_tokenizer(folder, content)``: tokenizer.json as the authors' own library cuts texts, from what
-            transformers made of the files in the folder.
+        make_known: ``make_known()`` registers the family with transformers' Auto classes; may be called again.
+        read_names: ``read_names(state)`` returns the weights under the names of the classes, from those names or the
+            original ones.
+        complete: ``complete(model)`` changes a model that was loaded or built so that it takes the inputs of the
+            family's row, if its class takes others.
+        take_form: ``take_form(model, form, folder, entities)`` changes a loaded model so that it takes the inputs of an
+            `ExportForm`, or of none; `entities` is a file of those to keep. Returns the entities of its table.
+        tokenizer_json: ``tokenizer_json(folder)`` returns the content of a tokenizer.json, from the files that
+            authors ship.
+        check_tokenizer: ``check_tokenizer(folder)`` refuses tokenizer files that cannot be converted; called if the
+            folder has no tokenizer.json.
+        change_tokenizer: ``change_tokenizer(folder, content)`` corrects the content of a tokenizer.json that
+            transformers converted, so that it splits texts as the authors' own library does.
     """
 
     make_known: Callable[[], None] | None = None
@@ -92,13 +100,13 @@ class CheckpointCode:
     change_tokenizer: Callable[[Path, dict[str, Any]], dict[str, Any]] | None = None
 
 
-ADAPTERS: Registry[Adapter] = Registry("adapter", "register_adapter")
-CAPTURES: Registry[Capture] = Registry("capture", "register_capture")
+ADAPTERS: Registry[_Adapter] = Registry("adapter", "register_adapter")
+CAPTURES: Registry[_Capture] = Registry("capture", "register_capture")
 LAYER_PARTS: Registry[LayerParts] = Registry("layer-parts", "register_layer_parts")
 CHECKPOINTS: Registry[CheckpointCode] = Registry("checkpoints", "register_checkpoints")
 
 
-def register_adapter(key: str, adapter: Adapter) -> None:
+def register_adapter(key: str, adapter: _Adapter) -> None:
     """Register the code that makes the models of a family exportable.
 
     Args:
@@ -108,18 +116,18 @@ def register_adapter(key: str, adapter: Adapter) -> None:
     ADAPTERS.register(key, adapter)
 
 
-def register_capture(key: str, install: Capture) -> None:
-    """Register the code that makes the models of a family hand their attention to a recorder.
+def register_capture(key: str, install: _Capture) -> None:
+    """Register the code that makes the models of a family pass their attention to a recorder.
 
     Args:
         key: What rows name as `Family.capture`.
-        install: Called with a model, which it changes for good.
+        install: Called with a model, which it changes permanently.
     """
     CAPTURES.register(key, install)
 
 
 def register_layer_parts(key: str, parts: LayerParts) -> None:
-    """Register how the encoder layers of a family are taken apart, for cheaper graphs.
+    """Register the functions that take the encoder layers of a family apart, for cheaper graphs.
 
     Args:
         key: What rows name as `Family.layer_parts`.
@@ -145,8 +153,9 @@ def checkpoint_code(family: Family) -> CheckpointCode:
     return CHECKPOINTS.find(family.checkpoints, f"family {family.name}")
 
 
-PRUNED = "student.init: pruned"
-"""How a limit of a row names pruning."""
+# --- the table ------------------------------------------------------------
+
+
 _FAMILIES: dict[str, Family] = {row.name: row for row in ROWS}
 
 
@@ -154,7 +163,8 @@ def register_family(family: Family) -> None:
     """Add a model family to the table, or replace the one of the same name; an installed plug-in can only add.
 
     Args:
-        family: The new row. The keys it names are looked up when they are needed, so code may be registered before or after.
+        family: The new row. The keys it names are looked up when they are needed, so code may be registered before
+            or after.
     """
     announce("family", family.name, family.name in _FAMILIES)
     _FAMILIES[family.name] = family
@@ -167,54 +177,39 @@ def all_families() -> tuple[Family, ...]:
 
 
 def family_of(model_type: str, where: str = "config.json") -> Family:
-    """Return the family that serves a `model_type`.
+    """Find the family of a `model_type`.
 
     Args:
         model_type: The value in config.json.
-        where: What to blame in the error.
-
-    Returns:
-        The family.
+        where: What the error names.
 
     Raises:
-        InputError: If no row serves it.
+        InputError: If no row has it.
     """
     for family in all_families():
         if model_type in family.model_types and family.loads_as is None:
             return family
     known = [t for f in all_families() if f.loads_as is None for t in f.model_types]
-    raise InputError(
-        Problem(
-            where,
-            f"model_type '{model_type}' is not in the family table; {nearest(model_type, known)}.",
-            "Add a row with pocketbert.core.families.register_family, or use a supported system.",
-        )
-    )
+    what = f"model_type '{model_type}' is not in the family table; {nearest(model_type, known)}."
+    fix = "Add a row with pocketbert.core.families.register_family, or use a supported system."
+    raise InputError(Problem(where, what, fix))
 
 
 def family_named(name: str, where: str = "family") -> Family:
-    """The row of a name.
-
-    Args:
-        name: As in recipes.
-        where: What to blame in the error.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """Find the row of a name, as in recipes; `where` is what the InputError names if there is none."""
     rows = {f.name: f for f in all_families()}
     if name not in rows:
         raise InputError(Problem(where, f"'{name}' is not in the family table; {nearest(name, tuple(rows))}."))
     return rows[name]
 
 
-def chosen_row(family: Family, name: str, where: str) -> Family:
-    """Return the row that somebody chose for a model among those that share its graph.
+def choose_row(family: Family, name: str, where: str) -> Family:
+    """Find the row of a chosen name, and check that it has the graph of a model.
 
     Args:
-        family: The row that serves the model's `model_type`.
-        name: The chosen one.
-        where: What to blame in the error.
+        family: The row of the model's `model_type`.
+        name: The chosen name.
+        where: What the error names.
 
     Raises:
         InputError: If no row has the name, or it has another graph.
@@ -222,45 +217,40 @@ def chosen_row(family: Family, name: str, where: str) -> Family:
     row = family_named(name, where)
     if row.graph == family.graph:
         return row
-    same = [f.name for f in all_families() if f.graph == family.graph]
-    raise InputError(
-        Problem(
-            where,
-            f"'{name}' is {row.title}; the model's config.json names {family.title}, which has another graph.",
-            f"Leave it out, or choose one of {', '.join(same)}.",
-        )
-    )
+    same_graph = [f.name for f in all_families() if f.graph == family.graph]
+    what = f"'{name}' is {row.title}; the model's config.json names {family.title}, which has another graph."
+    raise InputError(Problem(where, what, f"Leave it out, or choose one of {', '.join(same_graph)}."))
 
 
-def suggested_row(family: Family, weights: Iterable[str]) -> tuple[Family, str]:
+def suggest_row(family: Family, weights: Iterable[str]) -> tuple[Family, str]:
     """Guess from the names of a checkpoint's weights which of the rows that share a graph it belongs to.
 
     Args:
-        family: The row that serves the model's `model_type`.
+        family: The row of the model's `model_type`.
         weights: Names of the checkpoint's weights.
 
     Returns:
-        The row, and the weight that suggests it; `family` and an empty string where none does.
+        The row, and the weight that suggests it; `family` and an empty string if none does.
     """
     names = list(weights)
     for row in all_families():
         if row.signs is not None and row.loads_as == family.name:
-            found = next((n for n in names if re.match(row.signs, n)), None)
-            if found is not None:
-                return row, found
+            weight = next((n for n in names if re.match(row.signs, n)), None)
+            if weight is not None:
+                return row, weight
     return family, ""
 
 
 def check_taught(family: Family, config: Mapping[str, object], where: str = "config.json") -> None:
-    """Refuse a model that can be neither teacher nor student, although files of it can be written.
+    """Refuse a model that can be neither teacher nor student, although it can be exported.
 
     Args:
         family: Its row.
         config: Entries of its config.json.
-        where: What to blame in the error.
+        where: What the error names.
 
     Raises:
-        InputError: If an entry has another value than the row says, with the limits of the row that name it.
+        InputError: If an entry has another value than `Family.taught_with`, with the limit of the row that names it.
     """
     for key, value in family.taught_with.items():
         if config.get(key, value) != value:
@@ -272,7 +262,7 @@ def check_taught(family: Family, config: Mapping[str, object], where: str = "con
 def check_pruned(
     family: Family, config: Mapping[str, object], intermediate: int, where: str = "student.intermediate"
 ) -> None:
-    """Refuse to prune feed-forward neurons of a model that cannot lose them, or has no more than are to stay.
+    """Refuse to prune feed-forward neurons of a model if that is not supported, or it has no more than are to stay.
 
     Args:
         family: Its row.
@@ -284,7 +274,7 @@ def check_pruned(
         InputError: With the reason.
     """
     if not family.feed_forward:
-        limit = next((limit for limit in family.limits if PRUNED in limit), "")
+        limit = next((limit for limit in family.limits if _PRUNING_LIMIT in limit), "")
         reason = limit or "its row of the table of families does not say where they are (feed_forward)"
         what = f"feed-forward neurons of {family.title} cannot be pruned: {reason}."
         raise InputError(Problem("student.init", what, "Set init: teacher-layers, and leave intermediate out."))
@@ -296,14 +286,6 @@ def check_pruned(
 
 
 def check_exported(family: Family, where: str = "model") -> None:
-    """Refuse a model that no file can be written of.
-
-    Args:
-        family: Its row.
-        where: Recipe key or folder to blame.
-
-    Raises:
-        InputError: If no exporter writes the family, with what to do instead.
-    """
+    """Raise InputError, with what to do instead, if no exporter writes a family; `where` is what the error names."""
     if family.instead_of_export is not None:
         raise InputError(Problem(where, f"no exporter writes {family.title}.", family.instead_of_export))

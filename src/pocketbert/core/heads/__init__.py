@@ -1,4 +1,4 @@
-"""One module per task: how its labels become targets, its outputs scores, and its outputs answers."""
+"""Heads, one class per task: each turns labels into training targets, and outputs into scores and answers."""
 
 from pocketbert.core.heads.head import AnswerSettings, Head, Prepared
 from pocketbert.core.heads.table import head_of

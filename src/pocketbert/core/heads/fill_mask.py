@@ -1,4 +1,8 @@
-"""fill-mask: tokens for the masked places of a text."""
+"""Head of fill-mask: tokens for the masked positions of a text.
+
+Texts to score have 15 % of their tokens masked, always the same ones; answers are given at the masks of the text
+itself.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.data.examples import Example
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads.head import IGNORED, Prepared, all_finite, per_text
+from pocketbert.core.heads.head import IGNORED, Prepared, all_finite, prepare_texts
 from pocketbert.core.metrics import TOP_1, entropy
 from pocketbert.core.predict.answers import Answer, Filled, Guess
 from pocketbert.core.predict.predictor import Matrix, whole
@@ -18,22 +23,22 @@ from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.tasks import Task
 
-MASKED_SHARE = 0.15
+_MASKED_SHARE = 0.15
 """Share of a scored text's tokens that are masked (Devlin et al. 2019, section 3.1), all of them by the mask token."""
-GUESSES = 10
-"""Tokens that an answer holds for each place."""
+_GUESSES = 10
+"""Tokens that an answer holds for each position."""
 
 
 class FillMaskHead:
-    """See `pocketbert.core.heads.head.Head`; matrices are [masked tokens, vocabulary]."""
+    """Head of fill-mask; matrices are [masked tokens, vocabulary]."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Rows to score have tokens masked, the same ones for the same text; others are left as they are.
+        """Tokenize rows, and mask tokens of rows to score, the same ones for the same text.
 
-        Truth: ids of the masked tokens, one array per row; `IGNORED` where the text itself had the mask.
+        The truth are the ids of the masked tokens, one array per row; `IGNORED` at masks of the text itself.
 
         Raises:
             InputError: If the vocabulary has no mask token.
@@ -41,66 +46,63 @@ class FillMaskHead:
         if tokenizer.mask_id is None:
             raise InputError(Problem("task", "fill-mask needs a mask token, the tokenizer has none."))
         if not labelled:
-            return per_text(examples, tokenizer)
-        rows = per_text(examples, tokenizer, places=True)
-        masked = [_mask(e, x.digest, tokenizer.mask_id) for e, x in zip(rows.encoded, examples, strict=True)]
-        return replace(rows, encoded=[m for m, _ in masked], truth=[t for _, t in masked])
+            return prepare_texts(examples, tokenizer)
+        rows = prepare_texts(examples, tokenizer, places=True)
+        masked = [_mask_tokens(e, x.digest, tokenizer.mask_id) for e, x in zip(rows.encoded, examples, strict=True)]
+        return replace(rows, encoded=[encoded for encoded, _ in masked], truth=[gold for _, gold in masked])
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """Cross-entropy in nats and whether the best token is right, [masked tokens, 2]."""
+        """Return the cross-entropy in nats, and whether the best token is right, [masked tokens, 2]."""
         tokenizer = prepared.tokenizer
         assert tokenizer is not None
-        # a file of a smaller length has cut the last ones off
+        # a file of a smaller length has cut the last masks off
         gold = prepared.truth[row][: int((prepared.encoded[row].ids == tokenizer.mask_id).sum())]
         known = gold != IGNORED
         if not known.any():
             return np.empty((0, 2), np.float32)
         gold, logits = gold[known], matrix[known].astype(np.float64)
         largest = logits.max(-1)
-        total = np.log(np.exp(logits - largest[:, None]).sum(-1)) + largest
+        log_sum = np.log(np.exp(logits - largest[:, None]).sum(-1)) + largest
         own = logits[np.arange(len(gold)), gold]
-        return np.stack([total - own, logits.argmax(-1) == gold], -1).astype(np.float32)
+        return np.stack([log_sum - own, logits.argmax(-1) == gold], -1).astype(np.float32)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Mean cross-entropy over masked tokens, and how often the best token is right."""
+        """Compute the mean cross-entropy over masked tokens, and how often the best token is right."""
         values, finite = whole(reduced), all_finite(reduced)
         gold = np.concatenate([np.asarray(t, np.int64) for t in prepared.truth])
-        gold = gold[gold != IGNORED]
-        return Score.of(
-            self.task.metric,
-            float(values[:, 0].mean(dtype=np.float64)),
-            {TOP_1.name: float(values[:, 1].mean(dtype=np.float64))},
-            len(prepared.examples),
-            entropy(gold),
-            finite,
-        )
+        chance = entropy(gold[gold != IGNORED])
+        others = {TOP_1.name: float(values[:, 1].mean(dtype=np.float64))}
+        loss = float(values[:, 0].mean(dtype=np.float64))
+        return Score.of(self.task.metric, loss, others, len(prepared.examples), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """The most probable tokens of each masked place."""
+        """Return the most probable tokens of each masked position."""
         tokenizer = prepared.tokenizer
         assert tokenizer is not None
-        out: list[Answer] = []
+        answers: list[Answer] = []
         for encoded, matrix in zip(prepared.encoded, outputs, strict=True):
-            masked = bool((encoded.ids == tokenizer.mask_id).any())
-            scores = probabilities(matrix, self.task.score) if masked else np.empty((0, 1))
+            # without a mask the matrix has a row for every token
+            has_mask = bool((encoded.ids == tokenizer.mask_id).any())
+            scores = probabilities(matrix, self.task.score) if has_mask else np.empty((0, 1))
             places = [
                 tuple(
                     Guess(tokenizer.token(int(i)), tokenizer.decode([int(i)]), float(row[i]))
-                    for i in np.argsort(-row, kind="stable")[:GUESSES]
+                    for i in np.argsort(-row, kind="stable")[:_GUESSES]
                 )
                 for row in scores
             ]
-            out.append(Filled(tuple(places), encoded.truncated))
-        return out
+            answers.append(Filled(tuple(places), encoded.truncated))
+        return answers
 
 
-def _mask(encoded: Encoded, digest: str, mask_id: int) -> tuple[Encoded, np.ndarray]:
+def _mask_tokens(encoded: Encoded, digest: str, mask_id: int) -> tuple[Encoded, NDArray[np.int64]]:
+    """Mask tokens of a text, chosen by its hash; return the masked row and the ids under all its masks."""
     assert encoded.places is not None
     words = np.flatnonzero((encoded.places.parts >= 0) & (encoded.ids != mask_id))
-    count = min(len(words), max(1, round(MASKED_SHARE * len(words))))
+    count = min(len(words), max(1, round(_MASKED_SHARE * len(words))))
     random = np.random.Generator(np.random.Philox(derive_seed(0, f"fill-mask/{digest}")))
     chosen = np.sort(random.choice(words, count, replace=False))
     ids = encoded.ids.copy()
     ids[chosen] = mask_id
-    before = encoded.ids[ids == mask_id]
-    return replace(encoded, ids=ids), np.where(before == mask_id, IGNORED, before)
+    original = encoded.ids[ids == mask_id]
+    return replace(encoded, ids=ids), np.where(original == mask_id, IGNORED, original)

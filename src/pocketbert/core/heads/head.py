@@ -1,4 +1,9 @@
-"""What every task's module offers."""
+"""The protocol of task heads, their settings, and the rows that they prepare.
+
+A head tokenizes examples and reads their labels (`Head.prepare`), scores a model's outputs and words its answers.
+`AnswerSettings` holds what users decide about answers; `Prepared` holds the tokenized rows of one split.
+Heads of tasks with one row of outputs per text build on `TextHead` and `LabelledTextHead`.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +24,6 @@ from pocketbert.core.predict.sentence_settings import PoolingKind, Similarity
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer, cut
 from pocketbert.core.tasks import Task
 
-# --- settings ---
-# The settings of answers that a user chooses in addition to the model: thresholds, temperature, windows, pooling.
-
-
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -42,7 +43,8 @@ class UnknownSettings(PlainNumbers):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> UnknownSettings:
+    def _check(self) -> UnknownSettings:
+        """Check that exactly one of the fields is given."""
         if (self.below is None) == (self.accuracy is None):
             raise ValueError(
                 "takes either below, a probability, or accuracy, a share of right labels: {accuracy: 0.95}"
@@ -51,11 +53,13 @@ class UnknownSettings(PlainNumbers):
 
 
 def _long_form(value: object) -> object:
+    """Turn a number into {below: number}."""
     return value if value is None or isinstance(value, dict | UnknownSettings) else {"below": value}
 
 
-def _short_form(chosen: UnknownSettings | None) -> object:
-    return chosen if chosen is None else chosen.below or {"accuracy": chosen.accuracy}
+def _short_form(settings: UnknownSettings | None) -> object:
+    """Write {below: number} as the number."""
+    return settings if settings is None else settings.below or {"accuracy": settings.accuracy}
 
 
 _Unknown = Annotated[
@@ -100,7 +104,6 @@ class AnswerSettings(PlainNumbers):
         None,
         description="feature-extraction: whether vectors get length 1; default what the model's own files say, else true.",
     )
-
     similarity: Similarity | None = Field(
         None,
         description="feature-extraction: what two vectors are compared with where pairs are scored; default what the model's own files "
@@ -109,19 +112,20 @@ class AnswerSettings(PlainNumbers):
 
     @property
     def unknown_below(self) -> float | None:
-        """The "unknown" threshold of all files; None where there is none, or one is fitted for each."""
+        """The "unknown" threshold of all files; None if there is none, or one is fitted for each file."""
         return self.unknown.below if self.unknown is not None else None
 
     @property
     def unknown_accuracy(self) -> float | None:
-        """The accuracy that "unknown" thresholds are fitted for; None where none is fitted."""
+        """The accuracy that "unknown" thresholds are fitted for; None if none is fitted."""
         return self.unknown.accuracy if self.unknown is not None else None
 
 
+# --- prepared rows ---
+
 IGNORED = -100
-"""Runtime of a token that no loss looks at; what torch's cross-entropy ignores by default."""
-Targets = Mapping[str, NDArray[np.generic] | Sequence[NDArray[np.int64]]]
-"""Training targets by name, one per row: arrays [N, ...], or N arrays with one number per token."""
+"""Label of a token that no loss looks at; torch's cross-entropy ignores it by default."""
+_Targets = Mapping[str, NDArray[np.generic] | Sequence[NDArray[np.int64]]]
 
 
 @dataclass(frozen=True)
@@ -130,46 +134,60 @@ class Prepared:
 
     Attributes:
         examples: The rows of the data, E of them.
-        encoded: What the model reads, N of them: a long context has several windows, a scored pair two texts.
-        owner: Which example each of them belongs to, [N], ascending.
-        targets: What training wants.
-        truth: What scoring wants, E of them; empty where the rows are not labelled.
-        tokenizer: What made `encoded`, for tasks whose answers are tokens.
+        encoded: The model's rows, N of them: a long context has several windows, a scored pair two texts.
+        owner: Number of the example that each of the model's rows belongs to, [N], ascending.
+        targets: Training targets by name, one per row: arrays [N, ...], or N arrays with one number per token.
+        truth: What scoring compares with, E of them; empty if the rows are not labelled.
+        tokenizer: The tokenizer that made `encoded`, for tasks whose answers are tokens.
     """
 
     examples: list[Example]
     encoded: list[Encoded]
     owner: NDArray[np.int64]
-    targets: Targets = field(default_factory=dict)
+    targets: _Targets = field(default_factory=dict)
     truth: Sequence[Any] | NDArray[Any] = ()
     tokenizer: TextTokenizer | None = None
 
     def within(self, length: int) -> Prepared:
-        """Cut the same rows to at most this number of tokens."""
+        """Return the same rows, cut to at most this number of tokens."""
         if all(len(e) <= length for e in self.encoded):
             return self
         return replace(self, encoded=[self._cut(i, length) for i in range(len(self.encoded))])
 
     def _cut(self, row: int, length: int) -> Encoded:
-        """Cut one row; of a pair, whose separators stay, it has to be known where they are."""
+        """Cut one row. A pair is tokenized again with places, because its separators must stay."""
         encoded, text = self.encoded[row], self.examples[self.owner[row]].input
         if len(encoded) <= length or encoded.places is not None or self.tokenizer is None or isinstance(text, str):
             return cut(encoded, length)
         return replace(cut(self.tokenizer.encode([text], places=True)[0], length), places=None)
 
     def rows_of(self) -> list[list[int]]:
-        """Numbers of the model's rows, for each example."""
-        out: list[list[int]] = [[] for _ in self.examples]
+        """Return the numbers of the model's rows of each example."""
+        rows: list[list[int]] = [[] for _ in self.examples]
         for i, example in enumerate(self.owner):
-            out[example].append(i)
-        return out
+            rows[example].append(i)
+        return rows
+
+
+def prepare_texts(examples: list[Example], tokenizer: TextTokenizer, places: bool = False) -> Prepared:
+    """Tokenize examples into one row each, without labels."""
+    encoded = tokenizer.encode([e.input for e in examples], places)
+    return Prepared(examples, encoded, np.arange(len(examples)), tokenizer=tokenizer)
+
+
+def all_finite(matrices: Sequence[Matrix]) -> bool:
+    """Return whether every number is finite."""
+    return all(bool(np.isfinite(m).all()) for m in matrices)
+
+
+# --- heads ---
 
 
 class Head(Protocol):
-    """One task.
+    """What a task does with labels, outputs and answers.
 
     Attributes:
-        task: Its row of the table.
+        task: The task's row in the table of tasks.
     """
 
     task: Task
@@ -180,8 +198,8 @@ class Head(Protocol):
         Args:
             examples: The rows.
             tokenizer: Cuts at the longest input.
-            title: The file, for errors.
-            labelled: Whether labels are there.
+            title: Name of the file in errors.
+            labelled: Whether the rows have labels.
 
         Raises:
             InputError: Naming the rows whose labels do not fit.
@@ -189,48 +207,37 @@ class Head(Protocol):
         ...
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """What must be kept of a row's outputs for `score`; the matrix itself for most tasks."""
+        """Return what `score` needs of a row's outputs; for most tasks the matrix itself."""
         ...
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Score the (reduced) outputs of labelled rows, N matrices."""
+        """Score the reduced outputs of labelled rows, N matrices."""
         ...
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Word the outputs of E examples, N matrices; `inside` when the score function is in the file already."""
+        """Turn outputs, N matrices, into the answers to E examples; `inside` if the file applied the score function."""
         ...
 
 
-class PerText:
-    """What tasks share whose outputs have one row per text: nothing is left out of it."""
+class TextHead:
+    """Base of heads whose outputs have one row per text, all of which `score` needs."""
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """The row as it is."""
+        """Return the row as it is."""
         return matrix
 
 
-class Labelled(PerText):
-    """What tasks share that are trained on one label cell per text; a subclass says how to read it."""
+class LabelledTextHead(TextHead):
+    """Base of heads that are trained on one label cell per text; a subclass defines how the cells are read."""
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Targets ``labels``: one entry per text; see `Head.prepare`."""
-        rows = per_text(examples, tokenizer)
+        """Tokenize rows; the targets are ``labels``, one entry per text. See `Head.prepare`."""
+        rows = prepare_texts(examples, tokenizer)
         if not labelled:
             return rows
-        truth, targets = self._gold(examples, title)
+        truth, targets = self._read_gold(examples, title)
         return replace(rows, targets={"labels": targets}, truth=truth)
 
-    def _gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
-        """What scoring wants and what training wants, N of them each."""
+    def _read_gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
+        """Return what scoring compares with and what training learns, N of them each."""
         raise NotImplementedError
-
-
-def per_text(examples: list[Example], tokenizer: TextTokenizer, places: bool = False) -> Prepared:
-    """One model row per example."""
-    encoded = tokenizer.encode([e.input for e in examples], places)
-    return Prepared(examples, encoded, np.arange(len(examples)), tokenizer=tokenizer)
-
-
-def all_finite(matrices: Sequence[Matrix]) -> bool:
-    """Whether every number is finite."""
-    return all(bool(np.isfinite(m).all()) for m in matrices)

@@ -1,4 +1,8 @@
-"""question-answering: a piece of a context that answers a question; long contexts are read in windows."""
+"""Head of question-answering: a piece of a context that answers a question, scored as in SQuAD.
+
+Long contexts are read in overlapping windows. `reduce` finds the best answer of each window, and `score` and `answers`
+take the best one over all windows of a context.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pocketbert.core.data.cells import GoldAnswer
-from pocketbert.core.data.examples import Example
+from pocketbert.core.data.examples import Example, GoldAnswer
 from pocketbert.core.heads.head import AnswerSettings, Prepared, all_finite
 from pocketbert.core.metrics import EXACT_MATCH, luck
 from pocketbert.core.predict.answers import Answer, Excerpt
@@ -20,61 +24,36 @@ from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.tasks import Task
 
-# --- squad ---
-# How answers to questions are scored: exact match and token F1 as in SQuAD.
-
-
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_MARKS = str.maketrans("", "", string.punctuation)
-
-
-def normalised(answer: str) -> str:
-    """An answer as it is compared: lower case, without punctuation, articles and odd blanks.
-
-    Source: evaluate-v1.1 of Rajpurkar et al. 2016 (SQuAD, arXiv 1606.05250, section 6.1).
-    """
-    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_MARKS)).split())
-
-
-def exact_match(answer: str, gold: Sequence[str]) -> float:
-    """1 when the answer equals one of the gold answers (the empty one where there is none), else 0."""
-    return float(any(normalised(answer) == normalised(g) for g in (gold or [""])))
-
-
-def token_f1(answer: str, gold: Sequence[str]) -> float:
-    """Best F1 over words with one of the gold answers; of unanswerable questions 1 for no answer, else 0."""
-    return max(_f1(normalised(answer).split(), normalised(g).split()) for g in (gold or [""]))
-
-
-def _f1(answer: list[str], gold: list[str]) -> float:
-    if not answer or not gold:
-        return float(answer == gold)
-    common = sum((Counter(answer) & Counter(gold)).values())
-    return 2 * common / (len(answer) + len(gold))
-
-
-CONTEXT = 1
-"""The context is the second text."""
-_NOWHERE = float(np.finfo(np.float32).min)
-"""Score of an answer in an empty context: below all others, and finite, so that it is not taken for a broken model's."""
+_CONTEXT = 1
+"""Number of the context among the two texts of a pair."""
+_NO_CONTEXT_SCORE = float(np.finfo(np.float32).min)
+"""Score of an answer in an empty context: below all others, and finite, so that the model is not taken for broken."""
 
 
 @dataclass(frozen=True)
-class _Best:
-    """Best answer of one window: its score, place, probability, and the score of having none."""
+class _WindowAnswer:
+    """The best answer in one window; `QuestionAnsweringHead.reduce` stores the fields in a matrix.
+
+    Attributes:
+        score: Sum of the logits of its first and its last token.
+        start: Its first character.
+        end: The character behind its last.
+        probability: Probability of the start times that of the end.
+        null_score: Score of having no answer: sum of the logits of the first token.
+    """
 
     score: float
-    start: int
-    end: int
+    start: float
+    end: float
     probability: float
-    null: float
+    null_score: float
 
 
 class QuestionAnsweringHead:
-    """See `pocketbert.core.heads.head.Head`; matrices are [tokens, 2]: scores of each token as first and as last.
+    """Head of question-answering; matrices are [tokens, 2]: logits of each token as first and as last of the answer.
 
     Args:
-        task: Its row of the table.
+        task: The task's row in the table of tasks.
         settings: Stride, longest answer, and whether there may be none.
     """
 
@@ -82,94 +61,91 @@ class QuestionAnsweringHead:
         self.task, self.settings = task, settings
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Targets ``start_positions`` and ``end_positions``: tokens of the first answer, int64 [N]; 0 where a window has none."""
-        windows = tokenizer.windows([_question(e) for e in examples], self.settings.stride)
+        """Tokenize questions and contexts in windows.
+
+        The targets are ``start_positions`` and ``end_positions``: tokens of the first answer, int64 [N]; 0 for a window
+        without an answer.
+        """
+        inputs = [e.input for e in examples]
+        questions = [(text, "") if isinstance(text, str) else text for text in inputs]
+        windows = tokenizer.windows(questions, self.settings.stride)
         owner = np.repeat(np.arange(len(examples)), [len(w) for w in windows])
-        encoded = [w for part in windows for w in part]
+        encoded = [window for of_example in windows for window in of_example]
         if not labelled:
             return Prepared(examples, encoded, owner)
-        truth = [_gold(e) for e in examples]
-        places = [_target(w, truth[i]) for w, i in zip(encoded, owner, strict=True)]
-        starts, ends = np.array(places, np.int64).reshape(-1, 2).T
+        truth = [
+            [g for g in e.label if isinstance(g, GoldAnswer)] if isinstance(e.label, tuple) else [] for e in examples
+        ]
+        tokens = [_answer_tokens(window, truth[i]) for window, i in zip(encoded, owner, strict=True)]
+        starts, ends = np.array(tokens, np.int64).reshape(-1, 2).T
         targets = {"start_positions": starts.copy(), "end_positions": ends.copy()}
         return Prepared(examples, encoded, owner, targets, truth)
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """The window's best answer, [1, 5]: score, first and behind-last character, probability, score of no answer."""
-        best = self._best(prepared.encoded[row], matrix)
-        return np.array([[best.score, best.start, best.end, best.probability, best.null]], np.float32)
+        """Return the window's best answer, [1, 5]: score, first and behind-last character, probability, null score."""
+        return np.array([astuple(self._find_answer(prepared.encoded[row], matrix))], np.float32)
 
-    def _best(self, window: Encoded, matrix: Matrix) -> _Best:
+    def _find_answer(self, window: Encoded, matrix: Matrix) -> _WindowAnswer:
+        """Find the first and last token of the context with the largest sum of logits, within the longest answer."""
         places = window.places
         if places is None:
             raise ValueError("tokenize with windows()")
-        tokens = np.flatnonzero(places.parts == CONTEXT)
-        null = float(matrix[0].sum())
+        tokens = np.flatnonzero(places.parts == _CONTEXT)
+        null_score = float(matrix[0].sum())
         if not len(tokens):
-            return _Best(_NOWHERE, 0, 0, 0.0, null)
+            return _WindowAnswer(_NO_CONTEXT_SCORE, 0, 0, 0.0, null_score)
         start, end = matrix[tokens, 0].astype(np.float64), matrix[tokens, 1].astype(np.float64)
         if not (np.isfinite(start).all() and np.isfinite(end).all()):
-            return _Best(float("nan"), 0, 0, 0.0, null)
-        pairs = start[:, None] + end[None, :]
+            return _WindowAnswer(float("nan"), 0, 0, 0.0, null_score)
+        scores = start[:, None] + end[None, :]
         length = np.arange(len(tokens))[None, :] - np.arange(len(tokens))[:, None]
-        pairs[(length < 0) | (length >= self.settings.answer_length)] = -np.inf
-        i, j = np.unravel_index(int(pairs.argmax()), pairs.shape)
-        shares = [_share(matrix[:, k].astype(np.float64), v) for k, v in ((0, start[i]), (1, end[j]))]
-        first, last = places.offsets[tokens[i]], places.offsets[tokens[j]]
-        return _Best(float(pairs[i, j]), int(first[0]), int(last[1]), shares[0] * shares[1], null)
+        scores[(length < 0) | (length >= self.settings.answer_length)] = -np.inf
+        i, j = np.unravel_index(int(scores.argmax()), scores.shape)
+        probabilities = [
+            _softmax_of(logit, matrix[:, column].astype(np.float64)) for column, logit in ((0, start[i]), (1, end[j]))
+        ]
+        first, last = int(places.offsets[tokens[i]][0]), int(places.offsets[tokens[j]][1])
+        return _WindowAnswer(float(scores[i, j]), first, last, probabilities[0] * probabilities[1], null_score)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """SQuAD F1 and exact match."""
+        """Compute SQuAD F1 and exact match; chance answers every question with the first sentence, or with nothing."""
         finite = all_finite(reduced)
-        texts = [a.text for a in self._merged(reduced, prepared)]
+        texts = [a.text for a in self._merge_windows(reduced, prepared)]
         gold = [[g.text for g in truth] for truth in prepared.truth]
-        f1 = [token_f1(t, g) for t, g in zip(texts, gold, strict=True)]
-        exact = [exact_match(t, g) for t, g in zip(texts, gold, strict=True)]
-        return Score.of(
-            self.task.metric,
-            float(np.mean(f1)),
-            {EXACT_MATCH.name: float(np.mean(exact))},
-            len(gold),
-            self._chance(prepared),
-            finite,
-        )
-
-    def _chance(self, prepared: Prepared) -> float:
-        """F1 of answering every question with the context's first sentence, or with nothing."""
-        gold = [[g.text for g in truth] for truth in prepared.truth]
-        first = [(e.pair or "").split(". ")[0] for e in prepared.examples]
+        f1 = [_token_f1(t, g) for t, g in zip(texts, gold, strict=True)]
+        exact = [_exact_match(t, g) for t, g in zip(texts, gold, strict=True)]
+        first_sentences = [(e.pair or "").split(". ")[0] for e in prepared.examples]
         blind = [
-            np.mean([token_f1(a, g) for a, g in zip(answers, gold, strict=True)])
-            for answers in (first, [""] * len(gold))
+            np.mean([_token_f1(t, g) for t, g in zip(answers, gold, strict=True)])
+            for answers in (first_sentences, [""] * len(gold))
         ]
-        return luck(float(max(blind)), len(gold))
+        chance = luck(float(max(blind)), len(gold))
+        others = {EXACT_MATCH.name: float(np.mean(exact))}
+        return Score.of(self.task.metric, float(np.mean(f1)), others, len(gold), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """The best answer over all windows of each context."""
-        return [*self._merged([self.reduce(i, m, prepared) for i, m in enumerate(outputs)], prepared)]
+        """Return the best answer over all windows of each context."""
+        return [*self._merge_windows([self.reduce(i, m, prepared) for i, m in enumerate(outputs)], prepared)]
 
-    def _merged(self, reduced: Sequence[Matrix], prepared: Prepared) -> list[Excerpt]:
-        out = []
+    def _merge_windows(self, reduced: Sequence[Matrix], prepared: Prepared) -> list[Excerpt]:
+        """Choose the best answer over the windows of each context, or none if no window has one."""
+        excerpts = []
         for example, rows in zip(prepared.examples, prepared.rows_of(), strict=True):
-            windows = [_Best(*(float(v) for v in reduced[i][0])) for i in rows]  # type: ignore[arg-type]
+            windows = [_WindowAnswer(*(float(v) for v in reduced[i][0])) for i in rows]
             best = max(windows, key=lambda w: w.score)
-            # a context is without an answer when every window is (Devlin et al. 2019, section 4.3)
-            if self.settings.null_answers and min(w.null for w in windows) > best.score:
-                out.append(Excerpt("", 0, 0, best.probability))
+            # a context is without an answer if every window is (Devlin et al. 2019, section 4.3)
+            if self.settings.null_answers and min(w.null_score for w in windows) > best.score:
+                excerpts.append(Excerpt("", 0, 0, best.probability))
                 continue
             start, end = int(best.start), int(best.end)
-            out.append(Excerpt((example.pair or "")[start:end], start, end, best.probability))
-        return out
+            excerpts.append(Excerpt((example.pair or "")[start:end], start, end, best.probability))
+        return excerpts
 
 
-def _gold(example: Example) -> list[GoldAnswer]:
-    return [g for g in example.label if isinstance(g, GoldAnswer)] if isinstance(example.label, tuple) else []
-
-
-def _target(window: Encoded, answers: list[GoldAnswer]) -> tuple[int, int]:
-    """First and last token of the first answer that lies wholly in a window; (0, 0) where none does."""
+def _answer_tokens(window: Encoded, answers: list[GoldAnswer]) -> tuple[int, int]:
+    """Return the first and last token of the first answer that lies wholly in a window; (0, 0) if none does."""
     assert window.places is not None
-    offsets, context = window.places.offsets, window.places.parts == CONTEXT
+    offsets, context = window.places.offsets, window.places.parts == _CONTEXT
     for answer in answers:
         stop = answer.start + len(answer.text)
         first = np.flatnonzero(context & (offsets[:, 0] <= answer.start) & (offsets[:, 1] > answer.start))
@@ -179,12 +155,38 @@ def _target(window: Encoded, answers: list[GoldAnswer]) -> tuple[int, int]:
     return 0, 0
 
 
-def _share(logits: np.ndarray, value: float) -> float:
+def _softmax_of(logit: float, logits: NDArray[np.float64]) -> float:
+    """Return the probability of one of the logits."""
     largest = logits.max()
-    return float(np.exp(value - largest) / np.exp(logits - largest).sum())
+    return float(np.exp(logit - largest) / np.exp(logits - largest).sum())
 
 
-def _question(example: Example) -> tuple[str, str]:
-    """Question and context, with the other columns of their row."""
-    text = example.input
-    return (text, "") if isinstance(text, str) else text
+# --- the metrics of SQuAD ---
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def _exact_match(answer: str, gold: Sequence[str]) -> float:
+    """Return 1 if the answer equals one of the gold answers (the empty one if there is none), else 0."""
+    return float(any(_normalize_answer(answer) == _normalize_answer(g) for g in (gold or [""])))
+
+
+def _token_f1(answer: str, gold: Sequence[str]) -> float:
+    """Return the best word F1 with one of the gold answers; for unanswerable questions 1 for no answer, else 0."""
+    return max(_word_f1(_normalize_answer(answer).split(), _normalize_answer(g).split()) for g in (gold or [""]))
+
+
+def _word_f1(answer: list[str], gold: list[str]) -> float:
+    if not answer or not gold:
+        return float(answer == gold)
+    common = sum((Counter(answer) & Counter(gold)).values())
+    return 2 * common / (len(answer) + len(gold))
+
+
+def _normalize_answer(answer: str) -> str:
+    """Return an answer in lower case, without punctuation, articles and repeated blanks, to compare it.
+
+    Source: evaluate-v1.1 of Rajpurkar et al. 2016 (SQuAD, arXiv 1606.05250, section 6.1).
+    """
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())

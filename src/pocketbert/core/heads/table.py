@@ -1,4 +1,4 @@
-"""Which module serves which task."""
+"""The head of each task: `head_of` makes it from the task, the labels and the settings of answers."""
 
 from __future__ import annotations
 
@@ -14,36 +14,34 @@ from pocketbert.core.heads.token_classification import TokenClassificationHead
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.tasks import Task, TaskName
 
-THRESHOLD = 0.5
-
 
 def head_of(task: Task, labels: Labels, settings: AnswerSettings | None = None) -> Head:
-    """The module of a task.
+    """Make the head of a task.
 
     Args:
-        task: Its row of the table.
-        labels: Label names in order of their ids; of tasks without labels, none.
-        settings: What the user decided; default the defaults.
+        task: The task's row in the table of tasks.
+        labels: Label names in order of their ids; empty for tasks without labels.
+        settings: Settings of answers; default their defaults.
     """
-    own = settings or AnswerSettings()
+    settings = settings or AnswerSettings()
     match task.name:
         case TaskName.TEXT_CLASSIFICATION:
             return ClassificationHead(task, labels)
         case TaskName.MULTI_LABEL:
-            return MultiLabelHead(task, labels, thresholds_of(own, len(labels)))
+            return MultiLabelHead(task, labels, thresholds_of(settings, len(labels)))
         case TaskName.REGRESSION:
             return RegressionHead(task)
         case TaskName.TOKEN_CLASSIFICATION:
             return TokenClassificationHead(task, labels)
         case TaskName.QUESTION_ANSWERING:
-            return QuestionAnsweringHead(task, own)
+            return QuestionAnsweringHead(task, settings)
         case TaskName.FILL_MASK:
             return FillMaskHead(task)
         case TaskName.FEATURE_EXTRACTION:
-            return FeatureExtractionHead(task, own.similarity or Similarity.COSINE)
+            return FeatureExtractionHead(task, settings.similarity or Similarity.COSINE)
 
 
 def thresholds_of(settings: AnswerSettings, labels: int) -> Sequence[float]:
-    """One threshold per label."""
-    given = settings.thresholds
-    return given if isinstance(given, list) else [THRESHOLD if given is None else given] * labels
+    """Return one threshold per label of a multi-label task: those of the settings, or one for all, default 0.5."""
+    thresholds = settings.thresholds
+    return thresholds if isinstance(thresholds, list) else [0.5 if thresholds is None else thresholds] * labels

@@ -1,4 +1,4 @@
-"""What this CPU can do. Every figure the toolkit prints carries the result."""
+"""The CPU that results are measured on: model, instruction-set extensions, cores, load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ARM_FLAGS = ("asimd", "asimddp", "i8mm", "bf16", "sve", "sve2")
 
 
 class Machine(BaseModel):
-    """The machine a figure was made on.
+    """The machine that a result was measured on.
 
     Attributes:
         cpu: Model name.
@@ -41,24 +41,53 @@ class Machine(BaseModel):
 
     @property
     def saturates(self) -> bool:
-        """Whether the fastest int8 kernels add two products in 16 bits, which saturate: those for x86 without VNNI do."""
+        """Whether the fastest int8 kernels add two products in 16 bits, which saturate: on x86 without VNNI."""
         return self.arch in ("x86_64", "AMD64") and not {"avx512_vnni", "avx_vnni"} & {*self.isa}
 
 
-def available_cores() -> int:
-    """CPUs this process may run on."""
+@cache
+def machine() -> Machine:
+    """Describe this machine."""
+    name, flags = _cpuinfo()
+    arch = platform.machine()
+    return Machine(
+        cpu=name,
+        arch=arch,
+        isa=extensions(arch, flags),
+        cores=_available_cores(),
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+    )
+
+
+def extensions(arch: str, flags: Collection[str]) -> list[str]:
+    """Select the instruction-set extensions that matter for encoders from the flags that a kernel lists."""
+    return [flag for flag in (_ARM_FLAGS if arch in ("aarch64", "arm64") else _X86_FLAGS) if flag in flags]
+
+
+def default_threads() -> int:
+    """Return the default number of threads: ``OMP_NUM_THREADS`` if it is a number, else all available cores."""
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdecimal() and int(setting) > 0 else _available_cores()
+
+
+def load_average() -> float:
+    """Return the load over the last minute, or NaN if the system does not report it."""
+    try:
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return float("nan")
+
+
+def _available_cores() -> int:
+    """Return the number of CPUs this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def default_threads() -> int:
-    """Threads to use where nobody says: ``OMP_NUM_THREADS`` if it is a number, else all available cores."""
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else available_cores()
-
-
 def _cpuinfo() -> tuple[str, set[str]]:
+    """Return the CPU's model name and its flags, from /proc/cpuinfo if there is one."""
     path = Path("/proc/cpuinfo")
     name, flags = platform.processor() or platform.machine(), set[str]()
     if path.is_file():
@@ -69,31 +98,3 @@ def _cpuinfo() -> tuple[str, set[str]]:
             elif key.strip() in ("flags", "Features"):
                 flags = set(value.split())
     return name, flags
-
-
-def extensions(arch: str, flags: Collection[str]) -> list[str]:
-    """Instruction-set extensions that matter for encoders, of those that a kernel lists."""
-    return [flag for flag in (_ARM_FLAGS if arch in ("aarch64", "arm64") else _X86_FLAGS) if flag in flags]
-
-
-@cache
-def machine() -> Machine:
-    """This machine."""
-    name, flags = _cpuinfo()
-    arch = platform.machine()
-    return Machine(
-        cpu=name,
-        arch=arch,
-        isa=extensions(arch, flags),
-        cores=available_cores(),
-        system=f"{platform.system()} {platform.release()}",
-        python=platform.python_version(),
-    )
-
-
-def load_average() -> float:
-    """Load over the last minute, or NaN where the system does not tell."""
-    try:
-        return os.getloadavg()[0]
-    except (OSError, AttributeError):
-        return float("nan")

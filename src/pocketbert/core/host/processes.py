@@ -1,11 +1,16 @@
-"""What this process is among those of a launcher, and how process 0 directs the others.
+"""Training in several processes, started by ``torchrun`` or ``accelerate launch``, and stopping it in order.
 
-Training is the only work that is shared. Process 0 alone runs a recipe: it holds the lock, decides what is
-finished, and writes. The others wait for its orders, take part in a step that trains, and write nothing.
+Only training is shared. Process 0 runs the recipe: it holds the lock of the run folder, decides which steps are
+finished, and writes. The others wait for its orders, train their part, and write nothing.
 
-Orders go through the key-value store of the launcher, not through collectives: setting a key waits for no peer,
-so a process that fails can say so while its peers are busy, and waiting for hours needs no time limit.
-Importing this module is cheap, and so is `here`: torch is imported only in a launched process.
+1. `here` returns which process this one is; without a launcher, one of one,
+2. `directing` surrounds the whole recipe in process 0, `train_together` calls the others into a step,
+3. `assist` is what the other processes run,
+4. `holding` and `postpone` let Ctrl-C wait for the end of a training step.
+
+Orders go through the launcher's key-value store, not through collectives: setting a key waits for no peer, so that a
+process that fails can report it while its peers are busy, and waiting for hours needs no time limit.
+torch is imported only in a launched process.
 """
 
 from __future__ import annotations
@@ -26,13 +31,13 @@ from pocketbert.core.errors import ExitCode, MachineError, PocketBertError
 
 _RESUMES = "Finished work is kept: the same command resumes."
 _POLL_S = 0.2
-_LAST_WORD_S = 3.0
-"""How long a failed process waits for process 0 to tell the same story, so that it is told once."""
+_END_TIMEOUT_S = 3.0
+"""How long a failed process waits for process 0 to report the same failure, so that it is printed once."""
 
 _STUCK_S = 8.0
 """How long a process has to notice by itself that another one failed."""
 
-_LOST = (
+_LOST_CONNECTION_WORDS = (
     "connection closed by peer",
     "connection reset",
     "broken pipe",
@@ -44,7 +49,7 @@ _LOST = (
 
 
 @dataclass(frozen=True)
-class Place:
+class LaunchedProcess:
     """A process among those of its launcher.
 
     Attributes:
@@ -61,15 +66,15 @@ class Place:
         return self.rank == 0
 
 
-def here() -> Place:
-    """What ``torchrun`` or ``accelerate launch`` made of this process; one of one without them."""
+def here() -> LaunchedProcess:
+    """Return the rank of this process from the launcher's environment variables; one of one without a launcher."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    return Place(int(os.environ["RANK"]), world) if world > 1 else Place(0, 1)
+    return LaunchedProcess(int(os.environ["RANK"]), world) if world > 1 else LaunchedProcess(0, 1)
 
 
 @dataclass(frozen=True)
 class Order:
-    """What process 0 tells the others.
+    """An order of process 0 to the others.
 
     Attributes:
         step: A step to train together; None at the end.
@@ -82,41 +87,132 @@ class Order:
     code: int = 0
 
 
-class Channel:
-    """Orders of process 0, in sequence, and the failures of the others.
+# --- process 0 ------------------------------------------------------------
+
+
+_channels: list[_Channel] = []
+"""The channel of process 0, once it is open; a launch has one."""
+
+
+@contextmanager
+def directing() -> Iterator[None]:
+    """Run the block in process 0 of a launch, and send the others its exit code; do nothing without a launcher.
+
+    Raises:
+        MachineError: If another process failed, with its message, or the launch was used before.
+    """
+    if here().world == 1:
+        yield
+        return
+    if _channels:
+        raise MachineError("one launch runs one verb: the other processes ended with the first. Start a second launch.")
+    channel = _Channel(here())
+    _channels.append(channel)
+    try:
+        with _watch_peers(channel):
+            yield
+    except BaseException as error:
+        channel.send(Order(None, code=_exit_code(error)))
+        lost = _is_lost_connection(error)
+        failure = channel.failure() if lost else None
+        if failure or lost:
+            raise MachineError(
+                f"{failure or 'the connection to another process of this launch was lost.'} {_RESUMES}"
+            ) from error
+        raise
+    channel.send(Order(None))
+    _close_process_group()
+
+
+def train_together(step: str, hash: str) -> None:
+    """Order the other processes to train a step; do nothing without a launcher."""
+    if _channels:
+        _channels[0].send(Order(step, hash))
+
+
+def _exit_code(error: BaseException) -> int:
+    """Return the exit code with which an error ends a command."""
+    if isinstance(error, KeyboardInterrupt):
+        return int(ExitCode.INTERRUPTED)
+    return int(error.exit_code if isinstance(error, PocketBertError) else ExitCode.MACHINE)
+
+
+# --- the other processes ------------------------------------------------------------
+
+
+def assist(train: Callable[[Order], Any]) -> NoReturn:
+    """Follow the orders of process 0: train the steps that it names, and exit with its exit code.
 
     Args:
-        place: This process.
+        train: Takes this process's part in a step.
+
+    Raises:
+        SystemExit: With the exit code of process 0.
+        Exception: The error of this process, if process 0 does not end with it.
+    """
+    channel = _Channel(here())
+    code = 0
+    try:
+        for order in channel.orders():
+            if order.step is None:
+                code = order.code
+            else:
+                with _watch_peers(channel):
+                    train(order)
+    except Exception as error:
+        lost = _is_lost_connection(error)
+        if not lost:
+            channel.report(str(error) or type(error).__name__)
+        main_code = None
+        with suppress(RuntimeError):  # the store is gone with its host
+            main_code = channel.end_code(_END_TIMEOUT_S)
+        if main_code:
+            raise SystemExit(main_code) from None  # process 0 has printed why
+        if lost:
+            raise MachineError("the connection to process 0 was lost; its own message says why.") from error
+        raise
+    if code == 0:
+        _close_process_group()
+    raise SystemExit(code)
+
+
+# --- both ------------------------------------------------------------
+
+
+class _Channel:
+    """Orders of process 0, in sequence, and the failures of the others, in the launcher's key-value store.
+
+    Args:
+        process: This process.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, process: LaunchedProcess) -> None:
         from datetime import timedelta
 
         from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
         # torchrun keeps this store in its agent: it outlives every worker. A restarted group starts afresh.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         server = TCPStore(
-            host,
-            port,
-            is_master=place.main and not agent,
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=process.main and not agent,
             wait_for_workers=False,
             multi_tenant=True,
             timeout=timedelta(minutes=5),
         )
-        self.place, self._store, self._sent = place, PrefixStore(f"pocketbert/{attempt}", server), 0
+        self.process, self._store, self._sent = process, PrefixStore(f"pocketbert/{attempt}", server), 0
 
     def send(self, order: Order) -> None:
-        """Give the next order."""
+        """Send the next order."""
         self._set(f"order/{self._sent}", json.dumps(vars(order)))
         self._sent += 1
         if order.step is None:
             self._set("end", str(order.code))
 
     def orders(self) -> Iterator[Order]:
-        """Receive all orders, as they come; the last has no step."""
+        """Wait for orders and yield them; the last has no step."""
         number = 0
         while True:
             key = f"order/{number}"
@@ -128,8 +224,8 @@ class Channel:
                 return
             number += 1
 
-    def ended(self, within_s: float = 0.0) -> int | None:
-        """Exit code of process 0, if it has ended or does so in time."""
+    def end_code(self, within_s: float = 0.0) -> int | None:
+        """Return the exit code of process 0, or None if it does not end within some seconds."""
         until = time.monotonic() + within_s
         while not self._store.check(["end"]):
             if time.monotonic() >= until:
@@ -138,11 +234,11 @@ class Channel:
         return int(self._store.get("end"))
 
     def report(self, message: str) -> None:
-        """Tell process 0 why this one fails."""
-        self._set("failed", f"process {self.place.rank}: {message.rstrip('.')}.")
+        """Send process 0 the error of this process."""
+        self._set("failed", f"process {self.process.rank}: {message.rstrip('.')}.")
 
     def failure(self) -> str | None:
-        """What the last other process that failed said."""
+        """Return the last error that another process reported."""
         return self._store.get("failed").decode() if self._store.check(["failed"]) else None
 
     def _set(self, key: str, value: str) -> None:
@@ -152,191 +248,106 @@ class Channel:
             self._store.check([key])  # answered after all that this connection sent before
 
 
-_open: list[Channel] = []
-
-
 @contextmanager
-def _watched(channel: Channel) -> Iterator[None]:
-    """End this process where it cannot end itself: it waits in a collective for one that has failed.
+def _watch_peers(channel: _Channel) -> Iterator[None]:
+    """End this process if it waits in a collective for a process that has failed.
 
     Sockets of gloo on one machine break when their other end dies. A process of another node that fails before
     it ever connected, or a GPU kernel that waits for its peer, is noticed by nobody else.
     """
-    over = threading.Event()
+    block_ended, main = threading.Event(), channel.process.main
 
     def watch() -> None:
-        while not over.wait(1.0):
+        while not block_ended.wait(1.0):
             try:
-                code = 1 if channel.place.main and channel.failure() else 0
-                code = code if channel.place.main else channel.ended() or 0
+                code = (1 if channel.failure() else 0) if main else channel.end_code() or 0
             except RuntimeError:  # the store is gone: so is the launcher, which ends its processes itself
                 return
-            if code and not over.wait(_STUCK_S):
-                if channel.place.main:
+            if code and not block_ended.wait(_STUCK_S):
+                if main:
                     print(f"Error: {channel.failure()} {_RESUMES}", file=sys.stderr, flush=True)
                     channel.send(Order(None, code=code))
-                os._exit(code)  # as a kill would: checkpoints are whole at any moment, and the lock dies with us
+                os._exit(code)  # as a kill would: checkpoints are whole at any moment, and the lock ends with us
 
     threading.Thread(target=watch, daemon=True, name="pocketbert-watch").start()
     try:
         yield
     finally:
-        over.set()
+        block_ended.set()
 
 
-@contextmanager
-def directing() -> Iterator[None]:
-    """Process 0 of a launch: whatever happens inside, the others learn how it ended. Nothing without a launcher.
+def _is_lost_connection(error: BaseException) -> bool:
+    """Return whether an error is that of a connection whose other end is gone."""
+    from torch.distributed import DistError
 
-    Raises:
-        MachineError: If another process failed, with its words, or the launch was used before.
-    """
-    if here().world == 1:
-        yield
-        return
-    if _open:
-        raise MachineError("one launch runs one verb: the other processes ended with the first. Start a second launch.")
-    channel = Channel(here())
-    _open.append(channel)
-    try:
-        with _watched(channel):
-            yield
-    except BaseException as error:
-        channel.send(Order(None, code=_code(error)))
-        failure = channel.failure() if _is_lost(error) else None
-        if failure or _is_lost(error):
-            raise MachineError(
-                f"{failure or 'the connection to another process of this launch was lost.'} {_RESUMES}"
-            ) from error
-        raise
-    channel.send(Order(None))
-    _leave()
+    if isinstance(error, DistError):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _LOST_CONNECTION_WORDS)
 
 
-def train_together(step: str, hash: str) -> None:
-    """Call the other processes into a step; nothing without a launcher."""
-    if _open:
-        _open[0].send(Order(step, hash))
-
-
-def assist(train: Callable[[Order], Any]) -> NoReturn:
-    """What every process but 0 does: train when told to, and leave when process 0 does, as it does.
-
-    Args:
-        train: Takes this process's part in a step.
-
-    Raises:
-        SystemExit: With the exit code of process 0.
-        Exception: What went wrong in this process alone.
-    """
-    channel = Channel(here())
-    code = 0
-    try:
-        for order in channel.orders():
-            if order.step is None:
-                code = order.code
-            else:
-                with _watched(channel):
-                    train(order)
-    except Exception as error:
-        if not _is_lost(error):
-            channel.report(str(error) or type(error).__name__)
-        known = _ended(channel)
-        if known:
-            raise SystemExit(known) from None  # process 0 said why
-        if _is_lost(error):
-            raise MachineError("the connection to process 0 was lost; its own message says why.") from error
-        raise
-    if code == 0:
-        _leave()
-    raise SystemExit(code)
-
-
-def _ended(channel: Channel) -> int | None:
-    try:
-        return channel.ended(_LAST_WORD_S)
-    except RuntimeError:  # the store went with its host
-        return None
-
-
-def _leave() -> None:
-    """Close the connections between the processes, where training opened any."""
+def _close_process_group() -> None:
+    """Close the connections between the processes if training opened any."""
     import torch.distributed
 
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
-def _code(error: BaseException) -> int:
-    if isinstance(error, KeyboardInterrupt):
-        return int(ExitCode.INTERRUPTED)
-    return int(error.exit_code if isinstance(error, PocketBertError) else ExitCode.MACHINE)
+# --- stopping ------------------------------------------------------------
 
 
-def _is_lost(error: BaseException) -> bool:
-    """Whether an error is that of a connection whose other end went away."""
-    from torch.distributed import DistError
-
-    if isinstance(error, DistError):
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _LOST)
-
-
-# --- stopping ---
-# A signal that asks a process to end, and work that ends at a good place first: after a training step, not within it.
-
-
-class Hold:
-    """A piece of work that a request to stop does not interrupt.
+class PostponedStop:
+    """A request to stop that waits for the end of a training step.
 
     Attributes:
-        asked: What to raise at the next good place; None while nobody asked.
+        asked: The error to raise at the end of the step; None without a request.
     """
 
     def __init__(self) -> None:
         self.asked: BaseException | None = None
 
 
-_holds: list[Hold] = []
+_postponing: list[PostponedStop] = []
+"""Running work that stops at the end of a step; the innermost is last."""
 
 
 def postpone(error: BaseException) -> bool:
-    """Hand a request to stop to the work that runs, if there is any that wants to end in order.
+    """Leave a request to stop to the running work, if it stops at the end of a step.
 
     Args:
-        error: What the work raises when it is at a good place.
+        error: What the work raises there.
 
     Returns:
-        Whether it will; else the caller raises it at once.
+        Whether it will; else the caller raises the error at once.
     """
-    if not _holds or _holds[-1].asked is not None:
+    if not _postponing or _postponing[-1].asked is not None:
         return False
-    _holds[-1].asked = error
+    _postponing[-1].asked = error
     os.write(2, b"\nStopping after this step of the training; a second signal stops at once.\n")
     return True
 
 
 @contextmanager
-def holding() -> Iterator[Hold]:
-    """Let requests to stop wait, for work that looks at `Hold.asked` between its steps.
+def holding() -> Iterator[PostponedStop]:
+    """Postpone requests to stop while the block runs, which checks `PostponedStop.asked` between its steps.
 
-    Where no command handles signals, as in a notebook, the first Ctrl-C waits too, and the second one interrupts.
+    If no command handles signals, as in a notebook, the first Ctrl-C is postponed too, and the second one interrupts.
     """
-    hold = Hold()
-    _holds.append(hold)
-    main = threading.current_thread() is threading.main_thread()
-    mine = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    stop = PostponedStop()
+    _postponing.append(stop)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    set_handler = in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         error = KeyboardInterrupt()
         if not postpone(error):
             raise error
 
-    if mine:
-        signal.signal(signal.SIGINT, stop)
+    if set_handler:
+        signal.signal(signal.SIGINT, handle)
     try:
-        yield hold
+        yield stop
     finally:
-        _holds.remove(hold)
-        if mine:
+        _postponing.remove(stop)
+        if set_handler:
             signal.signal(signal.SIGINT, signal.default_int_handler)

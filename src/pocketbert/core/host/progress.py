@@ -1,6 +1,7 @@
-"""Progress for long work: a bar with rate and remaining time on a terminal, plain lines elsewhere.
+"""Progress of long work on stderr: a bar with rate and remaining time on a terminal, plain lines elsewhere.
 
-Everything goes to stderr, so that stdout stays the answer.
+`Meter` counts units of work, `waiting` reports work that cannot be looked into, `say` prints a note, `set_quiet`
+silences all.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.progress import (
@@ -24,15 +24,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
-T = TypeVar("T")
-
-PLAIN_EVERY_S = 10.0
+_LINE_INTERVAL_S = 10.0
 """Seconds between two plain lines when stderr is not a terminal."""
-
-BAR_EVERY_S = 0.1
-
-WAITING_EVERY_S, PLAIN_WAITING_EVERY_S = 10.0, 30.0
-"""Seconds between two lines on work that cannot be looked into, on a terminal and elsewhere."""
+_BAR_INTERVAL_S = 0.1
+_WAITING_INTERVAL_S, _PLAIN_WAITING_INTERVAL_S = 10.0, 30.0
+"""Seconds between two lines of `waiting`, on a terminal and elsewhere."""
 
 _state = {"quiet": False}
 
@@ -42,48 +38,42 @@ def set_quiet(quiet: bool) -> None:
     _state["quiet"] = quiet
 
 
-def console() -> Console:
-    """A console on stderr, honouring ``-q``."""
-    return Console(stderr=True, quiet=_state["quiet"], highlight=False, soft_wrap=not sys.stderr.isatty())
-
-
 def say(message: str, style: str = "") -> None:
-    """Tell the user something on one line, outside any bar.
+    """Print a line to stderr, outside any bar.
 
     Args:
         message: The line.
-        style: Colour on a terminal, as rich names it; none elsewhere.
+        style: Colour on a terminal, as rich names it.
     """
-    console().print(message, markup=False, style=style or None)
+    _console().print(message, markup=False, style=style or None)
+
+
+def _console() -> Console:
+    """Return a console on stderr, silent with ``-q``."""
+    return Console(stderr=True, quiet=_state["quiet"], highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 @contextlib.contextmanager
 def waiting(label: str) -> Iterator[None]:
-    """Say from time to time that the block is still at work: a converter that cannot be looked into takes minutes.
+    """Print regularly how long the block has been running, such as a converter that takes minutes.
 
     Args:
         label: What is being done.
     """
-    done, began = threading.Event(), time.monotonic()
-    every = WAITING_EVERY_S if sys.stderr.isatty() else PLAIN_WAITING_EVERY_S
+    block_ended, start = threading.Event(), time.monotonic()
+    interval = _WAITING_INTERVAL_S if sys.stderr.isatty() else _PLAIN_WAITING_INTERVAL_S
 
-    def tell() -> None:
-        while not done.wait(every):
-            say(f"  {label}: at work for {time.monotonic() - began:.0f} s")
+    def report() -> None:
+        while not block_ended.wait(interval):
+            say(f"  {label}: at work for {time.monotonic() - start:.0f} s")
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=report, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        done.set()
+        block_ended.set()
         thread.join()
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.1f}/s" if speed else "", style="progress.data.speed")
 
 
 class Meter:
@@ -98,7 +88,7 @@ class Meter:
     def __init__(self, label: str, total: int, start: int = 0) -> None:
         self.label, self.total, self.done, self.first = label, total, start, start
         self.note = ""
-        self._began = self._said = time.monotonic()
+        self._start_time = self._shown_time = time.monotonic()
         self._bar: Progress | None = None
 
     def __enter__(self) -> Meter:
@@ -111,7 +101,7 @@ class Meter:
                 _Rate(),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[note]}"),
-                console=console(),
+                console=_console(),
                 transient=True,
                 auto_refresh=False,
             )  # no refresh thread: it would run inside what a benchmark measures
@@ -123,12 +113,12 @@ class Meter:
         """Close the bar, leaving one line when the work took a noticeable time."""
         if self._bar is not None:
             self._bar.stop()
-        took = time.monotonic() - self._began
+        took = time.monotonic() - self._start_time
         if self.label and took >= 2 and self.done >= self.total:
             say(f"  {self.label}: {self.done - self.first:,} done in {took:.1f} s  {self.note}".rstrip())
 
     def advance(self, units: int = 1, note: str = "") -> None:
-        """Count `units` as done.
+        """Count units as done.
 
         Args:
             units: How many.
@@ -136,29 +126,22 @@ class Meter:
         """
         self.done += units
         self.note = note or self.note
+        now = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, note=self.note)
-            if time.monotonic() - self._said >= BAR_EVERY_S:
+            if now - self._shown_time >= _BAR_INTERVAL_S:
                 self._bar.refresh()
-                self._said = time.monotonic()
-            return
-        now = time.monotonic()
-        if self.label and now - self._said >= PLAIN_EVERY_S and self.done < self.total:
-            rate = (self.done - self.first) / (now - self._began)
-            left = (self.total - self.done) / rate if rate else float("inf")
-            say(f"  {self.label}: {self.done:,}/{self.total:,}  {rate:.1f}/s  {left:.0f} s left  {self.note}")
-            self._said = now
+                self._shown_time = time.monotonic()
+        elif self.label and now - self._shown_time >= _LINE_INTERVAL_S and self.done < self.total:
+            rate = (self.done - self.first) / (now - self._start_time)
+            remaining = (self.total - self.done) / rate if rate else float("inf")
+            say(f"  {self.label}: {self.done:,}/{self.total:,}  {rate:.1f}/s  {remaining:.0f} s left  {self.note}")
+            self._shown_time = now
 
 
-def track(items: Iterable[T], label: str, total: int) -> Iterator[T]:
-    """Iterate with a meter.
+class _Rate(ProgressColumn):
+    """Column with the units per second."""
 
-    Args:
-        items: What to iterate.
-        label: What is being done.
-        total: Number of items.
-    """
-    with Meter(label, total) as meter:
-        for item in items:
-            yield item
-            meter.advance()
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.1f}/s" if speed else "", style="progress.data.speed")

@@ -1,4 +1,10 @@
-"""Libraries that print to the terminal from C++ and Python alike: kept quiet, and shown when they fail."""
+"""Silence libraries: their output to the terminal (`quiet`, `quiet_coremltools`) and their telemetry.
+
+PocketBERT sends nothing itself. Some of its dependencies report to their vendors unless environment variables forbid
+it, which they read when they are imported or first used: `switch_off_telemetry` sets them,
+`without_openvino_telemetry` covers OpenVINO, which has no variable. `docs/telemetry.md` lists all of them and how
+they were checked.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +18,25 @@ import warnings
 from collections.abc import Iterator, MutableMapping
 from typing import TextIO
 
-_LAST_LINES = 5
+_NOTED_LINES = 5
 
+SWITCHES = {
+    # onnxruntime 1.29 and newer: a device id below the user's cache folder, and reports to Microsoft
+    "ORT_DISABLE_TELEMETRY": "1",
+    # huggingface_hub, transformers and hf_xet: their telemetry, and details of the machine in every request
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    # datasets: a request to Amazon S3 for each `load_dataset`, of local files too, that only counts it
+    "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+}
+"""Environment variables and the values with which a library sends nothing."""
 
-class _Stream(io.TextIOBase):
-    """Writes into a descriptor while `inside` is set; afterwards, for log handlers that keep it, to another stream."""
-
-    def __init__(self, inside: int, outside: TextIO) -> None:
-        self.inside: int | None = inside
-        self.outside = outside
-
-    def write(self, text: str, /) -> int:
-        if self.inside is None:
-            return self.outside.write(text)
-        os.write(self.inside, text.encode(errors="replace"))
-        return len(text)
-
-    def flush(self) -> None:
-        self.outside.flush()
-
-    def fileno(self) -> int:
-        return self.outside.fileno()
+_OPENVINO_REPORTER = "openvino_telemetry"
+"""The package by which openvino and nncf report to Google Analytics. It has no variable; they do without it."""
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Send everything that is printed inside to a temporary file; its last lines go into an error's notes.
+    """Send everything that is printed inside to a temporary file; its last lines are added to an error's notes.
 
     File descriptors 1 and 2 of the whole process are redirected, since C++ code writes there directly, and so are
     `sys.stdout` and `sys.stderr`, which are something else in a notebook. Nothing else of the process may print
@@ -48,8 +47,8 @@ def quiet() -> Iterator[None]:
     sys.stderr.flush()
     with (
         tempfile.TemporaryFile() as sink,
-        contextlib.redirect_stdout(_Stream(sink.fileno(), sys.stdout)) as out,
-        contextlib.redirect_stderr(_Stream(sink.fileno(), sys.stderr)) as err,
+        contextlib.redirect_stdout(_RedirectedStream(sink.fileno(), sys.stdout)) as out,
+        contextlib.redirect_stderr(_RedirectedStream(sink.fileno(), sys.stderr)) as err,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
@@ -63,12 +62,12 @@ def quiet() -> Iterator[None]:
             out.flush()
             err.flush()
             sink.seek(0)
-            lines = sink.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
+            lines = sink.read().decode(errors="replace").splitlines()[-_NOTED_LINES:]
             if lines:
                 error.add_note("printed before: " + " | ".join(lines))
             raise
         finally:
-            out.inside = err.inside = None
+            out.sink = err.sink = None
             out.flush()
             err.flush()
             for target, handle in zip((1, 2), saved, strict=True):
@@ -77,9 +76,29 @@ def quiet() -> Iterator[None]:
             root.setLevel(logging_level)
 
 
+class _RedirectedStream(io.TextIOBase):
+    """Writes into the descriptor `sink`; once it is None, for log handlers that keep the stream, to the original."""
+
+    def __init__(self, sink: int, original: TextIO) -> None:
+        self.sink: int | None = sink
+        self.original = original
+
+    def write(self, text: str, /) -> int:
+        if self.sink is None:
+            return self.original.write(text)
+        os.write(self.sink, text.encode(errors="replace"))
+        return len(text)
+
+    def flush(self) -> None:
+        self.original.flush()
+
+    def fileno(self) -> int:
+        return self.original.fileno()
+
+
 @contextlib.contextmanager
 def quiet_coremltools() -> Iterator[None]:
-    """Silence what coremltools says through its loggers and progress bars: eight missing proxies, 93 passes."""
+    """Silence coremltools' loggers and progress bars: eight missing proxies, 93 passes."""
     logger, bars = logging.getLogger("coremltools"), os.environ.get("TQDM_DISABLE")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -94,32 +113,12 @@ def quiet_coremltools() -> Iterator[None]:
             os.environ["TQDM_DISABLE"] = bars
 
 
-# --- telemetry ---
-# Telemetry of the libraries that PocketBERT uses: switched off before they are imported.
-#
-# PocketBERT sends nothing itself. Some of its dependencies report to their vendors unless they are told not to, and read
-# what they are told when they are imported or first used. `docs/telemetry.md` lists all of them and how they were checked.
-
-
-SWITCHES = {
-    # onnxruntime 1.29 and newer: a device id below the user's cache folder, and reports to Microsoft
-    "ORT_DISABLE_TELEMETRY": "1",
-    # huggingface_hub, transformers and hf_xet: their telemetry, and details of the machine in every request
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    # datasets: a request to Amazon S3 for each `load_dataset`, of local files too, that only counts it
-    "HF_UPDATE_DOWNLOAD_COUNTS": "0",
-}
-"""Environment variables and the values with which a library sends nothing."""
-
-OPENVINO_REPORTER = "openvino_telemetry"
-"""The package by which openvino and nncf report to Google Analytics. It has no variable; they do without it."""
-
-
 def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set the environment variables that switch off the telemetry of dependencies; child processes inherit them.
 
-    Called when `pocketbert` is imported. A variable that the user has set keeps its value, so ``ORT_DISABLE_TELEMETRY=0``
-    asks for ONNX Runtime's telemetry. An empty one counts as not set: the libraries would read it as consent.
+    Called when `pocketbert` is imported. A variable that the user has set keeps its value, so
+    ``ORT_DISABLE_TELEMETRY=0`` asks for ONNX Runtime's telemetry. An empty one counts as not set: the libraries
+    would read it as consent.
 
     Args:
         environment: Where to set the variables.
@@ -127,33 +126,30 @@ def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> 
     for name, value in SWITCHES.items():
         if not environment.get(name):
             environment[name] = value
-    loaded = sys.modules.get("onnxruntime")
-    if loaded is not None and environment["ORT_DISABLE_TELEMETRY"].strip().lower() in (
-        "1",
-        "true",
-        "yes",
-        "on",
-    ):
-        # It read the variable when the program imported it. What it reports of its start can no longer be stopped; its
+    onnxruntime = sys.modules.get("onnxruntime")
+    if onnxruntime is None:
+        return
+    if environment["ORT_DISABLE_TELEMETRY"].strip().lower() in ("1", "true", "yes", "on"):
+        # It read the variable when the program imported it. The report of its start can no longer be stopped; its
         # vendor documents this call as holding back what follows.
         with contextlib.suppress(Exception):
-            loaded.disable_telemetry_events()
+            onnxruntime.disable_telemetry_events()
 
 
 @contextlib.contextmanager
 def without_openvino_telemetry() -> Iterator[None]:
-    """Import openvino inside, and it uses its own stub in place of the package that reports every import.
+    """Block the telemetry package while openvino is imported inside, which then uses a stub of its own.
 
-    Without it, ``import openvino`` writes two files into the folder ``intel`` of the user's home folder and reports to
-    Google Analytics, without asking. Where the program has imported openvino before, that has happened already.
+    Otherwise ``import openvino`` writes two files into the folder ``intel`` of the user's home folder and reports to
+    Google Analytics, without asking. If the program has imported openvino before, that has happened already.
     """
     absent = object()
-    before = sys.modules.get(OPENVINO_REPORTER, absent)
-    sys.modules[OPENVINO_REPORTER] = None  # type: ignore[assignment]  # makes `import` raise ImportError
+    before = sys.modules.get(_OPENVINO_REPORTER, absent)
+    sys.modules[_OPENVINO_REPORTER] = None  # type: ignore[assignment]  # makes `import` raise ImportError
     try:
         yield
     finally:
         if before is absent:
-            del sys.modules[OPENVINO_REPORTER]
+            del sys.modules[_OPENVINO_REPORTER]
         else:
-            sys.modules[OPENVINO_REPORTER] = before  # type: ignore[assignment]
+            sys.modules[_OPENVINO_REPORTER] = before  # type: ignore[assignment]

@@ -1,6 +1,6 @@
-"""Weights into torch modules and back.
+"""Loading a model folder into a transformers class (`load_model`), and saving one (`save_model`).
 
-Imports torch and transformers inside its functions: core itself stays light.
+torch and transformers are imported inside the functions.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.disk.files import write_json
+from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families import ATTENTION_KEY, FORM_KEY, TEXT_ONLY, Family
 from pocketbert.core.families.table import checkpoint_code
 from pocketbert.core.host.system import version_of
 from pocketbert.core.models.folder import FAMILY_KEY, IDENTITY_CLASS, SIGMOID_CLASS, ModelFolder
 from pocketbert.core.models.tokenizers import check_tokenizer, save_tokenizer
-from pocketbert.core.models.weights import HARMLESS, first_sentence, fitting, read_state, tied_names
+from pocketbert.core.models.weights import HARMLESS, canonical_names, first_sentence, match_weights, read_weights
 from pocketbert.core.predict.sentence_settings import SETTINGS_FILE, is_cross_encoder, read_settings
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Attention
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-_SWITCHES = {"chunk_size_feed_forward": 0, "output_hidden_states": False, "return_dict": True}
-"""Entries of config.json that decide how transformers runs a model and not what it answers: what they are set to here."""
-_LEFT_OUT = (
+_FIXED_ENTRIES = {"chunk_size_feed_forward": 0, "output_hidden_states": False, "return_dict": True}
+"""Entries of config.json that decide how transformers runs a model and not what it computes, and their values here."""
+_IGNORED_ENTRIES = (
     "auto_map",
     "attn_implementation",
     "experts_implementation",
@@ -39,7 +39,7 @@ _LEFT_OUT = (
     "torchscript",
 )
 """Entries that name code, or that no class of the family table reads and transformers would act on."""
-_ROTATIONS = ("rope_parameters", "rope_scaling", "rope_theta")
+_ROTARY_ENTRIES = ("rope_parameters", "rope_scaling", "rope_theta")
 """Entries that transformers acts on in any family, and only those with rotary positions read."""
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -50,18 +50,21 @@ def missing_for_weights() -> list[str]:
 
 
 def require_torch() -> None:
-    """Fail with the installing command when torch or transformers is missing."""
+    """Raise MissingBackendError with the installing command if torch or transformers is missing."""
     for name in missing_for_weights():
         raise MissingBackendError(name, "pip install 'pocketbert[train,onnx]'")
+
+
+# --- loading ------------------------------------------------------------
 
 
 def load_model(
     folder: ModelFolder, task: Task, labels: Labels | None = None, new_head: bool = False
 ) -> PreTrainedModel:
-    """Build the class with the task's head and fill it with the folder's weights.
+    """Build the class with the task's head and load the folder's weights into it.
 
     Args:
-        folder: Where from.
+        folder: The model folder.
         task: Decides the head.
         labels: Label set to write into the configuration; needed for a new head.
         new_head: Whether a missing head may start random.
@@ -76,16 +79,17 @@ def load_model(
     import torch
     import transformers
 
-    _check_task(folder, task)
+    why = folder.family.invalid_tasks.get(task.name)
+    if why is not None:
+        raise InputError(Problem(str(folder.path), f"{folder.family.title} cannot do {task.name}: {why}."))
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     make_known(folder.family)
     check_tokenizer(folder.path, folder.config, folder.family)
-    config = _configuration(folder, task, labels, new_head)
-    weights = folder.weights
-    state = read_state(weights)
+    config = _build_config(folder, task, labels, new_head)
+    state = read_weights(folder.weights)
     read_names = checkpoint_code(folder.family).read_names
     if read_names is not None:
         state = dict(read_names(state))
@@ -93,9 +97,10 @@ def load_model(
         state = {k.replace(old, new): v for k, v in state.items()}
     auto = getattr(transformers, task.auto_class)
     _check_depth(config, state, folder)
+    where = f"{folder.path}/config.json"
     try:
         with torch.device("meta"):  # a number in config.json can ask for more memory than there is
-            sketch = auto.from_config(config)
+            meta_model = auto.from_config(config)
     except (
         ValueError,
         LookupError,
@@ -106,8 +111,15 @@ def load_model(
         AttributeError,
     ) as error:
         what = str(error).split("\n")[0] or type(error).__name__
-        raise InputError(Problem(f"{folder.path}/config.json", f"does not describe a model: {what}.")) from error
-    state = fitting(sketch, state, folder, task, new_head)
+        raise InputError(Problem(where, f"does not describe a model: {what}.")) from error
+    state = match_weights(meta_model, state, folder, task, new_head)
+    return _fill_model(auto, config, state, folder)
+
+
+def _fill_model(auto: Any, config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> PreTrainedModel:
+    """Build a model with reproducible initial weights, and load the checkpoint's into it."""
+    import torch
+
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -121,14 +133,14 @@ def load_model(
 
 
 def make_known(family: Family) -> None:
-    """Let transformers open folders of a family, in this process; may be called again."""
+    """Register a family's own classes with transformers in this process; may be called again."""
     code = checkpoint_code(family)
     if code.make_known is not None:
         code.make_known()
 
 
 def complete(model: Any, family: Family) -> Any:
-    """Make a model that was loaded or built take the inputs of its family's row, where its class wants more.
+    """Change a loaded or built model so that it takes the inputs of its family's row, if its class takes others.
 
     Args:
         model: A transformers model; it is changed.
@@ -144,16 +156,16 @@ def complete(model: Any, family: Family) -> Any:
 
 
 def take_form(model: Any, folder: ModelFolder, form: str, entities: Path | None) -> list[dict[str, str]]:
-    """Make a loaded model take the inputs of a form, where its class has to be told.
+    """Change a loaded model so that it takes the inputs of an export form, if the form needs that.
 
     Args:
         model: A transformers model; it is changed.
         folder: Where it was loaded from.
         form: Name of the form.
-        entities: File of the entities to keep, where the form has a table of them.
+        entities: File of the entities to keep, if the form has a table of them.
 
     Returns:
-        The entities of its table, number 1 first: their ids, and names where these are known; empty where it has none.
+        The entities of its table, number 1 first: their ids, and names where these are known; empty if it has none.
 
     Raises:
         InputError: If the model cannot have the form, or the entities cannot be found.
@@ -165,13 +177,17 @@ def take_form(model: Any, folder: ModelFolder, form: str, entities: Path | None)
     return code.take_form(model, row.form, folder.path, entities) if code.take_form is not None else []
 
 
-def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:
+# --- configuration ------------------------------------------------------------
+
+
+def _build_config(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:
+    """Build the transformers configuration of a folder for a task, with the labels of a new head."""
     import transformers
 
     where = f"{folder.path}/config.json"
     try:
-        kind = transformers.CONFIG_MAPPING[folder.config["model_type"]]
-        config = kind.from_dict(_effective(folder.config, kind, where, folder.family.rotary))
+        config_class = transformers.CONFIG_MAPPING[folder.config["model_type"]]
+        config = config_class.from_dict(_select_entries(folder.config, config_class, where, folder.family.rotary))
     except InputError:
         raise
     except Exception as error:  # strict validation of the library raises its own kinds
@@ -182,85 +198,80 @@ def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_h
         config.id2label = labels.id2label
         config.label2id = {name: i for i, name in labels.id2label.items()}
     if task.problem_type and not new_head:
-        _check_problem(folder, task)
+        _check_problem_type(folder, task)
     if task.problem_type:
         config.problem_type = task.problem_type
     return config
 
 
-def _effective(stated: Mapping[str, Any], kind: Any, where: str, rotary: bool) -> dict[str, Any]:
-    """The entries of config.json that say what a model computes, and those that say nothing to transformers.
+def _select_entries(entries: Mapping[str, Any], config_class: Any, where: str, rotary: bool) -> dict[str, Any]:
+    """Select the entries of config.json that decide what a model computes, or that have no effect in transformers.
 
-    transformers sets every entry as an attribute of the configuration, also where that replaces a method.
+    transformers sets every entry as an attribute of the configuration, also if that replaces a method.
 
     Args:
-        stated: The content of config.json.
-        kind: The class of the configuration.
-        where: What to blame.
+        entries: The content of config.json.
+        config_class: The class of the configuration.
+        where: What errors name.
         rotary: Whether the family has rotary positions.
     """
-    left_out = _LEFT_OUT if rotary else (*_LEFT_OUT, *_ROTATIONS)
-    own = {f.name for f in dataclasses.fields(kind)}
-    fields = {*own, *kind.attribute_map, "model_type", "num_labels", "torch_dtype"}
-    out = {
-        k: v for k, v in stated.items() if k in fields or not (k in left_out or k.startswith("_") or hasattr(kind, k))
+    ignored = _IGNORED_ENTRIES if rotary else (*_IGNORED_ENTRIES, *_ROTARY_ENTRIES)
+    own = {f.name for f in dataclasses.fields(config_class)}
+    fields = {*own, *config_class.attribute_map, "model_type", "num_labels", "torch_dtype"}
+    selected = {
+        k: v
+        for k, v in entries.items()
+        if k in fields or not (k in ignored or k.startswith("_") or hasattr(config_class, k))
     }
-    out |= {k: v for k, v in _SWITCHES.items() if k in out}
-    twice = [f"{a} and {b}" for a, b in kind.attribute_map.items() if a in out and out[a] != out.get(b, out[a])]
-    if twice:
-        raise InputError(Problem(where, f"names one size twice, with different values: {', '.join(twice)}."))
+    selected |= {k: v for k, v in _FIXED_ENTRIES.items() if k in selected}
+    aliases = config_class.attribute_map.items()
+    contradictory = [
+        f"{a} and {b}" for a, b in aliases if a in selected and selected[a] != selected.get(b, selected[a])
+    ]
+    if contradictory:
+        what = f"names one size twice, with different values: {', '.join(contradictory)}."
+        raise InputError(Problem(where, what))
     for key in ("dtype", "torch_dtype"):
-        if out.get(key) is None:
+        if selected.get(key) is None:
             continue
-        if out[key] not in _DTYPES:
-            raise InputError(Problem(where, f"{key} is {out[key]!r:.40}; allowed: {', '.join(_DTYPES)}."))
-        out[key] = "float32"  # the weights are taken as they are, and kept in fp32
-    return out
+        if selected[key] not in _DTYPES:
+            raise InputError(Problem(where, f"{key} is {selected[key]!r:.40}; allowed: {', '.join(_DTYPES)}."))
+        selected[key] = "float32"  # the weights are taken as they are, and kept in fp32
+    return selected
 
 
-def _check_task(folder: ModelFolder, task: Task) -> None:
-    """Refuse a task for which the family has no head, with the reason of its row."""
-    why = folder.family.invalid_tasks.get(task.name)
-    if why is not None:
-        raise InputError(Problem(str(folder.path), f"{folder.family.title} cannot do {task.name}: {why}."))
-
-
-def _check_problem(folder: ModelFolder, task: Task) -> None:
-    """Refuse a head that was trained for something else: its logits would get the wrong score function."""
-    stated = folder.config.get("problem_type")
+def _check_problem_type(folder: ModelFolder, task: Task) -> None:
+    """Refuse a head that was trained for another task: its logits would get the wrong score function."""
+    problem_type = folder.config.get("problem_type")
     names = folder.config.get("id2label")
     count = len(names) if names else folder.config.get("num_labels") or 2
     one = count == 1
-    if stated == task.problem_type and task.name is TaskName.REGRESSION and not one:
-        raise InputError(
-            Problem(
-                str(folder.path),
-                f"its head answers {count} numbers to a text; regression is one number per text.",
-                "Export it with another tool, or train a head with one output.",
-            )
-        )
-    if stated not in (None, task.problem_type) or (one and stated is None) != (
-        task.name is TaskName.REGRESSION and stated is None
+    if problem_type == task.problem_type and task.name is TaskName.REGRESSION and not one:
+        what = f"its head answers {count} numbers to a text; regression is one number per text."
+        fix = "Export it with another tool, or train a head with one output."
+        raise InputError(Problem(str(folder.path), what, fix))
+    if problem_type not in (None, task.problem_type) or (one and problem_type is None) != (
+        task.name is TaskName.REGRESSION and problem_type is None
     ):
-        known = next((t.name for t in TASKS.values() if t.problem_type == stated), None) if stated else None
-        kind = known or (TaskName.REGRESSION if one else TaskName.TEXT_CLASSIFICATION)
-        raise InputError(
-            Problem(
-                str(folder.path),
-                f"its head was trained for {kind} ({count} outputs), not for {task.name}: it would be scored wrongly.",
-                f"Set task: {kind} (on the command line --task {kind}).",
-            )
-        )
+        known = next((t.name for t in TASKS.values() if t.problem_type == problem_type), None) if problem_type else None
+        trained = known or (TaskName.REGRESSION if one else TaskName.TEXT_CLASSIFICATION)
+        what = f"its head was trained for {trained} ({count} outputs), not for {task.name}: it would be scored wrongly."
+        fix = f"Set task: {trained} (on the command line --task {trained})."
+        raise InputError(Problem(str(folder.path), what, fix))
 
 
 def _check_depth(config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> None:
     """Refuse a config.json that names more or fewer layers than the weights have, before these are built."""
     family = folder.family
     path = family.layer_path.partition(".")[2] + "."
-    have = len({k.partition(path)[2].partition(".")[0] for k in state if path in k})
-    said = getattr(config, family.stored_layers, have)
-    if not isinstance(said, int) or said != have or have < 1:
-        raise InputError(Problem(f"{folder.path}/config.json", f"says {said!r:.40} layers, the weights have {have}."))
+    weight_layers = len({k.partition(path)[2].partition(".")[0] for k in state if path in k})
+    layers = getattr(config, family.stored_layers, weight_layers)
+    if not isinstance(layers, int) or layers != weight_layers or weight_layers < 1:
+        what = f"says {layers!r:.40} layers, the weights have {weight_layers}."
+        raise InputError(Problem(f"{folder.path}/config.json", what))
+
+
+# --- saving ------------------------------------------------------------
 
 
 def save_model(
@@ -281,7 +292,7 @@ def save_model(
         max_length: Longest input in tokens.
         destination: An existing folder.
         form: Form that its files will have.
-        score: Of a head with one output: what its answers go through.
+        score: Score function of a head with one output.
     """
     from safetensors.torch import save_file
 
@@ -290,7 +301,7 @@ def save_model(
         model.config.label2id = {name: i for i, name in labels.id2label.items()}
     model.config.architectures = [type(model).__name__]
     model.config.to_json_file(str(destination / "config.json"), use_diff=False)
-    config = _plain_config(destination / "config.json", source.family, form)
+    config = _clean_config(read_json(destination / "config.json"), source.family, form)
     if config.get("problem_type") == TASKS[TaskName.REGRESSION].problem_type:
         config.pop("sbert_ce_default_activation_function", None)
         config.pop("sentence_transformers", None)
@@ -298,9 +309,11 @@ def save_model(
             config["sentence_transformers"] = {"activation_fn": SIGMOID_CLASS}
             del config["problem_type"]
     write_json(destination / "config.json", config)
-    state, twins = model.state_dict(), tied_names(model.state_dict(keep_vars=True))
+    state, first_names = model.state_dict(), canonical_names(model.state_dict(keep_vars=True))
     tensors = {
-        k: v.detach().contiguous().cpu() for k, v in state.items() if not HARMLESS.search(k) and twins.get(k, k) == k
+        k: v.detach().contiguous().cpu()
+        for k, v in state.items()
+        if not HARMLESS.search(k) and first_names.get(k, k) == k
     }
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
     save_tokenizer(source.tokenizer_folder, max_length, destination, source.family)
@@ -312,20 +325,16 @@ def save_model(
     check_tokenizer(destination, config, source.family)
 
 
-def _plain_config(path: Path, family: Family, form: str) -> dict[str, Any]:
-    from pocketbert.core.disk.files import read_json
-
-    config = read_json(path)
-    config.pop(FAMILY_KEY, None)
-    config.pop(ATTENTION_KEY, None)
-    if family.in_blocks and config["model_type"] in family.model_types:
+def _clean_config(config: dict[str, Any], family: Family, form: str) -> dict[str, Any]:
+    """Return a saved config.json with PocketBERT's own entries, without paths and without most empty entries."""
+    for key in (FAMILY_KEY, ATTENTION_KEY, FORM_KEY, "_name_or_path"):  # the last is a path of this machine
+        config.pop(key, None)
+    of_family = config.get("model_type") in family.model_types
+    if family.in_blocks and of_family:
         config[ATTENTION_KEY] = Attention.BLOCKS.value
-    config.pop(FORM_KEY, None)
     if form != TEXT_ONLY:
         config[FORM_KEY] = form
-    if family.loads_as is not None and config["model_type"] in family.model_types:
-        config[FAMILY_KEY] = (
-            family.name
-        )  # the names of the weights suggested it, and these are no longer the published ones
-    config.pop("_name_or_path", None)  # a path of the machine that made it
+    if family.loads_as is not None and of_family:
+        # the names of the published weights suggested the row, and these are other names
+        config[FAMILY_KEY] = family.name
     return {k: v for k, v in config.items() if v is not None or k == "pad_token_id"}

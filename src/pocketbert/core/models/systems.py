@@ -1,4 +1,4 @@
-"""What can be done with a system: the facts of its row, joined with those of the tasks and the formats."""
+"""Tasks, files and limits of a model family, from its row of the family table and the tables of tasks and formats."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pocketbert.core.families import Family
-from pocketbert.core.formats import FORMATS, FormatInfo
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.tasks import TASKS
 from pocketbert.core.types import Format
 
 
 @dataclass(frozen=True)
 class SystemFacts:
-    """What the table of systems tells of one of them.
+    """The entry of a family in the table of systems.
 
     Attributes:
         tasks: Tasks that it has a head for.
-        other_tasks: Reason for each task that it has none for.
-        files: Schemes of its files, by format; empty where no exporter writes it.
-        notes: Limits, and why signals and tasks are missing, one text each.
+        other_tasks: For each other task, the reason.
+        files: Schemes of its files, by format; empty if no exporter writes it.
+        notes: Limits, and reasons for missing signals and tasks, one text each.
     """
 
     tasks: tuple[str, ...]
@@ -35,23 +35,14 @@ class SystemFacts:
 
 
 def system_facts(row: Family) -> SystemFacts:
-    """Join a row of the family table with the tables of tasks and formats.
-
-    Args:
-        row: The row.
-    """
+    """Join a row of the family table with the tables of tasks and formats."""
     exported = row.instead_of_export is None
     tasks = tuple(t.value for t in TASKS if t.value not in row.invalid_tasks)
     notes = [*row.limits, *([] if exported else [f"no exporter writes it: {row.instead_of_export}"])]
     notes += [f"signal {signal}: {why}" for signal, why in row.invalid_signals.items()]
     notes += [f"task {task}: {why}" for task, why in row.invalid_tasks.items()]
-    return SystemFacts(
-        tasks=tasks,
-        other_tasks=dict(row.invalid_tasks),
-        files={name: _schemes(info) for name, info in FORMATS.items()} if exported else {},
-        notes=tuple(notes),
-    )
-
-
-def _schemes(info: FormatInfo) -> tuple[str, ...]:
-    return tuple(f"{scheme} for {runtime}" if runtime else scheme.value for scheme, runtime in info.every_form)
+    files: dict[Format, tuple[str, ...]] = {}
+    for name, info in FORMATS.items() if exported else ():
+        schemes = (f"{scheme} for {runtime}" if runtime else scheme.value for scheme, runtime in info.every_form)
+        files[name] = tuple(schemes)
+    return SystemFacts(tasks=tasks, other_tasks=dict(row.invalid_tasks), files=files, notes=tuple(notes))

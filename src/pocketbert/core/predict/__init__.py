@@ -1,1 +1,1 @@
-"""From text to token ids, from there to outputs, scores and answers, for every engine alike."""
+"""Prediction: texts to token ids, token ids to outputs, outputs to scores and answers, for every engine alike."""

@@ -1,4 +1,8 @@
-"""What a model answers to one text, for each task."""
+"""Answers of a model to one text, one class per task.
+
+Each class implements `Answer`: `fields` for JSON, `line` for a terminal. `marked` marks labels of too small a
+probability.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +17,33 @@ from pocketbert.core.host.terminal import one_field
 
 
 class Answer(Protocol):
-    """The answer for one text.
-
-    Attributes:
-        truncated: Whether the text was longer than the model takes, so that its end was not read.
-    """
+    """The answer to one text."""
 
     @property
     def truncated(self) -> bool:
-        """Whether the end of the text was not read."""
+        """Whether the text was longer than the model takes, so that its end was not read."""
         ...
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """The answer as JSON has it, with up to `top` alternatives where the task has them."""
+        """Return the answer for JSON, with up to `top` alternatives if the task has them."""
         ...
 
     def line(self, top: int = 1) -> str:
-        """The answer for people: fields separated by tabs, without a break or tab inside one."""
+        """Return the answer for a terminal: fields separated by tabs, without a line break or tab inside one."""
         ...
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One label of several.
+    """The most probable one of several labels.
 
     Attributes:
-        label: Most probable label.
+        label: The label.
         score: Its probability.
         scores: Probability of every label.
         truncated: See `Answer`.
-        unknown: Whether the probability lies below the threshold of the file that computed it, so that the label should not be
-            believed; None where it has no threshold.
+        unknown: Whether the probability is below the threshold of the file that computed it, so that the label should
+            not be believed; None if the file has no threshold.
     """
 
     label: str
@@ -53,7 +53,7 @@ class Prediction:
     unknown: bool | None = None
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`; ``unknown`` is there where the file has a threshold."""
+        """Return the answer for JSON; ``unknown`` is present if the file has a threshold."""
         out: dict[str, Any] = {"label": self.label, "score": round(self.score, 6)}
         if self.unknown is not None:
             out["unknown"] = self.unknown
@@ -62,14 +62,14 @@ class Prediction:
         return out
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`; an unknown one begins with ``(unknown)``."""
-        told = "\t".join(f"{one_field(name)}\t{score:.4f}" for name, score in _ranked(self.scores)[:top])
-        return f"(unknown)\t{told}" if self.unknown else told
+        """Return the answer for a terminal; an unknown one begins with ``(unknown)``."""
+        line = "\t".join(f"{one_field(name)}\t{score:.4f}" for name, score in _ranked(self.scores)[:top])
+        return f"(unknown)\t{line}" if self.unknown else line
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """Any number of labels.
+    """Any number of labels of one text.
 
     Attributes:
         labels: Labels whose probability reaches their threshold, the most probable first.
@@ -82,13 +82,13 @@ class Labelling:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return the labels and the scores of these and of the `top` most probable ones, for JSON."""
         ranked = _ranked(self.scores)
         shown = [(n, s) for i, (n, s) in enumerate(ranked) if n in self.labels or i < top]
         return {"labels": list(self.labels), "scores": {n: round(s, 6) for n, s in shown}}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return the labels with their probabilities, or ``(none)``, for a terminal."""
         return "\t".join(f"{one_field(n)}\t{self.scores[n]:.4f}" for n in self.labels) or "(none)"
 
 
@@ -105,22 +105,22 @@ class Value:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return the number, for JSON."""
         return {"value": round(self.value, 6)}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return the number, with four decimals, for a terminal."""
         return f"{self.value:.4f}"
 
 
 @dataclass(frozen=True)
 class FoundSpan:
-    """A named piece of the text.
+    """A labelled piece of a text.
 
     Attributes:
         start: Its first character, in code points.
         end: The character behind its last.
-        label: What it is.
+        label: Its label.
         text: The piece.
         score: Mean probability of its words' tags.
     """
@@ -134,7 +134,7 @@ class FoundSpan:
 
 @dataclass(frozen=True)
 class Spans:
-    """Named pieces of the text.
+    """All labelled pieces of a text.
 
     Attributes:
         spans: In the order of the text.
@@ -145,11 +145,11 @@ class Spans:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return all spans with their positions and scores, for JSON."""
         return {"spans": [{**vars(s), "score": round(s.score, 6)} for s in self.spans]}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return label, position and text of each span, or ``(none)``, for a terminal."""
         return (
             "; ".join(f"{one_field(s.label)} [{s.start}:{s.end}] {one_field(s.text)}" for s in self.spans) or "(none)"
         )
@@ -160,11 +160,11 @@ class Excerpt:
     """A piece of a context that answers a question.
 
     Attributes:
-        text: The answer as it stands in the context; empty where the model says there is none.
+        text: The answer as it stands in the context; empty if the model predicts that there is none.
         start: Its first character in the context, in code points.
         end: The character behind its last.
         score: Probability of this start times that of this end, within the window it was found in.
-        truncated: Never: a long context is read in windows.
+        truncated: Always false: a long context is read in windows.
     """
 
     text: str
@@ -174,21 +174,21 @@ class Excerpt:
     truncated: bool = False
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return answer, position and score, for JSON."""
         return {"answer": self.text, "start": self.start, "end": self.end, "score": round(self.score, 6)}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return answer, position and score, or ``(no answer)``, for a terminal."""
         return f"{one_field(self.text) or '(no answer)'}\t[{self.start}:{self.end}]\t{self.score:.4f}"
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A token for a masked place.
+    """A token predicted for a masked position.
 
     Attributes:
-        token: As the vocabulary spells it.
-        text: As it reads.
+        token: The token, as the vocabulary spells it.
+        text: The token, decoded to text.
         score: Its probability.
     """
 
@@ -199,10 +199,10 @@ class Guess:
 
 @dataclass(frozen=True)
 class Filled:
-    """Tokens for the masked places of a text.
+    """Tokens predicted for the masked positions of a text.
 
     Attributes:
-        places: For each masked place the most probable tokens, best first.
+        places: For each masked position the most probable tokens, best first.
         truncated: See `Answer`.
     """
 
@@ -210,11 +210,11 @@ class Filled:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return for each mask the `top` most probable tokens, for JSON."""
         return {"masks": [[{**vars(g), "score": round(g.score, 6)} for g in place[:top]] for place in self.places]}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return for each mask the `top` most probable tokens, or ``(no mask in the text)``, for a terminal."""
         shown = (" ".join(f"{one_field(g.text)} {g.score:.4f}" for g in place[:top]) for place in self.places)
         return " | ".join(shown) or "(no mask in the text)"
 
@@ -232,28 +232,29 @@ class Embedding:
     truncated: bool = False
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """Return all numbers of the vector, rounded to seven decimals, for JSON."""
         return {"embedding": [round(float(v), 7) for v in self.vector]}
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
+        """Return the first six numbers of the vector, and how many there are, for a terminal."""
         shown = " ".join(f"{v:.4f}" for v in self.vector[:6])
         return f"[{shown} ... {len(self.vector)} numbers]"
 
 
 def marked(answers: Sequence[Answer], thresholds: Sequence[float | None]) -> list[Answer]:
-    """Say of each label whether it is unknown.
+    """Return answers with labels marked as unknown if their probability is below a threshold.
 
     Args:
         answers: One per text; those that are no `Prediction` stay as they are.
-        thresholds: Probability below which each is unknown; None for never. Files have different ones, and a text is computed by
-            one of several where they take turns.
+        thresholds: Probability below which each is unknown; None for never. Each text may have been computed by another
+            file, with another threshold.
     """
     return [
-        replace(a, unknown=a.score < least) if isinstance(a, Prediction) and least is not None else a
-        for a, least in zip(answers, thresholds, strict=True)
+        replace(a, unknown=a.score < threshold) if isinstance(a, Prediction) and threshold is not None else a
+        for a, threshold in zip(answers, thresholds, strict=True)
     ]
 
 
 def _ranked(scores: dict[str, float]) -> list[tuple[str, float]]:
+    """Return names and scores, the largest score first."""
     return sorted(scores.items(), key=lambda item: -item[1])

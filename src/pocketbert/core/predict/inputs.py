@@ -1,4 +1,10 @@
-"""Makes the extra inputs of a graph out of data columns."""
+"""Inputs of models: tokenized texts, and data columns that travel with a text and become further inputs.
+
+- `Encoded` is one tokenized text or pair; `cut` shortens it without losing its special tokens.
+- `with_columns` attaches data columns of a row to its text, such as its language or the entities that it mentions.
+- `open_column_reader` reads from a model folder which columns its files need; the `ColumnReader` turns them into
+  arrays.
+"""
 
 from __future__ import annotations
 
@@ -19,32 +25,25 @@ from pocketbert.core.families import FORM_KEY, ExportForm, GraphInput, Meaning, 
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.families.config import read_config
 
-# --- encoded ---
-# A tokenized input: its ids, the places of its tokens, and how it is cut.
-
-
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The positions of an input's tokens in its text.
+    """Positions of an input's tokens in its text.
 
     Attributes:
-        offsets: First and behind-last character of each token in its text, [L, 2] code points; [0, 0] of special tokens.
+        offsets: First character of each token and the character behind its last one, [L, 2] code points; [0, 0] of
+            special tokens.
         words: Number of the word that each token belongs to, [L]; -1 of special tokens. A word is what the tokenizer's
-            own pre-tokenizer splits off. Of single texts only: of pairs the library numbers other things.
+            own pre-tokenizer splits off. Valid for single texts only: of pairs the library numbers other things.
         parts: Which text each token comes from, [L]: 0, 1, or -1 for special tokens.
     """
 
     offsets: NDArray[np.int64]
     words: NDArray[np.int64]
     parts: NDArray[np.int64]
-
-    def take(self, keep: NDArray[np.int64]) -> Places:
-        """The places of some tokens."""
-        return Places(self.offsets[keep], self.words[keep], self.parts[keep])
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,10 @@ class Encoded:
         ids: Token ids with special tokens, length L, int64.
         type_ids: Segment ids, length L, int64.
         truncated: Whether tokens were cut off.
-        places: Where the tokens stand in the text, for tasks whose answers are places; else None.
+        places: Positions of the tokens in the text, for tasks whose answers are positions; else None.
         tail: Special tokens behind the text, or behind the second one of a pair: 1 for BERT, 2 for XLNet.
         keeps_end: Whether the beginning of a text is what is cut off; its places are known then.
-        extra: Inputs that are made of other data columns, by name, [L] or [L, width]; empty where there are none.
+        extra: Inputs made of other data columns by name, [L] or [L, width]; empty if there are none.
     """
 
     ids: NDArray[np.int64]
@@ -70,122 +69,130 @@ class Encoded:
     extra: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of tokens."""
+        """Return the number of tokens."""
         return len(self.ids)
 
 
 def cut(row: Encoded, length: int) -> Encoded:
-    """A row of at most `length` tokens that still ends with the special tokens behind its text.
+    """Return a row cut to at most `length` tokens, which still ends with the special tokens behind its text.
 
-    Where the places are known, the end of the text, or of the longer one of a pair, is left out (the beginning of a row that
-    keeps its end), so that all special tokens stay where there is room for them: some models look for the separators.
+    If the places are known, the end of the text, or of the longer text of a pair, is left out (the beginning of a row
+    that keeps its end), so that all special tokens stay as long as there is room for them: some models look for the
+    separators.
     """
     if len(row) <= length:
         return row
     places = row.places
-    tail = min(length, row.tail if places is None else max(1, tail_of(places.parts)))
+    tail = min(length, row.tail if places is None else max(1, count_final_special_tokens(places.parts)))
     keep = np.r_[0 : length - tail, len(row) - tail : len(row)]
     if places is not None and places.parts.max(initial=-1) >= 0:
-        keep = _shortened(places.parts, length, keep, row.keeps_end)
-    extra = {name: values[keep] for name, values in row.extra.items()}
+        keep = _select_kept_tokens(places.parts, length, keep, row.keeps_end)
     return replace(
         row,
         ids=row.ids[keep],
         type_ids=row.type_ids[keep],
         truncated=True,
-        places=None if places is None else places.take(keep),
-        extra=extra,
+        places=None if places is None else Places(places.offsets[keep], places.words[keep], places.parts[keep]),
+        extra={name: values[keep] for name, values in row.extra.items()},
     )
 
 
-def _shortened(
-    parts: NDArray[np.int64], length: int, otherwise: NDArray[np.int64], keeps_end: bool
+def _select_kept_tokens(
+    parts: NDArray[np.int64], length: int, fallback: NDArray[np.int64], keeps_end: bool
 ) -> NDArray[np.int64]:
-    """Places of the tokens that stay of a text or a pair; `otherwise` where not one token of each would."""
+    """Return the indices of `length` tokens to keep of a text or a pair; `fallback` if no text could keep a token."""
     first, second = (np.flatnonzero(parts == part) for part in (0, 1))
     room = length - (len(parts) - first.size - second.size)
     if room < 1 + bool(second.size):
-        return otherwise
-    short = min(first.size, second.size, room // 2)
-    sizes = (room - short, short) if first.size > second.size else (short, room - short)
+        return fallback
+    shorter = min(first.size, second.size, room // 2)
+    sizes = (room - shorter, shorter) if first.size > second.size else (shorter, room - shorter)
     if keeps_end:
         first, second = first[max(0, first.size - sizes[0]) :], second[max(0, second.size - sizes[1]) :]
     return np.sort(np.concatenate([np.flatnonzero(parts < 0), first[: sizes[0]], second[: sizes[1]]]))
 
 
-def tail_of(parts: NDArray[np.int64]) -> int:
-    """How many special tokens are last."""
+def count_final_special_tokens(parts: NDArray[np.int64]) -> int:
+    """Return how many special tokens follow the last token of a text; see `Places` for `parts`."""
     text = np.flatnonzero(parts >= 0)
     return len(parts) - 1 - int(text[-1]) if text.size else len(parts)
 
 
-# --- columns ---
-# Data columns that travel with a text: its language, the entities that it mentions.
-
+# --- data columns of a text ---
 
 COLUMNS = tuple(m.value for m in (Meaning.LANGUAGE, Meaning.ENTITIES))
-"""All data columns that some form reads."""
+"""Names of all data columns that some form of export reads."""
 
 
-class TextWithColumns(str):
-    """A text that knows other data columns of its row."""
+class _TextWithColumns(str):
+    """A text that carries other data columns of its row."""
 
     __slots__ = ("columns",)
     columns: Mapping[str, Any]
 
 
-class PairWithColumns(tuple[str, str]):
-    """A pair of texts that knows other data columns of its row."""
+class _PairWithColumns(tuple[str, str]):
+    """A pair of texts that carries other data columns of its row."""
 
     columns: Mapping[str, Any]
 
 
 def with_columns(text: Text, columns: Mapping[str, Any] | None) -> Text:
-    """Give a text, or a pair, other data columns of its row, such as ``{"language": "en"}``.
+    """Attach other data columns of its row, such as ``{"language": "en"}``, to a text or a pair.
 
     Args:
         text: One text, or two.
-        columns: Values by the columns' names; None for the text as it is.
+        columns: Values by the columns' names; None to return the text as it is.
     """
     if columns is None:
         return text
-    made = TextWithColumns(text) if isinstance(text, str) else PairWithColumns(text)
-    made.columns = columns
-    return made
+    result = _TextWithColumns(text) if isinstance(text, str) else _PairWithColumns(text)
+    result.columns = columns
+    return result
 
 
 def columns_of(text: object) -> Mapping[str, Any] | None:
-    """Return the data columns that a text was given; None where it was given none."""
-    return text.columns if isinstance(text, TextWithColumns | PairWithColumns) else None
+    """Return the data columns that were attached to a text; None if none were."""
+    return text.columns if isinstance(text, _TextWithColumns | _PairWithColumns) else None
 
 
-def parts_of(text: Text) -> tuple[Text, ...]:
-    """The texts of a pair, or the only one, each with what its row's columns say of it."""
+def split_pair(text: Text) -> tuple[Text, ...]:
+    """Return the texts of a pair, or the only text, each with the columns that belong to it."""
     columns = columns_of(text)
     if isinstance(text, str) or columns is None:
         return (text,) if isinstance(text, str) else text
-    return tuple(with_columns(one, {k: _of_part(v, part) for k, v in columns.items()}) for part, one in enumerate(text))
+    return tuple(
+        with_columns(one, {name: _column_of_part(value, part) for name, value in columns.items()})
+        for part, one in enumerate(text)
+    )
 
 
-def _of_part(value: Any, part: int) -> Any:
-    """A column for one text of a pair: of mentions, those in it."""
+def _column_of_part(value: Any, part: int) -> Any:
+    """Return a column's value for one text of a pair: of a list of mentions those in this text."""
     if not isinstance(value, list):
         return value
-    own = [m for m in value if isinstance(m, Mapping) and m.get("part", 0) == part]
-    return [{k: v for k, v in m.items() if k != "part"} for m in own]
+    mentions = [m for m in value if isinstance(m, Mapping) and m.get("part", 0) == part]
+    return [{k: v for k, v in m.items() if k != "part"} for m in mentions]
 
+
+# --- inputs made of columns ---
 
 ENTITIES_FILE = "entities.json"
-"""File of a model folder that lists the entities of its table, number 1 first: ``{"entities": [{"id": ..., "name": ...}]}``."""
-_WORD = re.compile(r"\w+")
-_MENTIONS = 3
-"""Every third word of a text without columns is taken for a mention."""
+"""File of a model folder with the entities of its table, number 1 first: ``{"entities": [{"id": ..., "name": ...}]}``."""
 _ENTITIES_MIB = 64
+_WORD = re.compile(r"\w+")
+_SAMPLE_STEP = 3
+"""Every third word of a text without columns is taken for a mention."""
+_COLUMN_FORMATS = {
+    "language": "language is the name of a language in lang2id of config.json.",
+    "entities": 'entities is a list of mentions by characters: [{"start": 0, "end": 5, "id": "Q1"}]; "name" may replace '
+    '"id", "part": 1 is the second text; where vectors are the input, "vector" is a list of numbers.',
+}
 
 
 @dataclass(frozen=True)
-class Mention:
-    """A mention of an entity.
+class _Mention:
+    """A mention of an entity in a text.
 
     Attributes:
         start: Its first character.
@@ -200,14 +207,71 @@ class Mention:
     entity: int | NDArray[np.float32]
 
 
+def open_column_reader(folder: Path) -> ColumnReader | None:
+    """Return the reader of the columns that a model folder's files need; None if they take text only.
+
+    Raises:
+        InputError: If config.json names a form that the family does not have, or the list of entities cannot be read.
+    """
+    path = folder / CONFIG_FILE
+    config = read_config(path) if path.is_file() else {}
+    if FORM_KEY not in config:
+        return None
+    family = family_of(str(config.get("model_type")), str(path))
+    config = read_config(path, family.bounds)
+    form = family.as_configured(config).form
+    if form is None:
+        return None
+    entities = read_entities(folder / ENTITIES_FILE) if form.table else []
+    number_by_name = {e["name"]: i for i, e in reversed([*enumerate(entities, 1)]) if "name" in e}
+    numbers = {**number_by_name, **{e["id"]: i for i, e in enumerate(entities, 1)}}
+    for graph_input in form.extra:
+        count = int(config.get(graph_input.count_key, 0)) if graph_input.count_key else 0
+        if graph_input.meaning is Meaning.ENTITIES and count != len(entities):
+            raise InputError(Problem(str(folder / ENTITIES_FILE), f"lists {len(entities)} entities, not {count}."))
+    return ColumnReader(form, _read_languages(form, config, str(path)), numbers, [e["id"] for e in entities])
+
+
+def read_entities(path: Path) -> list[dict[str, str]]:
+    """Read the list of entities of a model folder: their ids, and their names as far as known.
+
+    Raises:
+        InputError: If it is missing or no such list.
+    """
+    content = read_json(path, _ENTITIES_MIB) if path.is_file() else None
+    entities = content.get("entities") if isinstance(content, dict) else None
+    is_list = isinstance(entities, list) and all(
+        isinstance(e, dict) and isinstance(e.get("id"), str) and isinstance(e.get("name", ""), str) for e in entities
+    )
+    if not is_list or not entities:
+        fix = "Export the model again, or copy the folder again."
+        raise InputError(Problem(str(path), "is no list of entities.", fix))
+    return list(entities)
+
+
+def _read_languages(form: ExportForm, config: Mapping[str, Any], where: str) -> dict[str, int]:
+    """Return the number of each language by its name; ``0``, ``1``, ... if config.json does not name them."""
+    graph_input = next((i for i in form.extra if i.meaning is Meaning.LANGUAGE), None)
+    if graph_input is None:
+        return {}
+    count = int(config.get(str(graph_input.count_key), 1))
+    numbers = config.get(str(graph_input.names_key)) or {}
+    if not numbers:
+        return {str(i): i for i in range(count)}
+    if not isinstance(numbers, dict) or not all(_is_whole_number(i) and i < count for i in numbers.values()):
+        what = f"{graph_input.names_key} names numbers that are not 0 to {count - 1}."
+        raise InputError(Problem(where, what))
+    return dict(numbers)
+
+
 @dataclass(frozen=True)
 class ColumnReader:
-    """Makes the extra inputs of a form out of data columns.
+    """Makes the extra inputs of a form of export out of data columns.
 
     Attributes:
         form: The form.
         languages: Number of each language by its name.
-        entities: Number of each entity, from 1, by its id, and by its name where that is no id.
+        entities: Number of each entity, from 1, by its id, and by its name unless that is another one's id.
         names: Ids of the entities in the order of their numbers.
     """
 
@@ -221,23 +285,23 @@ class ColumnReader:
 
         Args:
             texts: Texts or pairs.
-            what: What each is called in errors, before its number.
+            what: What errors call each of them, before its number.
 
         Raises:
             InputError: Naming the first 20.
         """
-        problems = []
+        problems: list[Problem] = []
         for number, text in enumerate(texts, 1):
             where, columns = f"{what} {number}", columns_of(text) or {}
-            lost = [c for c in self.form.columns if columns.get(c) is None]
-            if lost:
-                fix = f"Give rows with the column, in a file: --file rows.jsonl (from Python: with_columns). {_MEANT[lost[0]]}"
-                said = f"has no column '{lost[0]}', which files of the form '{self.form.name}' read."
-                problems.append(Problem(where, said, fix))
+            missing = [c for c in self.form.columns if columns.get(c) is None]
+            if missing:
+                reason = f"has no column '{missing[0]}', which files of the form '{self.form.name}' read."
+                fix = "Give rows with the column, in a file: --file rows.jsonl (from Python: with_columns). "
+                problems.append(Problem(where, reason, fix + _COLUMN_FORMATS[missing[0]]))
             else:
                 try:
-                    for one in self.form.extra:
-                        self._read(one, columns, where)
+                    for graph_input in self.form.extra:
+                        self._read_column(graph_input, columns, where)
                 except InputError as error:
                     problems += error.problems
             if len(problems) >= 20:
@@ -245,168 +309,112 @@ class ColumnReader:
         if problems:
             raise InputError(problems)
 
-    def noted(self, text: Text) -> Text:
+    def with_sample_columns(self, text: Text) -> Text:
         """Return a text with columns: its own, or sample values that depend on the text only."""
-        return text if columns_of(text) is not None else with_columns(text, self._sampled(text))
+        return text if columns_of(text) is not None else with_columns(text, self._sample_columns(text))
 
-    def values(self, text: object, places: Places, where: str) -> dict[str, NDArray[np.generic]]:
-        """Make the inputs of a text.
+    def make_inputs(self, text: object, places: Places, where: str) -> dict[str, NDArray[np.generic]]:
+        """Make the extra inputs of a text out of its columns.
 
         Args:
             text: A text with columns.
-            places: Where its tokens stand, L of them.
-            where: What to blame in errors.
+            places: Positions of its L tokens.
+            where: Name of the text in errors.
 
         Returns:
-            Each input, [L] or [L, width].
+            Each input by name, [L] or [L, width].
         """
         columns = columns_of(text) or {}
-        return {i.name: self._placed(i, self._read(i, columns, where), places) for i in self.form.extra}
-
-    def drawn(self, ids: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
-        """Make inputs for tokens without a text, [L] or [L, width] each: sample values that depend on the ids only."""
-        out = {}
-        for one in self.form.extra:
-            values = self._empty(one, len(ids))
-            spots = np.flatnonzero(ids % _MENTIONS == 1)[1:]
-            if one.meaning is Meaning.LANGUAGE:
-                values[:] = int(ids.sum()) % len(set(self.languages.values()))
-            elif one.meaning is Meaning.ENTITIES:
-                values[spots] = ids[spots] // _MENTIONS % len(self.names) + 1
+        result: dict[str, NDArray[np.generic]] = {}
+        for graph_input in self.form.extra:
+            value = self._read_column(graph_input, columns, where)
+            array = _empty_input(graph_input, len(places.parts))
+            if graph_input.meaning is Meaning.LANGUAGE:
+                array[:] = value
             else:
-                values[spots] = [_vector(int(i), one.width) for i in ids[spots]]
-            out[one.name] = values
-        return out
+                for mention in value:
+                    inside = (places.parts == mention.part) & (places.offsets[:, 1] > mention.start)
+                    tokens = np.flatnonzero(inside & (places.offsets[:, 0] < mention.end))
+                    if tokens.size:  # else the mention was cut off
+                        array[tokens[0]] = mention.entity
+            result[graph_input.name] = array
+        return result
 
-    def _sampled(self, text: Text) -> dict[str, Any]:
+    def sample_inputs(self, ids: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
+        """Make sample inputs, [L] or [L, width] each, for L tokens without a text; they depend on the ids only."""
+        result: dict[str, NDArray[np.generic]] = {}
+        for graph_input in self.form.extra:
+            array = _empty_input(graph_input, len(ids))
+            tokens = np.flatnonzero(ids % _SAMPLE_STEP == 1)[1:]
+            if graph_input.meaning is Meaning.LANGUAGE:
+                array[:] = int(ids.sum()) % len(set(self.languages.values()))
+            elif graph_input.meaning is Meaning.ENTITIES:
+                array[tokens] = ids[tokens] // _SAMPLE_STEP % len(self.names) + 1
+            else:
+                array[tokens] = [_sample_vector(int(i), graph_input.width) for i in ids[tokens]]
+            result[graph_input.name] = array
+        return result
+
+    def _sample_columns(self, text: Text) -> dict[str, Any]:
+        """Make sample values of the form's columns: a language, or an entity for about every third word."""
         seed = zlib.crc32("\x1f".join([text] if isinstance(text, str) else text).encode())
         if self.form.columns == (Meaning.LANGUAGE.value,):
             return {Meaning.LANGUAGE.value: sorted(self.languages)[seed % len(self.languages)]}
-        found = []
-        for part, own in enumerate([text] if isinstance(text, str) else text):
-            for i, word in enumerate(_WORD.finditer(own)):
+        widths = [i.width for i in self.form.extra if i.meaning is Meaning.VECTORS]
+        mentions = []
+        for part, one in enumerate([text] if isinstance(text, str) else text):
+            for i, word in enumerate(_WORD.finditer(one)):
                 number = seed + i
-                if number % _MENTIONS == 0 and seed % 5:
-                    entity: dict[str, Any] = {"start": word.start(), "end": word.end()}
-                    vectors = [n.width for n in self.form.extra if n.meaning is Meaning.VECTORS]
-                    if vectors:
-                        entity["vector"] = [float(v) for v in _vector(number, vectors[0])]
+                if number % _SAMPLE_STEP == 0 and seed % 5:
+                    mention: dict[str, Any] = {"start": word.start(), "end": word.end()}
+                    if widths:
+                        mention["vector"] = [float(v) for v in _sample_vector(number, widths[0])]
                     else:
-                        entity["id"] = self.names[number // _MENTIONS % len(self.names)]
-                    found.append({**entity, **({"part": 1} if part else {})})
-        return {Meaning.ENTITIES.value: found}
+                        mention["id"] = self.names[number // _SAMPLE_STEP % len(self.names)]
+                    mentions.append({**mention, **({"part": 1} if part else {})})
+        return {Meaning.ENTITIES.value: mentions}
 
-    def _read(self, one: GraphInput, columns: Mapping[str, Any], where: str) -> Any:
-        """The value of a column: the number of a language, or mentions."""
-        value = columns.get(one.column)
-        at = f"{where}, column '{one.column}'"
-        if one.meaning is Meaning.LANGUAGE:
+    def _read_column(self, graph_input: GraphInput, columns: Mapping[str, Any], where: str) -> Any:
+        """Read a column: return the number of a language, or a list of mentions; raise InputError for other values."""
+        value = columns.get(graph_input.column)
+        where = f"{where}, column '{graph_input.column}'"
+        if graph_input.meaning is Meaning.LANGUAGE:
             if not isinstance(value, str) or value not in self.languages:
                 known = nearest(str(value), sorted(self.languages))
-                raise InputError(Problem(at, f"{value!r:.40} is no language of the model; {known}."))
+                raise InputError(Problem(where, f"{value!r:.40} is no language of the model; {known}."))
             return self.languages[value]
-        return [self._mention(one, m, f"{at}, mention {i}") for i, m in enumerate(_listed(value, at), 1)]
+        mentions = enumerate(_to_list(value, where), 1)
+        return [self._read_mention(graph_input, mention, f"{where}, mention {i}") for i, mention in mentions]
 
-    def _mention(self, one: GraphInput, value: Any, where: str) -> Mention:
+    def _read_mention(self, graph_input: GraphInput, value: Any, where: str) -> _Mention:
+        """Read one mention: its position, and its vector or the number of its entity."""
         if not isinstance(value, Mapping):
-            raise InputError(Problem(where, f"{value!r:.60} is no object.", _MEANT[one.column]))
+            raise InputError(Problem(where, f"{value!r:.60} is no object.", _COLUMN_FORMATS[graph_input.column]))
         start: Any = value.get("start")
         end: Any = value.get("end")
         part: Any = value.get("part", 0)
-        if not (_whole(start) and _whole(end) and start < end and part in (0, 1)):
+        if not (_is_whole_number(start) and _is_whole_number(end) and start < end and part in (0, 1)):
             what = f"start {start!r:.20}, end {end!r:.20}, part {part!r:.20} is no piece of a text."
-            raise InputError(Problem(where, what, _MEANT[one.column]))
-        if one.meaning is Meaning.VECTORS:
-            return Mention(start, end, part, _given_vector(value.get("vector"), one.width, where))
-        named = [value[k] for k in ("id", "name") if isinstance(value.get(k), str)]
-        row = next((self.entities[n] for n in named if n in self.entities), None)
-        if row is None:
-            what = f"{named[0] if named else value.get('id')!r:.60} is not among the {len(self.names):,} entities in the files."
+            raise InputError(Problem(where, what, _COLUMN_FORMATS[graph_input.column]))
+        if graph_input.meaning is Meaning.VECTORS:
+            return _Mention(start, end, part, _to_vector(value.get("vector"), graph_input.width, where))
+        keys = [value[k] for k in ("id", "name") if isinstance(value.get(k), str)]
+        number = next((self.entities[key] for key in keys if key in self.entities), None)
+        if number is None:
+            shown = f"{keys[0] if keys else value.get('id')!r:.60}"
+            what = f"{shown} is not among the {len(self.names):,} entities in the files."
             fix = f"Leave the mention out, or export again with it in --entities; {ENTITIES_FILE} lists those that are there."
             raise InputError(Problem(where, what, fix))
-        return Mention(start, end, part, row)
-
-    def _placed(self, one: GraphInput, value: Any, places: Places) -> NDArray[np.generic]:
-        out = self._empty(one, len(places.parts))
-        if one.meaning is Meaning.LANGUAGE:
-            out[:] = value
-            return out
-        for mention in value:
-            inside = (places.parts == mention.part) & (places.offsets[:, 1] > mention.start)
-            found = np.flatnonzero(inside & (places.offsets[:, 0] < mention.end))
-            if found.size:  # else it was cut off
-                out[found[0]] = mention.entity
-        return out
-
-    def _empty(self, one: GraphInput, length: int) -> NDArray[Any]:
-        """Values of tokens that are no mention."""
-        return np.full(one.shape(length), one.padding, one.dtype)
+        return _Mention(start, end, part, number)
 
 
-_MEANT = {
-    "language": "language is the name of a language in lang2id of config.json.",
-    "entities": 'entities is a list of mentions by characters: [{"start": 0, "end": 5, "id": "Q1"}]; "name" may replace '
-    '"id", "part": 1 is the second text; where vectors are the input, "vector" is a list of numbers.',
-}
+def _empty_input(graph_input: GraphInput, length: int) -> NDArray[Any]:
+    """Return an extra input for `length` tokens without a mention."""
+    return np.full(graph_input.shape(length), graph_input.padding, graph_input.dtype)
 
 
-def reader_of(folder: Path) -> ColumnReader | None:
-    """Return what reads the columns of a model folder's form; None where its files take text only.
-
-    Raises:
-        InputError: If config.json names a form that the family does not have, or the list of entities cannot be read.
-    """
-    path = folder / CONFIG_FILE
-    config = read_config(path) if path.is_file() else {}
-    if FORM_KEY not in config:
-        return None
-    row = family_of(str(config.get("model_type")), str(path))
-    config = read_config(path, row.bounds)
-    form = row.as_configured(config).form
-    if form is None:
-        return None
-    entities = read_entities(folder / ENTITIES_FILE) if form.table else []
-    by_name = {e["name"]: i for i, e in reversed([*enumerate(entities, 1)]) if "name" in e}
-    rows = {**by_name, **{e["id"]: i for i, e in enumerate(entities, 1)}}
-    for one in form.extra:
-        counted = int(config.get(one.count_key, 0)) if one.count_key else 0
-        if one.meaning is Meaning.ENTITIES and counted != len(entities):
-            raise InputError(Problem(str(folder / ENTITIES_FILE), f"lists {len(entities)} entities, not {counted}."))
-    return ColumnReader(form, _languages(form, config, str(path)), rows, [e["id"] for e in entities])
-
-
-def read_entities(path: Path) -> list[dict[str, str]]:
-    """Read the list of entities of a model folder: their ids, and names where these are known.
-
-    Raises:
-        InputError: If it is missing or no such list.
-    """
-    content = read_json(path, _ENTITIES_MIB) if path.is_file() else None
-    found = content.get("entities") if isinstance(content, dict) else None
-    good = isinstance(found, list) and all(
-        isinstance(e, dict) and isinstance(e.get("id"), str) and isinstance(e.get("name", ""), str) for e in found
-    )
-    if not good or not found:
-        raise InputError(
-            Problem(str(path), "is no list of entities.", "Export the model again, or copy the folder again.")
-        )
-    return list(found)
-
-
-def _languages(form: ExportForm, config: Mapping[str, Any], where: str) -> dict[str, int]:
-    named = [i for i in form.extra if i.meaning is Meaning.LANGUAGE]
-    if not named:
-        return {}
-    count, names = int(config.get(str(named[0].count_key), 1)), config.get(str(named[0].names_key)) or {}
-    if not names:
-        return {str(i): i for i in range(count)}
-    if not isinstance(names, dict) or not all(_whole(i) and i < count for i in names.values()):
-        raise InputError(Problem(where, f"{named[0].names_key} names numbers that are not 0 to {count - 1}."))
-    return dict(names)
-
-
-def _listed(value: Any, where: str) -> list[Any]:
-    """Mentions as a list; tables hold them as JSON."""
+def _to_list(value: Any, where: str) -> list[Any]:
+    """Return mentions as a list; CSV and TSV files hold them as JSON."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -415,24 +423,25 @@ def _listed(value: Any, where: str) -> list[Any]:
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if not isinstance(value, list | tuple):
-        raise InputError(Problem(where, "is no list of mentions.", _MEANT["entities"]))
+        raise InputError(Problem(where, "is no list of mentions.", _COLUMN_FORMATS["entities"]))
     return list(value)
 
 
-def _given_vector(value: Any, width: int, where: str) -> NDArray[np.float32]:
+def _to_vector(value: Any, width: int, where: str) -> NDArray[np.float32]:
+    """Return the vector of a mention as an array [width]; raise InputError for anything but finite numbers."""
     try:
-        out = np.asarray(value, np.float32)
+        vector = np.asarray(value, np.float32)
     except (TypeError, ValueError):
-        out = np.zeros(0, np.float32)
-    if out.shape != (width,) or not np.isfinite(out).all():
-        raise InputError(Problem(where, f"vector is no list of {width} finite numbers.", _MEANT["entities"]))
-    return out
+        vector = np.zeros(0, np.float32)
+    if vector.shape != (width,) or not np.isfinite(vector).all():
+        raise InputError(Problem(where, f"vector is no list of {width} finite numbers.", _COLUMN_FORMATS["entities"]))
+    return vector
 
 
-def _vector(number: int, width: int) -> NDArray[np.float32]:
-    """Some numbers between -1 and 1 that depend on a number."""
+def _sample_vector(number: int, width: int) -> NDArray[np.float32]:
+    """Return `width` numbers between -1 and 1 that depend on `number` only."""
     return np.asarray(np.round(np.sin(np.arange(1, width + 1) * (1.0 + number % 97)), 3), np.float32)
 
 
-def _whole(value: Any) -> bool:
+def _is_whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31

@@ -1,4 +1,12 @@
-"""What every engine looks like: torch, ONNX Runtime, and those to come."""
+"""Predictors: opened model files and torch modules behind one protocol, and running them on tokenized rows.
+
+- `Predictor` is the protocol of all engines. `TorchPredictor` is the reference of every comparison; `ScoredPredictor`
+  applies a score function to another predictor's logits.
+- `run_rows` runs tokenized rows in batches of similar length and returns one matrix per row; `feed` makes a padded
+  batch, `matrices` cuts the padding off the outputs, and `whole` joins the rows of all texts.
+
+torch is imported only when a `TorchPredictor` runs.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +29,27 @@ from pocketbert.core.tasks import Level, ScoreFunction, Task, TaskName
 if TYPE_CHECKING:
     import torch
 
-
 Arrays = dict[str, NDArray[np.generic]]
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""Names of the inputs in their order."""
+Matrix = NDArray[np.float32]
+"""Outputs for one text, [P, C]: P is 1 or its tokens (of fill-mask the masked ones); C labels, channels, or start and end."""
+Reduce = Callable[[int, Matrix], Matrix]
+
 PROBABILITIES = "probabilities"
 """Name of the output of a file that computes the scores itself."""
-_OUTPUTS = (
-    "logits",
-    PROBABILITIES,
-    "start_logits",
-    "end_logits",
-    "last_hidden_state",
-    "sentence_embedding",
-)
+_EMBEDDING = "sentence_embedding"
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_OUTPUTS = ("logits", PROBABILITIES, "start_logits", "end_logits", "last_hidden_state", _EMBEDDING)
 
 
 class Predictor(Protocol):
-    """An opened model file or module that can run batches.
+    """An opened model file or module that runs batches.
 
     Attributes:
         engine: Engine name, e.g. ``onnxruntime``.
         engine_version: Its version.
-        inputs: Names of the inputs it wants.
-        outputs: Names of the outputs it gives; the first one decides the task's metric.
-        lengths: The only lengths it takes, ascending; empty where any length is taken.
+        inputs: Names of the inputs it takes.
+        outputs: Names of the outputs it returns; the first one decides the task's metric.
+        lengths: The only lengths it takes, ascending; empty if any length is taken.
     """
 
     engine: str
@@ -58,7 +62,7 @@ class Predictor(Protocol):
         """Run one batch.
 
         Args:
-            inputs: [B, L] int64 arrays by name; names the model does not want are ignored.
+            inputs: [B, L] int64 arrays by name; names that the model does not take are ignored.
 
         Returns:
             Outputs by name, float32.
@@ -67,57 +71,99 @@ class Predictor(Protocol):
 
 
 def input_order(name: str) -> tuple[int, str]:
-    """Place of an input where a file keeps none: those of every text first, then others by name."""
-    return (INPUTS.index(name) if name in INPUTS else len(INPUTS), name)
+    """Return the sort key of an input, for files that keep no order: the usual inputs first, then others by name."""
+    return (_INPUTS.index(name) if name in _INPUTS else len(_INPUTS), name)
 
 
 def output_order(name: str) -> int:
-    """Place of an output where a file keeps none: the one that decides a task's metric comes first."""
+    """Return the sort key of an output, for files that keep no order: the one that decides a task's metric first."""
     return _OUTPUTS.index(name) if name in _OUTPUTS else len(_OUTPUTS)
 
 
-def fitting(lengths: Sequence[int], length: int) -> int:
-    """The smallest length of a predictor that holds this number of tokens; `length` itself where all are taken.
+def answer_of(task: Task, predictor: Predictor) -> tuple[str, ...]:
+    """Return the outputs that answers are made from: those of the task, or the probabilities if the file computes them."""
+    return (PROBABILITIES,) if PROBABILITIES in predictor.outputs else task.answer
+
+
+def check_outputs(predictor: Predictor, task: Task, path: Path) -> None:
+    """Refuse a file of another task.
 
     Raises:
-        InputError: If it is longer than the longest.
+        InputError: If it does not return the outputs that the task's answers are made from.
     """
-    if not lengths:
-        return length
-    for one in lengths:
-        if one >= length:
-            return one
-    raise InputError(
-        Problem(
-            "length",
-            f"{length} tokens; the file takes {', '.join(map(str, lengths))}.",
-            "Cut the text to the longest.",
-        )
-    )
+    missing = [n for n in answer_of(task, predictor) if n not in predictor.outputs]
+    if missing:
+        what = f"gives {', '.join(predictor.outputs)[:100]}; {task.name} needs {', '.join(missing)}: a file of another task?"
+        raise InputError(Problem(str(path), what, "Copy the folder again."))
 
 
-def feed(
+def per_token(task: Task) -> bool:
+    """Return whether the matrix of a text has one row per token, and not a single row."""
+    return task.level is Level.TOKEN
+
+
+# --- running rows ---
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How rows are combined into batches.
+
+    Attributes:
+        rows: Most rows in a batch.
+        slack: Largest share of padding in a batch.
+    """
+
+    rows: int = 1
+    slack: float = 0.0
+
+
+_UNPADDED = Batching()
+_EMPTY = np.empty((0, 0), np.float32)
+
+
+def run_rows(
     predictor: Predictor,
     tokenizer: TextTokenizer,
-    rows: Sequence[Encoded],
-    length: int = 0,
-) -> dict[str, NDArray[np.int64]]:
-    """Stack rows into a batch of a length that the predictor takes.
+    encoded: Sequence[Encoded],
+    task: Task,
+    batching: Batching = _UNPADDED,
+    label: str = "",
+    names: Sequence[str] = (),
+    reduce: Reduce | None = None,
+) -> list[Matrix]:
+    """Run tokenized rows, batched by length, and return the results in their order.
+
+    The default, one unpadded row at a time, is what verification uses: dynamic int8 ranges depend on the
+    whole tensor, so batch and padding change its results a little.
 
     Args:
-        predictor: Who will run it.
-        tokenizer: Pads.
-        rows: B tokenized inputs.
-        length: Pad to at least so many tokens.
+        predictor: The engine.
+        tokenizer: Pads batches.
+        encoded: N rows.
+        task: Decides which outputs and tokens matter.
+        batching: How rows are combined.
+        label: Text of the progress bar; empty for none.
+        names: Outputs to read; default those that decide the answer.
+        reduce: Makes a smaller matrix of a row's number and matrix as soon as it is computed: vocabularies are wide.
 
     Returns:
-        Inputs by name, each [B, L] int64; L is the longest row where nothing else is asked for.
+        One matrix per row.
     """
-    longest = max(length, *(len(r) for r in rows))
-    return tokenizer.pad(rows, fitting(predictor.lengths, longest))
+    outputs = tuple(names) or answer_of(task, predictor)
+    result: list[Matrix] = [_EMPTY] * len(encoded)
+    with Meter(label, len(encoded)) as meter:
+        for batch in _length_batches([len(e) for e in encoded], batching.rows, batching.slack):
+            inputs = feed(predictor, tokenizer, [encoded[i] for i in batch])
+            arrays: Arrays = predictor.run(inputs)
+            for i, matrix in zip(batch, matrices(arrays, inputs, outputs, task, tokenizer.mask_id), strict=True):
+                result[i] = reduce(i, matrix) if reduce else matrix
+            if label:
+                meter.advance(len(batch))
+    return result
 
 
-def length_batches(lengths: Sequence[int], rows: int, slack: float) -> list[list[int]]:
+def _length_batches(lengths: Sequence[int], rows: int, slack: float) -> list[list[int]]:
     """Group row numbers so that little padding is needed.
 
     Rows are sorted by length; a batch ends when it is full or when its next row would make the share of
@@ -131,62 +177,54 @@ def length_batches(lengths: Sequence[int], rows: int, slack: float) -> list[list
     Returns:
         Lists of row numbers that together hold every row once.
     """
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    out: list[list[int]] = []
+    batches: list[list[int]] = []
     tokens = 0
-    for i in order:
-        if out and len(out[-1]) < rows:
-            padded = lengths[i] * (len(out[-1]) + 1)
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if batches and len(batches[-1]) < rows:
+            padded = lengths[i] * (len(batches[-1]) + 1)
             if padded - (tokens + lengths[i]) <= slack * padded:
-                out[-1].append(i)
+                batches[-1].append(i)
                 tokens += lengths[i]
                 continue
-        out.append([i])
+        batches.append([i])
         tokens = lengths[i]
-    return out
+    return batches
 
 
-# --- readout ---
-# What a model's outputs say of each text: one matrix per text, without its padding.
+def feed(
+    predictor: Predictor,
+    tokenizer: TextTokenizer,
+    rows: Sequence[Encoded],
+    length: int = 0,
+) -> dict[str, NDArray[np.int64]]:
+    """Stack rows into a batch of a length that the predictor takes.
 
+    Args:
+        predictor: The predictor that will run it.
+        tokenizer: Pads.
+        rows: B tokenized inputs.
+        length: Least number of tokens to pad to.
 
-Matrix = NDArray[np.float32]
-"""[P, C]: P is 1, or the text's tokens (of fill-mask: its masked ones); C labels, channels, or start and end."""
-Reduce = Callable[[int, Matrix], Matrix]
-
-
-@dataclass(frozen=True)
-class Batching:
-    """How rows are put together.
-
-    Attributes:
-        rows: Most rows in a batch.
-        slack: Largest share of padding in a batch.
+    Returns:
+        Inputs by name, each [B, L] int64; L is the longest row unless `length` or the predictor's lengths ask for more.
     """
-
-    rows: int = 1
-    slack: float = 0.0
-
-
-ALONE = Batching()
-"""One unpadded row at a time."""
+    longest = max(length, *(len(r) for r in rows))
+    return tokenizer.pad(rows, fitting(predictor.lengths, longest))
 
 
-def answer_of(task: Task, predictor: Predictor) -> tuple[str, ...]:
-    """Outputs that a predictor's answer is made from; a file with the score function inside has another one."""
-    return (PROBABILITIES,) if PROBABILITIES in predictor.outputs else task.answer
-
-
-def check_outputs(predictor: Predictor, task: Task, path: Path) -> None:
-    """Refuse a file of another task.
+def fitting(lengths: Sequence[int], length: int) -> int:
+    """Return the smallest of a predictor's lengths that holds this number of tokens; `length` itself if it takes any.
 
     Raises:
-        InputError: If it does not give the outputs that the task's answers are made from.
+        InputError: If it is longer than the longest.
     """
-    missing = [n for n in answer_of(task, predictor) if n not in predictor.outputs]
-    if missing:
-        what = f"gives {', '.join(predictor.outputs)[:100]}; {task.name} needs {', '.join(missing)}: a file of another task?"
-        raise InputError(Problem(str(path), what, "Copy the folder again."))
+    if not lengths:
+        return length
+    for candidate in lengths:
+        if candidate >= length:
+            return candidate
+    what = f"{length} tokens; the file takes {', '.join(map(str, lengths))}."
+    raise InputError(Problem("length", what, "Cut the text to the longest."))
 
 
 def matrices(
@@ -196,20 +234,21 @@ def matrices(
     task: Task,
     mask_id: int | None,
 ) -> list[Matrix]:
-    """The rows of some outputs that belong to real tokens.
+    """Split the outputs of a batch into one matrix per text, without the rows of padding.
 
     Args:
-        outputs: Of one batch of B texts: [B, C], [B, L] or [B, L, C] by name.
-        inputs: What was fed, [B, L] each.
+        outputs: Outputs of B texts: [B, C], [B, L] or [B, L, C] by name.
+        inputs: The inputs, [B, L] each.
         names: Outputs that are read together, side by side.
         task: Decides which tokens matter.
-        mask_id: Id of the masked token, for fill-mask; texts without any are read at all tokens.
+        mask_id: Id of the mask token, for fill-mask; texts without one are read at all tokens.
 
     Returns:
-        One matrix per text; full of NaN where the outputs have no row for each token of a task that wants them.
+        One matrix per text; full of NaN if the outputs have no row for each token although the task needs them.
     """
     values = [np.asarray(outputs[name], np.float32) for name in names]
-    if values[0].ndim == 2 and task.level is Level.TEXT and names[0] not in _PER_TOKEN:
+    # start and end logits are [B, L]; all other outputs of two axes are [B, C]
+    if values[0].ndim == 2 and task.level is Level.TEXT and names[0] not in ("start_logits", "end_logits"):
         return [row[None] for row in values[0]]
     stacked = np.stack(values, -1) if values[0].ndim == 2 else np.concatenate(values, -1)
     real = inputs["attention_mask"].astype(bool)
@@ -221,82 +260,25 @@ def matrices(
     return [row[keep] for row, keep in zip(stacked, real, strict=True)]
 
 
-_PER_TOKEN = ("start_logits", "end_logits")
-"""Outputs of shape [B, L]; all others of two axes are [B, C], and belong to tasks with a row per text."""
-
-
-def run_rows(
-    predictor: Predictor,
-    tokenizer: TextTokenizer,
-    encoded: Sequence[Encoded],
-    task: Task,
-    batching: Batching = ALONE,
-    label: str = "",
-    names: Sequence[str] = (),
-    reduce: Reduce | None = None,
-) -> list[Matrix]:
-    """Run tokenized rows, batched by length, and put the results back in order.
-
-    The default, one unpadded row at a time, is what verification uses: dynamic int8 ranges depend on the
-    whole tensor, so batch and padding change its results a little.
-
-    Args:
-        predictor: The engine.
-        tokenizer: Pads batches.
-        encoded: N rows.
-        task: Decides which outputs and tokens matter.
-        batching: How rows are put together.
-        label: What the progress bar says; empty for none.
-        names: Outputs to read; default those that decide the answer.
-        reduce: Makes a smaller matrix of a row's number and matrix as soon as it is there: vocabularies are wide.
-
-    Returns:
-        One matrix per row.
-    """
-    chosen = tuple(names) or answer_of(task, predictor)
-    out: list[Matrix] = [_NOTHING] * len(encoded)
-    with Meter(label, len(encoded)) as meter:
-        for batch in length_batches([len(e) for e in encoded], batching.rows, batching.slack):
-            inputs = feed(predictor, tokenizer, [encoded[i] for i in batch])
-            results: Arrays = predictor.run(inputs)
-            for i, matrix in zip(batch, matrices(results, inputs, chosen, task, tokenizer.mask_id), strict=True):
-                out[i] = reduce(i, matrix) if reduce else matrix
-            if label:
-                meter.advance(len(batch))
-    return out
-
-
-_NOTHING = np.empty((0, 0), np.float32)
-
-
 def whole(parts: Sequence[Matrix]) -> Matrix:
-    """All rows of all texts, [sum P, C]."""
-    return np.concatenate(list(parts)) if parts else _NOTHING
+    """Join the matrices of all texts, [sum P, C]."""
+    return np.concatenate(list(parts)) if parts else _EMPTY
 
 
-def per_token(task: Task) -> bool:
-    """Whether a text has more than one row."""
-    return task.level is Level.TOKEN
-
-
-# --- torch_predictor ---
-# A torch module behind the same protocol as a phone's engine: the reference of every comparison.
-
-
-EMBEDDING = "sentence_embedding"
+# --- predictors ---
 
 
 class TorchPredictor:
-    """Runs a transformers model with a head, fp32, without gradients.
+    """Runs a transformers model with a head in fp32, without gradients.
 
-    transformers has no class that gives sentence embeddings, so they are computed here, in float64 and without the code
-    that goes into files.
+    transformers has no class that returns sentence embeddings, so they are computed here, in float64 and without the
+    code that goes into files.
 
     Args:
         model: The model; it is put into eval mode.
         task: Names the outputs.
         inputs: Names of the inputs that its family takes.
-        pooling: How sentence embeddings are made, where they are an output.
+        pooling: How sentence embeddings are made, if they are an output.
     """
 
     engine = "torch"
@@ -314,47 +296,43 @@ class TorchPredictor:
         import torch
 
         device = next(self.model.parameters()).device
-        feed = {name: torch.from_numpy(np.ascontiguousarray(inputs[name])).to(device) for name in self.inputs}
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(inputs[name])).to(device) for name in self.inputs}
         with torch.inference_mode():
-            out = self.model(**feed)
-        given = [name for name in self.outputs if name != EMBEDDING]
-        arrays: Arrays = {name: out[name].float().cpu().numpy() for name in given}
-        if EMBEDDING in self.outputs:
-            arrays[EMBEDDING] = embeddings(arrays[given[0]], inputs["attention_mask"], self.pooling)
+            outputs = self.model(**tensors)
+        names = [name for name in self.outputs if name != _EMBEDDING]
+        arrays: Arrays = {name: outputs[name].float().cpu().numpy() for name in names}
+        if _EMBEDDING in self.outputs:
+            arrays[_EMBEDDING] = embeddings(arrays[names[0]], inputs["attention_mask"], self.pooling)
         return arrays
 
 
 def embeddings(
     states: NDArray[np.generic], attention_mask: NDArray[np.generic], pooling: Pooling
 ) -> NDArray[np.float32]:
-    """Sentence embeddings by their definition, text by text; see `pocketbert.core.predict.sentence_settings.Pooling`.
+    """Compute sentence embeddings by their definition, text by text; see `Pooling`.
 
     Args:
         states: Token states [B, L, H].
         attention_mask: [B, L], 1 for real tokens; at least one in each row.
-        pooling: How.
+        pooling: How states are pooled.
 
     Returns:
         [B, H].
     """
     vectors = np.empty((states.shape[0], states.shape[2]), np.float64)
     for i, (tokens, mask) in enumerate(zip(states.astype(np.float64), attention_mask, strict=True)):
-        own = tokens[:1] if pooling.kind is PoolingKind.CLS else tokens[mask == 1]
-        vectors[i] = own.mean(0)
+        pooled = tokens[:1] if pooling.kind is PoolingKind.CLS else tokens[mask == 1]
+        vectors[i] = pooled.mean(0)
         if pooling.normalize:
             vectors[i] /= max(float(np.linalg.norm(vectors[i])), 1e-12)
     return vectors.astype(np.float32)
 
 
-# --- scored ---
-# A predictor's logits as scores: what a file with the score function inside is compared with.
-
-
 class ScoredPredictor:
-    """Applies a score function to the first output of another predictor.
+    """Applies a score function to the first output of another predictor, as files with the score function inside do.
 
     Args:
-        inner: Gives logits.
+        inner: Predictor that returns logits.
         score: The score function.
     """
 

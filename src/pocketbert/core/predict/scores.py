@@ -1,4 +1,11 @@
-"""How sure a classifier is: a temperature for its logits, and how far its probabilities are from the truth."""
+"""Scores: metrics of predictions, probabilities from logits, and how far these probabilities can be believed.
+
+- `Score` is the result of an evaluation; `probabilities` turns logits into what users see.
+- `fit_temperature` calibrates a classifier on held-out rows, `tempered` applies the temperature, `calibration_error`
+  measures the effect.
+- `fit_threshold` finds the probability below which an answer is called unknown; `answered` measures what it does.
+- `Confidence` records temperature and threshold of one model file.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +21,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from pocketbert.core.metrics import Metric
 from pocketbert.core.tasks import ScoreFunction
 
-# --- score ---
-# A score, and functions that turn logits into what a user sees.
+_Array = NDArray[np.floating]
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+Temperature = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
+"""Number that logits are divided by before a softmax."""
+LEAST_ROWS = 100
+"""Fewest rows that a temperature or a threshold is fitted on; fewer have only a handful of wrong answers among them."""
 
 
 class Score(BaseModel):
@@ -44,13 +56,13 @@ class Score(BaseModel):
     def of(
         cls, metric: Metric, value: float, others: dict[str, float], rows: int, chance: float, finite: bool
     ) -> Score:
-        """A score whose value is NaN where an output was not finite: nothing was computed then."""
-        shown = float(value) if finite else float("nan")
-        return cls(metric=metric.name, value=shown, others=others, rows=rows, chance=float(chance), finite=finite)
+        """Make a score, with NaN as its value if an output was not finite."""
+        value = float(value) if finite else float("nan")
+        return cls(metric=metric.name, value=value, others=others, rows=rows, chance=float(chance), finite=finite)
 
 
-def probabilities(logits: NDArray[np.floating], score: ScoreFunction) -> NDArray[np.float64]:
-    """Scores that a user sees, from logits [..., labels]."""
+def probabilities(logits: _Array, score: ScoreFunction) -> NDArray[np.float64]:
+    """Apply a score function to logits [..., labels]; without one they are returned as float64."""
     x = np.asarray(logits, np.float64)
     if score is ScoreFunction.SOFTMAX:
         e = np.exp(x - x.max(-1, keepdims=True))
@@ -60,43 +72,22 @@ def probabilities(logits: NDArray[np.floating], score: ScoreFunction) -> NDArray
     return x
 
 
-# --- temperature ---
-# The type of a temperature; in a file without numpy, because settings are read where numpy is not loaded.
-
-
-Temperature = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
-"""What logits are divided by before a softmax."""
-
-
-LEAST, MOST = 0.1, 10.0
-"""Temperatures that are searched; trained classifiers need 0.5 to 3."""
-LEAST_ROWS = 100
-"""Fewer rows say little about a temperature: the wrong answers among them are a handful."""
-BINS = 15
-"""Bins of the calibration error, as in the paper's experiments."""
-_DIGITS = 4
-_TINY = 1e-38
-_GOLDEN = (np.sqrt(5) - 1) / 2
-Share = Annotated[float, Field(ge=0, le=1)]
-Values = NDArray[np.floating]
-
-
 class Confidence(BaseModel):
     """How one model file's logits become probabilities, and how right these are.
 
     Attributes:
         temperature: What logits are divided by before the softmax; 1 leaves them as they are.
-        fitted_rows: Held-out rows that it was fitted on; 0 where it was not fitted.
-        note: Why none was fitted; empty where one was fitted or given.
-        measured_on: Set that the errors were measured on; empty where there was none.
+        fitted_rows: Held-out rows that it was fitted on; 0 if it was not fitted.
+        note: Why none was fitted; empty if one was fitted or given.
+        measured_on: Set that the errors were measured on; empty if there was none.
         rows: Rows of that set.
         error_before: Expected calibration error of the softmax without the temperature, as a fraction.
         error: The same with the temperature.
         unknown: Probability, at the temperature, below which an answer of this file is unknown; None for never.
-        unknown_rows: Held-out rows that it was fitted on; 0 where it was not fitted.
-        unknown_note: Why none was fitted, where one was asked for; empty otherwise.
+        unknown_rows: Held-out rows that it was fitted on; 0 if it was not fitted.
+        unknown_note: Why none was fitted although one was requested; else empty.
         answered: Share of the rows whose answer is not unknown.
-        answered_accuracy: Share of right labels among these; None where there are none.
+        answered_accuracy: Share of right labels among these; None if there are none.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -106,36 +97,35 @@ class Confidence(BaseModel):
     note: str = ""
     measured_on: str = ""
     rows: Annotated[int, Field(ge=0)] = 0
-    error_before: Share | None = None
-    error: Share | None = None
-    unknown: Share | None = None
+    error_before: _Share | None = None
+    error: _Share | None = None
+    unknown: _Share | None = None
     unknown_rows: Annotated[int, Field(ge=0)] = 0
     unknown_note: str = ""
-    answered: Share | None = None
-    answered_accuracy: Share | None = None
+    answered: _Share | None = None
+    answered_accuracy: _Share | None = None
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A temperature that was looked for.
+# --- temperature ---
 
-    Attributes:
-        temperature: The best one; 1 where none was found.
-        why_not: Why none was found; empty where one was.
-    """
+_LOWEST, _HIGHEST = 0.1, 10.0
+"""Range of temperatures that is searched; trained classifiers need 0.5 to 3."""
+_BINS = 15
+"""Bins of the calibration error, as in the paper's experiments."""
+_DIGITS = 4
+"""Decimal places of fitted temperatures, thresholds and accuracies."""
+_TINY = 1e-38
+_GOLDEN_RATIO = (np.sqrt(5) - 1) / 2
 
-    temperature: float = 1.0
-    why_not: str = ""
 
-
-def tempered(values: Values, temperature: float, inside: bool = False) -> NDArray[Any]:
+def tempered(values: _Array, temperature: float, inside: bool = False) -> NDArray[Any]:
     """Divide logits by a temperature; probabilities become those of the divided logits.
 
-    The largest number stays the largest, so the label does not change (Guo et al. 2017, section 4.2). Results are 64-bit
-    numbers: rounded to 32 bits, two different logits could become equal.
+    The largest number stays the largest, so the label does not change (Guo et al. 2017, section 4.2). Results are
+    64-bit numbers: rounded to 32 bits, two different logits could become equal.
 
     Args:
-        values: Logits [..., labels], or probabilities where `inside`.
+        values: Logits [..., labels], or probabilities if `inside`.
         temperature: Above 0; 1 changes nothing.
         inside: Whether the file computed the softmax itself. Its probabilities p become p^(1/T), divided by their sum.
     """
@@ -145,14 +135,56 @@ def tempered(values: Values, temperature: float, inside: bool = False) -> NDArra
     return probabilities(scaled, ScoreFunction.SOFTMAX) if inside else scaled
 
 
-def logits_of(values: Values, inside: bool) -> NDArray[np.float64]:
-    """Logits as they are; of probabilities the logarithms, which are logits up to a constant in each row."""
-    numbers = np.asarray(values, np.float64)
-    return np.log(np.maximum(numbers, _TINY)) if inside else numbers
+def logits_of(values: _Array, inside: bool) -> NDArray[np.float64]:
+    """Return logits as float64; for probabilities (`inside`) their logarithms: logits up to a constant per row."""
+    x = np.asarray(values, np.float64)
+    return np.log(np.maximum(x, _TINY)) if inside else x
 
 
-def negative_log_likelihood(logits: Values, gold: NDArray[np.int64], temperature: float = 1.0) -> float:
-    """Mean of -log p(label) in nats; Guo et al. 2017, equation 2, divided by the number of rows.
+@dataclass(frozen=True)
+class Fit:
+    """Result of `fit_temperature`.
+
+    Attributes:
+        temperature: The best one; 1 if none was found.
+        why_not: Why none was found; empty if one was.
+    """
+
+    temperature: float = 1.0
+    why_not: str = ""
+
+
+def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> Fit:
+    """Find the temperature with the smallest negative log likelihood, by golden-section search on its logarithm.
+
+    The likelihood has one optimum, since it is convex in 1 / T. A temperature at an end of the range is not taken: if
+    all answers are right, for example, every smaller one would be better still.
+
+    Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599, equation 9.
+
+    Args:
+        logits: [N, labels], of rows that neither trained the model nor decide its score.
+        gold: Right labels, [N].
+    """
+    if len(gold) < LEAST_ROWS:
+        reason = f"{len(gold)} held-out rows are too few to fit a temperature; at least {LEAST_ROWS} are needed"
+        return Fit(why_not=reason)
+    if not np.isfinite(logits).all():
+        return Fit(why_not="the file answers numbers that are not finite")
+
+    def loss(log_temperature: float) -> float:
+        return _negative_log_likelihood(logits, gold, float(np.exp(log_temperature)))
+
+    best = float(np.exp(_minimize(loss, float(np.log(_LOWEST)), float(np.log(_HIGHEST)))))
+    if not _LOWEST * 1.01 < best < _HIGHEST / 1.01:
+        side = "smaller" if best < 1 else "larger"
+        return Fit(why_not=f"the held-out rows determine no temperature: each {side} one fits them better")
+    rounded = round(best, _DIGITS)
+    return Fit(rounded if loss(float(np.log(rounded))) < _negative_log_likelihood(logits, gold) else 1.0)
+
+
+def _negative_log_likelihood(logits: _Array, gold: NDArray[np.int64], temperature: float = 1.0) -> float:
+    """Return the mean of -log p(label) in nats; Guo et al. 2017, equation 2, divided by the number of rows.
 
     Args:
         logits: [N, labels].
@@ -164,97 +196,60 @@ def negative_log_likelihood(logits: Values, gold: NDArray[np.int64], temperature
     return float((np.log(np.exp(x).sum(-1)) - x[np.arange(len(gold)), gold]).mean())
 
 
-def fit_temperature(logits: Values, gold: NDArray[np.int64]) -> Fit:
-    """Find the temperature with the smallest negative log likelihood, by golden-section search on its logarithm.
-
-    The likelihood has one optimum, since it is convex in 1 / T. A temperature at an end of the range is none: where all
-    answers are right, for example, every smaller one would be better still.
-
-    Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599, equation 9.
-
-    Args:
-        logits: [N, labels], of rows that neither trained the model nor decide its score.
-        gold: Right labels, [N].
-    """
-    if len(gold) < LEAST_ROWS:
-        return Fit(
-            why_not=f"{len(gold)} held-out rows are too few to fit a temperature; at least {LEAST_ROWS} are needed"
-        )
-    if not np.isfinite(logits).all():
-        return Fit(why_not="the file answers numbers that are not finite")
-
-    def cost(place: float) -> float:
-        return negative_log_likelihood(logits, gold, float(np.exp(place)))
-
-    low, high = float(np.log(LEAST)), float(np.log(MOST))
-    best = float(np.exp(_smallest(cost, low, high)))
-    if not LEAST * 1.01 < best < MOST / 1.01:
-        side = "smaller" if best < 1 else "larger"
-        return Fit(why_not=f"the held-out rows determine no temperature: each {side} one fits them better")
-    found = round(best, _DIGITS)
-    return Fit(found if cost(float(np.log(found))) < negative_log_likelihood(logits, gold) else 1.0)
-
-
-def _smallest(cost: Callable[[float], float], low: float, high: float, width: float = 1e-6) -> float:
-    """Place of the minimum of a function with one, between two bounds, by golden-section search."""
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = cost(left), cost(right)
+def _minimize(function: Callable[[float], float], low: float, high: float, width: float = 1e-6) -> float:
+    """Return the position of a function's only minimum between two bounds, by golden-section search."""
+    left, right = high - _GOLDEN_RATIO * (high - low), low + _GOLDEN_RATIO * (high - low)
+    at_left, at_right = function(left), function(right)
     while high - low > width:
         if at_left <= at_right:
             high, right, at_right = right, left, at_left
-            left = high - _GOLDEN * (high - low)
-            at_left = cost(left)
+            left = high - _GOLDEN_RATIO * (high - low)
+            at_left = function(left)
         else:
             low, left, at_left = left, right, at_right
-            right = low + _GOLDEN * (high - low)
-            at_right = cost(right)
+            right = low + _GOLDEN_RATIO * (high - low)
+            at_right = function(right)
     return (low + high) / 2
 
 
-def calibration_error(scores: Values, gold: NDArray[np.int64]) -> float:
-    """Expected calibration error: how far the largest probability is from the share of right answers, on average.
+def calibration_error(scores: _Array, gold: NDArray[np.int64]) -> float:
+    """Return the expected calibration error: how far the largest probability is from the share of right answers.
 
-    Source: Guo et al. 2017, equation 3, with `BINS` bins of equal width, each without its lower end.
+    Source: Guo et al. 2017, equation 3, with 15 bins of equal width, each without its lower end.
 
     Args:
         scores: Probabilities [N, labels].
         gold: Right labels, [N].
 
     Returns:
-        A fraction; 0 where there are no rows.
+        A fraction; 0 if there are no rows.
     """
     if not len(gold):
         return 0.0
-    sure, right = scores.max(-1), scores.argmax(-1) == gold
-    places = np.clip(np.ceil(sure * BINS).astype(np.int64) - 1, 0, BINS - 1)
-    gaps = np.bincount(places, right - sure, BINS)
+    largest, right = scores.max(-1), scores.argmax(-1) == gold
+    bins = np.clip(np.ceil(largest * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
+    gaps = np.bincount(bins, right - largest, _BINS)
     return float(np.abs(gaps).sum() / len(gold))
 
 
-# --- threshold ---
-# Selective classification: the probability below which an answer is unknown, so that enough of the others are right.
+# --- threshold: selective classification ---
 
-
-CHANCE = 0.05
-"""Largest probability that a fitted threshold has less than the accuracy that is wanted, on rows like those of the fit."""
-STARTS = (10, 25, 50, 75)
-"""Per cent of the rows, the surest ones, that the first threshold of each sequence answers."""
-
-"""Of thresholds and accuracies."""
-_NEAREST = 0.01
-"""Steps in which a lower accuracy that can be reached is looked for."""
-Probabilities = NDArray[np.float64]
-Right = NDArray[np.bool_]
+_RISK = 0.05
+"""Largest probability that a fitted threshold has less than the requested accuracy, on rows like those of the fit."""
+_STARTS = (10, 25, 50, 75)
+"""Percentages of the rows, the surest ones, that the first threshold of each test sequence answers."""
+_ACCURACY_STEP = 0.01
+"""Step in which a lower accuracy that can be reached is searched."""
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A threshold that was looked for.
+    """Result of `fit_threshold`.
 
     Attributes:
-        value: Probability below which an answer is unknown; None where none was found.
-        why_not: Why none was found; empty where one was.
-        reached: Where none was found, the highest lower accuracy that has a threshold; 0 for none.
+        value: Probability below which an answer is unknown; None if none was found.
+        why_not: Why none was found; empty if one was.
+        reached: If none was found, the highest lower accuracy that has a threshold; 0 for none.
     """
 
     value: float | None = None
@@ -263,19 +258,19 @@ class Threshold:
 
 
 @dataclass(frozen=True)
-class Answered:
-    """What a threshold does on some rows.
+class _Answered:
+    """Result of `answered`.
 
     Attributes:
-        share: Share of the rows that are answered: their probability reaches the threshold.
-        accuracy: Share of these that are right; None where no row is answered.
+        share: Share of the rows that are answered, because their probability reaches the threshold (coverage).
+        accuracy: Share of these that are right; None if no row is answered.
     """
 
     share: float
     accuracy: float | None
 
 
-def answered(sure: Probabilities, right: Right, threshold: float) -> Answered:
+def answered(sure: NDArray[np.float64], right: NDArray[np.bool_], threshold: float) -> _Answered:
     """Measure coverage and selective accuracy at a threshold (El-Yaniv and Wiener 2010, section 2).
 
     Args:
@@ -285,62 +280,61 @@ def answered(sure: Probabilities, right: Right, threshold: float) -> Answered:
     """
     kept = sure >= threshold
     share = float(kept.mean()) if len(kept) else 0.0
-    return Answered(share, float(right[kept].mean()) if kept.any() else None)
+    return _Answered(share, float(right[kept].mean()) if kept.any() else None)
 
 
-def fit_threshold(sure: Probabilities, right: Right, accuracy: float) -> Threshold:
+def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy: float) -> Threshold:
     """Find the threshold that answers most rows and shows that at least `accuracy` of the answered are right.
 
-    Where the rows answer just the accuracy that is wanted, new texts would miss it in half of all cases. So a threshold is
-    taken only where so few wrong answers would be improbable if the accuracy were lower, by an exact binomial test. Thresholds
-    are tried from a share of the surest rows on, each with 1 % more rows, until one fails; because the order is fixed, only
-    the number of places to begin at divides the level of the test.
+    If the rows answered just reach the requested accuracy, new texts would miss it in half of all cases. So a threshold
+    is taken only if so few wrong answers would be improbable at a lower accuracy, by an exact binomial test. Thresholds
+    are tried from a share of the surest rows on, each with 1 % more rows, until one fails; because the order is fixed,
+    only the number of starting shares divides the level of the test.
 
-    Source: Geifman and El-Yaniv 2017, "Selective Classification for Deep Neural Networks", arXiv 1705.08500, for the guarantee,
-    with `CHANCE` as delta; Angelopoulos et al. 2021, "Learn then Test", arXiv 2110.01052 (fixed sequence testing),
-    for the order. The first paper's search by halves ends with few rows or none where its first half fails by chance.
+    Source: Geifman and El-Yaniv 2017, "Selective Classification for Deep Neural Networks", arXiv 1705.08500, for the
+    guarantee, with a delta of 0.05; Angelopoulos et al. 2021, "Learn then Test", arXiv 2110.01052 (fixed sequence
+    testing), for the order. The first paper's binary search ends with few rows or none if its first half fails by
+    chance.
 
     Args:
-        sure: Largest probability of each row, [N], at the file's temperature; of rows that neither trained the model nor decide
-            its score.
+        sure: Largest probability of each row, [N], at the file's temperature; of rows that neither trained the model
+            nor decide its score.
         right: Whether its label is right, [N].
-        accuracy: Share of right answers that is wanted, between 0 and 1.
+        accuracy: Requested share of right answers, between 0 and 1.
     """
     if len(sure) < LEAST_ROWS:
-        what = f"{len(sure)} held-out rows are too few to fit a threshold; at least {LEAST_ROWS} are needed"
-        return Threshold(why_not=what)
+        reason = f"{len(sure)} held-out rows are too few to fit a threshold; at least {LEAST_ROWS} are needed"
+        return Threshold(why_not=reason)
     if not np.isfinite(sure).all():
         return Threshold(why_not="the file answers numbers that are not finite")
-    found = _threshold_smallest(sure, right, accuracy)
-    if found is not None:
-        return Threshold(found)
-    reached, lower = 0.0, round(accuracy - _NEAREST, _DIGITS)
+    threshold = _smallest_passing_threshold(sure, right, accuracy)
+    if threshold is not None:
+        return Threshold(threshold)
+    reached, lower = 0.0, round(accuracy - _ACCURACY_STEP, _DIGITS)
     while lower > 0 and not reached:
-        reached = lower if _threshold_smallest(sure, right, lower) is not None else 0.0
-        lower = round(lower - _NEAREST, _DIGITS)
-    told = f"they show {reached:g} at most" if reached else "they show none"
-    return Threshold(
-        why_not=f"{len(sure):,} held-out rows do not show an accuracy of {accuracy:g} among the surest answers; {told}",
-        reached=reached,
-    )
+        reached = lower if _smallest_passing_threshold(sure, right, lower) is not None else 0.0
+        lower = round(lower - _ACCURACY_STEP, _DIGITS)
+    best = f"they show {reached:g} at most" if reached else "they show none"
+    reason = f"{len(sure):,} held-out rows do not show an accuracy of {accuracy:g} among the surest answers; {best}"
+    return Threshold(why_not=reason, reached=reached)
 
 
-def _threshold_smallest(sure: Probabilities, right: Right, accuracy: float) -> float | None:
-    """The smallest threshold that the sequences of tests reach; None where none of them begins with one that passes."""
-    ranked, least, found = np.sort(sure)[::-1], 10.0**-_DIGITS, list[float]()
-    for start in STARTS:
+def _smallest_passing_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy: float) -> float | None:
+    """Return the smallest threshold that the test sequences reach; None if the first test of each sequence fails."""
+    ranked, least, passing = np.sort(sure)[::-1], 10.0**-_DIGITS, list[float]()
+    for start in _STARTS:
         for percent in range(start, 101):
             last = ranked[math.ceil(len(ranked) * percent / 100) - 1]
             threshold = float(np.clip(np.floor(last / least) * least, least, 1 - least).round(_DIGITS))
             kept = sure >= threshold
-            if at_most(int((kept & ~right).sum()), int(kept.sum()), 1 - accuracy) > CHANCE / len(STARTS):
+            if _binomial_tail(int((kept & ~right).sum()), int(kept.sum()), 1 - accuracy) > _RISK / len(_STARTS):
                 break
-            found.append(threshold)
-    return min(found, default=None)
+            passing.append(threshold)
+    return min(passing, default=None)
 
 
-def at_most(wrong: int, answers: int, risk: float) -> float:
-    """Probability of at most `wrong` wrong answers among some where each is wrong with a probability: a binomial tail.
+def _binomial_tail(wrong: int, answers: int, risk: float) -> float:
+    """Return the probability of at most `wrong` wrong answers, if each of `answers` is wrong with probability `risk`.
 
     Args:
         wrong: Wrong answers, 0 to `answers`.
@@ -349,7 +343,7 @@ def at_most(wrong: int, answers: int, risk: float) -> float:
     """
     if not answers:
         return 1.0
-    numbers = np.arange(1, wrong + 1)
-    steps = np.log((answers - numbers + 1) / numbers) + math.log(risk / (1 - risk))
+    counts = np.arange(1, wrong + 1)
+    steps = np.log((answers - counts + 1) / counts) + math.log(risk / (1 - risk))
     logs = answers * math.log1p(-risk) + np.concatenate([[0.0], np.cumsum(steps)])
     return float(min(1.0, np.exp(logs).sum()))

@@ -1,4 +1,7 @@
-"""What quantized files may cost at most, each limit in its own unit; values that were meant in another unit are refused."""
+"""The limits of a budget for quantized files (`BudgetSection`), and their form on the command line.
+
+Values that were probably meant in another unit are refused.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.recipe.sections import Section
 
+_EXAMPLES = {"max_drop": "max_drop=0.01", "max_size_mb": "max_size_mb=8", "max_p90_ms": "max_p90_ms=5"}
 _LARGEST_DROP = 0.2
 """Nobody ships a file that is 20 points worse: a larger number was meant in points."""
 _LARGEST_MB = 100_000.0
 """No encoder has files of 100 GB: such a number was meant in kB or bytes."""
 _LARGEST_MS = 60_000.0
 """A text that takes a minute is no limit for a phone: such a number was meant in microseconds."""
-
 _SMALLEST_MS = 0.02
-"""No machine that measures runs an encoder in less: such a number was meant in seconds."""
+"""No machine runs an encoder in less: such a number was meant in seconds."""
 
 
 class BudgetSection(Section):
@@ -37,7 +40,8 @@ class BudgetSection(Section):
 
     @field_validator("max_drop")
     @classmethod
-    def _fraction(cls, value: float | None) -> float | None:
+    def _check_drop(cls, value: float | None) -> float | None:
+        """Refuse a drop below 0, and one that was meant in points."""
         if value is not None and value > _LARGEST_DROP:
             points = "1 point" if value == 1 else f"{value:g} points"
             raise ValueError(
@@ -50,7 +54,8 @@ class BudgetSection(Section):
 
     @field_validator("max_size_mb")
     @classmethod
-    def _megabytes(cls, value: float | None) -> float | None:
+    def _check_size(cls, value: float | None) -> float | None:
+        """Refuse a size of 0 or less, and one that was meant in bytes."""
         if value is not None and value >= _LARGEST_MB:
             raise ValueError(f"{value:,.0f} MB is no phone file: for {value:,.0f} bytes write {value / 1e6:g}")
         if value is not None and value <= 0:
@@ -59,7 +64,8 @@ class BudgetSection(Section):
 
     @field_validator("max_p90_ms")
     @classmethod
-    def _milliseconds(cls, value: float | None) -> float | None:
+    def _check_latency(cls, value: float | None) -> float | None:
+        """Refuse a time of 0 or less, and one that was meant in seconds or microseconds."""
         if value is not None and value >= _LARGEST_MS:
             raise ValueError(
                 f"{value:,.0f} ms is over a minute for one text: for {value:,.0f} microseconds write {value / 1000:g}"
@@ -73,7 +79,7 @@ class BudgetSection(Section):
         return value
 
     @model_validator(mode="after")
-    def _limits(self) -> BudgetSection:
+    def _check_limits(self) -> BudgetSection:
         if not self.set_limits:
             raise ValueError(f"no limit is set: give at least one of {', '.join(LIMITS)}")
         return self
@@ -90,7 +96,7 @@ class BudgetSection(Section):
 
     @property
     def smallest_wins(self) -> bool:
-        """Whether the smallest file inside is chosen: where neither size nor time is limited. Else the most accurate one is."""
+        """Whether the smallest file within the limits is chosen, not the most accurate: if only the drop is limited."""
         return self.max_size_mb is None and self.max_p90_ms is None
 
 
@@ -99,11 +105,11 @@ LIMITS = tuple(BudgetSection.model_fields)
 
 
 def parse_budget(texts: Sequence[str], option: str) -> BudgetSection:
-    """Read ``NAME=NUMBER`` texts.
+    """Parse ``NAME=NUMBER`` texts.
 
     Args:
         texts: One for each limit.
-        option: What the user gave them to, for errors.
+        option: Name of the option, for errors.
 
     Raises:
         InputError: Listing every problem.
@@ -118,29 +124,23 @@ def parse_budget(texts: Sequence[str], option: str) -> BudgetSection:
         elif name in values:
             problems.append(Problem(option, f"{name} is given twice.", "Give each limit once."))
         else:
-            values[name] = _number(number)
-            if not math.isfinite(values[name]):
-                del values[name]
+            try:
+                value = float(number)
+            except ValueError:
+                value = math.nan
+            if math.isfinite(value):
+                values[name] = value
+            else:
                 what = f"{name}={number} is not a number; units are part of the name."
                 problems.append(Problem(option, what, f"Write e.g. {_EXAMPLES[name]}."))
     try:
-        # without any value, only the other problems are told
+        # without any value, only the other problems are reported
         budget = BudgetSection.model_validate(values) if values or not problems else None
-    except ValidationError as error:
+    except ValidationError as validation_error:
         budget = None
-        for found in error.errors(include_url=False, include_input=False):
-            where = " ".join([option, *map(str, found["loc"])])
-            problems.append(Problem(where, f"{found['msg'].removeprefix('Value error, ')}."))
+        for error in validation_error.errors(include_url=False, include_input=False):
+            where = " ".join([option, *map(str, error["loc"])])
+            problems.append(Problem(where, f"{error['msg'].removeprefix('Value error, ')}."))
     if problems or budget is None:
         raise InputError(problems)
     return budget
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-_EXAMPLES = {"max_drop": "max_drop=0.01", "max_size_mb": "max_size_mb=8", "max_p90_ms": "max_p90_ms=5"}

@@ -1,4 +1,4 @@
-"""The data of a recipe: what to learn from, and what to judge by."""
+"""The data sections of a recipe: labelled rows for training and evaluation, plain text, augmentation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pocketbert.core.data.source import DataSource, EvalSource, PlainNumbers
 from pocketbert.core.data.streams import CORPUS_ROWS
 from pocketbert.core.recipe.sections import Fraction, Section
 
-# --- augment ---
-# How training rows are multiplied by replacing words.
+LONGEST = 8192
+"""Longest input in tokens that a recipe may ask for."""
 
 
 class AugmentSection(Section):
@@ -33,10 +33,6 @@ class AugmentSection(Section):
     )
 
 
-# --- corpus ---
-# How text becomes the rows of a corpus.
-
-
 class CorpusSettings(PlainNumbers):
     """How text becomes rows; the defaults are DistilBERT's (Sanh et al. 2019, arXiv 1910.01108, and its code)."""
 
@@ -53,16 +49,13 @@ class CorpusSettings(PlainNumbers):
     )
 
     @model_validator(mode="after")
-    def _some_rows_fit(self) -> CorpusSettings:
+    def _check_lengths(self) -> CorpusSettings:
+        """Refuse a smallest length above the largest."""
         if self.shortest > self.length:
             raise ValueError(
                 f"'shortest' ({self.shortest}) is above 'length' ({self.length}): every row would be dropped"
             )
         return self
-
-
-LONGEST = 8192
-"""Most tokens of an input that a recipe may ask for."""
 
 
 class CorpusSource(DataSource):
@@ -91,7 +84,8 @@ class CorpusSection(CorpusSettings):
     )
 
 
-def _told_apart(names: list[str]) -> list[str]:
+def _check_label_names(names: list[str]) -> list[str]:
+    """Refuse label names that cannot be told apart."""
     if problems := name_problems(names):
         raise ValueError("; ".join(problems))
     return names
@@ -121,7 +115,7 @@ class DataSection(Section):
         description="Share of the eval rows, by hash, that choose the files inside quantize.budget and are not scored; default 0.5 with a "
         "budget, else none.",
     )
-    labels: Annotated[list[str], AfterValidator(_told_apart)] | None = Field(
+    labels: Annotated[list[str], AfterValidator(_check_label_names)] | None = Field(
         None, min_length=2, description="Label names, in order of their ids."
     )
     max_length: int | None = Field(
@@ -134,12 +128,12 @@ class DataSection(Section):
     @field_validator("eval", mode="before")
     @classmethod
     def _as_eval(cls, source: object) -> object:
-        """A source of rows is one of rows to score as well."""
+        """Accept a `DataSource` in place of an `EvalSource`."""
         if isinstance(source, DataSource) and not isinstance(source, EvalSource):
             return source.model_dump(exclude_unset=True)
         return source
 
     @property
     def eval_source(self) -> DataSource | None:
-        """Where the rows that decide the score are read from: the training rows' source for a fraction of these."""
+        """The source of the rows that decide the score: that of the training rows if a fraction of these is used."""
         return self.train if self.eval is not None and self.eval.fraction is not None else self.eval

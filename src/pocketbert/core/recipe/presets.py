@@ -1,4 +1,4 @@
-"""Presets of a benchmark: how thoroughly it measures unless single options are given."""
+"""Presets of a benchmark: runs, repeats, lengths and time of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 MLPERF_RUNS, MLPERF_S = 1024, 60.0
-"""Least inferences and seconds of MLPerf Mobile's single stream (rules 4.0, 8 May 2025)."""
+"""Minimum of inferences and seconds of MLPerf Mobile's single stream (rules 4.0, 8 May 2025)."""
 _MLPERF_REPEATS = 4
 
 
@@ -20,22 +20,23 @@ class Preset(StrEnum):
     STANDARD = "standard"
     """Real text and several lengths, right after one another and after idle times, in about 4 minutes."""
     MLPERF = "mlperf"
-    """At least 1,024 inferences and 60 s of each file on real text, for the 90th percentile, and single calls after idle times."""
+    """At least 1,024 inferences and 60 s of each file on real text, for the 90th percentile, and single calls after
+    idle times."""
 
 
 @dataclass(frozen=True)
 class PresetSettings:
-    """What a preset sets.
+    """The settings of a preset.
 
     Attributes:
         runs: Timed inferences of each file in each repeat.
         repeats: Passes over everything.
-        lengths: Tokens, besides real text.
-        gaps_ms: Idle times before single inferences, which are made at every length where the budget allows.
-        budget_s: Most seconds for everything.
-        least_s: Least seconds of timed inferences of each figure, whatever the budget; 0 for no such bound.
+        lengths: Lengths in tokens to measure besides real text.
+        gaps_ms: Idle times before single inferences, which are made at every length if the budget allows.
+        budget_s: Maximum of seconds for everything.
+        least_s: Minimum of seconds of timed inferences of each figure, whatever the budget; 0 for none.
         profile: Whether time per operator is measured.
-        fresh: Whether every repeat is made by a fresh process, where the device can.
+        fresh: Whether every repeat is made by a new process, if the device can.
     """
 
     runs: int

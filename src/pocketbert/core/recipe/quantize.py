@@ -1,4 +1,8 @@
-"""The recipe's section on smaller files: which schemes, for which runtimes, and what is wrong with a choice."""
+"""The section `quantize` of a recipe: the smaller files of each format, with their schemes, runtimes and roles.
+
+`choice_problems` and `calibration_problems` list what is wrong with a choice; `files_of` builds the files of a
+command's options.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +24,13 @@ from pocketbert.core.recipe.student import RecipeBudget
 from pocketbert.core.types import Calibration, Format, Role, Runtime, Scheme
 
 LEFT = "none"
-"""What a role or a name has that is left as it was exported; null in a recipe."""
+"""Choice of a role or a name whose weights stay as they were exported; null in a recipe."""
 
-
-def _left(value: object) -> object:
-    return LEFT if value is None else value
-
-
-Choice = Annotated[
-    Scheme | Literal["none"], BeforeValidator(_left, json_schema_input_type=Scheme | Literal["none"] | None)
+_Choice = Annotated[
+    Scheme | Literal["none"],
+    BeforeValidator(
+        lambda value: LEFT if value is None else value, json_schema_input_type=Scheme | Literal["none"] | None
+    ),
 ]
 """The scheme of some weights."""
 
@@ -41,45 +43,45 @@ class QuantizedFile(Section):
     format: Format | None = Field(
         None, description="The only format that gets it; default every one that has the scheme."
     )
-    roles: dict[Role, Choice] = Field(
+    roles: dict[Role, _Choice] = Field(
         {}, description="As quantize.roles, for this file only; a role that both list has the choice of this one."
     )
-    names: dict[str, Choice] = Field(
+    names: dict[str, _Choice] = Field(
         {}, description="As quantize.names, for this file only; these count after those of all files."
     )
 
     @property
     def title(self) -> str:
-        """What errors call it, e.g. ``'a8w8' for openvino``."""
+        """Its name in errors, e.g. ``'a8w8' for openvino``."""
         only = f" of {self.format}" if self.format else ""
         return f"'{self.scheme}'{f' for {self.runtime}' if self.runtime else ''}{only}"
 
     def concerns(self, format: Format) -> bool:
-        """Whether a format may get it."""
+        """Return whether a format may have the file."""
         return self.format in (None, format)
 
     def collides(self, other: QuantizedFile) -> bool:
-        """Whether both are one file of some format, which cannot have two choices of roles."""
-        one = (self.scheme, self.runtime) == (other.scheme, other.runtime)
-        return one and (self.format is other.format or None in (self.format, other.format))
+        """Return whether both mean the same file of some format, which cannot have two choices of roles."""
+        same = (self.scheme, self.runtime) == (other.scheme, other.runtime)
+        return same and (self.format is other.format or None in (self.format, other.format))
 
 
-def _long_form(value: object) -> object:
-    return {"scheme": value} if isinstance(value, str) else value
-
-
-def _short_form(file: QuantizedFile) -> object:
-    long = {"scheme": file.scheme, "runtime": file.runtime, "format": file.format}
-    given: dict[str, object] = {key: value.value for key, value in long.items() if value is not None}
-    given |= {"roles": {r.value: str(c) for r, c in file.roles.items()}} if file.roles else {}
-    given |= {"names": {n: str(c) for n, c in file.names.items()}} if file.names else {}
-    return given["scheme"] if len(given) == 1 else given
+def _serialize_file(file: QuantizedFile) -> object:
+    """Return the entry of a file without defaults: its scheme alone if nothing else is set."""
+    own = {"scheme": file.scheme, "runtime": file.runtime, "format": file.format}
+    entry: dict[str, object] = {key: value.value for key, value in own.items() if value is not None}
+    entry |= {"roles": {r.value: str(c) for r, c in file.roles.items()}} if file.roles else {}
+    entry |= {"names": {n: str(c) for n, c in file.names.items()}} if file.names else {}
+    return entry["scheme"] if len(entry) == 1 else entry
 
 
 _Entry = Annotated[
     QuantizedFile,
-    BeforeValidator(_long_form, json_schema_input_type=Scheme | QuantizedFile),
-    PlainSerializer(_short_form),
+    BeforeValidator(
+        lambda value: {"scheme": value} if isinstance(value, str) else value,
+        json_schema_input_type=Scheme | QuantizedFile,
+    ),
+    PlainSerializer(_serialize_file),
 ]
 
 
@@ -100,12 +102,12 @@ class QuantizeSection(Section):
         "{scheme: a16w8, runtime: npu} for a neural processor and {scheme: a16w8, runtime: qnn} for that of a Snapdragon, "
         "calibrated too.",
     )
-    roles: dict[Role, Choice] = Field(
+    roles: dict[Role, _Choice] = Field(
         {},
         description="Scheme of each role, null to leave it as it was exported: {ffn_down: null, embedding: w4}. Roles that are not listed "
         "have the scheme of the file, but for ffn_down in a8w8 of TFLite (int8) and Core ML (w8).",
     )
-    names: dict[str, Choice] = Field(
+    names: dict[str, _Choice] = Field(
         {},
         description="The same by path of a module, with * and ?; a name counts before a role, a later name before an earlier "
         'one: {"encoder.layer.2.*": null}.',
@@ -123,57 +125,45 @@ class QuantizeSection(Section):
 
     @property
     def chosen(self) -> dict[str, str]:
-        """Schemes of roles and names, as they are written in a recipe; empty where all weights have the file's."""
+        """Schemes of roles and names, as they are written in a recipe; empty if all weights have the file's scheme."""
         return {**{r.value: str(c) for r, c in self.roles.items()}, **{n: str(c) for n, c in self.names.items()}}
 
     def of(self, format: Format, scheme: Scheme, runtime: Runtime | None = None) -> QuantizeSection:
-        """Return the section with the choices of one file.
+        """Return the section with the roles and names of one file.
 
         Args:
             format: Format of the file.
             scheme: Scheme of the file, as the format has it.
             runtime: The runtime that it is made for.
         """
-        own = [
-            f
-            for f in self.files or ()
-            if f.concerns(format)
-            and f.runtime is runtime
-            and scheme in (f.scheme, FORMATS[format].smaller(f.scheme) if FORMATS[format].takes(f.scheme) else None)
-        ]
-        roles, names = dict(self.roles), dict(self.names)
-        for file in own[:1]:
-            roles |= file.roles
-            names = {**{n: c for n, c in names.items() if n not in file.names}, **file.names}
+        info, roles, names = FORMATS[format], dict(self.roles), dict(self.names)
+        for file in self.files or ():
+            schemes = (file.scheme, info.smaller(file.scheme) if info.takes(file.scheme) else None)
+            if file.concerns(format) and file.runtime is runtime and scheme in schemes:
+                roles |= file.roles
+                names = {**{n: c for n, c in names.items() if n not in file.names}, **file.names}
+                break
         return self.model_copy(update={"roles": roles, "names": names})
 
     def choosing(self, files: Sequence[QuantizedFile]) -> QuantizeSection:
-        """Return a section of some files, with ranges that are chosen as in this one.
-
-        Args:
-            files: The files.
-        """
+        """Return a section with other files, and this one's method of calibration if one of them is static."""
         static = any(f.scheme.static for f in files)
         return QuantizeSection(files=[*files], calibration=self.calibration if static else Calibration.MINMAX)
 
     @property
     def candidates(self) -> tuple[Scheme, ...]:
-        """With a budget: the schemes to consider; empty for all."""
+        """The schemes that a budget considers; empty for all."""
         return tuple(f.scheme for f in self.files or ())
 
     @property
     def wanted(self) -> tuple[QuantizedFile, ...]:
-        """The smaller files that are asked for; none where a budget has not chosen them yet."""
+        """The smaller files of the recipe; none if a budget is still to choose them."""
         if self.budget is not None:
             return ()
         return tuple(self.files) if self.files is not None else (QuantizedFile(scheme=self.scheme),)
 
     def written(self, formats: Sequence[Format]) -> frozenset[WrittenFile] | None:
-        """Format, scheme and runtime of the smaller files; None where a budget chooses them.
-
-        Args:
-            formats: The formats that are exported.
-        """
+        """Return format, scheme and runtime of the smaller files of `formats`; None if a budget chooses them."""
         if self.budget is not None:
             return None
         return frozenset(
@@ -184,7 +174,8 @@ class QuantizeSection(Section):
         )
 
     @model_validator(mode="after")
-    def _schemes_only(self) -> QuantizeSection:
+    def _check_budget(self) -> QuantizeSection:
+        """Refuse choices next to a budget that the budget makes itself."""
         if self.budget is None:
             return self
         if self.chosen or any(f.roles or f.names for f in self.files or ()):
@@ -194,15 +185,16 @@ class QuantizeSection(Section):
                 "a budget chooses the scheme: leave scheme out, or list the schemes to consider in files "
                 "(as an override of both: 'quantize={budget: {...}}')"
             )
-        bound = [f.title for f in self.files or () if f.runtime is not None or f.format is not None]
-        if bound:
+        specific = [f.title for f in self.files or () if f.runtime is not None or f.format is not None]
+        if specific:
             raise ValueError(
-                f"a budget considers schemes for any runtime and format: leave these out of {', '.join(bound)}"
+                f"a budget considers schemes for any runtime and format: leave these out of {', '.join(specific)}"
             )
         return self
 
     @model_validator(mode="after")
-    def _once(self) -> QuantizeSection:
+    def _check_files(self) -> QuantizeSection:
+        """Refuse `scheme` next to `files`, a file that is listed twice, and two choices of roles for one file."""
         if self.files is None:
             return self
         if "scheme" in self.model_fields_set:
@@ -213,49 +205,46 @@ class QuantizeSection(Section):
         twice = [f.title for i, f in enumerate(self.files) if f in self.files[:i]]
         if twice:
             raise ValueError(f"files lists {', '.join(dict.fromkeys(twice))} twice")
-        chosen = [
+        colliding = [
             f.title
             for i, f in enumerate(self.files)
             for other in self.files[:i]
             if f.collides(other) and (f.roles or f.names or other.roles or other.names)
         ]
-        if chosen:
+        if colliding:
             raise ValueError(
-                f"files chooses roles of {', '.join(dict.fromkeys(chosen))} twice; a format has one such file"
+                f"files chooses roles of {', '.join(dict.fromkeys(colliding))} twice; a format has one such file"
             )
         return self
 
     @model_serializer(mode="wrap")
-    def _one_form(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        out: dict[str, Any] = handler(self)
-        chosen = self.files is not None or self.budget is not None
-        empty = [k for k in ("budget", "roles", "names") if not out.get(k)]
-        empty += ["calibration"] if self.calibration is Calibration.MINMAX else []
-        return {k: v for k, v in out.items() if not (k == "scheme" and chosen) and k not in empty}
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the section without empty keys, and without `scheme` next to files or a budget."""
+        entries: dict[str, Any] = handler(self)
+        left_out = [k for k in ("budget", "roles", "names") if not entries.get(k)]
+        left_out += ["calibration"] if self.calibration is Calibration.MINMAX else []
+        left_out += ["scheme"] if self.files is not None or self.budget is not None else []
+        return {k: v for k, v in entries.items() if k not in left_out}
 
 
 def calibration_problems(section: QuantizeSection) -> list[str]:
-    """Tell that nothing reads the method of calibration, with the fix and without a full stop.
+    """Report a method of calibration that no file uses, with the fix and without a full stop.
 
-    Without any smaller file it is no problem: whoever searches for files adds them later.
-
-    Args:
-        section: The section `quantize`.
+    Without any smaller file it is no problem: a search for files adds them later.
     """
     files = section.files or [] if section.budget is not None else section.wanted
     schemes = list(dict.fromkeys(f.scheme for f in files if f.scheme is not Scheme.FP32))
     if section.calibration is Calibration.MINMAX or not schemes or any(s.static for s in schemes):
         return []
-    return [
-        f"quantize.calibration: {', '.join(schemes)} measures no ranges: add a static scheme, such as a8w8, or leave calibration out"
-    ]
+    fix = "add a static scheme, such as a8w8, or leave calibration out"
+    return [f"quantize.calibration: {', '.join(schemes)} measures no ranges: {fix}"]
 
 
 def choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool) -> list[str]:
     """List what is wrong with a choice of smaller files, each with the fix and without a full stop.
 
-    A plain scheme concerns the formats that have it, and each format must have one of them; a file for a runtime concerns
-    the format that has it.
+    A file for any runtime belongs to the formats that have its scheme, and each format must have one such file; a file
+    for one runtime belongs to the format that has it.
 
     Args:
         wanted: The smaller files.
@@ -263,28 +252,28 @@ def choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], 
         calibration: Whether there are training texts, on which static schemes measure ranges.
     """
     forms = [(format, scheme, runtime) for format, info in FORMATS.items() for scheme, runtime in info.forms]
-    out: list[str] = []
-    plain: list[QuantizedFile] = []
+    problems: list[str] = []
+    for_any: list[QuantizedFile] = []
     for file in wanted:
         title, runtime = file.title, file.runtime
         homes = [f for f, s, r in forms if (s, r) == (file.scheme, runtime) and file.concerns(f)]
-        if runtime is None and any(_made(file, f) for f in FORMATS):
-            plain.append(file)
+        if runtime is None and any(_is_possible(file, f) for f in FORMATS):
+            for_any.append(file)
             if file.format is not None and file.format not in formats:
-                out.append(f"{title}: add {file.format} to export.formats")
+                problems.append(f"{title}: add {file.format} to export.formats")
         elif file.format is not None and not homes:
             known = ", ".join(FORMATS[file.format].schemes)
-            out.append(f"{title} does not exist in this version, {file.format} has {known}; choose one of these")
+            problems.append(f"{title} does not exist in this version, {file.format} has {known}; choose one of these")
         elif not homes:
-            out.append(f"{title} does not exist in this version{_what_exists(file, forms, calibration)}")
+            problems.append(f"{title} does not exist in this version{_alternatives(file, forms, calibration)}")
         elif homes[0] not in formats:
-            out.append(f"{title} is a file of {homes[0]}; add {homes[0]} to export.formats")
-        if (homes or file in plain) and file.scheme.static and not calibration:
-            out.append(f"{title} measures ranges on training texts; name them in data.train")
-    return out + _plain_problems(plain, list(dict.fromkeys(formats)))
+            problems.append(f"{title} is a file of {homes[0]}; add {homes[0]} to export.formats")
+        if (homes or file in for_any) and file.scheme.static and not calibration:
+            problems.append(f"{title} measures ranges on training texts; name them in data.train")
+    return problems + _coverage_problems(for_any, list(dict.fromkeys(formats)))
 
 
-def _what_exists(file: QuantizedFile, forms: Sequence[tuple[Format, Scheme, Runtime]], calibration: bool) -> str:
+def _alternatives(file: QuantizedFile, forms: Sequence[tuple[Format, Scheme, Runtime]], calibration: bool) -> str:
     """Name the runtimes that have a file's scheme, or the schemes that its runtime has, and the next step."""
     if file.runtime is None:
         runtimes = [f"{r} ({f})" for f, s, r in forms if s is file.scheme]
@@ -296,41 +285,44 @@ def _what_exists(file: QuantizedFile, forms: Sequence[tuple[Format, Scheme, Runt
     return f"; {file.runtime} has only {', '.join(schemes.values())}; {choose}"
 
 
-def _made(file: QuantizedFile, format: Format) -> bool:
-    """Whether a file for any runtime is one that a format can have."""
+def _is_possible(file: QuantizedFile, format: Format) -> bool:
+    """Return whether a format can have a file for any runtime."""
     return file.concerns(format) and FORMATS[format].takes(file.scheme)
 
 
-def _plain_problems(plain: Sequence[QuantizedFile], formats: Sequence[Format]) -> list[str]:
-    """Formats that have none of the schemes, and schemes that no format has."""
-    names, out = " or ".join(f"'{f.scheme}'" for f in plain), []
-    without = [f for f in formats if plain and not any(_made(file, f) for file in plain)]
+def _coverage_problems(files: Sequence[QuantizedFile], formats: Sequence[Format]) -> list[str]:
+    """List formats that have none of the files for any runtime, and schemes that no exported format has."""
+    names, problems = " or ".join(f"'{f.scheme}'" for f in files), []
+    without = [f for f in formats if files and not any(_is_possible(file, f) for file in files)]
     for format in without:
         known = ", ".join(FORMATS[format].schemes)
         fix = f"leave {format} out of export.formats, or choose another scheme"
-        out.append(f"{format} has no {names} in this version, only {known}; {fix}")
-    for scheme in dict.fromkeys(f.scheme for f in plain if f.format is None):
+        problems.append(f"{format} has no {names} in this version, only {known}; {fix}")
+    for scheme in dict.fromkeys(f.scheme for f in files if f.format is None):
         if len(without) < len(formats) and not any(FORMATS[f].takes(scheme) for f in formats):
             homes = [f.value for f, info in FORMATS.items() if info.takes(scheme)]
-            out.append(f"no exported format has '{scheme}', only {', '.join(homes)}; add one to export.formats")
-    return out
+            problems.append(f"no exported format has '{scheme}', only {', '.join(homes)}; add one to export.formats")
+    return problems
 
 
 def files_of(schemes: Sequence[Scheme], runtimes: Sequence[Runtime]) -> list[QuantizedFile]:
-    """Turn a list of schemes and a list of runtimes, as commands take them, into files.
+    """Build the files of a list of schemes and a list of runtimes, as commands take them.
 
     Args:
-        schemes: Each gives a file for any runtime, where there is such a file; one that an accelerator has gives only
-            the accelerator's.
-        runtimes: Each gives a further file, in those of the schemes that it has.
+        schemes: Each gives a file for any runtime, if there is such a file; one that is given for an accelerator
+            gives only the accelerator's file.
+        runtimes: Each gives a further file, in those of the schemes that it has. A runtime that has none of them
+            gets a file of the first scheme, which `choice_problems` refuses.
     """
     forms = [form for info in FORMATS.values() for form in info.forms]
     pairs = [(s, r) for r in runtimes for s in schemes if (s, r) in forms]
-    lost = [r for r in runtimes if r not in [runtime for _, runtime in pairs]]
-    paired = {s for s, _ in pairs}
-    taken = {s for s, r in pairs if r.accelerator}
-    plain = [
-        s for s in schemes if s not in paired or (s not in taken and any(info.takes(s) for info in FORMATS.values()))
+    unpaired = [r for r in runtimes if r not in [runtime for _, runtime in pairs]]
+    paired_schemes = {s for s, _ in pairs}
+    of_accelerators = {s for s, r in pairs if r.accelerator}
+    for_any = [
+        s
+        for s in schemes
+        if s not in paired_schemes or (s not in of_accelerators and any(info.takes(s) for info in FORMATS.values()))
     ]
-    every = [*((s, None) for s in plain), *pairs, *((schemes[0], r) for r in lost)]
-    return [QuantizedFile(scheme=s, runtime=r) for s, r in dict.fromkeys(every)]
+    files = [*((s, None) for s in for_any), *pairs, *((schemes[0], r) for r in unpaired)]
+    return [QuantizedFile(scheme=s, runtime=r) for s, r in dict.fromkeys(files)]

@@ -1,4 +1,8 @@
-"""The recipe: what to do, as typed data. file.py reads it from YAML."""
+"""The recipe as typed data (`Recipe`), with its smaller sections; `recipe.file` reads it from YAML.
+
+The sections of data, student, stages and quantized files have modules of their own. `Recipe` checks that the
+sections do not contradict each other, and reports all contradictions at once in a `ContradictionError`.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,18 @@ from pocketbert.core.recipe.sections import (
     method_names,
     on_registration,
 )
-from pocketbert.core.recipe.student import StudentSection, smaller_problems, vocabulary_problems
+from pocketbert.core.recipe.student import StudentSection, list_smaller_student_problems, list_vocabulary_problems
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Attention, Client, Format, Layout, Scheme, Shapes
 
-# --- export ---
-# The files that a recipe exports: formats, lengths, and how each format is written.
+_STANDARD = PRESETS[Preset.STANDARD]
+_ANSWER_KEYS = {
+    TaskName.TEXT_CLASSIFICATION: {"temperature", "unknown"},
+    TaskName.MULTI_LABEL: {"thresholds"},
+    TaskName.QUESTION_ANSWERING: {"stride", "answer_length", "null_answers"},
+    TaskName.FEATURE_EXTRACTION: {"pooling", "normalize"},
+}
+"""Keys of the section `answer` that belong to one task."""
 
 
 class CoremlSection(Section):
@@ -52,11 +62,12 @@ class CoremlSection(Section):
 
     @property
     def lengths(self) -> Shapes:
-        """Which lengths the package takes."""
+        """The kind of lengths that the package accepts."""
         return self.shapes or (Shapes.ENUMERATED if self.ios >= 18 else Shapes.FIXED)
 
     @model_validator(mode="after")
-    def _possible(self) -> CoremlSection:
+    def _check_ios(self) -> CoremlSection:
+        """Refuse another precision than fp16 and fp32, and lengths that the oldest iOS cannot have."""
         if self.precision not in (Scheme.FP16, Scheme.FP32):
             raise ValueError(
                 f"precision '{self.precision}' is not fp16 or fp32; weights are compressed by quantize.scheme"
@@ -111,13 +122,6 @@ class ExportSection(Section):
     )
 
 
-# --- benchmark ---
-# The benchmark section of a recipe.
-
-
-_STANDARD = PRESETS[Preset.STANDARD]
-
-
 class BenchmarkSection(Section):
     """Where and how to measure latency."""
 
@@ -148,22 +152,19 @@ class BenchmarkSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset(cls, given: object) -> object:
-        """Fill in what the preset sets, so that a resolved recipe holds what was measured."""
-        if not isinstance(given, dict) or given.get("preset") not in list(Preset):
-            return given
-        preset = PRESETS[Preset(given["preset"])]
-        return {"runs": preset.runs, "repeats": preset.repeats, "gaps_ms": list(preset.gaps_ms), **given}
-
-
-SCHEMA_VERSION = 1
+    def _fill_from_preset(cls, values: object) -> object:
+        """Fill in the values of the preset, so that a resolved recipe holds the settings of the measurement."""
+        if not isinstance(values, dict) or values.get("preset") not in list(Preset):
+            return values
+        preset = PRESETS[Preset(values["preset"])]
+        return {"runs": preset.runs, "repeats": preset.repeats, "gaps_ms": list(preset.gaps_ms), **values}
 
 
 class ContradictionError(ValueError):
-    """Sections of a recipe that do not go together.
+    """Sections of a recipe that contradict each other.
 
     Attributes:
-        problems: One sentence each; where one key is to blame, it begins with it and a colon.
+        problems: One sentence each; if one key is to blame, the sentence begins with it and a colon.
     """
 
     def __init__(self, problems: list[str]) -> None:
@@ -220,7 +221,8 @@ class Recipe(Section):
     benchmark: BenchmarkSection | None = Field(None, description="Leave out to measure nothing.")
 
     @model_validator(mode="after")
-    def _whole(self) -> Recipe:
+    def _check_sections(self) -> Recipe:
+        """Raise ContradictionError with everything that does not go together."""
         problems = []
         if self.student is not None and not self.distill:
             problems.append(
@@ -246,7 +248,7 @@ class Recipe(Section):
         problems += self._form_problems()
         if self.student is not None and self.student.vocabulary is not None:
             rows = self.data.train is not None and self.data.eval is not None
-            problems += vocabulary_problems(self.student.vocabulary, self.task, self.distill, rows)
+            problems += list_vocabulary_problems(self.student.vocabulary, self.task, self.distill, rows)
         depth = self.student.layers if self.student else None
         files = self.quantize.written(self.export.formats)
         for i, stage in enumerate(self.distill):
@@ -256,22 +258,22 @@ class Recipe(Section):
         return self
 
     def _budget_problems(self) -> list[str]:
-        """What a budget lacks: rows that rank candidates, rows that decide, and a gate that takes what the budget takes."""
+        """List what a budget lacks: rows to rank candidates, rows to decide, a gate that is not stricter."""
         budget = self.quantize.budget
         if budget is None:
             return []
-        use = {"train": "to rank candidates and to measure ranges", "eval": "to score them"}
-        missing = [k for k in use if getattr(self.data, k) is None]
-        problems = [f"quantize.budget: needs data.{k} {use[k]}: add {k}: {{path: rows.csv}}" for k in missing]
+        purposes = {"train": "to rank candidates and to measure ranges", "eval": "to score them"}
+        missing = [k for k in purposes if getattr(self.data, k) is None]
+        problems = [f"quantize.budget: needs data.{k} {purposes[k]}: add {k}: {{path: rows.csv}}" for k in missing]
         if budget.max_drop is not None and budget.max_drop > self.verify.max_drop:
             problems.append(
                 f"quantize.budget.max_drop: takes files that lose {budget.max_drop:g}, which fail verify.max_drop "
                 f"({self.verify.max_drop:g}): set verify.max_drop to {budget.max_drop:g} too"
             )
-        return problems + smaller_problems(budget.students, self.task, self.student)
+        return problems + list_smaller_student_problems(budget.students, self.task, self.student)
 
     def _form_problems(self) -> list[str]:
-        """What does not go together with further inputs: training knows text only."""
+        """List contradictions to a form with further inputs, which cannot be trained."""
         form, sources = self.export.form, (self.data.train, self.data.eval, self.data.corpus)
         if self.export.entities is not None and form in (None, TEXT_ONLY):
             return ["export.entities: is read with a form that has entities: set export.form"]
@@ -283,6 +285,7 @@ class Recipe(Section):
         ]
 
     def _general_problems(self, general: list[bool]) -> list[str]:
+        """List problems with the order of stages, general ones being true in `general`, and with their data."""
         problems, methods = [], ", ".join(method_names(lambda s: s.general))
         if any(general) and self.student is not None and self.student.init == "pruned":
             problems.append(
@@ -314,6 +317,7 @@ class Recipe(Section):
         return problems
 
     def _task_problems(self) -> list[str]:
+        """List settings of data, teacher and answers that do not fit the task."""
         task, problems = TASKS[self.task], []
         own = {"train": self.data.train, "eval": self.data.eval if self.data.eval_source is self.data.eval else None}
         sources = [(k, s) for k, s in own.items() if s is not None]
@@ -333,19 +337,12 @@ class Recipe(Section):
             problems.append(
                 "teacher.finetune: feature-extraction learns a teacher's vectors, there is nothing to fine-tune a teacher on"
             )
-        # by value: a resolved recipe names every key
-        given = {k for k, f in AnswerSettings.model_fields.items() if getattr(self.answer, k) != f.default}
+        # compared by value, since a resolved recipe names every key
+        changed = {k for k, f in AnswerSettings.model_fields.items() if getattr(self.answer, k) != f.default}
         for key, names in _ANSWER_KEYS.items():
-            wrong = sorted(given & names) if self.task is not key else []
+            wrong = sorted(changed & names) if self.task is not key else []
             problems += [f"answer.{name}: has no meaning for {self.task}, only for {key}" for name in wrong]
         return problems
 
 
 on_registration(partial(Recipe.model_rebuild, force=True))
-
-_ANSWER_KEYS = {
-    TaskName.TEXT_CLASSIFICATION: {"temperature", "unknown"},
-    TaskName.MULTI_LABEL: {"thresholds"},
-    TaskName.QUESTION_ANSWERING: {"stride", "answer_length", "null_answers"},
-    TaskName.FEATURE_EXTRACTION: {"pooling", "normalize"},
-}

@@ -1,4 +1,9 @@
-"""The methods that an entry of `distill` may name: an open registry, and what each section answers about itself."""
+"""The base classes of a recipe's sections, and the registry of distillation methods.
+
+`Section` is the base of all; `Updates` and `Optimisation` hold training settings; `Stage` and `GeneralText` are the
+bases of the sections of methods, which `register_stage` adds. An entry of `distill` has the type `AnyStage`, that is
+of the section registered for its `method`.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +31,6 @@ from pocketbert.core.families import all_families
 from pocketbert.core.plugins import announce, load_plugins
 from pocketbert.core.types import Format, MaskingKind, Runtime, Schedule, Scheme, SecondSegment
 
-# --- section ---
-# What all parts of a recipe have in common.
-
-
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 
@@ -40,29 +41,30 @@ class Section(PlainNumbers):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _has_other_teachers(name: str) -> str:
+def _check_student_family(name: str) -> str:
+    """Refuse a family whose students cannot have teachers of another family."""
     possible = [f.name for f in all_families() if f.students_of]
     if name not in possible:
         raise ValueError(f"no teacher of another family can have students of '{name}'; {nearest(name, possible)}")
     return name
 
 
-StudentFamily = Annotated[str, AfterValidator(_has_other_teachers)]
+StudentFamily = Annotated[str, AfterValidator(_check_student_family)]
 """Name of a family whose students can have teachers of another one."""
 
 
-# --- updates ---
-# How a model is changed by training: steps and rates, whatever is learnt.
+# --- training settings ------------------------------------------------------------
 
 
-def _without_default(schema: dict[str, Any]) -> None:
+def _delete_default(schema: dict[str, Any]) -> None:
+    """Remove the default from a field's JSON schema: 0 stands for a missing value."""
     del schema["default"]
 
 
 class Updates(Section):
     """How a model is changed, whatever it learns."""
 
-    steps: int = Field(0, gt=0, description="Optimiser steps; or give epochs.", json_schema_extra=_without_default)
+    steps: int = Field(0, gt=0, description="Optimiser steps; or give epochs.", json_schema_extra=_delete_default)
     epochs: float | None = Field(
         None,
         gt=0,
@@ -83,33 +85,26 @@ class Updates(Section):
     checkpoint: PositiveInt = Field(200, description="Steps between two checkpoints.")
 
     @model_validator(mode="after")
-    def _one_length(self) -> Self:
+    def _check_length(self) -> Self:
+        """Require exactly one of steps and epochs."""
         if bool(self.steps) == (self.epochs is not None):
             raise ValueError("give exactly one of 'steps' and 'epochs', e.g. steps: 1000, or epochs: 3")
         return self
 
     @model_serializer(mode="wrap")
-    def _as_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Only the one of steps and epochs that was given."""
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write only the one of steps and epochs that is set."""
         unset = "steps" if self.epochs is not None else "epochs"
         return {key: value for key, value in handler(self).items() if key != unset}
 
     def for_rows(self, rows: int) -> Self:
-        """The same with `epochs` as steps; itself where it has steps.
-
-        Args:
-            rows: Training rows.
-        """
+        """Return the settings with `epochs` over this number of training rows converted to steps."""
         if self.epochs is None:
             return self
         return self.model_copy(update={"steps": ceil(self.epochs * rows / self.batch), "epochs": None})
 
     def passes(self, rows: int) -> str:
-        """Say how long the training is, such as ``180 steps of 32 rows: 0.64 passes over 9,003 rows``.
-
-        Args:
-            rows: Training rows.
-        """
+        """Describe the length of the training: ``180 steps of 32 rows: 0.64 passes over 9,003 rows``."""
         passes = self.steps * self.batch / max(rows, 1)
         shown = f"{passes:,.0f}" if passes >= 100 else f"{passes:.3g}"
         return f"{self.steps:,} steps of {self.batch:,} rows: {shown} passes over {rows:,} rows"
@@ -124,19 +119,22 @@ class Optimisation(Updates):
     )
 
 
+# --- stages ------------------------------------------------------------
+
+
 WrittenFile = tuple[Format, Scheme, Runtime | None]
-"""What a quantized file is: its format, its scheme, and the one runtime that it is made for."""
+"""Format and scheme of a quantized file, and the runtime that it is made for (None: any)."""
 
 
 @dataclass(frozen=True)
 class StagePlace:
-    """Where a stage is in a recipe.
+    """The place of a stage in a recipe, with the other sections that it may depend on.
 
     Attributes:
-        number: Its place in `distill`, from 0.
+        number: Its index in `distill`.
         stages: All entries of `distill`.
-        depth: Layers of the student, where the recipe names them.
-        files: The quantized files that are written; None where they are not chosen yet.
+        depth: Layers of the student, if the recipe names them.
+        files: The quantized files that are written; None if they are not chosen yet.
     """
 
     number: int
@@ -146,7 +144,7 @@ class StagePlace:
 
     @property
     def where(self) -> str:
-        """The recipe key."""
+        """The recipe key of the stage."""
         return f"distill.{self.number}"
 
 
@@ -166,7 +164,7 @@ class Stage(Updates):
 
     @classmethod
     def method_name(cls) -> str:
-        """The name that recipes use."""
+        """Return the name that recipes use."""
         return str(get_args(cls.model_fields["method"].annotation)[0])
 
     @property
@@ -176,34 +174,34 @@ class Stage(Updates):
 
     @property
     def by_text(self) -> bool:
-        """Whether it compares teacher and student by their answers to whole texts only, and not by single tokens."""
+        """Whether it compares teacher and student by their outputs for whole texts only, not by single tokens."""
         return False
 
     @property
     def exported_format(self) -> Format | None:
-        """The format whose files it trains for, so that the settings of their export decide its result; None for any."""
+        """The format whose files it trains for, so that its result depends on their export settings; None for any."""
         return None
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Tell what does not go together with the rest of a recipe.
+        """List contradictions to the rest of a recipe.
 
         Args:
-            place: Where the stage is.
+            place: Place of the stage.
 
         Returns:
-            One sentence each; where one key is to blame, it begins with it and a colon.
+            One sentence each; if one key is to blame, the sentence begins with it and a colon.
         """
         return []
 
 
-S = TypeVar("S", bound=type[Stage])
+_S = TypeVar("_S", bound=type[Stage])
 
 _SECTIONS: dict[str, type[Stage]] = {}
 _LISTENERS: list[Callable[[], object]] = []
 
 
-def register_stage(section: S) -> S:
-    """Make a method's section known to recipes; usable as a decorator.
+def register_stage(section: _S) -> _S:
+    """Register a method's section, so that recipes may use it; usable as a decorator.
 
     Args:
         section: The section, whose field `method` holds the name.
@@ -224,31 +222,23 @@ def register_stage(section: S) -> S:
 
 
 def on_registration(listener: Callable[[], object]) -> None:
-    """Call a function after every further registration: a model with a field of stages must be built again.
-
-    Args:
-        listener: What to call.
-    """
+    """Call a function after every further registration, to rebuild a model that has a field of stages."""
     _LISTENERS.append(listener)
 
 
 def stage_sections() -> dict[str, type[Stage]]:
-    """Sections by the name of their method, in the order of registration."""
+    """Return the sections by the name of their method, in the order of registration."""
     load_plugins()
     return dict(_SECTIONS)
 
 
 def method_names(wanted: Callable[[type[Stage]], bool] = lambda _: True) -> list[str]:
-    """Names of methods, in the order of registration.
-
-    Args:
-        wanted: Which sections; all by default.
-    """
+    """Return the names of methods in the order of registration, of all sections or of those that `wanted` accepts."""
     load_plugins()
     return [name for name, section in _SECTIONS.items() if wanted(section)]
 
 
-class _Registered:
+class _RegisteredStage:
     """Validates an entry of `distill` as the section that its `method` names."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -256,12 +246,8 @@ class _Registered:
         return handler.generate_schema(Annotated[sections, Field(discriminator="method")])
 
 
-AnyStage = Annotated[Stage, _Registered()]
+AnyStage = Annotated[Stage, _RegisteredStage()]
 """An entry of `distill`, of any registered method."""
-
-
-# --- general_text ---
-# How a general stage reads plain text: what the sections of all such methods share.
 
 
 class GeneralText(Stage):

@@ -1,4 +1,4 @@
-"""What a student learns in a stage of `distill`: the section of each method that comes with the package, but one."""
+"""The sections of the distillation methods that come with the package, in the order of their registration."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ class TermWeights(Section):
     """Weight of each term of a loss; 0 leaves it out."""
 
     @model_validator(mode="after")
-    def _something(self) -> TermWeights:
+    def _check_some_weight(self) -> TermWeights:
+        """Refuse weights that are all 0."""
         if not self.weighted():
             raise ValueError("all weights are 0: the student would learn nothing")
         return self
 
     def weighted(self) -> dict[str, float]:
-        """Weights above 0, by term."""
+        """Return the weights above 0, by term."""
         return {name: weight for name, weight in self.model_dump().items() if weight > 0}
 
 
@@ -43,7 +44,7 @@ class SignalWeights(TermWeights):
     labels: float = Field(0.0, ge=0, description="Cross-entropy with the gold labels.")
 
     def active(self) -> tuple[Signal, ...]:
-        """Teacher signals with a weight above 0."""
+        """Return the teacher signals with a weight above 0."""
         return tuple(s for s in Signal if getattr(self, s.value, 0) > 0)
 
 
@@ -73,7 +74,7 @@ class TaskStage(Stage, Optimisation):
 
     def problems(self, place: StagePlace) -> list[str]:
         """Refuse a layer map of another length than the student's depth."""
-        return unmapped(self.layers, place)
+        return _layer_map_problems(self.layers, place)
 
 
 class TripleWeights(TermWeights):
@@ -123,28 +124,23 @@ class DistilBertStage(GeneralText, Optimisation):
     )
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Refuse to learn from hidden tokens where none are hidden, and a cache that does not hold what is learnt."""
-        out = []
+        """Refuse to learn masked tokens if none are masked, and a cache that does not hold what is learnt."""
+        problems = []
         if self.masking is MaskingKind.NONE and (self.weights.mlm or self.masked_only):
-            out.append(
-                f"{place.where}.masking: none hides no tokens to learn from: set weights.mlm: 0 and masked_only: false, or name another"
-            )
-        if self.cache is not None:
-            out += [f"{place.where}.cache: {text}" for text in self._cache_problems()]
-        return out
-
-    def _cache_problems(self) -> list[str]:
-        """What keeps the stage from learning from a cache, a sentence each."""
-        out = []
+            fix = "set weights.mlm: 0 and masked_only: false, or name another"
+            problems.append(f"{place.where}.masking: none hides no tokens to learn from: {fix}")
+        if self.cache is None:
+            return problems
+        key = f"{place.where}.cache"
         if not self.masked_only:
-            out.append("holds guesses at hidden tokens only: set masked_only: true")
+            problems.append(f"{key}: holds guesses at hidden tokens only: set masked_only: true")
         if self.weights.cosine:
-            out.append(
-                "holds no hidden states, asking the teacher again is cheaper: set weights.cosine: 0, or leave cache out"
-            )
+            fix = "set weights.cosine: 0, or leave cache out"
+            problems.append(f"{key}: holds no hidden states, asking the teacher again is cheaper: {fix}")
         if not self.weights.logits:
-            out.append("is read by the term weights.logits only, which is 0: raise it, or leave cache out")
-        return out
+            fix = "raise it, or leave cache out"
+            problems.append(f"{key}: is read by the term weights.logits only, which is 0: {fix}")
+        return problems
 
 
 class LayerWeights(TermWeights):
@@ -172,13 +168,13 @@ class LayerStage(Stage, Optimisation):
 
     def problems(self, place: StagePlace) -> list[str]:
         """Refuse a layer map of another length than the student's depth, and another projection than the stage before."""
-        before = [s.projection for s in place.stages[: place.number] if isinstance(s, LayerStage)]
-        out = unmapped(self.layers, place)
-        if before and self.projection is not before[0] and len(set(before)) == 1:
-            out.append(
+        earlier = [s.projection for s in place.stages[: place.number] if isinstance(s, LayerStage)]
+        problems = _layer_map_problems(self.layers, place)
+        if earlier and self.projection is not earlier[0] and len(set(earlier)) == 1:
+            problems.append(
                 "distill: TinyBERT's stages go on with one projection: give all of them shared, or all per_layer"
             )
-        return out
+        return problems
 
 
 @register_stage
@@ -311,7 +307,8 @@ class MobileBertStage(GeneralText, Updates):
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> MobileBertStage:
+    def _check_phases(self) -> MobileBertStage:
+        """Refuse weights and steps with which the layers, or the guesses, would learn nothing."""
         problems = []
         if self.weights.next_sentence and not self.pairs:
             problems.append("pairs: false leaves no next sentence to tell: set weights.next_sentence: 0")
@@ -332,23 +329,14 @@ class MobileBertStage(GeneralText, Updates):
 
     def problems(self, place: StagePlace) -> list[str]:
         """Refuse a layer map of another length than the student's depth."""
-        return unmapped(self.layers, place)
+        return _layer_map_problems(self.layers, place)
 
 
-def unmapped(layers: list[int] | None, place: StagePlace) -> list[str]:
-    """The problem with a layer map that does not have one entry for each layer of the student, if it has that problem.
-
-    Args:
-        layers: The map of a stage; None for the default one.
-        place: Where the stage is.
-    """
+def _layer_map_problems(layers: list[int] | None, place: StagePlace) -> list[str]:
+    """Report a layer map (None: the default one) that does not have one entry for each layer of the student."""
     if layers is None or place.depth is None or len(layers) == place.depth:
         return []
     return [f"{place.where}.layers: lists {len(layers)} layers, the student has {place.depth}"]
-
-
-# --- replaced_tokens ---
-# The section of the method `replaced-tokens`, ELECTRA's objective.
 
 
 class GeneratorSection(Section):
@@ -384,7 +372,8 @@ class ReplacedTokensStage(GeneralText, Optimisation):
     masking: MaskingKind = Field(MaskingKind.DYNAMIC, description="How tokens to replace are chosen.")
 
     @model_validator(mode="after")
-    def _consistent(self) -> ReplacedTokensStage:
+    def _check_terms(self) -> ReplacedTokensStage:
+        """Refuse masking without tokens to replace, and weights with which the student would learn nothing."""
         problems = []
         if self.masking in (MaskingKind.NONE, MaskingKind.SIMILAR):
             problems.append(f"masking: {self.masking} leaves the generator nothing to replace: name another")
@@ -395,16 +384,12 @@ class ReplacedTokensStage(GeneralText, Optimisation):
         return self
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Refuse other stages that train heads which a model that judges tokens does not have."""
-        words = [n for n, s in enumerate(place.stages) if s.general and getattr(s, "teaches_words", False)]
+        """Refuse other stages that train the masked-LM head, which this student does not have."""
+        others = [n for n, s in enumerate(place.stages) if s.general and getattr(s, "teaches_words", False)]
         return [
             f"{place.where}: the student judges tokens and guesses none, distill.{n} trains guesses: leave one of both out"
-            for n in words
+            for n in others
         ]
-
-
-# --- qat ---
-# The section of method `qat`: a student learns to answer as before when its numbers are rounded.
 
 
 @register_stage
@@ -439,7 +424,7 @@ class QatStage(Stage, Optimisation):
 
     @property
     def by_text(self) -> bool:
-        """Always: only answers are compared."""
+        """Always: only outputs are compared."""
         return True
 
     @property
@@ -448,32 +433,31 @@ class QatStage(Stage, Optimisation):
         return self.format
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Refuse a stage before others, and a scheme that the recipe writes no file of."""
-        out = []
+        """Refuse a stage that is not the last one, and a scheme of which the recipe writes no file."""
+        where, scheme, runtime, problems = place.where, self.scheme, self.runtime, []
         if place.number != len(place.stages) - 1:
-            out.append(
-                f"{place.where}: qat trains the finished student, a stage after it would undo that: make it the last of distill"
+            problems.append(
+                f"{where}: qat trains the finished student, a stage after it would undo that: make it the last of distill"
             )
-        if self.runtime is not None and self.scheme is Scheme.W4:
-            out.append(
-                f"{place.where}.runtime: {self.runtime} has no {self.scheme} file: leave it out, or set scheme: {Scheme.A8W8}"
-            )
-        elif self.runtime is not None and place.files is None:
-            out.append(f"{place.where}.runtime: a budget chooses among files for any runtime: leave it out")
-        elif place.files is not None and (self.format, self.scheme, self.runtime) not in place.files:
-            wanted = f"{{scheme: {self.scheme}, runtime: {self.runtime}}}" if self.runtime else str(self.scheme)
-            made_for = f" for {self.runtime}" if self.runtime else ""
-            out.append(
-                f"{place.where}: trains for {self.scheme}{made_for} in {self.format}, which the recipe does not write: add {wanted} to "
+        if runtime is not None and scheme is Scheme.W4:
+            fix = f"leave it out, or set scheme: {Scheme.A8W8}"
+            problems.append(f"{where}.runtime: {runtime} has no {scheme} file: {fix}")
+        elif runtime is not None and place.files is None:
+            problems.append(f"{where}.runtime: a budget chooses among files for any runtime: leave it out")
+        elif place.files is not None and (self.format, scheme, runtime) not in place.files:
+            entry = f"{{scheme: {scheme}, runtime: {runtime}}}" if runtime else str(scheme)
+            file = f"{scheme} for {runtime}" if runtime else str(scheme)
+            problems.append(
+                f"{where}: trains for {file} in {self.format}, which the recipe does not write: add {entry} to "
                 f"quantize.files and {self.format} to export.formats, or name another scheme, format or runtime"
             )
-        if self.activation is not None and self.scheme is not Scheme.A8W8:
-            out.append(
-                f"{place.where}.activation: {self.activation} fixes ranges of activations, and {self.scheme} has none: leave it "
+        if self.activation is not None and scheme is not Scheme.A8W8:
+            problems.append(
+                f"{where}.activation: {self.activation} fixes ranges of activations, and {scheme} has none: leave it "
                 f"out, or set scheme: {Scheme.A8W8}"
             )
-        if self.scheme is Scheme.W4 and self.format is Format.COREML:
-            out.append(
-                f"{place.where}.format: w4 of Core ML is not trained, its blocks are rounded in fp16: name onnx or tflite"
+        if scheme is Scheme.W4 and self.format is Format.COREML:
+            problems.append(
+                f"{where}.format: w4 of Core ML is not trained, its blocks are rounded in fp16: name onnx or tflite"
             )
-        return out
+        return problems

@@ -1,9 +1,9 @@
-"""The student of a recipe: its size, and where its weights start."""
+"""The student sections of a recipe: size, initial weights, vocabulary, and smaller students for a budget."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -12,14 +12,12 @@ from pocketbert.core.recipe.sections import Fraction, Section, Stage, StudentFam
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import MobileBertSize
 
-# --- vocabulary ---
-# The section of a recipe that prunes the student's vocabulary, and what does not go together with it.
-
-
 LIMITS = ("max_unseen", "max_changed", "max_growth")
-"""Keys that only judge a vocabulary."""
-_WHOLE_TEXTS = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
-"""Tasks with one answer to a text, however it is split."""
+"""Keys of `VocabularySection` that only judge a vocabulary."""
+OWN = "own"
+"""Name of the recipe's own student among those that a budget considers."""
+_TEXT_TASKS = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
+"""Tasks with one output for a text, however it is split into tokens."""
 
 
 class VocabularySection(Section):
@@ -42,14 +40,14 @@ class VocabularySection(Section):
 
     @property
     def reads_otherwise(self) -> bool:
-        """Whether the student reads training rows in other pieces than the teacher."""
+        """Whether the student gets other tokens of training rows than the teacher."""
         return self.resplit > 0 or self.at_least > 1
 
 
-def vocabulary_problems(
+def list_vocabulary_problems(
     section: VocabularySection, task: TaskName, stages: Sequence[Stage], has_rows: bool
 ) -> list[str]:
-    """List what does not go together with a pruned vocabulary, a sentence each.
+    """List what in a recipe does not go together with a pruned vocabulary, one sentence each.
 
     Args:
         section: The section.
@@ -73,18 +71,20 @@ def vocabulary_problems(
                 f"distill.{number}.augmented: copies of rows have words that no training row has, and whose pieces do not stay in "
                 "student.vocabulary: set augmented: false"
             )
-    return problems + (_resplit_problems(section, task, stages) if section.reads_otherwise else [])
+    return problems + _token_problems(section, task, stages)
 
 
-def _resplit_problems(section: VocabularySection, task: TaskName, stages: Sequence[Stage]) -> list[str]:
-    """What cannot be learnt where teacher and student read a text in different pieces."""
-    given = {"at_least": section.at_least > 1, "resplit": section.resplit > 0}
-    keys = " and ".join(f"{key}: {getattr(section, key):g}" for key, is_given in given.items() if is_given)
-    reset = " and ".join(f"{key}: {value}" for key, value in (("at_least", 1), ("resplit", 0)) if given[key])
+def _token_problems(section: VocabularySection, task: TaskName, stages: Sequence[Stage]) -> list[str]:
+    """List what cannot be learnt if teacher and student get different tokens of a text; none if they get the same."""
+    defaults = {key: default for key, default in (("at_least", 1), ("resplit", 0)) if getattr(section, key) > default}
+    if not defaults:
+        return []
+    keys = " and ".join(f"{key}: {getattr(section, key):g}" for key in defaults)
+    reset = " and ".join(f"{key}: {default}" for key, default in defaults.items())
     why = f"student.vocabulary has {keys}, so that the student reads other tokens than the teacher"
     problems = []
-    if task not in _WHOLE_TEXTS and task is not TaskName.FILL_MASK:
-        allowed = ", ".join(_WHOLE_TEXTS)
+    if task not in _TEXT_TASKS and task is not TaskName.FILL_MASK:
+        allowed = ", ".join(_TEXT_TASKS)
         problems.append(
             f"student.vocabulary: {task} is learnt token by token, and {why}; allowed: {allowed}; set {reset}"
         )
@@ -137,7 +137,8 @@ class StudentSection(Section):
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> StudentSection:
+    def _check_sizes(self) -> StudentSection:
+        """Refuse sizes and origins of weights that do not go together."""
         problems = self._pruning_problems() if self.init == "pruned" else []
         if problems:
             raise ValueError("; ".join(problems))
@@ -168,7 +169,7 @@ class StudentSection(Section):
         return self
 
     def _pruning_problems(self) -> list[str]:
-        """What does not go together with ``init: pruned``."""
+        """List what does not go together with ``init: pruned``."""
         problems = []
         if self.intermediate is None:
             problems.append("init: pruned needs intermediate: N, the feed-forward neurons that stay in each layer")
@@ -184,12 +185,7 @@ class StudentSection(Section):
         return problems
 
 
-# --- smaller ---
-# Smaller students that a budget considers next to the recipe's own: what may be cut, and what is wrong with a choice.
-
-
-OWN = "own"
-"""Name of the recipe's own student among those that are considered."""
+# --- smaller students of a budget ------------------------------------------------------------
 
 
 class SmallerStudent(Section):
@@ -203,14 +199,15 @@ class SmallerStudent(Section):
     )
 
     @model_validator(mode="after")
-    def _smaller(self) -> SmallerStudent:
+    def _check_smaller(self) -> SmallerStudent:
+        """Refuse a student that is not smaller in any way."""
         if self.intermediate is None and self.vocabulary is None:
             raise ValueError("nothing is smaller: give intermediate: N, vocabulary: {}, or both")
         return self
 
     @property
     def name(self) -> str:
-        """What tables and folders call it, e.g. ``intermediate-768-vocabulary-2``."""
+        """Its name in tables and folders, e.g. ``intermediate-768-vocabulary-2``."""
         parts = [] if self.intermediate is None else [f"intermediate-{self.intermediate}"]
         if (pieces := self.vocabulary) is not None:
             parts.append("vocabulary" + (f"-{pieces.at_least}" if pieces.at_least > 1 else ""))
@@ -230,7 +227,8 @@ class RecipeBudget(BudgetSection):
     student_steps: PositiveInt = Field(150, description="Steps that each smaller student learns.")
 
     @model_validator(mode="after")
-    def _named(self) -> RecipeBudget:
+    def _check_students(self) -> RecipeBudget:
+        """Refuse a student that is listed twice, and steps without students."""
         names = [s.name for s in self.students]
         twice = dict.fromkeys(name for i, name in enumerate(names) if name in names[:i])
         if twice:
@@ -240,24 +238,14 @@ class RecipeBudget(BudgetSection):
         return self
 
 
-class OwnStudent(Protocol):
-    """What a smaller student is pruned from: the section `student` of a recipe."""
-
-    @property
-    def vocabulary(self) -> VocabularySection | None:
-        """The pieces that it keeps."""
-
-    @property
-    def intermediate(self) -> int | None:
-        """Feed-forward neurons of each layer, where the recipe names them."""
-
-
-def smaller_problems(students: Sequence[SmallerStudent], task: TaskName, own: OwnStudent | None) -> list[str]:
+def list_smaller_student_problems(
+    students: Sequence[SmallerStudent], task: TaskName, own: StudentSection | None
+) -> list[str]:
     """List what does not go together with smaller students, each with the fix and without a full stop.
 
     Args:
-        students: What the budget lists.
-        task: What they do.
+        students: The students of the budget.
+        task: Task of the recipe.
         own: The recipe's own student, if it has one.
     """
     key = "quantize.budget.students"
@@ -273,20 +261,20 @@ def smaller_problems(students: Sequence[SmallerStudent], task: TaskName, own: Ow
         )
     for number, student in enumerate(students):
         if student.vocabulary is not None:
-            found = vocabulary_problems(student.vocabulary, task, (), has_rows=True)
-            problems += [p.replace("student.vocabulary", f"{key}.{number}.vocabulary") for p in found]
+            of_vocabulary = list_vocabulary_problems(student.vocabulary, task, (), has_rows=True)
+            problems += [p.replace("student.vocabulary", f"{key}.{number}.vocabulary") for p in of_vocabulary]
         if own.intermediate is not None and student.intermediate is not None:
-            found = [width_problem(student.intermediate, own.intermediate)]
-            problems += [f"{key}.{number}.intermediate: {p}" for p in found if p]
+            of_width = width_problem(student.intermediate, own.intermediate)
+            problems += [f"{key}.{number}.intermediate: {of_width}"] if of_width else []
     return problems
 
 
 def width_problem(wanted: int, width: int) -> str:
-    """Say that a student is not smaller than the recipe's own; empty where it is.
+    """Describe that a student would not be narrower than the recipe's own; return an empty text if it is.
 
     Args:
-        wanted: Neurons that are to stay.
-        width: Those that each layer of the recipe's own student has.
+        wanted: Feed-forward neurons that are to stay in each layer.
+        width: Feed-forward neurons in each layer of the recipe's own student.
     """
     if wanted < width:
         return ""

@@ -44,6 +44,7 @@ from pocketbert.pipeline.direct.choosing import (
 )
 from pocketbert.pipeline.formats.base import exported_file, place_of
 from pocketbert.pipeline.gates.checks import STUDENT, student_gates
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import RunData, calibration_rows
 from pocketbert.pipeline.learn.finishing import EVAL, HOLDOUT, SELECTION, read_training
 from pocketbert.pipeline.learn.vocabulary import check_vocabulary
@@ -51,7 +52,6 @@ from pocketbert.pipeline.recipes import AnyRecipe, smaller_recipe, student_lines
 from pocketbert.pipeline.run import REPORT_FILE, Run
 from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
 from pocketbert.pipeline.run_folder.folder import RunResult
-from pocketbert.pipeline.steps import Inputs
 
 STUDENTS_FOLDER = "students"
 """Folder of the smaller students' runs in a run folder."""

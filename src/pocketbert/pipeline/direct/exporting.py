@@ -50,13 +50,13 @@ from pocketbert.core.recipe.quantize import files_of
 from pocketbert.core.recipe.recipe import CoremlSection, Recipe
 from pocketbert.core.tasks import TaskName, task_of
 from pocketbert.core.types import Attention, Runtime, Scheme
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_files, check_threshold
 from pocketbert.pipeline.options import FLAGS, KEYS, AnswerOptions, ExportOptions
 from pocketbert.pipeline.phone.recording import write_page
 from pocketbert.pipeline.reference import say_row
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import Permission
-from pocketbert.pipeline.steps import Inputs
 
 _WORK = "export"
 """Name of the workspace's content, by which a later export finds an interrupted one."""

@@ -50,12 +50,12 @@ from pocketbert.pipeline.direct.exporting import (
 )
 from pocketbert.pipeline.doctor import require_for
 from pocketbert.pipeline.formats.base import RunModel
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_threshold
-from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, CalibrationOptions, ExportOptions
+from pocketbert.pipeline.options import CONFIDENCE_KEYS, AnswerOptions, BudgetOptions, CalibrationOptions, ExportOptions
 from pocketbert.pipeline.phone.recording import write_page
 from pocketbert.pipeline.run import Run
 from pocketbert.pipeline.run_folder import Permission
-from pocketbert.pipeline.steps import SURE, Inputs
 
 
 def quantize_folder(
@@ -268,7 +268,7 @@ def _search_digest(search_inputs: SearchInputs, request: _BudgetRequest, inputs:
     return sha256_json(
         [
             request.limits.set_limits,
-            inputs.recipe.answer.model_dump(mode="json", include={*SURE}),
+            inputs.recipe.answer.model_dump(mode="json", include={*CONFIDENCE_KEYS}),
             list(request.schemes),
             inputs.recipe.quantize.calibration,
             inputs.model.digest,

@@ -31,10 +31,10 @@ from pocketbert.pipeline.direct.candidates import (
 from pocketbert.pipeline.direct.exporting import export_recipe, naming_flags, options_of_folder
 from pocketbert.pipeline.doctor import require_for
 from pocketbert.pipeline.formats.base import ModelFile, RunModel
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import load_data
 from pocketbert.pipeline.options import CalibrationOptions
 from pocketbert.pipeline.phone.recording import record_sensitivities
-from pocketbert.pipeline.steps import Inputs
 
 _SIZE_MARGIN = 1.02
 """A predicted size may be this much too large: the savings of single roles add up to within one per cent."""

@@ -1,4 +1,9 @@
-"""Training rows multiplied by replacing words: as a file, and as rows of a run."""
+"""Multiply training rows by copies in which words are replaced.
+
+`augment_file` writes the rows of a recipe with their copies to a file. In a run, `write_copies` is a step that writes the copies for all
+stages, and `augmented_set` returns rows and copies as a stage learns from them. `check_augmentable` refuses, before anything is
+trained, tasks whose labels would not fit the changed text. Words are replaced by `pocketbert.distill.augment`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -35,7 +39,12 @@ if TYPE_CHECKING:
     from pocketbert.distill.augment import Augmenter, CopyStore
     from pocketbert.distill.training.data import TrainData
 
-TASKS_AUGMENTED = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION, TaskName.FEATURE_EXTRACTION)
+_TASKS_AUGMENTED = (
+    TaskName.TEXT_CLASSIFICATION,
+    TaskName.MULTI_LABEL,
+    TaskName.REGRESSION,
+    TaskName.FEATURE_EXTRACTION,
+)
 """Tasks whose labels belong to the whole text."""
 _WHY_NOT = {
     TaskName.TOKEN_CLASSIFICATION: "its labels belong to words, and another word may have another label",
@@ -43,7 +52,7 @@ _WHY_NOT = {
     TaskName.FILL_MASK: "its text hides other words at every step as it is",
 }
 _VERSION = 1
-"""Part of the key of what is on disk; a change of the algorithm raises it."""
+"""Part of the key of the copies on disk; a change of the algorithm raises it."""
 _AT_ONCE = 4096
 """Rows that are tokenized together."""
 _SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -71,22 +80,22 @@ class AugmentCounts:
 
 
 def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
-    """Refuse what cannot be augmented, before anything is trained.
+    """Refuse recipes whose rows cannot be augmented, before anything is trained.
 
     Args:
-        recipe: Its task, data and ``data.augment``.
+        recipe: The recipe, with `data.augment`.
         model: The model it starts from.
 
     Raises:
-        InputError: If the labels would not fit the changed text, there are no training rows, or a setting asks for what
-            is not there; listing all of it.
+        InputError: If the labels would not fit the changed text, there are no training rows, or a setting needs something
+            that is missing; listing every problem.
     """
-    section, problems = _section(recipe), []
-    if recipe.task not in TASKS_AUGMENTED:
+    section, problems = recipe.data.augment or AugmentSection(), []
+    if recipe.task not in _TASKS_AUGMENTED:
         problems.append(
             Problem(
                 "data.augment",
-                f"{recipe.task} cannot be augmented: {_WHY_NOT[recipe.task]}; allowed: {', '.join(TASKS_AUGMENTED)}.",
+                f"{recipe.task} cannot be augmented: {_WHY_NOT[recipe.task]}; allowed: {', '.join(_TASKS_AUGMENTED)}.",
                 "Remove data.augment, and augmented: true from the stages.",
             )
         )
@@ -98,7 +107,7 @@ def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
                 "Add train: {path: rows.jsonl} to data.",
             )
         )
-    if section.masked_lm and not _has_masked(model):
+    if section.masked_lm and not _has_masked_lm(model):
         kinds = ", ".join(map(str, model.config.get("architectures") or ["nothing that is named"]))
         problems.append(
             Problem(
@@ -118,24 +127,24 @@ def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
 def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> AugmentCounts:
     """Write the training rows of a recipe, each followed by its copies, with all their columns.
 
-    The rows are those that a run trains on: held-out rows and rows that also occur in the evaluation data are not
-    among them. So the file is read with ``data.holdout: 0``: a row held out of it would have copies in training.
+    The rows are those that a run trains on, without held-out rows and rows that also occur in the evaluation data.
+    So the file is read with ``data.holdout: 0``: a row held out of it would have copies in training.
 
-    Stopped and started again it continues, and writes the same bytes as if it had not been stopped.
+    A call that was stopped continues when it is made again, and writes the same bytes as without the stop.
 
     Args:
-        recipe: Its data, teacher and seed; ``data.augment``, where it has that, else the section's defaults.
+        recipe: The recipe: its data, teacher and seed, and `data.augment` or the section's defaults.
         destination: The file, ``.jsonl`` or ``.jsonl.gz``.
         overwrite: Whether `destination` may be replaced.
 
     Returns:
-        How many rows it has.
+        The numbers of rows and copies.
 
     Raises:
         InputError: Listing every problem.
     """
     require_torch()
-    problems, source = [], recipe.data.train
+    problems, source = list[Problem](), recipe.data.train
     read = [s.path for s in (source, recipe.data.eval) if s is not None and s.path is not None]
     try:
         destination = file_destination(destination, overwrite, *map(Path, read))
@@ -153,30 +162,55 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
     with (
         leaving_nothing(destination),
         workspace(destination, resume="augment") as place,
-        _writing(destination) as stream,
+        _open_jsonl(destination) as stream,
     ):
-        store = _copies(recipe, model, examples, place.path / "copies")
-        rest = _with_copies(examples, store, data, counts)
-        own = next(rest, None)
+        store = _make_copies(recipe, model, examples, place.path / "copies")
+        groups = _with_copies(examples, store, data, counts)
+        group = next(groups, None)
         for number, row in read_rows(source, BadRows(source.title)):
-            if own is None or number != own[0].row:
-                continue
-            for example in own:
+            if group is None or number != group[0].row:
+                continue  # a row that is not trained on
+            for example in group:
                 changed: dict[str, str | None] = {source.text: example.text}
                 if source.text_pair is not None:
                     changed[source.text_pair] = example.pair
-                stream.write(_line(source.title, number, {**row, **changed}))
-            own = next(rest, None)
+                stream.write(_json_line(source.title, number, {**row, **changed}))
+            group = next(groups, None)
     return counts
 
 
+@contextmanager
+def _open_jsonl(destination: Path) -> Iterator[IO[bytes]]:
+    """Open a stream whose file appears as `destination` if the block ends without an error; equal rows give equal bytes."""
+    with writing(destination) as raw:
+        if destination.suffix == ".gz":
+            with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+                yield cast("IO[bytes]", packed)
+        else:
+            yield raw
+
+
+def _json_line(title: str, number: int, row: dict[str, Any]) -> bytes:
+    """Return a row as a line of JSON.
+
+    Raises:
+        InputError: If a column holds something else, such as dates and bytes of a Parquet file.
+    """
+    try:
+        return (json.dumps(row, ensure_ascii=False) + "\n").encode()
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            Problem(f"{title}:{number}", f"a column cannot be written as JSON: {error}.", "Leave that column out.")
+        ) from error
+
+
 def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, destination: Path) -> None:
-    """Write the copies of a run's training rows, for all stages that learn on them.
+    """Write the copies of a run's training rows, for all stages that learn from them.
 
     Args:
-        recipe: What to do.
-        model: The model the recipe starts from: its embeddings and its masked-language-model head give the words.
-        data: The run's data.
+        recipe: The recipe.
+        model: The model that it starts from: its embeddings and its masked-language-model head propose words.
+        data: The run's rows.
         work: A folder whose copies are not made again after a kill.
         destination: An existing folder to fill.
 
@@ -184,7 +218,7 @@ def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, 
         InputError: If the task's rows cannot be augmented, or the settings do not fit the model.
     """
     check_augmentable(recipe, model)
-    store = _copies(recipe, model, data.splits["train"].examples, work / "copies")
+    store = _make_copies(recipe, model, data.splits["train"].examples, work / "copies")
     for number in range(store.parts):
         shutil.copyfile(store.part(number), destination / store.part(number).name)
 
@@ -192,18 +226,18 @@ def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, 
 def augmented_set(
     recipe: Recipe, model: ModelFolder, data: RunData, length: int, work: Path, written: Path | None = None
 ) -> TrainData:
-    """Training rows of a run, each followed by its copies, as stages with ``augmented: true`` learn from them.
+    """Return the training rows of a run, each followed by its copies, as stages with ``augmented: true`` learn from them.
 
-    Nothing of the held-out and evaluation rows is among them: copies are made of ``data.splits["train"]``, and a copy
-    that equals such a row is left out. Of several processes one makes the copies and the others read them.
+    Copies are made of ``data.splits["train"]`` only, and a copy that equals a held-out or evaluation row is left out. Of several
+    processes one makes the copies and the others read them.
 
     Args:
-        recipe: What to do.
-        model: The model the recipe starts from: its embeddings and its masked-language-model head give the words.
-        data: The run's data.
+        recipe: The recipe.
+        model: The model that it starts from: its embeddings and its masked-language-model head propose words.
+        data: The run's rows.
         length: Longest input in tokens.
-        work: A folder for the copies; what is there is not made again.
-        written: What `write_copies` wrote; without it the copies are made in `work`.
+        work: A folder for the copies; those that it holds are not made again.
+        written: Folder that `write_copies` filled; without it the copies are made in `work`.
 
     Returns:
         The rows, tokenized, with the task's targets.
@@ -218,11 +252,11 @@ def augmented_set(
     assert recipe.data.train is not None
     title, labelled = recipe.data.train.title, is_labelled(data.head.task, "train")
     examples, counts = data.splits["train"].examples, AugmentCounts()
-    store = CopyStore(written, "", len(examples)) if written else _copies(recipe, model, examples, work)
+    store = CopyStore(written, "", len(examples)) if written else _make_copies(recipe, model, examples, work)
     tokenizer = TextTokenizer(model.tokenizer_folder, length)
     portions = (
-        data.head.prepare(some, tokenizer, title, labelled)
-        for some in _portions(_with_copies(examples, store, data, counts))
+        data.head.prepare(portion, tokenizer, title, labelled)
+        for portion in _portions(_with_copies(examples, store, data, counts))
     )
     rows = PackedSet(portions, tokenizer)
     say(f"  augmented: {counts.line}")
@@ -230,10 +264,10 @@ def augmented_set(
 
 
 def _portions(groups: Iterable[list[Example]]) -> Iterator[list[Example]]:
-    """Rows with their copies, some thousands at a time."""
+    """Join rows with their copies to portions of `_AT_ONCE` or slightly more."""
     portion: list[Example] = []
-    for own in groups:
-        portion += own
+    for group in groups:
+        portion += group
         if len(portion) >= _AT_ONCE:
             yield portion
             portion = []
@@ -241,36 +275,42 @@ def _portions(groups: Iterable[list[Example]]) -> Iterator[list[Example]]:
         yield portion
 
 
-def _section(recipe: Recipe) -> AugmentSection:
-    return recipe.data.augment or AugmentSection()
+def _with_copies(
+    examples: Sequence[Example], store: CopyStore, data: RunData, counts: AugmentCounts
+) -> Iterator[list[Example]]:
+    """Yield each row with its copies, without copies that equal evaluation or held-out rows; count both in `counts`."""
+    held_out = {e.digest for name, rows in data.splits.items() if name != "train" for e in rows.examples}
+    for example, copies in zip(examples, store.read(), strict=True):
+        group = [example]
+        for texts in copies:
+            # a second text that was not given to the store is kept as it is
+            copy = replace(example, text=texts[0], pair=texts[1] if len(texts) > 1 else example.pair)
+            if copy.digest in held_out:
+                counts.left_out += 1
+            else:
+                group.append(copy)
+        counts.rows += 1
+        counts.copies += len(group) - 1
+        yield group
 
 
-def _has_masked(model: ModelFolder) -> bool:
-    return model.has_head("ForMaskedLM") or model.has_head("ForPreTraining")
-
-
-def _asks_masked(section: AugmentSection, model: ModelFolder) -> bool:
-    """Whether words are guessed by the model's head."""
-    return _has_masked(model) if section.masked_lm is None else section.masked_lm
-
-
-def _copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], work: Path) -> CopyStore:
-    """The copies on disk, made where they are not there."""
+def _make_copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], work: Path) -> CopyStore:
+    """Return the copies in a folder, made there unless copies of the same rows and settings exist."""
     from pocketbert.distill.augment import CopyStore, Row
     from pocketbert.distill.text.tokenizer import tokenizer_digest
 
-    section = _section(recipe)
-    alone = recipe.task is TaskName.FEATURE_EXTRACTION and not scored(list(examples))
-    rows = [Row(e.row, (e.text,) if alone or e.pair is None else (e.text, e.pair)) for e in examples]
-    settings = section.model_dump(mode="json", exclude={"vectors"})
-    vectors = section.vectors
+    section = recipe.data.augment or AugmentSection()
+    guesses = _has_masked_lm(model) if section.masked_lm is None else section.masked_lm
+    # without scores only the first text of a pair is read for a vector
+    first_only = recipe.task is TaskName.FEATURE_EXTRACTION and not scored(list(examples))
+    rows = [Row(e.row, (e.text,) if first_only or e.pair is None else (e.text, e.pair)) for e in examples]
     key = sha256_json(
         {
             "version": _VERSION,
-            "settings": settings,
+            "settings": section.model_dump(mode="json", exclude={"vectors"}),
             "seed": recipe.seed,
-            "masked": _asks_masked(section, model),
-            "vectors": sha256_file(vectors) if vectors else None,
+            "masked": guesses,
+            "vectors": sha256_file(section.vectors) if section.vectors else None,
             "weights": model.sha256,
             "tokenizer": tokenizer_digest(model.tokenizer_folder),
             "rows": sha256_json([[r.number, *r.texts] for r in rows]),
@@ -278,18 +318,18 @@ def _copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], wor
         }
     )
     store = CopyStore(work, key, len(rows))
-    store.fill(rows, partial(_augmenter, section, recipe.seed, model))
+    store.fill(rows, lambda: _augmenter(section, recipe.seed, model, guesses))
     return store
 
 
-def _augmenter(section: AugmentSection, seed: int, model: ModelFolder) -> Augmenter:
+def _augmenter(section: AugmentSection, seed: int, model: ModelFolder, guesses: bool) -> Augmenter:
+    """Load the word vectors and, for `guesses`, the model's masked-language-model head, and return what replaces words."""
     import torch
 
     from pocketbert.distill.augment import Augmenter, MaskedWords
     from pocketbert.distill.word_vectors import EmbeddingVectors, Neighbours, WordReader, WordVectors, read_vectors
 
     reader = WordReader(model.tokenizer_folder, model.family.tokenizer)
-    guesses = _asks_masked(section, model)
     loaded: Any = None
     if guesses or section.vectors is None:
         loaded = load_model(model, TASKS[TaskName.FILL_MASK if guesses else TaskName.FEATURE_EXTRACTION])
@@ -314,40 +354,5 @@ def _augmenter(section: AugmentSection, seed: int, model: ModelFolder) -> Augmen
     return Augmenter(reader, section, seed, Neighbours(vectors, section.candidates), masked)
 
 
-def _with_copies(
-    examples: Sequence[Example], store: CopyStore, data: RunData, counts: AugmentCounts
-) -> Iterator[list[Example]]:
-    """Each row with its copies, but for copies that are evaluation or held-out rows."""
-    unseen = {e.digest for name, rows in data.splits.items() if name != "train" for e in rows.examples}
-    for example, copies in zip(examples, store.read(), strict=True):
-        own = [example]
-        for texts in copies:
-            # where the partner is not read, the row keeps it
-            copy = replace(example, text=texts[0], pair=texts[1] if len(texts) > 1 else example.pair)
-            if copy.digest in unseen:
-                counts.left_out += 1
-            else:
-                own.append(copy)
-        counts.rows += 1
-        counts.copies += len(own) - 1
-        yield own
-
-
-def _line(title: str, number: int, row: dict[str, Any]) -> bytes:
-    try:
-        return (json.dumps(row, ensure_ascii=False) + "\n").encode()
-    except (TypeError, ValueError) as error:  # dates and bytes of a Parquet file
-        raise InputError(
-            Problem(f"{title}:{number}", f"a column cannot be written as JSON: {error}.", "Leave that column out.")
-        ) from error
-
-
-@contextmanager
-def _writing(destination: Path) -> Iterator[IO[bytes]]:
-    """A stream whose file appears as `destination` when the block ends without an error; equal rows give equal bytes."""
-    with writing(destination) as raw:
-        if destination.suffix == ".gz":
-            with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
-                yield cast("IO[bytes]", packed)
-        else:
-            yield raw
+def _has_masked_lm(model: ModelFolder) -> bool:
+    return model.has_head("ForMaskedLM") or model.has_head("ForPreTraining")

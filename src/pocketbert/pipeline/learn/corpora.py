@@ -1,4 +1,9 @@
-"""Plain text for general stages: tokenized once into corpora, mixed when they are read."""
+"""Plain text for general stages: tokenize it into corpora, and give it to a stage with its teacher.
+
+`prepare_corpora` tokenizes the sources of a recipe for several runs, `write_corpora` those of one run; `open_corpora` mixes them by their
+shares. `head_wanted` and `general_teacher` decide which heads teacher and student of the general stages have, `general_rows` returns the
+masked text of a stage, and `copy_encoder` and `copy_masked_lm` copy the weights that general stages trained into the task's student.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.data import CorpusSection, CorpusSettings, CorpusSource
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.sections import GeneralText, Stage
+from pocketbert.core.recipe.sections import GeneralText
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import MaskingKind, SecondSegment
 from pocketbert.distill.text.corpus import INFO
@@ -34,47 +39,28 @@ if TYPE_CHECKING:
     from pocketbert.distill.text.pairs import GeneralSet
     from pocketbert.distill.word_vectors import VectorWords
 
-
-MOST_BAD = 1000
+_MOST_BAD_ROWS = 1000
 """Bad rows after which a long corpus is read no further."""
 
 
+# --- corpora ---
+
+
 def is_prepared(source: CorpusSource) -> bool:
-    """Whether a source is a corpus that was written before."""
+    """Return whether a source is the folder of a corpus that was tokenized before."""
     return source.path is not None and (Path(source.path) / INFO).is_file()
 
 
 def source_digest(source: CorpusSource) -> object:
-    """What a prepared corpus is made of; None for other sources."""
+    """Read what a prepared corpus was made from; None for other sources."""
     return read_json(Path(str(source.path)) / INFO) if is_prepared(source) else None
-
-
-def texts_of(source: DataSource) -> Iterator[str]:
-    """Texts of a source, one after the other; the rows are not held.
-
-    Raises:
-        InputError: At the end, or as soon as there are too many, listing rows without text.
-    """
-    bad = BadRows(source.title)
-    for number, row in read_rows(source, bad, [source.text]):
-        text = row.get(source.text)
-        if isinstance(text, str):
-            yield text
-        elif text is None:
-            bad.missing(number, source.text, row)
-        else:
-            bad.add(number, f"column '{source.text}' holds {type(text).__name__}, not text.")
-        if bad.count > MOST_BAD:
-            break
-    if bad.count:
-        raise InputError(bad.close())
 
 
 def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
     """Tokenize every source of a recipe that is not prepared yet, for several runs; see `write_corpora`.
 
     Raises:
-        InputError: If the recipe has no corpus, the folder cannot be used, or a text cannot be read; nothing new stays then.
+        InputError: If the recipe has no corpus, the folder cannot be used, or a text cannot be read; no new files stay then.
     """
     from pocketbert.distill.text.writer import CONTENTS
 
@@ -102,8 +88,8 @@ def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) ->
 
     Args:
         section: Sources and settings.
-        tokenizer: Folder of the model.
-        destination: Where corpora go, one folder per source.
+        tokenizer: Folder of the tokenizer.
+        destination: Folder for the corpora, which get a folder per source.
 
     Returns:
         The corpora's folders in the order of the sources.
@@ -111,29 +97,50 @@ def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) ->
     from pocketbert.distill.text.writer import write_corpus
 
     settings = CorpusSettings.model_validate({k: getattr(section, k) for k in CorpusSettings.model_fields})
-    out = []
+    folders = []
     for number, source in enumerate(section.sources):
         if is_prepared(source):
-            out.append(Path(str(source.path)))
+            folders.append(Path(str(source.path)))
             continue
         folder = destination / f"{number:02d}"
-        info = write_corpus(texts_of(source), tokenizer, settings, folder)
+        info = write_corpus(_read_texts(source), tokenizer, settings, folder)
         say(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
-        out.append(folder)
-    return out
+        folders.append(folder)
+    return folders
+
+
+def _read_texts(source: DataSource) -> Iterator[str]:
+    """Yield the texts of a source, which is not held in memory.
+
+    Raises:
+        InputError: At the end, or as soon as there are too many, listing rows without text.
+    """
+    bad = BadRows(source.title)
+    for number, row in read_rows(source, bad, [source.text]):
+        text = row.get(source.text)
+        if isinstance(text, str):
+            yield text
+        elif text is None:
+            bad.missing(number, source.text, row)
+        else:
+            bad.add(number, f"column '{source.text}' holds {type(text).__name__}, not text.")
+        if bad.count > _MOST_BAD_ROWS:
+            break
+    if bad.count:
+        raise InputError(bad.close())
 
 
 def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: int) -> TokenRows:
-    """Corpora of a section, mixed by their shares where there are several or not all rows are wanted.
+    """Open the corpora of a section, mixed by their shares if there are several or not all rows are read.
 
     Args:
         section: Sources and settings.
-        tokenizer: Folder of the model, whose tokenizer the corpora must be made with.
-        written: Where `write_corpora` wrote.
+        tokenizer: Folder of the tokenizer that the corpora must be made with.
+        written: Folder that `write_corpora` filled.
         seed: Seed of the run.
 
     Raises:
-        InputError: If a corpus is damaged or of another tokenizer.
+        InputError: If a corpus is damaged, of another tokenizer, or has longer rows than the section.
     """
     from pocketbert.distill.text.corpus import mix, open_corpus
     from pocketbert.distill.text.tokenizer import tokenizer_digest
@@ -141,8 +148,8 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
     digest = tokenizer_digest(tokenizer)
     folders = [Path(str(s.path)) if is_prepared(s) else written / f"{i:02d}" for i, s in enumerate(section.sources)]
     corpora = [open_corpus(folder, digest) for folder in folders]
-    if any(c.info.settings.length > section.length for c in corpora):
-        longest = max(c.info.settings.length for c in corpora)
+    longest = max((c.info.settings.length for c in corpora), default=0)
+    if longest > section.length:
         raise InputError(
             Problem(
                 "data.corpus.length",
@@ -156,56 +163,53 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
     return mix(corpora, shares, section.rows or sum(len(c) for c in corpora), seed)
 
 
-# --- general ---
-# What general stages learn from: a pre-trained teacher, and plain text.
-
-
-def general_stages(recipe: Recipe) -> dict[str, Stage]:
-    """The general stages of a recipe by their keys."""
-    return {f"distill.{n}": s for n, s in enumerate(recipe.distill) if s.general}
+# --- general stages ---
 
 
 def _needs(recipe: Recipe) -> list[Needs]:
+    """Return the heads and outputs that each general stage of a recipe needs."""
     from pocketbert.distill.methods.table import method_of
 
-    return [method_of(stage).needs(stage, where) for where, stage in general_stages(recipe).items()]
+    stages = {f"distill.{n}": stage for n, stage in enumerate(recipe.distill) if stage.general}
+    return [method_of(stage).needs(stage, key) for key, stage in stages.items()]
 
 
 def head_wanted(recipe: Recipe) -> Task:
-    """What teacher and student of the general stages are loaded as: with the heads that the stages train, or none."""
+    """Return the task as which teacher and student of the general stages are loaded: with the heads that the stages train."""
     from pocketbert.distill.methods.method import Heads
 
-    guesses = TASKS[TaskName.FILL_MASK]
-    heads = max(n.heads for n in _needs(recipe))
+    masked_lm = TASKS[TaskName.FILL_MASK]
+    pre_training = replace(masked_lm, head="ForPreTraining", auto_class="AutoModelForPreTraining")
     return {
         Heads.ENCODER: TASKS[TaskName.FEATURE_EXTRACTION],
-        Heads.WORDS: guesses,
-        Heads.WORDS_AND_PAIRS: replace(guesses, head="ForPreTraining", auto_class="AutoModelForPreTraining"),
-        Heads.TOKENS: replace(guesses, head="ForPreTraining", auto_class="AutoModelForPreTraining"),
-    }[heads]
+        Heads.WORDS: masked_lm,
+        Heads.WORDS_AND_PAIRS: pre_training,
+        Heads.TOKENS: pre_training,
+    }[max(n.heads for n in _needs(recipe))]
 
 
 def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
-    """The teacher with as many of the wanted heads as its folder has; without any only where no stage asks for its guesses.
+    """Load the teacher with as many of the needed heads as its folder has.
+
+    It is loaded without any head only if no stage learns from its predictions of words.
 
     Args:
-        recipe: Its general stages say which heads are wanted.
+        recipe: The recipe with the general stages.
         source: The pre-trained teacher's folder.
 
     Raises:
-        InputError: If the folder lacks the head that a stage asks.
+        InputError: If the folder lacks a head that a stage learns from.
     """
     from pocketbert.distill.methods.method import Heads
 
-    bare, guesses = TASKS[TaskName.FEATURE_EXTRACTION], TASKS[TaskName.FILL_MASK]
+    encoder, masked_lm = TASKS[TaskName.FEATURE_EXTRACTION], TASKS[TaskName.FILL_MASK]
     task, needs = head_wanted(recipe), _needs(recipe)
-    silent = not any(n.words for n in needs)
-    # a next-sentence head is never asked, only copied; so are others where the truth is all that is guessed
-    kinds = [
-        task,
-        *([guesses] if max(n.heads for n in needs) is Heads.WORDS_AND_PAIRS else []),
-        *([bare] if silent and task is not bare else []),
-    ]
+    kinds = [task]
+    # outputs of a next-sentence head are not used, only its weights are copied
+    if max(n.heads for n in needs) is Heads.WORDS_AND_PAIRS:
+        kinds.append(masked_lm)
+    if not any(n.words for n in needs) and task is not encoder:
+        kinds.append(encoder)
     for kind in kinds[:-1]:
         with suppress(InputError):
             return load_model(source, kind)
@@ -215,44 +219,15 @@ def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
         raise InputError([*error.problems, *(n.advice for n in needs if n.advice)]) from error
 
 
-def check_objectives(stage: GeneralText, family: Family, where: str) -> None:
-    """Refuse text that the checkpoints of a family were not trained on.
-
-    Args:
-        stage: A general stage.
-        family: The teacher's row of the family table.
-        where: Recipe key of the stage.
-
-    Raises:
-        InputError: Listing everything that does not fit.
-    """
-    wanted = list[tuple[str, str, Objective, str]]()
-    if stage.masking is MaskingKind.SIMILAR:
-        wanted.append(("masking", stage.masking, Objective.SIMILAR_WORDS, "Set masking: ngram, or whole-word."))
-    if stage.pairs and stage.second is SecondSegment.SWAPPED:
-        wanted.append(("second", stage.second, Objective.SENTENCE_ORDER, "Set second: elsewhere, or pairs: false."))
-    problems = [
-        Problem(
-            f"{where}.{key}",
-            f"{value}, and {family.title} checkpoints are not trained that way; objectives: {', '.join(family.objectives)}.",
-            fix,
-        )
-        for key, value, objective, fix in wanted
-        if objective not in family.objectives
-    ]
-    if problems:
-        raise InputError(problems)
-
-
 def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path, teacher: Any) -> GeneralSet:
-    """The plain text of a general stage, masked and cut into pairs as the stage says.
+    """Return the plain text of a general stage, masked and cut into pairs by the stage's settings.
 
     Args:
-        recipe: What to do.
+        recipe: The recipe.
         source: The pre-trained teacher's folder, for the tokenizer.
         number: Number of the stage in `distill`.
-        corpora: Where the run's corpora are.
-        teacher: The loaded teacher: its embeddings tell which words are similar, where no file does.
+        corpora: Folder of the run's corpora.
+        teacher: The loaded teacher; its embeddings decide which words are similar if no file does.
 
     Raises:
         InputError: If the teacher's family was not trained on such text.
@@ -260,49 +235,77 @@ def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path
     from pocketbert.distill.text.masking import masking_of
     from pocketbert.distill.text.pairs import GeneralSet, pairs_of
 
-    stage, where, seed = recipe.distill[number], f"distill.{number}", recipe.seed
+    stage, key, seed = recipe.distill[number], f"distill.{number}", recipe.seed
     assert recipe.data.corpus is not None
     assert isinstance(stage, GeneralText)
-    check_objectives(stage, source.family, where)
+    _check_objectives(stage, source.family, key)
     tokenizer = TextTokenizer(source.tokenizer_folder, min(recipe.data.corpus.length, source.positions))
     rows = open_corpora(recipe.data.corpus, source.tokenizer_folder, corpora, seed)
     size = len(rows.counts)
-    similar = _similar_words(stage, source, teacher, size, where) if stage.masking is MaskingKind.SIMILAR else None
-    masking = masking_of(stage.masking, rows.counts, tokenizer, seed, where, stage.mask_share, stage.smoothing, similar)
-    pairs = pairs_of(tokenizer, size, seed, where, stage.second) if stage.pairs else None
+    similar = _similar_words(stage, source, teacher, size, key) if stage.masking is MaskingKind.SIMILAR else None
+    masking = masking_of(stage.masking, rows.counts, tokenizer, seed, key, stage.mask_share, stage.smoothing, similar)
+    pairs = pairs_of(tokenizer, size, seed, key, stage.second) if stage.pairs else None
     return GeneralSet(rows, tokenizer, masking, pairs)
 
 
-def _similar_words(stage: GeneralText, source: ModelFolder, teacher: Any, vocabulary: int, where: str) -> VectorWords:
-    """Which words are similar: by the stage's file of vectors, or by the teacher's embeddings."""
+def _check_objectives(stage: GeneralText, family: Family, key: str) -> None:
+    """Refuse masking and pairs that the checkpoints of a family were not trained on.
+
+    Args:
+        stage: A general stage.
+        family: The teacher's row of the family table.
+        key: Recipe key of the stage.
+
+    Raises:
+        InputError: Listing every setting that does not fit.
+    """
+    chosen = list[tuple[str, str, Objective, str]]()
+    if stage.masking is MaskingKind.SIMILAR:
+        chosen.append(("masking", stage.masking, Objective.SIMILAR_WORDS, "Set masking: ngram, or whole-word."))
+    if stage.pairs and stage.second is SecondSegment.SWAPPED:
+        chosen.append(("second", stage.second, Objective.SENTENCE_ORDER, "Set second: elsewhere, or pairs: false."))
+    problems = [
+        Problem(
+            f"{key}.{setting}",
+            f"{value}, and {family.title} checkpoints are not trained that way; objectives: {', '.join(family.objectives)}.",
+            fix,
+        )
+        for setting, value, objective, fix in chosen
+        if objective not in family.objectives
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _similar_words(stage: GeneralText, source: ModelFolder, teacher: Any, vocabulary: int, key: str) -> VectorWords:
+    """Return a finder of similar words, by the stage's file of word vectors or by the teacher's embeddings."""
     from pocketbert.distill.word_vectors import EmbeddingVectors, VectorWords, WordReader, WordVectors, read_vectors
 
     reader = WordReader(source.tokenizer_folder, source.family.tokenizer)
     vectors: WordVectors
     if stage.vectors is not None:
-        vectors = read_vectors(stage.vectors, f"{where}.vectors")
+        vectors = read_vectors(stage.vectors, f"{key}.vectors")
     else:
         table = teacher.get_input_embeddings().weight.detach().float().cpu().numpy()
         vectors = EmbeddingVectors(table, reader)
     return VectorWords(vectors, reader, vocabulary)
 
 
-def with_encoder(model: Any, learnt: Any) -> Any:
-    """Give a model the encoder of another one; its head stays."""
-    encoders = [getattr(m, m.base_model_prefix, m) for m in (model, learnt)]
+def copy_encoder(model: Any, trained: Any) -> None:
+    """Copy the encoder's weights of a trained model into another model, whose head stays."""
+    encoders = [getattr(m, m.base_model_prefix, m) for m in (model, trained)]
     # an encoder alone has a pooler that some heads do without, and a masked-language model has none
-    _fill(encoders[0], encoders[1], "pooler.")
-    return model
+    _copy_weights(encoders[0], encoders[1], "pooler.")
 
 
-def with_guesses(model: Any, learnt: Any) -> Any:
-    """Give a masked-language model the encoder and the head of another one, which may judge pairs too."""
-    _fill(model, learnt, "cls.seq_relationship.", f"{model.base_model_prefix}.pooler.")
-    return model
+def copy_masked_lm(model: Any, trained: Any) -> None:
+    """Copy encoder and masked-language-model head of a trained model, which may have a next-sentence head too."""
+    _copy_weights(model, trained, "cls.seq_relationship.", f"{model.base_model_prefix}.pooler.")
 
 
-def _fill(model: Any, learnt: Any, *may_differ: str) -> None:
-    lost = model.load_state_dict(learnt.state_dict(), strict=False)
-    differ = [k for k in (*lost.missing_keys, *lost.unexpected_keys) if not k.startswith(may_differ)]
-    if differ:
-        raise RuntimeError(f"the models differ: {differ[:3]}")
+def _copy_weights(model: Any, trained: Any, *may_differ: str) -> None:
+    """Copy all weights; only those whose names begin with one of `may_differ` may be in one of the models alone."""
+    differences = model.load_state_dict(trained.state_dict(), strict=False)
+    names = (*differences.missing_keys, *differences.unexpected_keys)
+    if different := [name for name in names if not name.startswith(may_differ)]:
+        raise RuntimeError(f"the models differ: {different[:3]}")

@@ -1,4 +1,9 @@
-"""The data of a run: read, labelled, tokenized and reported on before the first step."""
+"""Read the rows of a run: labelled, tokenized and reported on before anything is trained.
+
+`load_data` returns `RunData` with the splits train, eval and holdout. `check_files`, `check_head`, `check_threshold` and `look` find
+mistakes of a recipe before that, without reading all rows. `max_length` returns the longest input of a run, `calibration_rows` the rows
+on which static schemes measure ranges.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ from pocketbert.core.data_report import (
     twin_notes,
 )
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.heads import AnswerSettings, Head, Prepared, head_of
+from pocketbert.core.heads import Head, Prepared, head_of
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import DEMO_TEACHER, ModelFolder, weight_names
 from pocketbert.core.predict.scores import LEAST_ROWS
@@ -35,24 +40,28 @@ from pocketbert.core.tasks import LabelKind, Task, TaskName, task_of
 from pocketbert.pipeline.learn.corpora import is_prepared
 from pocketbert.pipeline.reference import open_teacher, task_text
 
-DEFAULT_LENGTH = 128
 CALIBRATION_ROWS = 300
-"""Rows that ranges of static int8 are measured on."""
-LONG = 384
-"""Where a context is read beside a question (Devlin et al. 2019, section 4.2 and its code)."""
+"""Rows on which ranges of static int8 are measured."""
+_USUAL_LENGTH = 128
+_LENGTH_WITH_CONTEXT = 384
+"""Longest input if a context is read with a question (Devlin et al. 2019, section 4.2 and its code)."""
+_HEAD_WEIGHTS = re.compile(
+    r"classifier|score|qa_outputs|logits|(^|\.)cls\.|head|predictions|vocab|summary|start_|end_|answer"
+)
+"""Names of the weights of heads in the classes of transformers."""
 
 
 @dataclass(frozen=True)
 class RunData:
-    """All data of a run.
+    """All rows of a run.
 
     Attributes:
         head: The task, with the label order of data, teacher, student and files.
         labels: That order.
-        splits: Tokenized rows by name; empty without data.
-        report: What is in them; None without data.
+        splits: Tokenized rows by name of the split; empty without data.
+        report: Report on the rows; None without data.
         pair: Whether rows are pairs.
-        selection: Rows that chose the files inside a budget: confidences are fitted on them, scores are not measured.
+        selection: Rows that chose the files inside a budget: confidence is fitted on them, scores are not measured.
     """
 
     head: Head
@@ -63,11 +72,11 @@ class RunData:
     selection: Sequence[EvalSet] = ()
 
     def read_by(self, tokenizer: TextTokenizer, *names: str) -> RunData:
-        """Return the same rows as another tokenizer reads them.
+        """Tokenize the same rows with another tokenizer.
 
         Args:
             tokenizer: The tokenizer.
-            *names: Which splits; all by default.
+            *names: The splits of the result; all by default.
         """
         task = self.head.task
         splits = {
@@ -78,13 +87,11 @@ class RunData:
         return replace(self, splits=splits)
 
     def texts(self, rows: int, tokenizer: TextTokenizer) -> list[Text]:
-        """Some eval texts as the task takes them, chosen by hash so that the file's order does not matter."""
-        if "eval" not in self.splits:
-            return []
-        return self._texts("eval", rows, tokenizer)
+        """Return up to `rows` eval texts in the form that the task takes; none without data."""
+        return self._texts("eval", rows, tokenizer) if "eval" in self.splits else []
 
     def calibration(self, tokenizer: TextTokenizer) -> list[Encoded]:
-        """Training rows to measure ranges on, as the model reads them; no evaluation row is among them."""
+        """Return tokenized training rows on which ranges are measured; no evaluation row is among them."""
         if self.head.task.name is TaskName.FILL_MASK:
             return tokenizer.encode(self._texts("train", CALIBRATION_ROWS, tokenizer))
         split = self.splits["train"]
@@ -93,24 +100,263 @@ class RunData:
         return [split.encoded[r] for i in chosen[:CALIBRATION_ROWS] for r in rows[i]][:CALIBRATION_ROWS]
 
     def _texts(self, split: str, rows: int, tokenizer: TextTokenizer) -> list[Text]:
+        """Return texts of a split, chosen by hash so that the order of the file does not matter."""
         chosen = sorted(self.splits[split].examples, key=lambda e: e.digest)[:rows]
         return [task_text(self.head.task, e.input, tokenizer) for e in chosen]
 
 
 def calibration_rows(recipe: Recipe, data: RunData, tokenizer: TextTokenizer) -> list[Encoded]:
-    """Return the training rows that ranges are measured on, in the pieces that the exported model reads.
+    """Return the training rows on which ranges are measured, in the pieces that the exported model reads.
 
     Args:
-        recipe: What was done: the student may have a vocabulary that is not the teacher's.
-        data: Its data, as the teacher reads them.
+        recipe: The recipe; the student may have a vocabulary that is not the teacher's.
+        data: The run's rows, tokenized by the teacher's tokenizer.
         tokenizer: The exported model's tokenizer.
     """
-    own = recipe.student is not None and recipe.student.vocabulary is not None
-    return (data.read_by(tokenizer, "train") if own else data).calibration(tokenizer)
+    own_vocabulary = recipe.student is not None and recipe.student.vocabulary is not None
+    return (data.read_by(tokenizer, "train") if own_vocabulary else data).calibration(tokenizer)
+
+
+def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
+    """Return the longest input of a run in tokens.
+
+    Raises:
+        InputError: If the recipe sets more than the model's position table has.
+    """
+    length = section.max_length
+    if length is None:
+        usual = _LENGTH_WITH_CONTEXT if task.labels is LabelKind.ANSWERS else _USUAL_LENGTH
+        length = usual if section.train or section.eval else model.positions
+        return min(length, model.positions, model.tokenizer_length)
+    if length > model.positions:
+        raise InputError(
+            Problem(
+                "data.max_length",
+                f"{length} tokens, '{model.title}' takes at most {model.positions}.",
+                f"Set data.max_length to {model.positions} or less.",
+            )
+        )
+    return length
+
+
+# --- reading ---
+
+
+def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
+    """Read all rows of a recipe, resolve the labels, tokenize and report.
+
+    Args:
+        recipe: The recipe.
+        model: The teacher, for the tokenizer and, if it has a trained head, for its labels.
+
+    Raises:
+        InputError: Listing the problems of all files.
+    """
+    section, task = recipe.data, _task_with_score(recipe, model)
+    head_labels = None if recipe.teacher.finetune or not task.names_labels else model.labels
+    if section.train is None and section.eval is None:
+        return _without_rows(recipe, model, head_labels)
+    parts, leaked = _read_parts(section, recipe.task)
+    notes = _header_notes(section)
+    named_source = section.train or section.eval
+    declared = section.labels or (class_names(named_source) if named_source is not None else None)
+    labels = resolve_labels(declared, head_labels, parts.get("train") or parts["eval"], task.labels)
+    if labels.note:
+        notes.append(labels.note)
+    _check_thresholds(recipe, labels)
+    if section.holdout:
+        _check_threshold_rows(recipe, len(parts.get("holdout", [])), "Give more rows to data.train")
+    answer = recipe.answer
+    if recipe.task is TaskName.FEATURE_EXTRACTION and answer.similarity is None:
+        answer = answer.model_copy(update={"similarity": similarity_of(model.path)})
+    head = head_of(task, labels, answer)
+    tokenizer = TextTokenizer(model.tokenizer_folder, max_length(section, model, task))
+    splits, reports = {}, []
+    for name, rows in parts.items():
+        source = section.eval_source if name == "eval" else section.train
+        assert source is not None
+        splits[name] = head.prepare(rows, tokenizer, source.title, labelled=is_labelled(task, name))
+        reports.append(split_report(name, Path(source.title).name, splits[name], labels, task.labels))
+    _check_classes(reports, recipe)
+    some = sorted(next(iter(parts.values())), key=lambda row: row.digest)[:LANGUAGE_ROWS]
+    if note := language_note([row.text for row in some], tokenizer):
+        notes.append(note)
+    notes += [n for r in reports if (n := majority_note(r, task.labels))] + twin_notes(reports[0])
+    report = DataReport(max_length=tokenizer.max_length, splits=reports, train_in_eval=leaked, notes=notes)
+    pair = any(e.pair is not None for e in parts["eval"]) if "eval" in parts else False
+    return RunData(head, labels, splits, report, pair and task.labels is not LabelKind.SCORE_OR_NONE)
+
+
+def _read_parts(section: DataSection, task: TaskName) -> tuple[dict[str, list[Example]], int]:
+    """Read the rows and divide them into train, eval and holdout, without overlap.
+
+    Returns:
+        The rows of each part that has any, and the number of training rows that were dropped because they are in eval.
+
+    Raises:
+        InputError: If no row is left to train on or to score on.
+    """
+    raw = _read_sources(section, task)
+    if section.eval is not None and section.eval.fraction is not None:
+        raw["train"], raw["eval"] = _divide(raw["train"], section.eval.fraction)
+    train, held = hold_out(raw.get("train", []), section.holdout)
+    train, leaked = without(train, raw.get("eval", []))
+    held, _ = without(held, raw.get("eval", []))
+    if section.train is not None and not train:
+        raise InputError(
+            Problem(
+                "data.train",
+                f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out.",
+                "Give other rows to data.train or data.eval, or a smaller data.holdout.",
+            )
+        )
+    parts = {"train": train, "eval": raw.get("eval", []), "holdout": held}
+    return {name: rows for name, rows in parts.items() if rows}, leaked
+
+
+def _read_sources(section: DataSection, task: TaskName) -> dict[str, list[Example]]:
+    """Read the rows of `train` and `eval`, as far as they are files or data sets.
+
+    Raises:
+        InputError: Listing the problems of both.
+    """
+    rows: dict[str, list[Example]] = {}
+    problems: list[Problem] = []
+    sources: Sequence[tuple[str, DataSource | None]] = (("train", section.train), ("eval", section.eval))
+    for name, source in sources:
+        if source is None or (source.path is None and source.dataset is None):
+            continue
+        try:
+            rows[name] = read_examples(source, kind=task_of(task).labels)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return rows
+
+
+def _divide(rows: list[Example], fraction: float) -> tuple[list[Example], list[Example]]:
+    """Divide the rows of one source into training and evaluation rows.
+
+    Raises:
+        InputError: If no row is left to score on.
+    """
+    train, held = hold_out_share(rows, fraction)
+    if not held:
+        what = f"{fraction:g} of {len(rows):,} training rows leaves no row to score on"
+        fix = "Give more rows, a larger fraction, or a file of other rows: data.eval.path=dev.csv."
+        raise InputError(
+            Problem("data.eval.fraction", f"{what}; rows whose label no other row has are trained on.", fix)
+        )
+    return train, held
+
+
+def _header_notes(section: DataSection) -> list[str]:
+    """Return a note for each table in which no header was found and whose source does not set `header`."""
+    sources = [s for s in (section.train, section.eval) if s is not None and s.path is not None and s.header is None]
+    forms = [(Path(source.title).name, table_form(source)) for source in sources]
+    return [
+        f"{name}: no header was found, the first row is data (header: true in its source, if it names the columns)"
+        for name, form in forms
+        if form is not None and not form.header
+    ]
+
+
+def _without_rows(recipe: Recipe, model: ModelFolder, head_labels: list[str] | None) -> RunData:
+    """Return the data of a recipe without rows: the labels that the recipe or the model names.
+
+    Raises:
+        InputError: If the task has labels and neither names them.
+    """
+    section, task = recipe.data, _task_with_score(recipe, model)
+    if task.names_labels and not head_labels and not section.labels:
+        raise InputError(
+            Problem(
+                str(model.path),
+                "config.json names no labels (id2label) and there is no data.",
+                "Add id2label to config.json, or data.labels to the recipe.",
+            )
+        )
+    names = tuple(section.labels or head_labels or ()) if task.names_labels else ()
+    if not section.labels and names and placeholder_names(names):
+        say(f"{model.title}: its labels are called {names[0]} to {names[-1]}, which say nothing; --labels names them")
+    as_tags = task.labels is LabelKind.SPANS and set(names) != set(
+        head_labels or ()
+    )  # a model's labels are tags already
+    labels = Labels(tags_of(names) if as_tags else names)
+    return RunData(head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
+
+
+def _task_with_score(recipe: Recipe, model: ModelFolder) -> Task:
+    """Return the recipe's task, with the score function of the teacher's own head; a new head has the task's."""
+    return task_of(recipe.task) if recipe.teacher.finetune else model.task_row(recipe.task)
+
+
+def is_labelled(task: Task, split: str) -> bool:
+    """Return whether rows of a split get labels: training rows of fill-mask and vectors need only the text."""
+    return split != "train" or task.labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
+
+
+def _check_thresholds(recipe: Recipe, labels: Labels) -> None:
+    """Refuse a list of thresholds that has not one for each label."""
+    thresholds = recipe.answer.thresholds
+    if isinstance(thresholds, list) and len(thresholds) != len(labels):
+        raise InputError(
+            Problem(
+                "answer.thresholds",
+                f"lists {len(thresholds)} thresholds for {len(labels)} labels.",
+                "Give one per label, in the order of data.labels, or a single number.",
+            )
+        )
+
+
+def _check_classes(reports: Sequence[SplitReport], recipe: Recipe) -> None:
+    """Refuse to fine-tune a teacher on training rows that lack a label."""
+    train = next((r for r in reports if r.name == "train"), None)
+    if train is None or not recipe.teacher.finetune:
+        return
+    if empty := [name for name, rows in train.labels.items() if not rows]:
+        raise InputError(
+            Problem(
+                "data.train",
+                f"no training row has the label {', '.join(empty[:10])}.",
+                "Add rows, or remove the label from data.labels.",
+            )
+        )
+
+
+# --- checks before the rows are read ---
+
+
+def check_threshold(recipe: Recipe, data: RunData | None) -> None:
+    """Refuse a fitted "unknown" threshold that there are too few rows for.
+
+    Args:
+        recipe: The recipe.
+        data: Its rows, if they were read already.
+
+    Raises:
+        InputError: If there are too few.
+    """
+    if data is not None and data.selection:
+        rows = sum(len(selection.rows.truth) for selection in data.selection)
+        _check_threshold_rows(recipe, rows, "Give more rows to data.eval")
+    else:
+        _check_threshold_rows(recipe, recipe.data.holdout, "Set data.holdout to 500 or more in a recipe")
+
+
+def _check_threshold_rows(recipe: Recipe, rows: int, fix: str) -> None:
+    """Refuse a fitted threshold with fewer than `LEAST_ROWS` rows."""
+    if recipe.answer.unknown_accuracy is None or rows >= LEAST_ROWS:
+        return
+    what = f"a threshold is fitted on held-out rows, of which there are {rows}; at least {LEAST_ROWS} are needed."
+    raise InputError(
+        Problem("answer.unknown.accuracy", what, f"{fix}, or give the threshold itself: answer.unknown=0.7")
+    )
 
 
 def check_files(section: DataSection) -> None:
-    """Refuse the data files of a recipe that are not there, are no regular files or of an unknown kind; none is read.
+    """Refuse data files that do not exist, are no regular files or of an unknown kind; none is read.
 
     Raises:
         InputError: Naming every one.
@@ -129,245 +375,35 @@ def check_files(section: DataSection) -> None:
         raise InputError(problems)
 
 
-def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
-    """Longest input of a run in tokens.
+def check_head(recipe: Recipe, model: ModelFolder) -> None:
+    """Refuse a teacher that is not fine-tuned and whose files are those of an encoder without a trained head.
 
     Raises:
-        InputError: If the recipe asks for more than the model's position table has.
+        InputError: If it is one.
     """
-    wanted = section.max_length
-    if wanted is None:
-        usual = LONG if task.labels is LabelKind.ANSWERS else DEFAULT_LENGTH
-        wanted = usual if section.train or section.eval else model.positions
-        return min(wanted, model.positions, model.tokenizer_length)
-    if wanted > model.positions:
-        raise InputError(
-            Problem(
-                "data.max_length",
-                f"{wanted} tokens, '{model.title}' takes at most {model.positions}.",
-                f"Set data.max_length to {model.positions} or less.",
-            )
-        )
-    return wanted
-
-
-def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
-    """Read all splits of a recipe.
-
-    Args:
-        recipe: What to read.
-        model: The teacher; gives the tokenizer and, when it has a head, its labels.
-
-    Returns:
-        Labels, splits and report.
-
-    Raises:
-        InputError: Listing the problems of all files.
-    """
-    section, task = recipe.data, task_for(recipe, model)
-    theirs = None if recipe.teacher.finetune or not task.names_labels else model.labels
-    if section.train is None and section.eval is None:
-        return _no_rows(recipe, model, theirs)
-    raw = read_splits(section, recipe.task)
-    notes = _header_notes(section)
-    if section.eval is not None and section.eval.fraction is not None:
-        raw["train"], raw["eval"] = _divided(raw["train"], section.eval.fraction)
-    train, held = hold_out(raw.get("train", []), section.holdout)
-    train, leaked = without(train, raw.get("eval", []))
-    held, _ = without(held, raw.get("eval", []))
-    if section.train is not None and not train:
-        raise InputError(
-            Problem(
-                "data.train",
-                f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out.",
-                "Give other rows to data.train or data.eval, or a smaller data.holdout.",
-            )
-        )
-    parts = {"train": train, "eval": raw.get("eval", []), "holdout": held}
-    parts = {name: rows for name, rows in parts.items() if rows}
-    declared = section.labels or _named(section)
-    labels = resolve_labels(declared, theirs, parts.get("train") or parts["eval"], task.labels)
-    if labels.note:
-        notes.append(labels.note)
-    check_settings(recipe, labels)
-    if section.holdout:
-        _check_rows(recipe, len(held), "Give more rows to data.train")
-    head = head_of(task, labels, _answer_settings(recipe, model))
-    tokenizer = TextTokenizer(model.tokenizer_folder, max_length(section, model, task))
-    splits, reports = {}, []
-    for name, rows in parts.items():
-        source = section.eval_source if name == "eval" else section.train
-        assert source is not None
-        splits[name] = head.prepare(rows, tokenizer, source.title, labelled=is_labelled(task, name))
-        reports.append(split_report(name, Path(source.title).name, splits[name], labels, task.labels))
-    _check_classes(reports, recipe)
-    some = sorted(next(iter(parts.values())), key=lambda row: row.digest)[:LANGUAGE_ROWS]
-    if note := language_note([row.text for row in some], tokenizer):
-        notes.append(note)
-    notes += [n for r in reports if (n := majority_note(r, task.labels))] + twin_notes(reports[0])
-    report = DataReport(max_length=tokenizer.max_length, splits=reports, train_in_eval=leaked, notes=notes)
-    pair = any(e.pair is not None for e in parts["eval"]) if "eval" in parts else False
-    return RunData(head, labels, splits, report, pair and task.labels is not LabelKind.SCORE_OR_NONE)
-
-
-def _no_rows(recipe: Recipe, model: ModelFolder, theirs: list[str] | None) -> RunData:
-    """What is known without data: the labels that the recipe or the model names."""
-    section, task = recipe.data, task_for(recipe, model)
-    if task.names_labels and not theirs and not section.labels:
-        raise InputError(
-            Problem(
-                str(model.path),
-                "config.json names no labels (id2label) and there is no data.",
-                "Add id2label to config.json, or data.labels to the recipe.",
-            )
-        )
-    names = tuple(section.labels or theirs or ()) if task.names_labels else ()
-    if not section.labels and names and placeholder_names(names):
-        say(f"{model.title}: its labels are called {names[0]} to {names[-1]}, which say nothing; --labels names them")
-    tagged = task.labels is LabelKind.SPANS and set(names) != set(theirs or ())  # a model's labels are tags already
-    labels = Labels(tags_of(names) if tagged else names)
-    return RunData(head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
-
-
-def _answer_settings(recipe: Recipe, model: ModelFolder) -> AnswerSettings:
-    """The settings of answers, with the similarity that the teacher's own files name where the recipe names none."""
-    if recipe.task is not TaskName.FEATURE_EXTRACTION or recipe.answer.similarity is not None:
-        return recipe.answer
-    return recipe.answer.model_copy(update={"similarity": similarity_of(model.path)})
-
-
-def task_for(recipe: Recipe, model: ModelFolder) -> Task:
-    """Return the row of a recipe's task, with the score function that the teacher's own head has; a new head has the task's."""
-    return task_of(recipe.task) if recipe.teacher.finetune else model.task_row(recipe.task)
-
-
-def is_labelled(task: Task, split: str) -> bool:
-    """Whether rows of a split get labels: fill-mask and vectors need only the text."""
-    return split != "train" or task.labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
-
-
-def check_threshold(recipe: Recipe, data: RunData | None) -> None:
-    """Refuse an "unknown" threshold that no rows are there to fit, before a row is read.
-
-    Args:
-        recipe: May ask for one.
-        data: Its rows, where they were read already.
-
-    Raises:
-        InputError: If there are too few.
-    """
-    if data is not None and data.selection:
-        _check_rows(recipe, sum(len(rows.rows.truth) for rows in data.selection), "Give more rows to data.eval")
-    else:
-        _check_rows(recipe, recipe.data.holdout, "Set data.holdout to 500 or more in a recipe")
-
-
-def _check_rows(recipe: Recipe, rows: int, fix: str) -> None:
-    if recipe.answer.unknown_accuracy is None or rows >= LEAST_ROWS:
+    if recipe.teacher.finetune is not None or recipe.task is TaskName.FEATURE_EXTRACTION:
         return
-    what = f"a threshold is fitted on held-out rows, of which there are {rows}; at least {LEAST_ROWS} are needed."
-    raise InputError(
-        Problem("answer.unknown.accuracy", what, f"{fix}, or give the threshold itself: answer.unknown=0.7")
-    )
-
-
-def check_settings(recipe: Recipe, labels: Labels) -> None:
-    """Refuse thresholds that do not fit the labels."""
-    given = recipe.answer.thresholds
-    if isinstance(given, list) and len(given) != len(labels):
-        raise InputError(
-            Problem(
-                "answer.thresholds",
-                f"lists {len(given)} thresholds for {len(labels)} labels.",
-                "Give one per label, in the order of data.labels, or a single number.",
-            )
-        )
-
-
-def _named(section: DataSection) -> list[str] | None:
-    """Label names that a data set declares itself."""
-    source = section.train or section.eval
-    return class_names(source) if source is not None else None
-
-
-def read_splits(section: DataSection, task: TaskName) -> dict[str, list[Example]]:
-    """Read the rows of all files and data sets of a recipe.
-
-    Args:
-        section: Where from.
-        task: What the label columns hold.
-
-    Raises:
-        InputError: Listing the problems of all of them.
-    """
-    kind = task_of(task).labels
-    out: dict[str, list[Example]] = {}
-    problems: list[Problem] = []
-    sources: Sequence[tuple[str, DataSource | None]] = (("train", section.train), ("eval", section.eval))
-    for name, source in sources:
-        if source is None or (source.path is None and source.dataset is None):
-            continue
-        try:
-            out[name] = read_examples(source, kind=kind)
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return out
-
-
-def _header_notes(section: DataSection) -> list[str]:
-    """Name the files in which no header was found, for each file whose source does not decide that."""
-    sources = [s for s in (section.train, section.eval) if s is not None and s.path is not None and s.header is None]
-    forms = [(Path(source.title).name, table_form(source)) for source in sources]
-    return [
-        f"{name}: no header was found, the first row is data (header: true in its source, if it names the columns)"
-        for name, form in forms
-        if form is not None and not form.header
-    ]
-
-
-def _divided(rows: list[Example], fraction: float) -> tuple[list[Example], list[Example]]:
-    """Training rows and evaluation rows of one source.
-
-    Raises:
-        InputError: If no row is left to score on.
-    """
-    train, held = hold_out_share(rows, fraction)
-    if not held:
-        what = f"{fraction:g} of {len(rows):,} training rows leaves no row to score on"
-        fix = "Give more rows, a larger fraction, or a file of other rows: data.eval.path=dev.csv."
-        raise InputError(
-            Problem("data.eval.fraction", f"{what}; rows whose label no other row has are trained on.", fix)
-        )
-    return train, held
-
-
-def _check_classes(reports: Sequence[SplitReport], recipe: Recipe) -> None:
-    train = next((r for r in reports if r.name == "train"), None)
-    if train is None or not (recipe.teacher.finetune or recipe.distill):
+    if recipe.distill and all(stage.general for stage in recipe.distill):
         return
-    empty = [name for name, rows in train.labels.items() if not rows]
-    if empty and recipe.teacher.finetune:
+    is_encoder = str((model.config.get("architectures") or [""])[0]).endswith("Model")
+    if is_encoder and not any(_HEAD_WEIGHTS.search(name) for name in weight_names(model.path)):
         raise InputError(
             Problem(
-                "data.train",
-                f"no training row has the label {', '.join(empty[:10])}.",
-                "Add rows, or remove the label from data.labels.",
+                "teacher.finetune",
+                f"'{model.title}' has no trained head for {recipe.task}, and the recipe does not train one.",
+                "Add it to teacher, e.g. finetune: {epochs: 4, batch: 48, lr: 3.0e-4}; or name a fine-tuned model.",
             )
         )
 
 
-# --- first_look ---
-# What a run would find in its first minute, found before it: a missing head, missing columns, labels that do not fit.
-
-
-_HEAD = re.compile(r"classifier|score|qa_outputs|logits|(^|\.)cls\.|head|predictions|vocab|summary|start_|end_|answer")
-"""Weights of heads, under the names that the systems' classes have for them."""
+def is_local(section: DataSection) -> bool:
+    """Return whether a recipe has rows and all of them are in files."""
+    sources: list[DataSource] = [s for s in (section.train, section.eval_source) if s is not None]
+    return bool(sources) and all(s.path is not None for s in sources)
 
 
 def look(recipe: Recipe) -> None:
-    """Find what a run would find before it trains, as far as the files are here: nothing is loaded from the Hub.
+    """Find problems of files, teacher and rows that a run would find before it trains; nothing is loaded from the Hub.
 
     Raises:
         InputError: Listing the problems.
@@ -379,43 +415,16 @@ def look(recipe: Recipe) -> None:
     if not is_local(recipe.data):
         return
     if model is None:
-        read_splits(recipe.data, recipe.task)
+        _read_sources(recipe.data, recipe.task)
     else:
         load_data(recipe, model)
 
 
-def check_head(recipe: Recipe, model: ModelFolder) -> None:
-    """Refuse a teacher without a trained head that is not fine-tuned, where its files are those of a bare encoder.
-
-    Raises:
-        InputError: If it is one.
-    """
-    if recipe.teacher.finetune is not None or recipe.task is TaskName.FEATURE_EXTRACTION:
-        return
-    if recipe.distill and all(stage.general for stage in recipe.distill):
-        return
-    bare = str((model.config.get("architectures") or [""])[0]).endswith("Model")
-    if bare and not any(_HEAD.search(name) for name in weight_names(model.path)):
-        raise InputError(
-            Problem(
-                "teacher.finetune",
-                f"'{model.title}' has no trained head for {recipe.task}, and the recipe does not train one.",
-                "Add it to teacher, e.g. finetune: {epochs: 4, batch: 48, lr: 3.0e-4}; or name a fine-tuned model.",
-            )
-        )
-
-
-def is_local(section: DataSection) -> bool:
-    """Whether a recipe has rows, and all of them are in files."""
-    sources: list[DataSource] = [s for s in (section.train, section.eval_source) if s is not None]
-    return bool(sources) and all(s.path is not None for s in sources)
-
-
 def _local_teacher(recipe: Recipe) -> ModelFolder | None:
-    """The model that a recipe starts from, where it is a folder or installed."""
+    """Open the model that a recipe starts from, if it is a folder or installed; None otherwise."""
     name = recipe.teacher.model
     if name != DEMO_TEACHER and name.count("/") == 1 and not name.startswith((".", "~", "/")):
-        return None  # a name on the Hub: a folder here has an absolute path by now
+        return None  # a name on the Hub: a path of a folder is absolute in a loaded recipe
     try:
         return open_teacher(recipe)
     except MissingBackendError:

@@ -1,4 +1,9 @@
-"""The stage of method `qat` in a run: what the student's files will be like, and whether its result is kept."""
+"""Connect training for a scheme (method `qat`) with the export of the run.
+
+`exported_form` returns what the method needs: the module as the exporter prepares it, how the scheme rounds, and the judge that decides
+whether the trained student is kept. `check_clipping` refuses a wrong activation before anything is trained; `write_carried` stores the
+learned ranges next to the finished student.
+"""
 
 from __future__ import annotations
 
@@ -33,45 +38,76 @@ from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_ba
 if TYPE_CHECKING:
     from torch import nn
 
+    from pocketbert.core.predict.predictor import Predictor
     from pocketbert.distill.methods.method import Carried, ExportedForm, Rival
     from pocketbert.quantize.rounding import Simulation
 
 _LOG = logging.getLogger("pocketbert")
-Feed = Mapping[str, NDArray[np.int64]]
+_Feed = Mapping[str, NDArray[np.int64]]
+"""Input arrays of one row, by name."""
+
+
+def exported_form(
+    stage: QatStage,
+    recipe: Recipe,
+    task: Task,
+    pooling: Pooling,
+    tokenizer: TextTokenizer,
+    key: str,
+    metrics: Path,
+) -> ExportedForm:
+    """Return the form of the exported files that a stage of method `qat` trains for.
+
+    Args:
+        stage: The stage.
+        recipe: The recipe.
+        task: The task of the model.
+        pooling: How token states become a vector.
+        tokenizer: The student's tokenizer.
+        key: Recipe key of the stage.
+        metrics: The .jsonl file of losses.
+    """
+    from pocketbert.distill.methods.method import ExportedForm, Verdict
+
+    form = _QuantizedForm(stage, recipe, task, pooling, tokenizer)
+
+    def judge(rival: Rival) -> Verdict:
+        choice = form.compare(rival)
+        return Verdict(choice.kept, _record_choice(choice, stage, key, metrics))
+
+    return ExportedForm(form.prepare, form.simulation, judge)
 
 
 @dataclass(frozen=True)
-class Figure:
-    """How far rounded answers are from the fp32 answers before the stage.
+class _Difference:
+    """How far rounded outputs are from the fp32 outputs of the student before the stage.
 
     Attributes:
-        error: RMS of the difference over the spread of the fp32 answers.
-        agree: Share of rows, or tokens, whose largest answer is the same.
+        error: RMS of the difference over the spread of the fp32 outputs.
+        agree: Share of rows, or tokens, whose largest output is the same.
     """
 
     error: float
     agree: float
 
-    @property
-    def shown(self) -> str:
-        """Both numbers for people."""
+    def __str__(self) -> str:
         return f"off by {self.error:.4f} of the answers' spread, {100 * self.agree:.1f} % same largest answer"
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The figures that decide which student goes on.
+class _Choice:
+    """The differences that decide which student goes on.
 
     Attributes:
         former: Of the student before the stage, quantized after training.
-        trained: Of the student that the stage trained.
+        trained: Of the student that the stage trained, quantized.
         exact: Of the trained student without rounding.
-        rows: Rows that nothing was trained on.
+        rows: Number of rows, on which nothing was trained.
     """
 
-    former: Figure
-    trained: Figure
-    exact: Figure
+    former: _Difference
+    trained: _Difference
+    exact: _Difference
     rows: int
 
     @property
@@ -81,31 +117,27 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class QuantizedStage:
-    """One stage of method `qat` in a run.
-
-    Attributes:
-        stage: Its section.
-        recipe: The recipe.
-        task: What the model does.
-        pooling: How token states become a vector.
-        tokenizer: The student's tokenizer.
-        where: Recipe key.
-    """
+class _QuantizedForm:
+    """The quantized files of a stage: how a student is prepared for them and how they round. Fields as in `exported_form`."""
 
     stage: QatStage
     recipe: Recipe
     task: Task
     pooling: Pooling
     tokenizer: TextTokenizer
-    where: str
+
+    def prepare(self, student: Any, divide: bool = True) -> nn.Module:
+        """Rewrite a copy of a student as the exporter of the stage's format does; `divide` divides outlier channels."""
+        from pocketbert.export.prepare import prepare
+
+        family, format = family_of(student.config.model_type), self.stage.format
+        layout = place_of(format).layout(self.recipe)
+        samples = sample_batches(self.tokenizer, own_texts(self.task, self.tokenizer))
+        sentences = sentence_batches(self.task, self.tokenizer) if divide else []
+        return prepare(student, family, self.task, format, layout, self.pooling, samples, sentences)
 
     def simulation(self, module: nn.Module) -> Simulation:
-        """Tell how the scheme rounds in the stage's format, role by role.
-
-        Args:
-            module: What `prepare` made of a student.
-        """
+        """Return how the scheme rounds the weights and activations of a prepared module."""
         from pocketbert.quantize import row_of
 
         stage, base = self.stage, place_of(self.stage.format).exported_scheme(self.recipe)
@@ -115,77 +147,58 @@ class QuantizedStage:
         weights = resolved(section, weights_of(module, base), row.scheme_of)
         return simulation_of(row, weights, base).of_lengths(len(self.recipe.export.lengths))
 
-    def prepare(self, student: Any, divide: bool = True) -> nn.Module:
-        """Rewrite a copy of a student as the exporter of the stage's format does.
-
-        Args:
-            student: The model.
-            divide: Whether outlier channels are divided.
-        """
-        from pocketbert.export.prepare import prepare
-
-        family, format = family_of(student.config.model_type), self.stage.format
-        layout, samples = (
-            place_of(format).layout(self.recipe),
-            sample_batches(self.tokenizer, own_texts(self.task, self.tokenizer)),
-        )
-        sentences = sentence_batches(self.task, self.tokenizer) if divide else []
-        return prepare(student, family, self.task, format, layout, self.pooling, samples, sentences)
-
-    def choose(self, rival: Rival) -> Choice:
-        """Compare both students as files of the scheme would answer, on rows that nothing was trained on."""
-        former, student, learned = rival.former, rival.student, rival.learned
+    def compare(self, rival: Rival) -> _Choice:
+        """Compare the student before and after the stage as quantized files would answer, on rows outside the training."""
+        former, student = rival.former, rival.student
         family = family_of(student.config.model_type)
-        calibration, selection = _arrays(rival.calibration), _arrays(rival.selection)
+        calibration, selection = _to_numpy(rival.calibration), _to_numpy(rival.selection)
         trained = self.prepare(student)
-        expected = self._answers(former, family, selection)
-        return Choice(
-            _figure(self._answers(former, family, selection, calibration), expected),
-            _figure(self._answers(trained, family, selection, calibration, learned), expected),
-            _figure(self._answers(trained, family, selection), expected),
+        expected = self._outputs(former, family, selection)
+        return _Choice(
+            _difference(self._outputs(former, family, selection, calibration), expected),
+            _difference(self._outputs(trained, family, selection, calibration, rival.learned), expected),
+            _difference(self._outputs(trained, family, selection), expected),
             len(selection),
         )
 
-    def _answers(
+    def _outputs(
         self,
         module: nn.Module,
         family: Family,
-        rows: Sequence[Feed],
-        calibration: Sequence[Feed] | None = None,
+        rows: Sequence[_Feed],
+        calibration: Sequence[_Feed] | None = None,
         learned: LearnedRanges | None = None,
-    ) -> list[NDArray[np.float32]]:
-        """Answers [..., numbers] of each row; rounded where calibration rows are given."""
+    ) -> NDArray[np.float32]:
+        """Run a prepared module on rows and return all outputs, [N, numbers]; rounded if calibration rows are given."""
         from pocketbert.export.prepare import PreparedPredictor
         from pocketbert.quantize.simulated import SimulatedPredictor
 
         exact = PreparedPredictor(module, family, self.task)
-        if calibration is None:
-            return [_whole(exact.run(row)) for row in rows]
-        how = self.simulation(module)
-        method = self.recipe.quantize.calibration
-        predictor = SimulatedPredictor(exact, how, calibration if how.static else (), learned, method)
-        return [_whole(predictor.run(row)) for row in rows]
+        predictor: Predictor = exact
+        if calibration is not None:
+            simulation, method = self.simulation(module), self.recipe.quantize.calibration
+            static_rows = calibration if simulation.static else ()
+            predictor = SimulatedPredictor(exact, simulation, static_rows, learned, method)
+        return np.concatenate([_joined(predictor.run(row)) for row in rows])
 
 
-def exported_form(quantized: QuantizedStage, metrics: Path) -> ExportedForm:
-    """What method `qat` trains for, and who decides whether the result is kept.
-
-    Args:
-        quantized: The stage.
-        metrics: The .jsonl file of losses.
-    """
-    from pocketbert.distill.methods.method import ExportedForm, Verdict
-
-    def judge(rival: Rival) -> Verdict:
-        choice = quantized.choose(rival)
-        return Verdict(choice.kept, _record(choice, quantized, metrics))
-
-    return ExportedForm(quantized.prepare, quantized.simulation, judge)
+def _to_numpy(feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, NDArray[np.int64]]]:
+    return [{name: value.numpy() for name, value in feed.items()} for feed in feeds]
 
 
-def _record(choice: Choice, quantized: QuantizedStage, metrics: Path) -> str:
-    """Tell which student goes on, in the log and in the file of metrics; return the sentence for the report."""
-    stage, where = quantized.stage, quantized.where
+def _joined(outputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float32]:
+    """Join the outputs of one row, [places, numbers]; outputs with fewer numbers than the widest are left out."""
+    parts = [np.asarray(o, np.float32).reshape(-1, o.shape[-1]) for o in outputs.values()]
+    widest = max(p.shape[1] for p in parts)
+    return np.concatenate([p for p in parts if p.shape[1] == widest])
+
+
+def _difference(outputs: NDArray[np.float32], expected: NDArray[np.float32]) -> _Difference:
+    return _Difference(rms_error(outputs, expected), agreement(outputs, expected))
+
+
+def _record_choice(choice: _Choice, stage: QatStage, key: str, metrics: Path) -> str:
+    """Print, log and append to the metrics which student goes on; return the sentence for the report."""
     made_for = f" for {stage.runtime}" if stage.runtime else ""
     what = f"{stage.scheme} in {stage.format}{made_for}, simulated on {choice.rows} training rows that nothing was trained on"
     verdict = (
@@ -195,25 +208,25 @@ def _record(choice: Choice, quantized: QuantizedStage, metrics: Path) -> str:
     )
     clipped = f" with {stage.activation}" if stage.activation else ""
     note = (
-        f"{where} ({what}): without training {choice.former.shown}; after {stage.steps} steps{clipped} {choice.trained.shown}: "
-        f"{verdict}. The trained student in fp32 is {choice.exact.shown}."
+        f"{key} ({what}): without training {choice.former}; after {stage.steps} steps{clipped} {choice.trained}: "
+        f"{verdict}. The trained student in fp32 is {choice.exact}."
     )
     say(f"  {note}")
     _LOG.info("%s", note)
     if not here().main:
         return note
     lines = metrics.read_text().splitlines() if metrics.is_file() else []
-    name = f"{where}.choice"
+    name = f"{key}.choice"
     kept = [line for line in lines if line.strip() and json.loads(line)["stage"] != name]
-    figures = {"former": choice.former, "trained": choice.trained, "exact": choice.exact}
-    facts = {f"{k}_{n}": v for k, f in figures.items() for n, v in (("error", f.error), ("agree", f.agree))}
-    line = json.dumps({"stage": name, "kept": choice.kept, "rows": choice.rows, **facts})
+    differences = {"former": choice.former, "trained": choice.trained, "exact": choice.exact}
+    values = {f"{k}_{n}": v for k, d in differences.items() for n, v in (("error", d.error), ("agree", d.agree))}
+    line = json.dumps({"stage": name, "kept": choice.kept, "rows": choice.rows, **values})
     write_atomic(metrics, "".join(f"{text}\n" for text in [*kept, line]))
     return note
 
 
 def check_clipping(recipe: Recipe, teacher: ModelFolder) -> None:
-    """Refuse stages that put relu6 in place of another activation than relu, before any model is trained.
+    """Refuse stages that replace an activation other than relu by relu6, before any model is trained.
 
     Args:
         recipe: The recipe.
@@ -223,36 +236,20 @@ def check_clipping(recipe: Recipe, teacher: ModelFolder) -> None:
         InputError: If the student will have another activation.
     """
     keys = [f"distill.{n}.activation" for n, s in enumerate(recipe.distill) if getattr(s, "activation", None)]
-    wanted = recipe.student
-    if not keys or wanted is None or wanted.size is not None:
+    student = recipe.student
+    if not keys or student is None or student.size is not None:
         return
-    start = teacher if wanted.model is None else open_model_folder(wanted.model, wanted.revision, "student.model")
+    start = teacher if student.model is None else open_model_folder(student.model, student.revision, "student.model")
     activation = activation_of(start.config)
     if activation not in CLIPPABLE:
         raise InputError([not_clippable(activation, key) for key in keys])
 
 
 def write_carried(carried: Carried, folder: Path) -> None:
-    """Write what a stage of method `qat` learned of ranges next to the finished student; nothing without one."""
+    """Write the ranges that a stage of method `qat` learned next to the finished student; nothing without such a stage."""
     from pocketbert.distill.methods.qat import CARRIED
 
     if CARRIED in carried:
         learned = LearnedRanges.model_validate(carried[CARRIED].facts)
         if learned.products:
             write_learned(folder, learned)
-
-
-def _arrays(feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, NDArray[np.int64]]]:
-    return [{name: value.numpy() for name, value in feed.items()} for feed in feeds]
-
-
-def _whole(outputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float32]:
-    """All answers of one row as [places, numbers]."""
-    parts = [np.asarray(o, np.float32).reshape(-1, o.shape[-1]) for o in outputs.values()]
-    wide = max(p.shape[1] for p in parts)
-    return np.concatenate([p for p in parts if p.shape[1] == wide])
-
-
-def _figure(answers: Sequence[NDArray[np.float32]], expected: Sequence[NDArray[np.float32]]) -> Figure:
-    found, wanted = np.concatenate(answers), np.concatenate(expected)
-    return Figure(rms_error(found, wanted), agreement(found, wanted))

@@ -1,8 +1,13 @@
-"""The student's vocabulary in a run: chosen on training rows, judged on held-out rows, and taken out of the trained student."""
+"""Prune the student's vocabulary in a run.
+
+`make_vocabulary`, a step of its own, chooses the pieces that the student keeps on the training rows, writes its tokenizer, and judges both
+on rows that took no part in the choice. Stages train with the whole vocabulary on `resplit_rows`, and `with_vocabulary` removes the
+other pieces from the finished student.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,35 +18,35 @@ from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.families import family_of
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.student import VocabularySection
 from pocketbert.core.tasks import LabelKind
 from pocketbert.pipeline.learn.data import RunData
-from pocketbert.pipeline.learn.finishing import Finished, TrainingJob
+from pocketbert.pipeline.learn.finishing import TrainedModel
 from pocketbert.pipeline.run_folder import Places
 
 if TYPE_CHECKING:
     from pocketbert.distill.training.data import TrainData
     from pocketbert.distill.vocabulary import Coverage, Kept
 
-FILE_NAME = "kept.json"
-SMALLER = 8
+_KEPT_FILE = "kept.json"
+_SMALLER = 8
 """Smaller vocabularies that rows are split by; see `pocketbert.distill.vocabulary.sample`."""
-_ALL = 1 << 20
-"""No row is cut: a piece behind the longest input is a piece of the text as well."""
+_WHOLE_TEXT = 1 << 20
+"""Longest input in tokens while pieces are counted: a piece behind the longest input of the run is a piece of the text as well."""
 
 
-class KeptFile(BaseModel):
-    """The pieces that the student keeps; ``kept.json`` next to its tokenizer.
+class _KeptFile(BaseModel):
+    """Content of ``kept.json`` next to the student's tokenizer: the pieces that the student keeps.
 
     Attributes:
-        before: Number of pieces of the teacher's vocabulary.
-        ids: Their ids there, ascending; the new id of a piece is its place here.
-        rows: Held-out rows that the choice was judged on.
-        changed: Share of them that are split into other pieces.
-        unseen: Share of their pieces that do not stay.
-        growth: How much longer they are, as a fraction.
+        before: Size of the teacher's vocabulary.
+        ids: Ids of the kept pieces there, ascending; the new id of a piece is its place here.
+        rows: Number of held-out rows that the choice was judged on.
+        changed: Fraction of them that are split into other pieces.
+        unseen: Fraction of their pieces that are not kept.
+        growth: Increase of their number of tokens, as a fraction.
     """
 
     before: int
@@ -51,20 +56,13 @@ class KeptFile(BaseModel):
     unseen: float
     growth: float
 
-    @property
-    def kept(self) -> Kept:
-        """The pieces."""
-        from pocketbert.distill.vocabulary import Kept
 
-        return Kept(tuple(self.ids), self.before)
+def _read_kept(folder: Path) -> tuple[_KeptFile, Kept]:
+    """Read the pieces that `make_vocabulary` chose."""
+    from pocketbert.distill.vocabulary import Kept
 
-    @property
-    def note(self) -> str:
-        """What a reader of the student's figures must know."""
-        return (
-            f"vocabulary: {len(self.ids):,} of {self.before:,} pieces are kept; of {self.rows:,} held-out rows "
-            f"{self.changed:.1%} are split into other pieces"
-        )
+    file = _KeptFile.model_validate(read_json(folder / _KEPT_FILE))
+    return file, Kept(tuple(file.ids), file.before)
 
 
 def check_vocabulary(model: ModelFolder) -> None:
@@ -73,22 +71,22 @@ def check_vocabulary(model: ModelFolder) -> None:
     Raises:
         InputError: With the reason.
     """
-    from pocketbert.distill.vocabulary import kind_of, read_tokenizer
+    from pocketbert.distill.vocabulary import read_tokenizer
 
-    kind_of(read_tokenizer(model.tokenizer_folder))
+    read_tokenizer(model.tokenizer_folder)
 
 
 def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Places) -> Sequence[str]:
-    """Choose the pieces that the student keeps, write its tokenizer, and judge both on rows that took no part in the choice.
+    """Choose the pieces that the student keeps, write its tokenizer, and judge both on rows outside the training.
 
     Args:
-        recipe: Its section ``student.vocabulary``.
+        recipe: The recipe, with `student.vocabulary`.
         model: The teacher, whose vocabulary is pruned.
-        data: Training rows choose, the others judge.
+        data: The run's rows; training rows choose, the others judge.
         at: Where the tokenizer goes.
 
     Returns:
-        What is over its limit.
+        A line for each limit that is exceeded.
     """
     from pocketbert.distill.vocabulary import (
         choose,
@@ -102,84 +100,59 @@ def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Place
     assert recipe.student is not None
     section = recipe.student.vocabulary
     assert section is not None
-    source = model.tokenizer_folder
-    whole = TextTokenizer(source, _ALL, padding_side=model.family.padding_side)
-    counts = count_pieces(_rows(data, whole, lambda name: name == "train"))
-    content = read_tokenizer(source)
-    kept = choose(content, model.config, counts, section.at_least, section.top)
-    size = model.family.config_names.get("vocab_size", "vocab_size")
-    write_pruned(source, pruned_config(model.config, kept, size), kept, at.output)
-    own = TextTokenizer(at.output, _ALL, padding_side=model.family.padding_side)
-    held = [_rows(data, tokenizer, lambda name: name != "train") for tokenizer in (whole, own)]
-    found = coverage(held[0], held[1], kept, whole.special_ids)
-    write_json(at.output / FILE_NAME, KeptFile(before=kept.before, ids=[*kept.ids], **vars(found)).model_dump())
-    used = len(counts)
-    say(f"  {len(kept.ids):,} of {kept.before:,} pieces are kept ({used:,} are in the training rows)")
-    say(f"  {found.sentence}")
-    return _failures(found, section)
+    source, side = model.tokenizer_folder, model.family.padding_side
+    training = [e.input for e in data.splits["train"].examples] if "train" in data.splits else []
+    held_out = [e.input for name, split in data.splits.items() if name != "train" for e in split.examples]
+    original = TextTokenizer(source, _WHOLE_TEXT, padding_side=side)
+    counts = count_pieces(original.encode(training))
+    kept = choose(read_tokenizer(source), model.config, counts, section.at_least, section.top)
+    size_key = model.family.config_names.get("vocab_size", "vocab_size")
+    write_pruned(source, pruned_config(model.config, kept, size_key), kept, at.output)
+    pruned = TextTokenizer(at.output, _WHOLE_TEXT, padding_side=side)
+    result = coverage(original.encode(held_out), pruned.encode(held_out), kept, original.special_ids)
+    write_json(
+        at.output / _KEPT_FILE, _KeptFile(before=kept.original_size, ids=[*kept.kept_ids], **vars(result)).model_dump()
+    )
+    say(
+        f"  {len(kept.kept_ids):,} of {kept.original_size:,} pieces are kept ({len(counts):,} are in the training rows)"
+    )
+    say(f"  {result.sentence}")
+    return _exceeded_limits(result, section)
 
 
-def _rows(data: RunData, tokenizer: TextTokenizer, wanted: Callable[[str], bool]) -> list[Encoded]:
-    """The texts of some splits, whole."""
-    texts = [e.input for name, split in data.splits.items() if wanted(name) for e in split.examples]
-    return tokenizer.encode(texts)
-
-
-def _failures(found: Coverage, section: VocabularySection) -> list[str]:
-    """What is over its limit, a sentence each, and why that matters."""
+def _exceeded_limits(result: Coverage, section: VocabularySection) -> list[str]:
+    """Return a sentence for each limit that is exceeded, and one on what to do."""
     checks = {
-        "max_unseen": (found.unseen, section.max_unseen, "of the pieces of held-out rows are not kept"),
-        "max_changed": (found.changed, section.max_changed, "of the held-out rows are split into other pieces"),
-        "max_growth": (found.growth, section.max_growth, "is the growth of held-out rows in tokens"),
+        "max_unseen": (result.unseen, section.max_unseen, "of the pieces of held-out rows are not kept"),
+        "max_changed": (result.changed, section.max_changed, "of the held-out rows are split into other pieces"),
+        "max_growth": (result.growth, section.max_growth, "is the growth of held-out rows in tokens"),
     }
-    out = [
+    failures = [
         f"student.vocabulary.{key}: {value:.1%} {what}, at most {limit:.1%} is allowed"
         for key, (value, limit, what) in checks.items()
         if value > limit
     ]
-    if out:
-        out.append(
+    if failures:
+        failures.append(
             "The training rows do not cover the texts that the student will read: words that they do not have fall into pieces it "
             "never learnt. Give more training rows, keep more pieces (student.vocabulary.top), or leave student.vocabulary out."
         )
-    return out
-
-
-def read_kept(folder: Path) -> KeptFile:
-    """Read what `make_vocabulary` chose."""
-    return KeptFile.model_validate(read_json(folder / FILE_NAME))
-
-
-def with_vocabulary(made: Finished, folder: Path) -> Finished:
-    """Take the pieces that do not stay out of a trained student, and read the data as it does from now on.
-
-    Args:
-        made: The student with the whole vocabulary.
-        folder: What `make_vocabulary` wrote.
-    """
-    from pocketbert.distill.vocabulary import pruned_table
-
-    file = read_kept(folder)
-    family = family_of(made.model.config.model_type)
-    model = pruned_table(made.model, family, file.kept)
-    tokenizer = TextTokenizer(folder, made.length, padding_side=family.padding_side)
-    # thresholds of several labels are chosen on other rows; all else is read of evaluation rows only
-    names = () if made.data.head.task.labels is LabelKind.NAMES else ("eval",)
-    data, source = made.data.read_by(tokenizer, *names), replace(made.source, path=folder)
-    return replace(made, model=model, source=source, data=data, notes=(*made.notes, file.note))
+    return failures
 
 
 def resplit_rows(
-    job: TrainingJob, rows: TrainData, section: VocabularySection, folder: Path, purpose: str
+    rows: TrainData, recipe: Recipe, source: ModelFolder, length: int, folder: Path, work: Path, purpose: str
 ) -> TrainData:
-    """Return training rows that the student reads with the pieces that it keeps, and now and then in smaller ones.
+    """Return training rows that the student reads in the pieces that it keeps, and a share of them in smaller pieces.
 
     Args:
-        job: Tokenizer, data and work folder of the stage.
         rows: The rows as the teacher reads them.
-        section: How many rows are split, among others.
-        folder: What `make_vocabulary` wrote.
-        purpose: What is trained; keys the random choices.
+        recipe: The recipe, with `student.vocabulary`.
+        source: The task's teacher, for its tokenizer.
+        length: Longest input in tokens.
+        folder: Output of `make_vocabulary`.
+        work: Folder for the smaller tokenizers.
+        purpose: Name of the stage; part of the key of each random choice.
     """
     from pocketbert.distill.training.data import TrainSet
     from pocketbert.distill.vocabulary import (
@@ -192,20 +165,51 @@ def resplit_rows(
         write_pruned,
     )
 
+    assert recipe.student is not None
+    section = recipe.student.vocabulary
+    assert section is not None
     assert isinstance(rows, TrainSet), "tasks that are learnt token by token are refused"
-    side, config = job.source.family.padding_side, job.source.config
-    content, encoded = read_tokenizer(job.source.tokenizer_folder), rows.rows.encoded
-    own = Reader(TextTokenizer(folder, job.length, padding_side=side), read_kept(folder).kept)
+    side = source.family.padding_side
+    tokenizer_json, encoded = read_tokenizer(source.tokenizer_folder), rows.rows.encoded
+    _, student_pieces = _read_kept(folder)
+    student = Reader(TextTokenizer(folder, length, padding_side=side), student_pieces)
     smaller = list[Reader]()
-    for number in range(SMALLER if section.resplit else 0):
-        some = sample(len(encoded), number, job.recipe.seed)
-        counts = count_pieces([encoded[i] for i in some])
-        kept = choose(content, config, {i: count for i, count in counts.items() if i in own.kept.new})
-        place = job.work / "smaller-vocabularies" / str(number)
-        place.mkdir(parents=True, exist_ok=True)
-        write_pruned(job.source.tokenizer_folder, config, kept, place)
-        smaller.append(Reader(TextTokenizer(place, job.length, padding_side=side), kept))
+    for number in range(_SMALLER if section.resplit else 0):
+        counts = count_pieces([encoded[i] for i in sample(len(encoded), number, recipe.seed)])
+        kept_counts = {i: count for i, count in counts.items() if i in student_pieces.new_ids}
+        pieces = choose(tokenizer_json, source.config, kept_counts)
+        destination = work / "smaller-vocabularies" / str(number)
+        destination.mkdir(parents=True, exist_ok=True)
+        write_pruned(source.tokenizer_folder, source.config, pieces, destination)
+        smaller.append(Reader(TextTokenizer(destination, length, padding_side=side), pieces))
     texts = [e.input for e in rows.rows.examples]
-    return ResplitSet(
-        rows, texts, own if section.at_least > 1 else None, smaller, section.resplit, job.recipe.seed, purpose
+    own = student if section.at_least > 1 else None
+    return ResplitSet(rows, texts, own, smaller, section.resplit, recipe.seed, purpose)
+
+
+def with_vocabulary(trained: TrainedModel, folder: Path) -> TrainedModel:
+    """Remove the pieces that are not kept from a trained student, and tokenize the rows with its own tokenizer.
+
+    Args:
+        trained: The student with the whole vocabulary.
+        folder: Output of `make_vocabulary`.
+    """
+    from pocketbert.distill.vocabulary import pruned_table
+
+    file, pieces = _read_kept(folder)
+    family = family_of(trained.model.config.model_type)
+    model = pruned_table(trained.model, family, pieces)
+    tokenizer = TextTokenizer(folder, trained.length, padding_side=family.padding_side)
+    # only evaluation rows are read from now on, but for thresholds of several labels, which are chosen on other rows
+    names: Iterable[str] = () if trained.data.head.task.labels is LabelKind.NAMES else ("eval",)
+    note = (
+        f"vocabulary: {len(file.ids):,} of {file.before:,} pieces are kept; of {file.rows:,} held-out rows "
+        f"{file.changed:.1%} are split into other pieces"
+    )
+    return replace(
+        trained,
+        model=model,
+        source=replace(trained.source, path=folder),
+        data=trained.data.read_by(tokenizer, *names),
+        notes=(*trained.notes, note),
     )

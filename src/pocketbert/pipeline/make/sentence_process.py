@@ -1,6 +1,6 @@
-"""The separate process in which sentence-transformers answers: an optional library, whose imports and settings stay there.
+"""Ask sentence-transformers, in a process of its own: it is an optional library, whose imports and settings stay there.
 
-It reads questions as JSON from stdin and writes answers to the file that its argument names.
+The process reads questions as JSON from stdin and writes the answers to the file that its argument names.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 
-def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Answer texts with the class of sentence-transformers that a folder is for.
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Answer texts with the class of sentence-transformers that a folder is made for.
 
     Args:
-        asked: ``folder``, ``cross`` (whether it is a CrossEncoder), ``length`` (None for the model's own), ``names`` (the
+        request: ``folder``, ``cross`` (whether it is a CrossEncoder), ``length`` (None for the model's own), ``names`` (the
             inputs to feed, None for the tokenizer's own) and ``rows``: pairs of a text, or two texts, and a prompt's name.
 
     Returns:
@@ -24,22 +24,23 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     import sentence_transformers
     import torch
 
-    settings = {} if asked["names"] is None else {"model_input_names": asked["names"]}
-    kind = sentence_transformers.CrossEncoder if asked["cross"] else sentence_transformers.SentenceTransformer
-    model = kind(asked["folder"], device="cpu", local_files_only=True, processor_kwargs=settings)
-    if asked["length"] is not None:
-        model.max_seq_length = asked["length"]
+    settings = {} if request["names"] is None else {"model_input_names": request["names"]}
+    kind = sentence_transformers.CrossEncoder if request["cross"] else sentence_transformers.SentenceTransformer
+    model = kind(request["folder"], device="cpu", local_files_only=True, processor_kwargs=settings)
+    if request["length"] is not None:
+        model.max_seq_length = request["length"]
     rows = []
-    for text, prompt in asked["rows"]:
-        given = tuple(text) if asked["cross"] else text
-        chosen = model.prompts[prompt] if prompt is not None else model.prompts.get(model.default_prompt_name, "")
-        features = model.preprocess([given], prompt=chosen or None)
+    for text, prompt in request["rows"]:
+        text = tuple(text) if request["cross"] else text
+        prefix = model.prompts[prompt] if prompt is not None else model.prompts.get(model.default_prompt_name, "")
+        features = model.preprocess([text], prompt=prefix or None)
         ids = features["input_ids"]
         types = features.get("token_type_ids", torch.zeros_like(ids))
         with torch.inference_mode():
-            made = model.predict([given], prompt=chosen) if asked["cross"] else model.encode([given], prompt=chosen)
-        rows.append({"ids": ids[0].tolist(), "type_ids": types[0].tolist(), "values": made[0].reshape(-1).tolist()})
-    name = f"sentence-transformers {sentence_transformers.__version__}, {'predict' if asked['cross'] else 'encode'}"
+            ask = model.predict if request["cross"] else model.encode
+            values = ask([text], prompt=prefix)
+        rows.append({"ids": ids[0].tolist(), "type_ids": types[0].tolist(), "values": values[0].reshape(-1).tolist()})
+    name = f"sentence-transformers {sentence_transformers.__version__}, {'predict' if request['cross'] else 'encode'}"
     return {"library": name, "rows": rows}
 
 

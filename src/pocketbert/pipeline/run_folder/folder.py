@@ -1,4 +1,15 @@
-"""A folder that steps are run in: results and unfinished work under a lock, each known by what it is made from."""
+"""The folder that a run works in: finished steps, unfinished work, and a lock for one process at a time.
+
+A run calls, under `RunFolder.locked`:
+
+    hash       what each step is made from now
+    recover    finish the rename of a step whose process was killed in between
+    plan       compare with what is there; refuse, or decide what is made again
+    carry_out  remove what is made again
+    run        each step: skipped if finished, resumed from its work folder or begun, and recorded in a `Mark`
+
+`run_destination` checks the path of a new run folder, and `RunResult` names the files of a finished run.
+"""
 
 from __future__ import annotations
 
@@ -40,182 +51,22 @@ from pocketbert.pipeline.run_folder.step import MadeFrom, Mark, Marks, Places, S
 if TYPE_CHECKING:
     from pocketbert.benchmarks.report import ModelFigures
 
-
-# --- work ---
-# Where a step works before it has a result: checkpoints that survive a kill, and what is being built.
-
-
-RECORD = "made-from.json"
-"""What unfinished work is made from, in its folder."""
-NEW = ".new"
-"""Ending of the folder in which the output of a step is built."""
-_OWN = re.compile(r"-[0-9a-f]{12}")
-
-
-class Work:
-    """The unfinished work of a step.
-
-    Args:
-        root: Folder of the unfinished work of all steps.
-        step: The step.
-        now: What it is made from.
-    """
-
-    def __init__(self, root: Path, step: Step, now: MadeFrom) -> None:
-        self.root, self.step, self.now = root, step, now
-        self.path = root / f"{step.name}-{now.hash[:12]}"
-        """Where checkpoints and caches go."""
-        self.built = root / f"{step.name}{NEW}" / step.output
-        """Where the output is built: a rename away from its final name."""
-        self.aside = root / f"{step.name}{NEW}" / "old"
-        """Where an older output is moved in that moment."""
-
-    def others(self) -> list[Path]:
-        """Work folders of the step that were made from something else, and hold anything."""
-        return [p for p in self._folders() if p != self.path and holds_work(p)]
-
-    def unwanted(self) -> list[Path]:
-        """Work folders of the step that hold anything."""
-        return [p for p in self._folders() if holds_work(p)]
-
-    def begin(self) -> MadeFrom:
-        """Make room for the output, and take up the work that is there.
-
-        Returns:
-            What the result is made from: with the versions that the work was begun with.
-        """
-        for stale in self._folders():
-            if stale != self.path:
-                remove(stale)
-        self.path.mkdir(parents=True, exist_ok=True)
-        made_from = recorded(self.path)
-        if made_from is None or not holds_work(self.path):
-            made_from = self.now
-        made_from = made_from.model_copy(update={"gates": self.now.gates})
-        write_json(self.path / RECORD, made_from.model_dump(mode="json"))
-        remove(self._new)
-        (self.built if self.step.is_folder else self.built.parent).mkdir(parents=True)
-        return made_from
-
-    def accept(self) -> None:
-        """Remember that unfinished work goes on with the library versions of now."""
-        made_from = recorded(self.path)
-        if made_from is not None:
-            write_json(self.path / RECORD, made_from.accepting(self.now).model_dump(mode="json"))
-
-    def clear(self) -> None:
-        """Remove the work of a step that has ended."""
-        remove(self.path)
-        remove(self._new)
-
-    def remove_all(self) -> None:
-        """Remove all work of the step, whatever it was made from."""
-        for path in self._folders():
-            remove(path)
-        remove(self._new)
-
-    @property
-    def steps_done(self) -> bool:
-        """Whether there is a checkpoint of a training."""
-        return bool(steps_done(self.path))
-
-    @property
-    def _new(self) -> Path:
-        return self.root / f"{self.step.name}{NEW}"
-
-    def _folders(self) -> list[Path]:
-        name = self.step.name
-        return [p for p in sorted(self.root.glob(f"{name}-*")) if _OWN.fullmatch(p.name.removeprefix(name))]
-
-
-def recorded(work: Path) -> MadeFrom | None:
-    """What unfinished work is made from; None where that was not written."""
-    path = work / RECORD
-    return MadeFrom.model_validate(read_json(path)) if path.is_file() else None
-
-
-def holds_work(work: Path) -> bool:
-    """Whether a work folder holds anything that would be lost with it."""
-    return any(p.is_file() and p != work / RECORD for p in work.rglob("*"))
-
-
-def progress_in(work: Path) -> str:
-    """How far unfinished work is, and where it lies."""
-    done = [f"{name} at step {count:,}" if name else f"step {count:,}" for name, count in steps_done(work)]
-    return f"{work}{', ' if done else ''}{', '.join(done)}"
-
-
-# --- finding ---
-# What a run folder has of a step, compared with what the step is made from now.
-
-
-def found_of(step: Step, output: Path, mark: Mark | None, work: Work) -> Finding | None:
-    """What is there of a step; None where there is nothing.
-
-    Args:
-        step: The step, as the recipe has it now.
-        output: Its file or folder.
-        mark: What is remembered of it.
-        work: Its unfinished work.
-    """
-    if mark is None:
-        if os.path.lexists(output):
-            what = "exists and was not made by this run; nothing was written."
-            fix = "Move it away, or choose another -o/--output."
-            return Finding(step, foreign=(Problem(str(output), what, fix),))
-        return _found_work(step, work)
-    have = digests(output)
-    if strangers := sorted(set(have) - set(mark.files)):
-        what = f"was not written by this run; {output} is not touched."
-        return Finding(step, foreign=(Problem(str(output / strangers[0]), what, "Move it away."),))
-    if mark.status is Status.PASSED and not have:
-        return _found_work(step, work)
-    made_from, now = mark.made_from, work.now
-    return Finding(
-        step,
-        failed=mark.status is Status.FAILED,
-        changes=tuple(made_from.changes(now)),
-        gates=tuple(made_from.gate_changes(now)),
-        versions=tuple(made_from.version_changes(now)),
-        differs=made_from.hash != now.hash,
-        damage=_damage(output, have, mark, work),
-    )
-
-
-def _damage(output: Path, have: dict[str, str], mark: Mark, work: Work) -> tuple[Problem, ...]:
-    """Files that are not as they were written; not those of an output whose successor waits for its rename."""
-    changed = sorted(n for n in mark.files if have.get(n) != mark.files[n])
-    if not have or not changed or digests(work.built) == mark.files:
-        return ()
-    what = f"{changed[0] or 'the file'} was changed or removed after it was made."
-    return (Problem(str(output), what, "Use another -o/--output, or --overwrite to make it again."),)
-
-
-def _found_work(step: Step, work: Work) -> Finding | None:
-    others = work.others()
-    if others:
-        made_from = recorded(others[0])
-        changes = (
-            tuple(made_from.changes(work.now))
-            if made_from is not None
-            else (f"{others[0].name} does not tell what it is made from",)
-        )
-        return Finding(step, work="; ".join(map(progress_in, others)), changes=changes, differs=True)
-    made_from = recorded(work.path)
-    if made_from is None or not holds_work(work.path):
-        return None
-    return Finding(step, work=progress_in(work.path), versions=tuple(made_from.version_changes(work.now)))
-
-
-log = logging.getLogger("pocketbert")
-
 KIND = "run folder"
+"""Kind of the folder in its ownership mark."""
 METRICS = "metrics.jsonl"
-TOLD_S = 2.0
-"""Seconds from which the user is told what a step took."""
-DATA = "data"
-"""The step that reads the data, in seconds."""
 _MARKS, _WORK = ".steps", ".work"
+_MADE_FROM = "made-from.json"
+"""File in a work folder that records what the unfinished work is made from."""
+_NEW = ".new"
+"""Ending of the folder in which the output of a step is built."""
+_WORK_HASH = re.compile(r"-[0-9a-f]{12}")
+"""Ending of a work folder: the begin of the hash of what the step is made from."""
+_DATA_STEP = "data"
+"""The step that reads the rows, in seconds; its result is no loss."""
+_SLOW_S = 2.0
+"""Seconds from which the duration of a step is printed."""
+
+_LOG = logging.getLogger("pocketbert")
 
 
 @dataclass
@@ -225,9 +76,9 @@ class RunFolder:
     Attributes:
         path: The folder.
         allowed: What may be replaced, and what may be taken as it is.
-        now: What each step of the current recipe is made from.
-        hashes: The hash of each: of its settings and what it reads.
-        exact: The same with what only judges it and with library versions.
+        now: What each step of the current recipe is made from, by name.
+        hashes: Hash of its settings and of what it reads, by name of the step.
+        exact: The same with gates and library versions.
     """
 
     path: Path
@@ -238,18 +89,14 @@ class RunFolder:
 
     @property
     def marks(self) -> Marks:
-        """What is remembered of steps that have ended."""
+        """The records of steps that have ended."""
         return Marks(self.path / _MARKS)
-
-    def work(self, step: Step) -> Work:
-        """Where a step works before it has a result."""
-        return Work(self.path / _WORK, step, self.now[step.name])
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder; a second process is refused. The lock dies with its process.
+        """Lock the folder; a second process is refused. The lock ends with its process.
 
-        Where the input turns out to be wrong, a folder that was new is empty or gone again, unless training was begun.
+        If the input turns out to be wrong, a folder that was new is emptied or removed again, unless training was begun.
 
         Raises:
             InputError: If the folder holds something else.
@@ -272,25 +119,32 @@ class RunFolder:
                 note_kept(error, self.path)
                 raise
 
-    def _holds_results(self) -> bool:
-        """Whether a step after the reading of the data is finished or was begun."""
-        marked = any(mark.name != DATA for mark in self.marks.all())
-        return marked or any(holds_work(p) for p in (self.path / _WORK).glob("*") if p.suffix != NEW)
-
     def refuse_foreign(self) -> None:
-        """Refuse a file, and a folder that holds something else.
+        """Refuse a path that is a file, or a folder that holds something other than a run.
 
         Raises:
             InputError: Naming it; nothing was written.
         """
         refuse_unmarked(self.path, KIND)
 
+    def _holds_results(self) -> bool:
+        """Return whether a step after the reading of the rows is finished or was begun."""
+        marked = any(mark.name != _DATA_STEP for mark in self.marks.all())
+        return marked or any(_holds_work(p) for p in (self.path / _WORK).glob("*") if p.suffix != _NEW)
+
     def hash(self, steps: Sequence[Step]) -> None:
-        """Compute what every step is made from now."""
+        """Compute what every step is made from now, with its hashes."""
         for step in steps:
             made_from = step.made_from(self.hashes)
             self.now[step.name], self.hashes[step.name] = made_from, made_from.hash
             self.exact[step.name] = made_from.exact(self.exact)
+
+    def recover(self, steps: Sequence[Step]) -> None:
+        """Rename the output of steps whose process was killed after it had written the mark and before the last rename."""
+        for step in steps:
+            mark, built = self.marks.read(step.name), self._work(step).built
+            if mark is not None and built.exists() and digests(built) == mark.files:
+                self._install_output(step)
 
     def plan(self, steps: Sequence[Step]) -> Plan:
         """Decide, before anything runs, what is made again, and refuse what must not be replaced.
@@ -300,51 +154,77 @@ class RunFolder:
                 and every output that this run did not make; nothing was changed.
         """
         self.hash(steps)
-        return plan_of([f for s in steps if (f := self._found(s)) is not None], self.allowed, str(self.path))
+        findings = [finding for step in steps if (finding := self._find(step)) is not None]
+        return plan_of(findings, self.allowed, str(self.path))
 
-    def _found(self, step: Step) -> Finding | None:
-        return found_of(step, self.path / step.output, self.marks.read(step.name), self.work(step))
+    def _find(self, step: Step) -> Finding | None:
+        """Compare the output and the work of a step with what it is made from now; None if it has neither."""
+        output, mark, work = self.path / step.output, self.marks.read(step.name), self._work(step)
+        if mark is None:
+            if os.path.lexists(output):
+                what = "exists and was not made by this run; nothing was written."
+                fix = "Move it away, or choose another -o/--output."
+                return Finding(step, foreign=(Problem(str(output), what, fix),))
+            return work.find()
+        present = digests(output)
+        if foreign := sorted(set(present) - set(mark.files)):
+            what = f"was not written by this run; {output} is not touched."
+            return Finding(step, foreign=(Problem(str(output / foreign[0]), what, "Move it away."),))
+        if mark.status is Status.PASSED and not present:
+            return work.find()
+        damage: tuple[Problem, ...] = ()
+        changed = sorted(name for name in mark.files if present.get(name) != mark.files[name])
+        if present and changed and digests(work.built) != mark.files:  # else the new output waits for its rename
+            what = f"{changed[0] or 'the file'} was changed or removed after it was made."
+            damage = (Problem(str(output), what, "Use another -o/--output, or --overwrite to make it again."),)
+        made_from, now = mark.made_from, work.now
+        return Finding(
+            step,
+            failed=mark.status is Status.FAILED,
+            changes=tuple(made_from.changes(now)),
+            gates=tuple(made_from.gate_changes(now)),
+            versions=tuple(made_from.version_changes(now)),
+            differs=made_from.hash != now.hash,
+            damage=damage,
+        )
 
     def carry_out(self, plan: Plan, steps: Sequence[Step]) -> None:
-        """Drop what is made again and remember what was accepted, so that a kill from here on finds it decided."""
-        for step in reversed(steps):  # a step whose inputs are gone must be gone before them
+        """Remove what is made again and record what was accepted, so that a kill from here on changes no decision."""
+        for step in reversed(steps):  # the output of a step is removed before that of the steps it reads
             if step.name in plan.anew:
-                self._forget(step)
+                self._remove_results(step)
         again = {**plan.anew, **plan.retried}
-        for why in dict.fromkeys(again.values()):
-            names = ", ".join(name for name in again if again[name] == why)
-            say(f"  made again: {names}: {why}")
-            log.info("made again: %s: %s", names, why)
+        for reason in dict.fromkeys(again.values()):
+            names = ", ".join(name for name in again if again[name] == reason)
+            say(f"  made again: {names}: {reason}")
+            _LOG.info("made again: %s: %s", names, reason)
         for step in steps:
             if step.name in plan.accepted:
                 mark, now = self.marks.read(step.name), self.now[step.name]
                 if mark is not None:
                     self.marks.write(mark.model_copy(update={"made_from": mark.made_from.accepting(now)}))
-                self.work(step).accept()
+                self._work(step).accept_versions()
         if plan.accepted:
             say(f"  taken as they are, made with other library versions: {', '.join(plan.accepted)}")
 
-    def _forget(self, step: Step) -> None:
-        """Drop the output and the mark of a step, so that nothing of another recipe lies next to new results."""
-        for stale in self.work(step).unwanted():
-            say(f"  removed unfinished work of other settings: {stale}")
-        self.work(step).remove_all()
+    def _remove_results(self, step: Step) -> None:
+        """Remove output, work and mark of a step, so that nothing of another recipe lies next to new results."""
+        work = self._work(step)
+        for path in work.folders():
+            if _holds_work(path):
+                say(f"  removed unfinished work of other settings: {path}")
+        for path in work.folders():
+            remove(path)
+        remove(work.new)
         remove(self.path / step.output)
-        self.marks.remove(step.name)  # last: an output without its mark would be a stranger
+        self.marks.remove(step.name)  # last: an output without its mark would be taken for a foreign file
 
     def state(self, step: Step) -> str:
-        """``finished``, ``unfinished`` (will be resumed) or ``to do``."""
+        """Return ``finished``, ``unfinished`` (will be resumed) or ``to do``."""
         mark = self.marks.read(step.name)
         if mark is not None and mark.status is Status.PASSED and (self.path / step.output).exists():
             return "finished"
-        return "unfinished" if self.work(step).path.exists() else "to do"
-
-    def recover(self, steps: Sequence[Step]) -> None:
-        """Finish what a process did not that was killed after it had marked a step and before the last rename."""
-        for step in steps:
-            mark, built = self.marks.read(step.name), self.work(step).built
-            if mark is not None and built.exists() and digests(built) == mark.files:
-                self._commit(step)
+        return "unfinished" if self._work(step).path.exists() else "to do"
 
     def run(self, step: Step, number: int, count: int) -> None:
         """Run one step unless it is finished.
@@ -352,18 +232,22 @@ class RunFolder:
         Args:
             step: The step.
             number: Its number among the steps, from 1.
-            count: How many steps there are.
+            count: Number of steps.
 
         Raises:
             GateError: If a gate failed; the output stays, marked failed.
         """
-        state, work, head = self.state(step), self.work(step), f"[{number}/{count}] {step.title}"
+        state, work, head = self.state(step), self._work(step), f"[{number}/{count}] {step.title}"
         if state == "finished":
             say(f"{head}: finished before, skipped")
-            work.clear()  # a process killed right after its mark leaves it
+            work.remove()  # a process that was killed right after it wrote the mark leaves it
             return
-        say(f"{head}{_taken_up(step, work) if state == 'unfinished' else ''}")
-        log.info("step %s %s, hash %s", step.name, state, self.hashes[step.name])
+        resumed = ""
+        if state == "unfinished":
+            has_checkpoint = not step.trains or bool(steps_done(work.path))
+            resumed = ": resumed" if has_checkpoint else ": begins again, no checkpoint yet"
+        say(f"{head}{resumed}")
+        _LOG.info("step %s %s, hash %s", step.name, state, self.hashes[step.name])
         made_from = work.begin()
         began, cpu = time.monotonic(), _cpu_seconds()
         if step.trains:
@@ -380,17 +264,27 @@ class RunFolder:
             cpu_s=round(_cpu_seconds() - cpu, 2),
         )
         self.marks.write(mark)
-        self._commit(step)
-        work.clear()
-        log.info("step %s %s: %.1f s, %.1f CPU-s", step.name, mark.status, mark.wall_s, mark.cpu_s)
-        if mark.wall_s >= TOLD_S:
+        self._install_output(step)
+        work.remove()
+        _LOG.info("step %s %s: %.1f s, %.1f CPU-s", step.name, mark.status, mark.wall_s, mark.cpu_s)
+        if mark.wall_s >= _SLOW_S:
             say(f"  {step.name}: {mark.wall_s:.1f} s")
         if failures:
             kept = self.path / step.output
             raise GateError([*failures, f"The files stay in {kept}, marked failed; nothing was packed."])
 
+    def _install_output(self, step: Step) -> None:
+        """Rename the built output to its final name; an older output of the step is removed."""
+        work, output = self._work(step), self.path / step.output
+        output.parent.mkdir(exist_ok=True)
+        if step.is_folder:
+            install(work.built, output, work.replaced)
+        else:
+            replace_file(work.built, output)
+        sync(output.parent)
+
     def take_part(self, steps: Sequence[Step], order: Order) -> None:
-        """In a process other than 0: train a step together with process 0, and write nothing here.
+        """In a process other than 0: train a step together with process 0, and write nothing into the run folder.
 
         Raises:
             InputError: If this process sees another recipe, other data or another folder than process 0.
@@ -406,7 +300,7 @@ class RunFolder:
                     "Give every node the same recipe, files and installation.",
                 )
             )
-        work = self.work(step).path
+        work = self._work(step).path
         read = (work, *(self.path / s.output for s in steps if s.name in step.needs))
         missing = [p for p in read if not p.exists()]
         if missing:
@@ -417,71 +311,138 @@ class RunFolder:
                     "Put the run folder on a file system that all nodes share, under the same path.",
                 )
             )
-        with tempfile.TemporaryDirectory(prefix="pocketbert-") as thrown_away:
-            output = Path(thrown_away) / step.output
+        with tempfile.TemporaryDirectory(prefix="pocketbert-") as temporary:
+            output = Path(temporary) / step.output
             (output if step.is_folder else output.parent).mkdir(parents=True, exist_ok=True)
-            step.make(Places(output, work, Path(thrown_away) / METRICS))
+            step.make(Places(output, work, Path(temporary) / METRICS))
 
     def accepted_versions(self, steps: Sequence[Step]) -> list[str]:
-        """What was made with other library versions than those it was taken on with, by step."""
-        out = []
-        for step in steps:
-            mark = self.marks.read(step.name)
-            if mark is not None and mark.made_from.accepted:
-                out.append(f"{step.name} ({mark.made_from.history})")
-        return out
+        """List the steps that were taken as they are with other library versions, each with the versions."""
+        marks = [mark for step in steps if (mark := self.marks.read(step.name)) is not None]
+        return [f"{mark.name} ({mark.made_from.history})" for mark in marks if mark.made_from.accepted]
 
-    def _commit(self, step: Step) -> None:
-        """Rename what was built to its final name; an older output of the step, which a mark named, goes."""
-        built, output = self.work(step).built, self.path / step.output
-        output.parent.mkdir(exist_ok=True)
-        if step.is_folder:
-            install(built, output, self.work(step).aside)
-        else:
-            replace_file(built, output)
-        sync(output.parent)
+    def _work(self, step: Step) -> _Work:
+        return _Work(self.path / _WORK, step, self.now[step.name])
 
 
-def _taken_up(step: Step, work: Work) -> str:
-    """How unfinished work goes on; a training without a checkpoint has nothing to go on with."""
-    return ": resumed" if not step.trains or work.steps_done else ": begins again, no checkpoint yet"
+class _Work:
+    """The unfinished work of a step: checkpoints that survive a kill, and the output that is being built.
+
+    Args:
+        root: Folder of the unfinished work of all steps.
+        step: The step.
+        now: What it is made from now.
+
+    Attributes:
+        path: Folder of checkpoints and caches.
+        new: Folder in which the output is built.
+        built: The output that is being built; one rename away from its final name.
+        replaced: Where an older output is moved during that rename.
+    """
+
+    def __init__(self, root: Path, step: Step, now: MadeFrom) -> None:
+        self.root, self.step, self.now = root, step, now
+        self.path = root / f"{step.name}-{now.hash[:12]}"
+        self.new = root / f"{step.name}{_NEW}"
+        self.built = self.new / step.output
+        self.replaced = self.new / "old"
+
+    def folders(self) -> list[Path]:
+        """List the work folders of the step, whatever their work was made from."""
+        name = self.step.name
+        return [p for p in sorted(self.root.glob(f"{name}-*")) if _WORK_HASH.fullmatch(p.name.removeprefix(name))]
+
+    def find(self) -> Finding | None:
+        """Compare unfinished work with what the step is made from now; None without any."""
+        others = [path for path in self.folders() if path != self.path and _holds_work(path)]
+        if others:
+            made_from = _read_made_from(others[0])
+            changes = [f"{others[0].name} does not tell what it is made from"]
+            if made_from is not None:
+                changes = made_from.changes(self.now)
+            return Finding(self.step, work="; ".join(map(_progress_in, others)), changes=tuple(changes), differs=True)
+        made_from = _read_made_from(self.path)
+        if made_from is None or not _holds_work(self.path):
+            return None
+        versions = tuple(made_from.version_changes(self.now))
+        return Finding(self.step, work=_progress_in(self.path), versions=versions)
+
+    def begin(self) -> MadeFrom:
+        """Make an empty place for the output, and remove work that was made from something else.
+
+        Returns:
+            What the result is made from: with the library versions that existing work was begun with.
+        """
+        for path in self.folders():
+            if path != self.path:
+                remove(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        made_from = _read_made_from(self.path)
+        if made_from is None or not _holds_work(self.path):
+            made_from = self.now
+        made_from = made_from.model_copy(update={"gates": self.now.gates})
+        write_json(self.path / _MADE_FROM, made_from.model_dump(mode="json"))
+        remove(self.new)
+        (self.built if self.step.is_folder else self.built.parent).mkdir(parents=True)
+        return made_from
+
+    def accept_versions(self) -> None:
+        """Record that existing work goes on with the library versions of now."""
+        made_from = _read_made_from(self.path)
+        if made_from is not None:
+            write_json(self.path / _MADE_FROM, made_from.accepting(self.now).model_dump(mode="json"))
+
+    def remove(self) -> None:
+        """Remove the work of a step that has ended."""
+        remove(self.path)
+        remove(self.new)
+
+
+def _read_made_from(work: Path) -> MadeFrom | None:
+    """Read what unfinished work is made from; None if that was not written."""
+    path = work / _MADE_FROM
+    return MadeFrom.model_validate(read_json(path)) if path.is_file() else None
+
+
+def _holds_work(work: Path) -> bool:
+    """Return whether a work folder holds anything that would be lost with it."""
+    return any(p.is_file() and p != work / _MADE_FROM for p in work.rglob("*"))
+
+
+def _progress_in(work: Path) -> str:
+    """Return the path of unfinished work and the training steps that it has done."""
+    done = [f"{name} at step {count:,}" if name else f"step {count:,}" for name, count in steps_done(work)]
+    return f"{work}{', ' if done else ''}{', '.join(done)}"
 
 
 def _cpu_seconds() -> float:
+    """Return the CPU seconds of this process and its children so far."""
     return sum(
         usage.ru_utime + usage.ru_stime
         for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     )
 
 
-# --- place ---
-# The place of a run folder, known to be usable before anything runs.
-
-
 def run_destination(recipe: Recipe, output: Path) -> Path:
-    """Find out which folder the output of a run means; see `pocketbert.core.disk.destination.folder_destination`.
+    """Resolve the output of a run to a folder; see `pocketbert.core.disk.destination.folder_destination`.
 
     Raises:
         InputError: If it cannot be used, or is a model folder or corpus of the recipe, or lies in one.
     """
     student, corpus = recipe.student, recipe.data.corpus
-    named = [recipe.teacher.model, student.model if student else None]
-    named += [source.path for source in corpus.sources] if corpus else []
-    return folder_destination(output, *(path for name in named if name and (path := Path(name)).is_dir()))
-
-
-# --- result ---
-# What a finished run leaves.
+    read = [recipe.teacher.model, student.model if student else None]
+    read += [source.path for source in corpus.sources] if corpus else []
+    return folder_destination(output, *(path for name in read if name and (path := Path(name)).is_dir()))
 
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """The files and figures that a run made.
+    """The files and figures of a finished run.
 
     Attributes:
         folder: The run folder.
         phone: The artefact folder, if it was packed.
-        report: The HTML page, if it was written.
+        report: The HTML report, if it was written.
         header: Column titles of the closing table.
         table: Its rows.
         models: The figures of the same models as numbers.
@@ -501,6 +462,6 @@ class RunResult:
         return html_table(self.header, self.table, str(self.phone or self.folder), self.report)
 
     def to_dict(self) -> dict[str, Any]:
-        """Folders as texts, and the figures of each model as numbers, None where there is none."""
-        places = {name: str(p) if (p := getattr(self, name)) else None for name in ("folder", "phone", "report")}
-        return {**places, "models": [asdict(m) for m in self.models]}
+        """Return paths as texts, and the figures of each model as numbers, with None for what there is not."""
+        paths = {name: str(p) if (p := getattr(self, name)) else None for name in ("folder", "phone", "report")}
+        return {**paths, "models": [asdict(m) for m in self.models]}

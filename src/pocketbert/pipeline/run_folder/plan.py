@@ -1,4 +1,8 @@
-"""What a run finds of its steps, and what it does about it: kept, made again, or refused with one message."""
+"""Decide what a run does about the results that its folder holds: keep them, make them again, or refuse.
+
+`plan_of` takes a `Finding` for each step that has a result or unfinished work and returns a `Plan`. All refusals are collected in
+one error before anything is changed.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,18 @@ from pocketbert.pipeline.run_folder.step import Step
 
 @dataclass(frozen=True)
 class Finding:
-    """What the folder has of a step that has a result or unfinished work.
+    """The state of a step that has a result or unfinished work in the folder.
 
     Attributes:
         step: The step.
-        work: Where its unfinished work lies and how far it is; empty where there is none.
+        work: Path and progress of its unfinished work; empty without any.
         failed: Whether its gates failed.
-        changes: Settings and contents of its own that are others now.
-        gates: Values that only judge it and are others now.
-        versions: Libraries whose versions are others now.
-        differs: Whether its hash is another one now.
-        damage: Files that changed after it was made.
-        foreign: What lies in its place and this run did not make.
+        changes: Its own settings and file contents that have changed, a phrase each.
+        gates: Values that only judge it and have changed.
+        versions: Libraries whose versions have changed.
+        differs: Whether its hash has changed.
+        damage: Output files that were changed after the step ended.
+        foreign: Files in the place of its output that this run did not make.
     """
 
     step: Step
@@ -38,12 +42,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does about what it finds.
+    """What a run does about the results in its folder.
 
     Attributes:
-        anew: Why steps are made again, by name; what they have is dropped first.
-        retried: Steps whose gates failed, with why they are made again; their files stay until then.
-        accepted: Steps that are taken as they are although library versions changed.
+        anew: Reason to make a step again, by its name; its output and work are removed first.
+        retried: Reason to make a step again whose gates failed, by its name; its files stay until then.
+        accepted: Names of steps that are taken as they are although library versions have changed.
     """
 
     anew: dict[str, str] = field(default_factory=dict)
@@ -53,133 +57,131 @@ class Plan:
 
 @dataclass(frozen=True)
 class Permission:
-    """What the user allowed.
+    """What the user has allowed.
 
     Attributes:
-        overwrite: Results and unfinished work of another recipe or other versions may be replaced.
-        resume_anyway: What other library versions made may be taken as it is.
+        overwrite: Results and unfinished work of another recipe or other library versions may be replaced.
+        resume_anyway: Results made with other library versions may be taken as they are.
     """
 
     overwrite: bool = False
     resume_anyway: bool = False
 
 
-def plan_of(found: Sequence[Finding], allowed: Permission, where: str) -> Plan:
-    """Decide what to do about each step.
-
-    Args:
-        found: What the folder has, in the order of the steps.
-        allowed: What the user allowed.
-        where: The run folder, for messages.
-
-    Raises:
-        InputError: Listing everything that is refused; nothing was changed.
-    """
-    reasons = {f.step.name: _Reasons() for f in found}
-    changed, aged = list[Finding](), list[Finding]()
-    problems, plan = list[Problem](), Plan()
-    accepted = list[str]()
-    for one in found:
-        name, why = one.step.name, reasons[one.step.name]
-        for before in (reasons[n] for n in one.step.needs if n in reasons):
-            why.inherit(before)
-        problems += one.foreign
-        if one.differs:
-            why.changes |= dict.fromkeys(one.changes)
-            if not why.changes:
-                why.changes[f"what {name} was made from was made again"] = None
-        if why.changes and not one.failed:
-            changed.append(one)
-        elif one.damage:
-            problems += [] if allowed.overwrite else one.damage
-            if allowed.overwrite:
-                plan.anew[name] = "changed after it was made"
-                continue
-        elif one.versions and not one.failed:
-            aged.append(one)
-            if allowed.resume_anyway:
-                accepted.append(name)
-            else:
-                why.versions |= dict.fromkeys(one.versions)
-        why.free |= dict.fromkeys(one.gates)
-        if one.failed:
-            why.free[f"{name} failed before"] = None
-            plan.retried[name] = why.text
-        elif why.text:
-            plan.anew[name] = why.text
-    if changed and not allowed.overwrite:
-        problems.append(_changed_recipe(changed, reasons, where))
-    if aged and not allowed.overwrite and not allowed.resume_anyway:
-        problems.append(_changed_versions(aged, where))
-    if problems:
-        raise InputError(problems)
-    return Plan(plan.anew, plan.retried, tuple(n for n in accepted if n not in plan.anew))
-
-
 @dataclass
 class _Reasons:
-    """Why a step is made again: ordered sets of texts, by what they need.
+    """Reasons to make a step again; the keys of each dictionary are an ordered set of phrases.
 
     Attributes:
-        changes: Of the recipe and the data; need permission.
-        versions: Of libraries; need permission.
-        free: Gates that changed or failed; need none.
+        changes: Changes of the recipe and the data; these need permission.
+        versions: Changes of library versions; these need permission.
+        free: Gates that changed or failed; these need none.
     """
 
     changes: dict[str, None] = field(default_factory=dict)
     versions: dict[str, None] = field(default_factory=dict)
     free: dict[str, None] = field(default_factory=dict)
 
-    def inherit(self, other: _Reasons) -> None:
-        """Add the reasons of a step that is read."""
-        self.changes |= other.changes
-        self.versions |= other.versions
-        self.free |= other.free
-
     @property
     def text(self) -> str:
-        """All of them."""
+        """All reasons in one line."""
         return "; ".join([*self.changes, *self.versions, *self.free])
 
 
-def _changed_recipe(changed: Sequence[Finding], reasons: dict[str, _Reasons], where: str) -> Problem:
-    """One message for all changes: every key, and how much of the run would be made anew."""
-    texts = dict.fromkeys(text for one in changed for text in reasons[one.step.name].changes)
-    works = [f"unfinished work of {one.step.name}: {one.work}" for one in changed if one.work]
+def plan_of(findings: Sequence[Finding], allowed: Permission, folder: str) -> Plan:
+    """Decide what to do about each step. A step inherits the reasons of the steps that it reads.
+
+    Args:
+        findings: State of each step that has a result or work, in the order of the run.
+        allowed: What the user has allowed.
+        folder: The run folder, for messages.
+
+    Raises:
+        InputError: Listing everything that is refused; nothing was changed.
+    """
+    reasons = {finding.step.name: _Reasons() for finding in findings}
+    changed, aged = list[Finding](), list[Finding]()
+    problems, accepted = list[Problem](), list[str]()
+    plan = Plan()
+    for finding in findings:
+        name, own = finding.step.name, reasons[finding.step.name]
+        for read in (reasons[n] for n in finding.step.needs if n in reasons):
+            own.changes |= read.changes
+            own.versions |= read.versions
+            own.free |= read.free
+        problems += finding.foreign
+        if finding.differs:
+            own.changes |= dict.fromkeys(finding.changes)
+            if not own.changes:
+                own.changes[f"what {name} was made from was made again"] = None
+        if own.changes and not finding.failed:
+            changed.append(finding)
+        elif finding.damage:
+            problems += [] if allowed.overwrite else finding.damage
+            if allowed.overwrite:
+                plan.anew[name] = "changed after it was made"
+                continue
+        elif finding.versions and not finding.failed:
+            aged.append(finding)
+            if allowed.resume_anyway:
+                accepted.append(name)
+            else:
+                own.versions |= dict.fromkeys(finding.versions)
+        own.free |= dict.fromkeys(finding.gates)
+        if finding.failed:
+            own.free[f"{name} failed before"] = None
+            plan.retried[name] = own.text
+        elif own.text:
+            plan.anew[name] = own.text
+    if changed and not allowed.overwrite:
+        problems.append(_changed_recipe(changed, reasons, folder))
+    if aged and not allowed.overwrite and not allowed.resume_anyway:
+        problems.append(_changed_versions(aged, folder))
+    if problems:
+        raise InputError(problems)
+    return Plan(plan.anew, plan.retried, tuple(n for n in accepted if n not in plan.anew))
+
+
+def _changed_recipe(changed: Sequence[Finding], reasons: dict[str, _Reasons], folder: str) -> Problem:
+    """Write the refusal of a changed recipe: every changed key, and how many steps would be made anew."""
+    texts = dict.fromkeys(text for finding in changed for text in reasons[finding.step.name].changes)
+    works = _unfinished_work(changed)
     return Problem(
-        where,
-        f"{'; '.join(texts)}: {_steps_behind(changed)} would be made anew"
-        + (f" ({'; '.join(works)})." if works else ". Nothing was changed."),
+        folder,
+        f"{'; '.join(texts)}: {_steps_made_anew(changed)} would be made anew"
+        + (f" ({works})." if works else ". Nothing was changed."),
         "Put the values back to go on, use another -o/--output, or --overwrite to make them anew.",
     )
 
 
-def _changed_versions(aged: Sequence[Finding], where: str) -> Problem:
-    texts = dict.fromkeys(text for one in aged for text in one.versions)
-    names = [one.step.name for one in aged]
-    works = [f"unfinished work of {one.step.name}: {one.work}" for one in aged if one.work]
+def _changed_versions(aged: Sequence[Finding], folder: str) -> Problem:
+    """Write the refusal of changed library versions: every library, and the steps made with the former versions."""
+    texts = dict.fromkeys(text for finding in aged for text in finding.versions)
+    names = [finding.step.name for finding in aged]
+    works = _unfinished_work(aged)
     return Problem(
-        where,
-        f"{'; '.join(texts)}: {_listed(names)} {'was' if len(names) == 1 else 'were'} made with the former versions"
-        + (f" ({'; '.join(works)})." if works else "."),
+        folder,
+        f"{'; '.join(texts)}: {_joined(names)} {'was' if len(names) == 1 else 'were'} made with the former versions"
+        + (f" ({works})." if works else "."),
         "--resume-anyway to take them as they are, which is recorded, or --overwrite to start over.",
     )
 
 
-def _steps_behind(changed: Sequence[Finding]) -> str:
-    """``student and the 10 steps behind it``."""
-    names = {one.step.name for one in changed}
-    behind = set[str]()
-    for one in changed:  # in the order of the run
-        if any(n in names for n in one.step.needs):
-            behind.add(one.step.name)
-    first = [one.step.name for one in changed if one.step.name not in behind]
+def _unfinished_work(findings: Sequence[Finding]) -> str:
+    return "; ".join(f"unfinished work of {f.step.name}: {f.work}" for f in findings if f.work)
+
+
+def _steps_made_anew(changed: Sequence[Finding]) -> str:
+    """Return ``student and the 10 steps behind it`` for findings in the order of the run."""
+    names = {finding.step.name for finding in changed}
+    behind = {finding.step.name for finding in changed if any(n in names for n in finding.step.needs)}
+    first = [finding.step.name for finding in changed if finding.step.name not in behind]
     if not behind:
-        return _listed(first)
+        return _joined(first)
     count = "the step" if len(behind) == 1 else f"the {len(behind)} steps"
     return f"{', '.join(first)} and {count} behind {'it' if len(first) == 1 else 'them'}"
 
 
-def _listed(names: Iterable[str]) -> str:
+def _joined(names: Iterable[str]) -> str:
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last

@@ -1,4 +1,9 @@
-"""A step of a run: what it is called, what decides its result, what it reads, and the function that makes it."""
+"""A step of a run, and the record of a finished one.
+
+`Step` describes a step: its name, output, inputs and the function that makes it. `Step.made_from` returns a `MadeFrom`: the settings,
+file digests, hashes of earlier steps and library versions that its result depends on. A `Mark` stores that with the digests of the
+output when the step ends; comparing the stored `MadeFrom` with the current one names every setting that has changed since.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +23,23 @@ from pocketbert.core.disk.ownership import remove
 from pocketbert.core.host.system import installed
 from pocketbert.core.types import Status
 
-# --- made_from ---
-# What the result of a step was made from, key by key, so that a change can be named.
-
-
-_PLAIN = re.compile(r"[\w./:@+-]+")
-_LONGEST = 60
+_PLAIN_TEXT = re.compile(r"[\w./:@+-]+")
+_LONGEST_SHOWN = 60
+"""Characters of a value in a message."""
 _ABSENT = "not installed"
 
 
 class MadeFrom(BaseModel):
-    """What the result of a step is made from.
+    """Everything that the result of a step is made from.
 
     Attributes:
         step: Name of the step.
         settings: Values that decide the result, by recipe key (``distill.0.steps``).
-        contents: Digests of files that decide it and no step wrote, by recipe key (``data.train``).
+        contents: Digests of files that decide it and that no step wrote, by recipe key (``data.train``).
         gates: Values that only judge it, by recipe key.
-        needs: Hashes of the steps it reads.
-        versions: Libraries that decide it.
-        accepted: Later versions of these with which it was taken as it is, in order.
+        needs: Hashes of the steps whose output it reads.
+        versions: Versions of the libraries that decide it.
+        accepted: Later library versions with which the user took the result as it is, in order.
     """
 
     step: str
@@ -50,44 +52,39 @@ class MadeFrom(BaseModel):
 
     @property
     def hash(self) -> str:
-        """Identity of the result: without library versions, and without what only judges it."""
+        """Identity of the result, without library versions and gates."""
         return sha256_json(self.model_dump(mode="json", include={"step", "settings", "contents", "needs"}))
 
-    def exact(self, inputs: Mapping[str, str]) -> str:
-        """Identity with gates and library versions.
+    def exact(self, exact_hashes: Mapping[str, str]) -> str:
+        """Return the identity of the result with gates and library versions.
 
         Args:
-            inputs: The same of the steps it reads, among others.
+            exact_hashes: The same of earlier steps, those that it reads among them.
         """
-        needs = {name: inputs[name] for name in self.needs}
+        needs = {name: exact_hashes[name] for name in self.needs}
         return sha256_json([self.hash, self.gates, self.versions, needs])
 
     def changes(self, now: MadeFrom) -> list[str]:
-        """Name each setting, content and step read that differs from what the result would be made from now."""
-        contents = self.contents.keys() | now.contents.keys()
-        differ = [key for key in sorted(contents) if self.contents.get(key) != now.contents.get(key)]
-        return [
-            *_differences(self.settings, now.settings),
-            *(f"the content of {key} changed" for key in differ),
-            *self._reading(now),
-        ]
-
-    def _reading(self, now: MadeFrom) -> list[str]:
-        """Which other steps are read now."""
-        new = ", ".join(name for name in now.needs if name not in self.needs)
-        gone = ", ".join(name for name in self.needs if name not in now.needs)
-        if new and gone:
-            return [f"{self.step} reads {new} instead of {gone}"]
-        return ([f"{self.step} reads {new} too"] if new else []) + (
-            [f"{self.step} reads {gone} no longer"] if gone else []
-        )
+        """Describe each setting, file content and step read that differs from `now`, a phrase each."""
+        keys = self.contents.keys() | now.contents.keys()
+        changed = [key for key in sorted(keys) if self.contents.get(key) != now.contents.get(key)]
+        texts = [*_differences(self.settings, now.settings), *(f"the content of {key} changed" for key in changed)]
+        added = ", ".join(name for name in now.needs if name not in self.needs)
+        dropped = ", ".join(name for name in self.needs if name not in now.needs)
+        if added and dropped:
+            texts.append(f"{self.step} reads {added} instead of {dropped}")
+        elif added:
+            texts.append(f"{self.step} reads {added} too")
+        elif dropped:
+            texts.append(f"{self.step} reads {dropped} no longer")
+        return texts
 
     def gate_changes(self, now: MadeFrom) -> list[str]:
-        """Name each value that only judges the result and differs now."""
+        """Describe each value that differs from `now` and only judges the result."""
         return _differences(self.gates, now.gates)
 
     def version_changes(self, now: MadeFrom) -> list[str]:
-        """Name each library whose version differs now; none where these versions were accepted before."""
+        """Describe each library whose version differs from `now`; none if the versions of `now` were accepted before."""
         if now.versions == self.versions or now.versions in self.accepted:
             return []
         last = self.accepted[-1] if self.accepted else self.versions
@@ -100,67 +97,54 @@ class MadeFrom(BaseModel):
 
     @property
     def history(self) -> str:
-        """Which libraries were others when it was begun and each time it was taken as it is."""
-        out, before = list[str](), self.versions
+        """The libraries that had another version each time the result was taken as it is."""
+        texts, before = list[str](), self.versions
         for later in self.accepted:
             names = sorted(n for n in before.keys() | later.keys() if before.get(n) != later.get(n))
-            out += [f"{n} {before.get(n, _ABSENT)}, taken on with {later.get(n, _ABSENT)}" for n in names]
+            texts += [f"{n} {before.get(n, _ABSENT)}, taken on with {later.get(n, _ABSENT)}" for n in names]
             before = later
-        return "; ".join(out)
+        return "; ".join(texts)
 
     def accepting(self, now: MadeFrom) -> MadeFrom:
-        """The same, with the versions of now among those that it was taken with."""
+        """Return a copy that records that the result was taken as it is with the library versions of `now`."""
         if not self.version_changes(now):
             return self
         return self.model_copy(update={"accepted": [*self.accepted, now.versions]})
 
 
-def flat(sections: Mapping[str, object], prefix: str = "") -> dict[str, JsonValue]:
-    """Values of nested sections by dotted key; of a list of sections each has its number in the key."""
-    out: dict[str, JsonValue] = {}
-    for name, value in sections.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, list) and any(isinstance(v, dict) for v in value):
-            value = {str(number): entry for number, entry in enumerate(value)}
-        if isinstance(value, Mapping):
-            out |= flat(value, f"{key}.") if value else {key: {}}
-        else:
-            out[key] = json.loads(json.dumps(value))
-    return out
-
-
 def _differences(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> list[str]:
-    """``KEY was A, is B`` for each key that differs; a section that is new or gone is one of these."""
-    out = []
+    """Return ``KEY was A, is B`` for each key that differs; a section that is new or gone is named once."""
+    texts = []
     for key in [*now, *(k for k in before if k not in now)]:
         if key in before and key in now:
             if before[key] != now[key]:
-                out.append(f"{key} was {_shown(before[key])}, is {_shown(now[key])}")
+                texts.append(f"{key} was {_shown(before[key])}, is {_shown(now[key])}")
             continue
-        there, elsewhere = (now, before) if key in now else (before, now)
-        if there[key] in (None, [], {}):
-            continue  # a section that is not set: what it is elsewhere is told by its keys there
-        section = _topmost(key, elsewhere)
-        value = _shown(there[key]) if section == key else "set"
-        out.append(f"{section} was not set, is {value}" if key in now else f"{section} was {value}, is not set")
-    return list(dict.fromkeys(out))
+        having, lacking = (now, before) if key in now else (before, now)
+        if having[key] in (None, [], {}):
+            continue  # a section that is not set: the keys that it has on the other side are compared instead
+        section = _topmost_section(key, lacking)
+        value = _shown(having[key]) if section == key else "set"
+        texts.append(f"{section} was not set, is {value}" if key in now else f"{section} was {value}, is not set")
+    return list(dict.fromkeys(texts))
 
 
-def _topmost(key: str, elsewhere: Mapping[str, JsonValue]) -> str:
-    """The largest section around a key that has no key in other settings; a section that is null there is not set."""
+def _topmost_section(key: str, settings: Mapping[str, JsonValue]) -> str:
+    """Return the largest section around a key of which `settings` has no key; the key itself if there is none."""
     parts = key.split(".")
     for count in range(1, len(parts)):
         section = ".".join(parts[:count])
-        if not any(k.startswith(f"{section}.") for k in elsewhere):
+        if not any(k.startswith(f"{section}.") for k in settings):
             return section
     return key
 
 
 def _shown(value: JsonValue) -> str:
+    """Return a value as messages show it, cut to `_LONGEST_SHOWN` characters."""
     if value is None:
         return "not set"
-    text = value if isinstance(value, str) and _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    text = value if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
 @dataclass(frozen=True)
@@ -168,9 +152,9 @@ class Places:
     """Where a step writes.
 
     Attributes:
-        output: Where its output is built: a folder is there already, a file is not. Renamed when the step has ended.
+        output: Where its output is built: a folder exists already, a file does not. Renamed when the step has ended.
         work: A folder that survives a kill, for checkpoints and caches.
-        metrics: A .jsonl file that all steps of a run share, for losses.
+        metrics: A .jsonl file for losses that all steps of a run share.
     """
 
     output: Path
@@ -184,15 +168,15 @@ class Step:
 
     Attributes:
         name: Short name, e.g. ``student``.
-        title: What is said while it runs.
-        output: Folder or file it writes, relative to the run folder.
+        title: Text that is printed while it runs.
+        output: Folder or file that it writes, relative to the run folder.
         settings: Recipe sections and other values that decide its result, by recipe key.
-        needs: Names of steps it reads.
-        make: Writes the output; returns gate failures.
+        needs: Names of the steps whose output it reads.
+        make: Writes the output; returns a line for each gate that failed.
         libraries: Distributions whose versions decide its result.
         trains: Whether all processes of a launch make it together; process 0 makes the other steps.
-        contents: Digests of what it reads and no step wrote, by recipe key.
-        gates: Recipe sections that only judge the result: with others the step is made again without being asked.
+        contents: Digests of the files that it reads and no step wrote, by recipe key.
+        gates: Recipe sections that only judge the result: when they change, the step is made again without permission.
     """
 
     name: str
@@ -211,27 +195,41 @@ class Step:
         """Whether the output is a folder."""
         return "." not in self.output
 
-    def made_from(self, inputs: Mapping[str, str]) -> MadeFrom:
-        """What it would be made from now.
+    def made_from(self, hashes: Mapping[str, str]) -> MadeFrom:
+        """Return what the result would be made from now.
 
         Args:
-            inputs: Hashes of the steps it reads, among others.
+            hashes: Hashes of earlier steps, those that it reads among them.
         """
         return MadeFrom(
             step=self.name,
-            settings=flat(self.settings),
+            settings=_flat(self.settings),
             contents={key: digest for key, digest in self.contents.items() if digest is not None},
-            gates=flat(self.gates),
-            needs={name: inputs[name] for name in self.needs},
+            gates=_flat(self.gates),
+            needs={name: hashes[name] for name in self.needs},
             versions=installed(("pocketbert", *self.libraries)),
         )
 
 
+def _flat(sections: Mapping[str, object], prefix: str = "") -> dict[str, JsonValue]:
+    """Flatten nested sections to values by dotted key; sections in a list have their number in the key."""
+    values: dict[str, JsonValue] = {}
+    for name, value in sections.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, list) and any(isinstance(v, dict) for v in value):
+            value = {str(number): entry for number, entry in enumerate(value)}
+        if isinstance(value, Mapping):
+            values |= _flat(value, f"{key}.") if value else {key: {}}
+        else:
+            values[key] = json.loads(json.dumps(value))
+    return values
+
+
 def data_digest(source: DataSource | None) -> str | None:
-    """Digest of a local data file; None for a file that is gone, and for Hub data, which its settings identify.
+    """Return the sha256 of a local data file; None if it is gone, and for Hub data, which its settings identify.
 
     Raises:
-        InputError: If it is no regular file or of an unknown kind: it is not read then, since it may have no end.
+        InputError: If it is no regular file or of an unknown kind; it is not read then, since it may have no end.
     """
     if source is None or source.path is None or not os.path.exists(source.path):  # noqa: PTH110  any name is allowed here
         return None
@@ -239,19 +237,15 @@ def data_digest(source: DataSource | None) -> str | None:
     return sha256_file(Path(source.path))
 
 
-# --- mark ---
-# What a run folder remembers of a step that has ended.
-
-
 class Mark(BaseModel):
-    """What is remembered of a step that has ended.
+    """The record of a step that has ended.
 
     Attributes:
         name: Name of the step.
         made_from: What its result was made from.
         status: Passed or failed.
         files: sha256 of each file of its output by its path in it; see `pocketbert.core.disk.files.digests`.
-        failures: Gates that failed.
+        failures: A line for each gate that failed.
         wall_s: Seconds it took, in the process that finished it.
         cpu_s: CPU seconds of that process and its children.
     """
@@ -264,36 +258,31 @@ class Mark(BaseModel):
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
-    @property
-    def hash(self) -> str:
-        """Identity of the result."""
-        return self.made_from.hash
-
 
 class Marks:
     """The marks of a run folder, one file per step.
 
     Args:
-        folder: Where they lie.
+        folder: Folder of the files.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def read(self, name: str) -> Mark | None:
-        """What is remembered of a step."""
+        """Read the mark of a step; None if it has not ended."""
         path = self.folder / f"{name}.json"
         return Mark.model_validate(read_json(path)) if path.is_file() else None
 
     def write(self, mark: Mark) -> None:
-        """Remember a step."""
+        """Write the mark of a step."""
         write_json(self.folder / f"{mark.name}.json", mark.model_dump(mode="json"))
 
     def remove(self, name: str) -> None:
-        """Forget a step."""
+        """Remove the mark of a step."""
         remove(self.folder / f"{name}.json")
 
     def all(self) -> list[Mark]:
-        """All marks, in order of their steps' completion."""
+        """Read all marks, in the order in which their steps ended."""
         paths = sorted(self.folder.glob("*.json"), key=lambda p: p.stat().st_mtime)
         return [Mark.model_validate(read_json(p)) for p in paths]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pocketbert.benchmarks.devices import Sample, connect
-from pocketbert.benchmarks.devices.adb import adb_missing, attached
+from pocketbert.benchmarks.devices.adb import _adb_missing, _attached
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.records import ColdStart
@@ -164,7 +164,7 @@ def test_a_runner_without_a_profiler_keeps_the_latencies(phone, reach, tmp_path,
         told = connection.profile(file, feed, 1, 10)
         assert (told.runs, told.ops) == (0, [])
         assert told.note.startswith("No time per operator: benchmark_model prints no table of operators: INFO: Memory")
-        connection.place.runner(Format.ONNX)
+        connection.runners.send_runner(Format.ONNX)
         connection.adb.shell(
             "sh", "-c", "printf '#!/bin/sh\necho no such option: -p; exit 1\n' > onnxruntime_perf_test"
         )
@@ -180,7 +180,7 @@ def test_what_is_pulled_is_bounded(phone, reach, tmp_path, monkeypatch):
     connection = connect(DEVICE)
     try:
         connection.adb.shell("sh", "-c", "echo four > small; echo larger > large")
-        monkeypatch.setattr("pocketbert.benchmarks.devices.adb_phone.MOST_PULLED", 5)
+        monkeypatch.setattr("pocketbert.benchmarks.devices.adb_phone._MAX_PULLED", 5)
         connection.adb.pull("small", tmp_path / "small")
         assert (tmp_path / "small").read_text() == "four\n"
         with pytest.raises(MachineError, match="large has 7 bytes; at most 5 are copied"):
@@ -198,7 +198,7 @@ def test_a_runner_that_refuses_the_file(phone, reach, tmp_path, exported_tflite)
     connection.adb.shell("sh", "-c", "for f in *.tflite; do : > $f; done")
     try:
         with pytest.raises(MachineError, match="ERROR: Failed to load model"):
-            opened._one(opened._keys[16], 0)
+            opened.prepare([{"input_ids": np.zeros((1, 16), np.int64)}])([0])
     finally:
         connection.close()
     assert phone.left() == []
@@ -265,7 +265,7 @@ def test_no_space(start_phone, reach, tmp_path):
     large.write_bytes(bytes(1 << 20))
     connection = connect(DEVICE)
     with pytest.raises(MachineError, match="no space is left in /data/local/tmp") as caught:
-        connection.place.send(EngineFile(large, Format.ONNX))
+        connection.runners.send_model(EngineFile(large, Format.ONNX))
     assert caught.value.exit_code == ExitCode.MACHINE
     connection.close()
     assert phone.left() == []
@@ -314,5 +314,5 @@ def test_the_runners_of_the_tests_are_those_of_the_readers(tmp_path):
 
 def test_connected_devices_are_listed_by_the_real_client(phone, reach):
     reach(phone)
-    assert adb_missing() == ""
-    assert f"adb:{SERIAL}" in [one.name for one in attached() if not one.problem]
+    assert _adb_missing() == ""
+    assert f"adb:{SERIAL}" in [one.name for one in _attached() if not one.problem]

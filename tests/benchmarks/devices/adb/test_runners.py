@@ -6,14 +6,12 @@ import pytest
 from onnx import numpy_helper
 
 from pocketbert.benchmarks.devices.adb_phone import (
-    Clocks,
-    Cluster,
-    choose,
-    mask,
-    read_clocks,
-    read_clusters,
+    _cores_of_kind,
+    _read_clocks,
+    _read_clusters,
+    _read_thermal,
+    pin_command,
     read_machine,
-    read_thermal,
 )
 from pocketbert.benchmarks.devices.runners import (
     litert_command,
@@ -50,23 +48,26 @@ def test_tensors_are_read_by_onnx(dtype):
 
 
 def test_kinds_of_cores():
-    clusters = read_clusters("2900000 7\n1800000 0 1 2 3\n2400000 4 5 6\ncat: no such file\n")
-    assert clusters == [Cluster((0, 1, 2, 3), 1800000), Cluster((4, 5, 6), 2400000), Cluster((7,), 2900000)]
-    assert [choose(clusters, kind) for kind in ("little", "big", "prime")] == [(0, 1, 2, 3), (4, 5, 6), (7,)]
-    assert choose(clusters[:2], "big") == (4, 5, 6)
+    clusters = _read_clusters("2900000 7\n1800000 0 1 2 3\n2400000 4 5 6\ncat: no such file\n")
+    assert clusters == [(1800000, (0, 1, 2, 3)), (2400000, (4, 5, 6)), (2900000, (7,))]
+    assert [_cores_of_kind(clusters, kind) for kind in ("little", "big", "prime")] == [(0, 1, 2, 3), (4, 5, 6), (7,)]
+    assert _cores_of_kind(clusters[:2], "big") == (4, 5, 6)
     with pytest.raises(ValueError, match="has no prime cores; it has little, big"):
-        choose(clusters[:2], "prime")
+        _cores_of_kind(clusters[:2], "prime")
     with pytest.raises(ValueError, match="one kind of cores only"):
-        choose(clusters[:1], "big")
-    assert (mask((7,)), mask((0, 1, 2, 3))) == ("80", "f")
+        _cores_of_kind(clusters[:1], "big")
+    assert (pin_command(["x"], (7,)), pin_command(["x"], (0, 1, 2, 3))) == (
+        ["taskset", "80", "x"],
+        ["taskset", "f", "x"],
+    )
 
 
 def test_clock_rates_of_chosen_cores():
     text = "1800000 schedutil 0 1 2 3\n1094400 schedutil 4 5 6\n500000  7\n"
-    assert read_clocks(text, ()) == Clocks(("schedutil", "schedutil"), (1800.0, 1094.4, 500.0))
-    assert read_clocks(text, (4, 5, 6)) == Clocks(("schedutil",), (1094.4,))
+    assert _read_clocks(text, ()) == (("schedutil", "schedutil"), (1800.0, 1094.4, 500.0))
+    assert _read_clocks(text, (4, 5, 6)) == (("schedutil",), (1094.4,))
     unreadable = " schedutil 0 1 2 3\n  4 5 6\ncat: Permission denied\n"
-    assert read_clocks(unreadable, ()) == Clocks((), ())
+    assert _read_clocks(unreadable, ()) == ((), ())
 
 
 def test_the_machine_of_an_arm_phone():
@@ -82,5 +83,5 @@ def test_the_machine_of_an_arm_phone():
 
 
 def test_temperature_and_battery():
-    assert read_thermal(THERMAL, BATTERY) == "thermal status 1, battery 31.2 °C, charge 81 %"
-    assert read_thermal("", "") == ""
+    assert _read_thermal(THERMAL, BATTERY) == "thermal status 1, battery 31.2 °C, charge 81 %"
+    assert _read_thermal("", "") == ""

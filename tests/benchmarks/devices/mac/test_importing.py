@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.imported.mac import MOST_PROBLEMS, UNCHECKED, import_mac, read_mac_record
+from pocketbert.benchmarks.imported.mac import import_mac, read_mac_record
+from pocketbert.benchmarks.imported.validation import MAX_PROBLEMS, UNCHECKED
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.report.output import latency_table, session_lines
 from pocketbert.benchmarks.statistics import nearest_rank
@@ -68,7 +69,7 @@ def both(phone, mac_json, tmp_path_factory):
 
 def test_the_recorded_file_becomes_measurements_like_all_others(synthetic):
     assert synthetic["about"].startswith("SYNTHETIC")
-    (result,) = import_mac([SYNTHETIC], [])
+    (result,) = import_mac([SYNTHETIC], {})
     assert [v.name for v in result.variants] == [f"{MODEL} all", f"{MODEL} cpu-only"]
     assert result.protocol.lengths == [32, 64]
     for m in result.measurements:
@@ -151,7 +152,7 @@ def test_imported_alone(phone, mac_json):
 
 def test_a_ratio_that_does_not_exist_is_a_dash(written, synthetic):
     del synthetic["packages"][0]["units"][0]["cells"][1]
-    (result,) = import_mac([written(synthetic)], [])
+    (result,) = import_mac([written(synthetic)], {})
     rows = {(r[0], r[3]): r[-1] for r in latency_table(result)[1]}
     assert rows[f"{MODEL} cpu-only", "64"] == "–"
     assert result.protocol.notes[0] in session_lines(result)
@@ -195,7 +196,7 @@ def test_what_the_reader_should_know_is_noted(written, synthetic):
     second["cells"][0]["cpu_ms"] = [[0.0] * 10] * 3
     for name in ("chip", "model", "power", "thermal"):
         synthetic["machine"][name] = ""
-    (result,) = import_mac([written(synthetic)], [])
+    (result,) = import_mac([written(synthetic)], {})
     notes = " ".join(result.protocol.notes)
     for words in (
         "power source unknown; thermal state unknown",
@@ -231,7 +232,7 @@ def test_the_page_shows_each_machine_apart(phone, mac_json, tmp_path):
     )
     assert done.exit_code == 0, done.output
     html = page.read_text()
-    device = import_mac([mac_json], [])[0].measurements[0].device
+    device = import_mac([mac_json], {})[0].measurements[0].device
     for words in (
         "Benchmark of tiny",
         'onnx/model.onnx<span class="badge">default</span>',
@@ -332,7 +333,7 @@ def test_all_problems_at_once_and_bounded(written, synthetic):
     synthetic["packages"][0]["units"][0]["cells"][0]["wall_ms"] = [["x"] * 1000] * 500
     with pytest.raises(InputError) as error:
         read_mac_record(written(synthetic))
-    assert len(error.value.problems) == MOST_PROBLEMS + 1
+    assert len(error.value.problems) == MAX_PROBLEMS + 1
     assert "problems more." in str(error.value)
 
 
@@ -381,10 +382,10 @@ def test_mutated_files_end_with_2_or_are_right(synthetic, written, seed):
             holder[last] = draw.choice(STRANGE)
         path = written(content)
         try:
-            (result,) = import_mac([path], [])
+            (result,) = import_mac([path], {})
         except InputError as error:
             refusals += 1
-            assert 1 <= len(error.problems) <= MOST_PROBLEMS + 1
+            assert 1 <= len(error.problems) <= MAX_PROBLEMS + 1
             assert all(len(str(p)) < 2000 for p in error.problems)
             continue
         for m in result.measurements:

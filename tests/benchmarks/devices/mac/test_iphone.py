@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.imported.mac import import_mac
+from pocketbert.benchmarks.imported.files import import_all
 from pocketbert.cli.main import app
 from support import mac_kit
 
@@ -61,7 +61,7 @@ def test_what_it_writes(written):
 
 
 def test_it_becomes_measurements_of_an_iphone(kit, written):
-    (result,) = import_mac([written], [kit])
+    (result,) = import_all([written], [kit]).sessions
     m = result.measurements[0]
     assert m.device == "iPhone 99, iPhone99,1"
     assert m.machine.system == "iOS 26.1 (23B85)"
@@ -142,4 +142,4 @@ def test_the_fake_has_the_names_and_arguments_of_coremltools():
 
 
 def test_the_script_is_the_folder_s_own(kit):
-    assert Path(kit / "coreml" / "benchmark_on_mac.py").read_text().count("class Iphone:") == 1
+    assert Path(kit / "coreml" / "benchmark_on_mac.py").read_text().count("class _Iphone:") == 1

@@ -12,7 +12,7 @@ import pytest
 
 from pocketbert.benchmarks.devices.on_target import on_mac
 from pocketbert.benchmarks.imported import mac as record
-from pocketbert.benchmarks.imported.mac import FILE_NAME, PARTS, mac_script
+from pocketbert.benchmarks.imported.mac import FILE_NAME, mac_script
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.predict.predictor import matrices
@@ -57,18 +57,14 @@ def test_it_needs_nothing_but_the_standard_library_and_coremltools():
     assert "pocketbert." not in "".join(x for x in mac_script().splitlines() if "import" in x)
 
 
-def test_every_part_is_in_the_file_once():
-    parts = sorted(Path(on_mac.__file__).parent.glob("*.py"))
-    assert {p.stem for p in parts} == {*PARTS, "__init__"}
-    names = [
-        n.name for p in parts for n in ast.parse(p.read_text()).body if isinstance(n, ast.FunctionDef | ast.ClassDef)
-    ]
-    joined = ast.parse(mac_script())
-    assert sorted(names) == sorted(n.name for n in joined.body if isinstance(n, ast.FunctionDef | ast.ClassDef))
-    imports = [ast.unparse(n) for n in joined.body if isinstance(n, ast.Import | ast.ImportFrom)]
-    assert len(set(imports)) == len(imports)
-    assert ast.unparse(joined.body[-1].test) == "__name__ == '__main__'"
+def test_the_script_is_the_module_as_a_program():
+    assert mac_script() == "#!/usr/bin/env python3\n" + Path(on_mac.__file__).read_text(encoding="utf-8")
     assert mac_script().startswith('#!/usr/bin/env python3\n"""Measure the Core ML packages')
+    tree = ast.parse(mac_script())
+    names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    imports = [ast.unparse(n) for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    assert (len(set(names)), len(set(imports))) == (len(names), len(imports))
+    assert ast.unparse(tree.body[-1].test) == "__name__ == '__main__'"
 
 
 def test_what_it_writes(mac_json, mac_phone):
@@ -252,9 +248,9 @@ def test_it_reads_answers_as_the_toolkit_records_them(mac, tmp_path, task, side)
     (tmp_path / "artifacts.json").write_text(json.dumps({"task": task, "processing": {"padding_side": side}}))
     added = [{"id": 4, "content": "[MASK]"}, {"id": 3, "content": "[SEP]"}]
     (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
-    package = object.__new__(mac.Package)
-    package.golden, package.outputs = mac.Golden(tmp_path), TASKS[task].answer
-    found = package._recorded(recorded.model_dump(), ids, out)
+    package = object.__new__(mac._Package)
+    package.golden, package.outputs, package.numpy = mac._GoldenRows(tmp_path), TASKS[task].answer, np
+    found = package._recorded_values(recorded.model_dump(), ids, out)
     np.testing.assert_allclose(found, recorded.pick(matrix).ravel(), rtol=1e-6)
 
 
@@ -332,7 +328,7 @@ def test_ctrl_c_leaves_nothing_behind(mac, mac_phone, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mac, "measure_all", stop)
+    monkeypatch.setattr(mac, "_time_cells", stop)
     before = sorted(mac_phone.parent.rglob("*"))
     with pytest.raises(SystemExit) as end:
         mac.main(["-q", "--units", "all"])
@@ -368,12 +364,12 @@ def test_what_the_mac_tells_of_itself(mac, tmp_path, monkeypatch):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    told = mac.machine()
+    told = mac._describe_mac()
     assert (told["model"], told["chip"], told["memory_bytes"]) == ("Synthetic1,1", "Synthetic chip", 17179869184)
     assert (told["build"], told["isa"], told["power"]) == ("24B83", ["i8mm"], "AC Power")
     assert told["thermal"] == "Note: No thermal warning level"
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    silent = mac.machine()
+    silent = mac._describe_mac()
     assert (silent["model"], silent["isa"], silent["memory_bytes"], silent["power"]) == ("", [], 0, "")
 
 
@@ -382,27 +378,24 @@ def test_the_digest_is_the_toolkits(mac, tmp_path):
     for name in ("Manifest.json", "Data/a/weights/weight.bin", "Data/a-b", "Data/ä"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_bytes(name.encode())
-    assert mac.sha256_folder(package) == sha256_path(package)
+    assert mac._sha256_folder(package) == sha256_path(package)
 
 
 def test_a_disturbed_warm_up_is_not_called_stable(mac, monkeypatch):
-    cell = object.__new__(mac.Cell)
+    cell = object.__new__(mac._Cell)
     times = iter([1.0, 2.0] * 200)
     cell.content = {}
-    cell.once = lambda: (next(values), 0.0, None)
+    cell.time_inference = lambda: (next(values), 0.0, None)
     values = iter([t for t in times for _ in range(mac.WINDOW)])
     cell.warm_up()
     assert cell.content == {"warmup_runs": 60, "warmup_stable": False}
 
 
-def test_what_has_the_name_of_an_unfinished_file_stays(tmp_path):
-    from pocketbert.benchmarks.devices.on_target.on_mac import write_atomic
-
-    (tmp_path / ".mac.json.0.partial").mkdir()
+def test_nothing_but_the_file_is_left_beside_it(mac, tmp_path):
     (tmp_path / ".mac.json.1.partial").write_text("somebody's")
-    write_atomic(tmp_path / "mac.json", "figures\n")
-    write_atomic(tmp_path / "mac.json", "new figures\n")
-    assert (tmp_path / "mac.json").read_text() == "new figures\n"
+    arguments = ["-q", "--units", "all", "--runs", "1", "--repeats", "1", "-o", str(tmp_path / "mac.json")]
+    (tmp_path / "mac.json").write_text("old figures")
+    assert mac.main(arguments) == 0
+    assert content_of(tmp_path / "mac.json")["kind"] == record.KIND
     assert (tmp_path / ".mac.json.1.partial").read_text() == "somebody's"
-    names = [".mac.json.0.partial", ".mac.json.1.partial", "mac.json"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == names
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".mac.json.1.partial", "mac.json"]

@@ -10,7 +10,7 @@ import pytest
 
 from pocketbert.benchmarks.imported import saved_texts as texts
 from pocketbert.benchmarks.imported.files import import_all
-from pocketbert.benchmarks.imported.saved_texts import Fact, Told, import_texts, parse_fact, told_of
+from pocketbert.benchmarks.imported.saved_texts import Fact, _facts_of_text, _TextFacts, import_texts, parse_fact
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.records import Reported
 from pocketbert.core.artefacts import ModelRecord, read_artefacts
@@ -192,7 +192,7 @@ def test_all_that_a_text_does_not_tell_is_listed_together(tmp_path: Path) -> Non
 
 
 def test_a_large_text_and_one_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "MOST_BYTES", 1000)
+    monkeypatch.setattr(texts, "_MAX_BYTES", 1000)
     with pytest.raises(InputError, match="larger than|refused"):
         one(tmp_path, LITERT, PHONE)
     path = tmp_path / "binary.txt"
@@ -218,8 +218,8 @@ def test_texts_need_a_folder_and_facts_a_text(tmp_path: Path) -> None:
 
 def test_facts_of_one_text_win_over_those_of_all() -> None:
     facts = [parse_fact(f) for f in ("a.txt:length=64", "length=32", "device=Pixel 8", "b.txt:file=x:y.onnx")]
-    assert told_of("a.txt", facts) == Told(device="Pixel 8", length=64)
-    assert told_of("b.txt", facts) == Told(device="Pixel 8", length=32, file="x:y.onnx")
+    assert _facts_of_text("a.txt", facts) == _TextFacts(device="Pixel 8", length=64)
+    assert _facts_of_text("b.txt", facts) == _TextFacts(device="Pixel 8", length=32, file="x:y.onnx")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pocketbert.benchmarks.devices import vela as summary
-from pocketbert.benchmarks.devices.vela import last_error, read_estimate, vela_reasons
+from pocketbert.benchmarks.devices.vela import _last_error, _read_estimate, _vela_reasons
 from pocketbert.core.types import Provenance
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -48,7 +48,7 @@ def change(path, old, new):
 
 
 def test_the_recorded_tables(tables):
-    found = read_estimate(tables, OPERATORS, 2)
+    found = _read_estimate(tables, OPERATORS, 2)
     assert (found.system, found.memory, found.clock_mhz) == ("Ethos_U55_High_End_Embedded", "Shared_Sram", 500)
     assert found.provenance is Provenance.ESTIMATED
     assert found.products_left == 2
@@ -80,33 +80,33 @@ def test_the_recorded_tables(tables):
 def test_wrong_tables_are_told(tables, name, old, new, why):
     change(tables / name, old, new)
     with pytest.raises(ValueError, match=re.escape(why)):
-        read_estimate(tables, OPERATORS, 0)
+        _read_estimate(tables, OPERATORS, 0)
 
 
 def test_missing_doubled_large_and_unreadable_tables_are_told(tables, monkeypatch):
     content = (tables / SUMMARY).read_text()
     (tables / SUMMARY).write_text(content + content.splitlines()[1] + "\n")
     with pytest.raises(ValueError, match="2 rows instead of 1"):
-        read_estimate(tables, OPERATORS, 0)
+        _read_estimate(tables, OPERATORS, 0)
     (tables / SUMMARY).write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"is wrong: .*decode"):
-        read_estimate(tables, OPERATORS, 0)
+        _read_estimate(tables, OPERATORS, 0)
     (tables / SUMMARY).write_text(content)
-    monkeypatch.setattr(summary, "MOST_BYTES", 5000)
+    monkeypatch.setattr(summary, "_MAX_TABLE_BYTES", 5000)
     with pytest.raises(ValueError, match="has 23,783 bytes, more than 5,000"):
-        read_estimate(tables, OPERATORS, 0)
+        _read_estimate(tables, OPERATORS, 0)
     (tables / LAYERS).unlink()
     with pytest.raises(ValueError, match=r"0 files \*_per-layer.csv instead of 1"):
-        read_estimate(tables, OPERATORS, 0)
+        _read_estimate(tables, OPERATORS, 0)
 
 
 def test_the_reasons_of_the_log():
-    assert vela_reasons(LOG) == {
+    assert _vela_reasons(LOG) == {
         "DEQUANTIZE": "Unsupported opType",
         "QUANTIZE": "Operation has tensor with unsupported DataType Float32",
         "BATCH_MATMUL": "Matmul with unsupported IFM type: IF Matmul or (FC with dynamic weights): IFM precision must be Int8",
     }
-    assert vela_reasons("") == {}
-    assert last_error("x\nError: no such file\nbye") == "Error: no such file"
-    assert last_error("Traceback:\nethosu.vela.errors.CliOptionError: Incorrect argument\n").endswith("argument")
-    assert last_error("") == "no output"
+    assert _vela_reasons("") == {}
+    assert _last_error("x\nError: no such file\nbye") == "Error: no such file"
+    assert _last_error("Traceback:\nethosu.vela.errors.CliOptionError: Incorrect argument\n").endswith("argument")
+    assert _last_error("") == "no output"

@@ -18,9 +18,9 @@ from pocketbert.benchmarks.devices.vela import (
     MEMORY_MODES,
     NPUS,
     SYSTEMS,
-    connect_vela,
-    vela_missing,
-    vela_refusal,
+    _connect_vela,
+    _vela_missing,
+    _vela_refusal,
     vela_target,
 )
 from pocketbert.benchmarks.latency import benchmark
@@ -37,7 +37,7 @@ from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 from pocketbert.pipeline.make.measuring import is_timed
 from pocketbert.runtime.tflite import TflitePredictor
 
-WHY_NOT = vela_missing()
+WHY_NOT = _vela_missing()
 with_vela = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 U55, U85 = "vela:ethos-u55-128", "vela:ethos-u85-256"
 TEXTS = ["a good day", "what a bad day it was", "the day was good"]
@@ -145,8 +145,8 @@ def scripted(monkeypatch, tmp_path, script):
         + script
     )
     program.chmod(0o755)
-    monkeypatch.setattr(compiler, "PROGRAM", (str(program),))
-    monkeypatch.setattr(compiler, "vela_missing", str)
+    monkeypatch.setattr(compiler, "_PROGRAM", (str(program),))
+    monkeypatch.setattr(compiler, "_vela_missing", str)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def scripted(monkeypatch, tmp_path, script):
     ],
 )
 def test_what_is_not_compiled_fails(monkeypatch, tmp_path, float_variant, script, why):
-    monkeypatch.setattr(compiler, "COMPILE_S", 0.4 if "sleep" in script else 60.0)
+    monkeypatch.setattr(compiler, "_COMPILE_S", 0.4 if "sleep" in script else 60.0)
     scripted(monkeypatch, tmp_path, script)
     (one,) = compiled([float_variant], U55).compilations
     assert one.failed
@@ -170,17 +170,20 @@ def test_what_is_not_compiled_fails(monkeypatch, tmp_path, float_variant, script
 
 @with_vela
 def test_tables_that_cannot_be_read_fail(monkeypatch, npu_variant):
-    monkeypatch.setattr("pocketbert.benchmarks.devices.vela.MOST_BYTES", 10)
+    monkeypatch.setattr("pocketbert.benchmarks.devices.vela._MAX_TABLE_BYTES", 10)
     (one,) = compiled([npu_variant], U55).compilations
     assert "what vela expects cannot be read: its table given_summary_" in one.wrong
 
 
 def test_configurations(monkeypatch):
-    assert vela_target("ethos-u65-512").words == "Arm Ethos-U65-512 with Ethos_U65_High_End, Dedicated_Sram_384KB"
+    assert (
+        compiler._VelaCompiler(vela_target("ethos-u65-512")).target
+        == "Arm Ethos-U65-512 with Ethos_U65_High_End, Dedicated_Sram_384KB"
+    )
     chosen = parse_device("vela:ethos-u85-256@Ethos_U85_SYS_Flash_High+Sram_Only")
     assert vela_target(chosen.argument).memory == "Sram_Only"
     assert BenchmarkSection(devices=[str(chosen)]).devices == [str(chosen)]
-    monkeypatch.setattr(compiler, "vela_missing", str)
+    monkeypatch.setattr(compiler, "_vela_missing", str)
     for name, why in {
         "ethos-u55-129": "unknown configuration 'ethos-u55-129'; did you mean 'ethos-u55-128'",
         "ethos-u55-128@Ethos_U85_SYS_DRAM_Mid+Sram_Only": "no system of ethos-u55-128; .*Ethos_U55",
@@ -188,7 +191,7 @@ def test_configurations(monkeypatch):
         "ethos-u55-128@Ethos_U55_Deep_Embedded+Dedicated_Sram": "allowed: Sram_Only, Shared_Sram",
     }.items():
         with pytest.raises(InputError, match=why):
-            connect_vela(name)
+            _connect_vela(name)
     for name in ("vela", "vela:", "vela:ethos-u55-128@", "vela:a b"):
         with pytest.raises(ValueError, match=re.escape("CONFIG[@SYSTEM+MEMORY]")):
             parse_device(name)
@@ -210,8 +213,8 @@ def test_an_unknown_configuration_ends_with_exit_code_2(phone):
 def test_without_vela(monkeypatch, npu_file, npu_phone):
     monkeypatch.setattr(compiler, "version_of", lambda name: None)
     with pytest.raises(MissingBackendError, match=re.escape("pip install 'pocketbert[vela]'")):
-        connect_vela("ethos-u55-128")
-    assert "pip install 'pocketbert[vela]'" in vela_missing()
+        _connect_vela("ethos-u55-128")
+    assert "pip install 'pocketbert[vela]'" in _vela_missing()
     done = pocketbert("benchmark", "-m", npu_phone(npu_file), "--device", U55)
     assert done.exit_code == 4, done.output
     listed = next(line for line in pocketbert("devices").stdout.splitlines() if line.startswith("vela:"))
@@ -228,10 +231,10 @@ def test_it_answers_nothing_so_that_nothing_is_scored(npu_file, npu_phone, tmp_p
 
 
 def test_files_that_are_not_taken():
-    assert vela_refusal(Format.TFLITE, Runtime.NPU) == ""
-    assert "computes in floats" in vela_refusal(Format.TFLITE, None)
-    assert "computes in floats" in vela_refusal(Format.TFLITE, Runtime.GPU)
-    assert vela_refusal(Format.ONNX, None) == "ONNX does not go through vela"
+    assert _vela_refusal(Format.TFLITE, Runtime.NPU) == ""
+    assert "computes in floats" in _vela_refusal(Format.TFLITE, None)
+    assert "computes in floats" in _vela_refusal(Format.TFLITE, Runtime.GPU)
+    assert _vela_refusal(Format.ONNX, None) == "ONNX does not go through vela"
 
 
 @with_vela
@@ -257,11 +260,11 @@ def test_systems_and_memory_modes_go_together_as_vela_says(npu, npu_file, tmp_pa
     shutil.copy(npu_file, tmp_path / "given.tflite")
     fitting = [name for name in SYSTEMS if name.startswith(f"Ethos_{npu.split('-')[1].upper()}_")]
     for system, memory in itertools.product(fitting, MEMORY_MODES):
-        ended = compiler.VelaCompiler(configurations.VelaTarget(npu, system, memory))._run(tmp_path)
+        ended = compiler._VelaCompiler(configurations._VelaTarget(npu, system, memory))._run_vela(tmp_path)
         if configurations.DEDICATED in memory and not SYSTEMS[system]:
-            assert ended.how
+            assert ended.problem
             with pytest.raises(ValueError, match=memory):
                 vela_target(f"{npu}@{system}+{memory}")
         else:
-            assert not ended.how, ended.log
+            assert not ended.problem, ended.log
             assert vela_target(f"{npu}@{system}+{memory}").memory == memory

@@ -21,7 +21,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.teacher import cache as cache_build
-from pocketbert.distill.teacher.cache import CachedTeacher, cached_teacher, estimate_bytes, layout_of
+from pocketbert.distill.teacher.cache import CachedTeacher, _estimate_bytes, _layout_of, cached_teacher
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
 from support.tiny import BASIC as FAMILIES
 
@@ -237,19 +237,21 @@ def test_the_estimate_is_the_size_on_disk(open_tiny: Callable[..., Any], tmp_pat
         # 3 logits, 3 hidden states of 32, attention of 4 heads in 2 layers
         by_hand = int((3 + 3 * 32 * n + 2 * 4 * n**2).sum()) * (2 if half else 4)
         assert (tmp_path / "cache" / "records.bin").stat().st_size == by_hand
-        assert estimate_bytes(layout_of(taught, half), data.lengths) == by_hand
+        assert _estimate_bytes(_layout_of(taught, half), data.lengths) == by_hand
 
 
 def test_a_cache_that_is_too_large_is_refused_before_anything_runs(
     open_tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_build, "LIMIT_BYTES", 20_000)
+    monkeypatch.setattr(cache_build, "_LIMIT_BYTES", 20_000)
     model, folder, tokenizer = open_tiny("bert", 3)
     data = rows_of(tokenizer)
     with pytest.raises(InputError) as caught:
         cached_teacher(model, folder.family, data, ALL, tmp_path / "cache", where="distill.0")
     text = str(caught.value)
-    size = estimate_bytes(layout_of(OnlineTeacher(model, folder.family, ALL)(data.batch([0], 0)), False), data.lengths)
+    size = _estimate_bytes(
+        _layout_of(OnlineTeacher(model, folder.family, ALL)(data.batch([0], 0)), False), data.lengths
+    )
     assert text.startswith("distill.0: teacher outputs of 10 rows") and f"{size:,} bytes" in text
     costs = text.index("hidden "), text.index("attention "), text.index("logits ")
     assert "run the teacher online" in text and max(costs) < text.index("Fix:")
@@ -268,7 +270,9 @@ def test_only_fixes_that_would_do_are_named(
     model, folder, tokenizer = open_tiny("bert", 3)
     data, wanted = rows_of(tokenizer), Wanted(hidden=(1,), attention=(1,))
     taught = OnlineTeacher(model, folder.family, wanted)(data.batch([0], 0))
-    monkeypatch.setattr(cache_build, "LIMIT_BYTES", int(limit * estimate_bytes(layout_of(taught, False), data.lengths)))
+    monkeypatch.setattr(
+        cache_build, "_LIMIT_BYTES", int(limit * _estimate_bytes(_layout_of(taught, False), data.lengths))
+    )
     with pytest.raises(InputError) as caught:
         cached_teacher(model, folder.family, data, wanted, tmp_path / "cache")
     assert ("store fp16" in str(caught.value)) is fp16
@@ -283,14 +287,14 @@ def test_a_full_disk_leaves_the_old_cache_and_nothing_half_written(
     cached_teacher(model, folder.family, data, Wanted(), path)
     before = {p.name: p.read_bytes() for p in path.iterdir()}
     calls = iter(range(100))
-    real = cache_build._stored
+    real = cache_build._stored_bytes
 
     def full(*args: Any) -> bytes:
         if next(calls) == 7:
             raise OSError(28, "No space left on device")
         return real(*args)
 
-    monkeypatch.setattr(cache_build, "_stored", full)
+    monkeypatch.setattr(cache_build, "_stored_bytes", full)
     with pytest.raises(OSError, match="No space"):
         cached_teacher(model, folder.family, data, Wanted(hidden=(1,)), path)
     assert {p.name: p.read_bytes() for p in path.iterdir()} == before

@@ -21,12 +21,12 @@ from pocketbert.core.recipe.student import StudentSection
 from pocketbert.distill.methods.distilbert import DistilBertDistillation
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.teacher import sparse as sparse_teacher
-from pocketbert.distill.teacher.sparse import SparseStore, SparseTeacher, build, settings_of
+from pocketbert.distill.teacher.sparse import SparseTeacher, _build_store, _settings_of, _SparseStore
 from pocketbert.distill.text.corpus import EncodedRows
 from pocketbert.distill.text.masking import Masking
 from pocketbert.distill.text.pairs import GeneralSet
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.data import BatchOrder, divide
+from pocketbert.distill.training.data import BatchOrder, take_rows
 
 SEED, PURPOSE, STEPS, BATCH = 3, "distill.0", 11, 6
 """20 rows: epochs of 3 steps, the last one not whole."""
@@ -57,9 +57,9 @@ class World:
     def order(self, batch: int = BATCH) -> BatchOrder:
         return BatchOrder(self.data().lengths, batch, SEED, PURPOSE)
 
-    def store(self, folder: Path, cache: SparseCache, temperature: float = 2.0) -> SparseStore:
-        settings = settings_of(self.teacher, self.data(), self.order(), cache, temperature, half=False)
-        return SparseStore(folder, settings)
+    def store(self, folder: Path, cache: SparseCache, temperature: float = 2.0) -> _SparseStore:
+        settings = _settings_of(self.teacher, self.data(), self.order(), cache, temperature, half=False)
+        return _SparseStore(folder, settings)
 
     def every_token(self) -> SparseCache:
         return SparseCache(top=self.words, samples=0)
@@ -101,7 +101,7 @@ def objective_of(world: World, stage: DistilBertStage) -> tuple[Any, DistilBertD
 @pytest.fixture
 def fp32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float32)
-    monkeypatch.setattr(loop, "LOG_EVERY", 1)
+    monkeypatch.setattr(loop, "_LOG_EVERY", 1)
     yield
 
 
@@ -118,7 +118,9 @@ def test_a_cache_of_every_token_trains_as_the_teacher_itself(
     side: str, world: World, fp32: None, tmp_path: Path
 ) -> None:
     world.tokenizer = TextTokenizer(tmp_path, 48, padding_side=side)
-    cached = build(world.store(tmp_path / "c", world.every_token()), world.teacher, world.data(), world.order(), STEPS)
+    cached = _build_store(
+        world.store(tmp_path / "c", world.every_token()), world.teacher, world.data(), world.order(), STEPS
+    )
     before = len(world.asked)
     one, replayed = trained(world, tmp_path / "cached", stage_of(micro_batch=4), cached)
     assert len(world.asked) == before
@@ -138,7 +140,7 @@ def test_a_part_of_the_tokens_brings_the_student_as_near_to_the_teacher(
     world: World, fp32: None, tmp_path: Path
 ) -> None:
     store = world.store(tmp_path / "c", SparseCache(top=8, samples=32))
-    cached = build(store, world.teacher, world.data(), world.order(), STEPS)
+    cached = _build_store(store, world.teacher, world.data(), world.order(), STEPS)
     batch = world.data().batch(list(range(20)), 99)
 
     def apart(student: Any) -> float:
@@ -161,22 +163,24 @@ def test_a_part_of_the_tokens_brings_the_student_as_near_to_the_teacher(
 
 def test_a_part_of_a_batch_finds_its_own_rows_and_no_hidden_token_costs_nothing(world: World, tmp_path: Path) -> None:
     store = world.store(tmp_path / "c", world.every_token())
-    cached = build(store, world.teacher, world.data(), world.order(), STEPS, portion=4)
+    cached = _build_store(store, world.teacher, world.data(), world.order(), STEPS, portion=4)
     batch = world.data().batch(world.order().rows(4).tolist(), 4)
     whole = cached(batch)
-    halves = [cached(divide(batch, rows)) for rows in (slice(0, 2), slice(2, 6))]
+    halves = [cached(take_rows(batch, rows)) for rows in (slice(0, 2), slice(2, 6))]
     assert torch.equal(torch.cat([h.ids for h in halves]), whole.ids)
     hidden = (batch["labels"] != IGNORED).sum(1)
     assert len(whole) == int(hidden.sum())
     student, objective = objective_of(world, stage_of())
     objective.replay(cached)
-    seen = [objective(student.eval(), divide(batch, slice(i, i + 1)))["logits"] for i in range(BATCH)]
+    seen = [objective(student.eval(), take_rows(batch, slice(i, i + 1)))["logits"] for i in range(BATCH)]
     assert [int(t.count) for t in seen] == hidden.tolist()
     assert all(t.mean.isfinite() for t in seen)
 
 
 def test_other_masks_than_the_teacher_saw_are_an_error(world: World, tmp_path: Path) -> None:
-    cached = build(world.store(tmp_path / "c", world.every_token()), world.teacher, world.data(), world.order(), STEPS)
+    cached = _build_store(
+        world.store(tmp_path / "c", world.every_token()), world.teacher, world.data(), world.order(), STEPS
+    )
     batch = world.data(seed=SEED + 1).batch(world.order().rows(4).tolist(), 4)
     with pytest.raises(RuntimeError, match="other masks"):
         cached(batch)
@@ -195,18 +199,18 @@ def test_a_killed_build_goes_on_with_its_epoch(world: World, tmp_path: Path) -> 
 
     hook = world.teacher.register_forward_hook(die)
     with pytest.raises(Killed):
-        build(world.store(tmp_path / "c", cache), world.teacher, world.data(), world.order(), STEPS)
+        _build_store(world.store(tmp_path / "c", cache), world.teacher, world.data(), world.order(), STEPS)
     hook.remove()
     world.asked.clear()
-    resumed = build(world.store(tmp_path / "c", cache), world.teacher, world.data(), world.order(), STEPS)
+    resumed = _build_store(world.store(tmp_path / "c", cache), world.teacher, world.data(), world.order(), STEPS)
     assert len(world.asked) == STEPS - 3
-    whole = build(world.store(tmp_path / "w", cache), world.teacher, world.data(), world.order(), STEPS)
+    whole = _build_store(world.store(tmp_path / "w", cache), world.teacher, world.data(), world.order(), STEPS)
     for step in range(STEPS):
         batch = world.data().batch(world.order().rows(step).tolist(), step)
         assert torch.equal(resumed(batch).ids, whole(batch).ids)
         assert torch.equal(resumed(batch).weights, whole(batch).weights)
     world.asked.clear()
-    build(world.store(tmp_path / "c", cache), None, world.data(), world.order(), STEPS)
+    _build_store(world.store(tmp_path / "c", cache), None, world.data(), world.order(), STEPS)
     assert not world.asked
 
 
@@ -214,7 +218,7 @@ def test_more_steps_complete_the_last_epoch(world: World, tmp_path: Path) -> Non
     cache = SparseCache(top=4, samples=3)
     for steps, asked in ((4, 4), (9, 6)):  # an epoch and a step; then the second and the third anew
         world.asked.clear()
-        build(world.store(tmp_path / "c", cache), world.teacher, world.data(), world.order(), steps)
+        _build_store(world.store(tmp_path / "c", cache), world.teacher, world.data(), world.order(), steps)
         assert len(world.asked) == asked
 
 
@@ -227,7 +231,7 @@ def changed_settings(world: World) -> Iterator[tuple[str, Any]]:
             "cache": SparseCache(),
             "temperature": 2.0,
         }
-        return settings_of(**{**plain, **more})
+        return _settings_of(**{**plain, **more})
 
     other = copy.deepcopy(world.teacher)
     next(other.parameters()).data[7] += 0.1
@@ -254,13 +258,13 @@ def test_everything_that_changes_the_answers_changes_the_settings(world: World) 
 
 def test_a_changed_temperature_asks_the_teacher_again(world: World, tmp_path: Path) -> None:
     cache = SparseCache(top=4, samples=3)
-    old = build(world.store(tmp_path / "c", cache), world.teacher, world.data(), world.order(), STEPS)
+    old = _build_store(world.store(tmp_path / "c", cache), world.teacher, world.data(), world.order(), STEPS)
     world.asked.clear()
-    new = build(world.store(tmp_path / "c", cache, 3.0), world.teacher, world.data(), world.order(), STEPS)
+    new = _build_store(world.store(tmp_path / "c", cache, 3.0), world.teacher, world.data(), world.order(), STEPS)
     assert len(world.asked) == STEPS
     batch = world.data().batch(world.order().rows(0).tolist(), 0)
     assert new(batch).temperature == 3.0
-    old = SparseTeacher(SparseStore(old.store.folder, old.store.settings), old.per_epoch)
+    old = SparseTeacher(_SparseStore(old.store.folder, old.store.settings), old.per_epoch)
     with pytest.raises(InputError, match=r"temperature: 3\.0 instead of 2\.0"):
         old(batch)
 
@@ -278,7 +282,7 @@ def test_an_objective_that_does_not_fit_a_cache_lists_why(world: World, tmp_path
 def test_more_tokens_than_the_vocabulary_has_are_refused(world: World) -> None:
     wrong = SparseCache(top=world.words + 1)
     with pytest.raises(InputError, match=rf"distill\.0\.cache\.top: .* has {world.words} tokens"):
-        settings_of(world.teacher, world.data(), world.order(), wrong, 2.0, where="distill.0.cache")
+        _settings_of(world.teacher, world.data(), world.order(), wrong, 2.0, where="distill.0.cache")
 
 
 def test_a_full_disk_is_noticed_before_the_teacher_is_asked(
@@ -287,7 +291,7 @@ def test_a_full_disk_is_noticed_before_the_teacher_is_asked(
     usage = sparse_teacher.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(sparse_teacher.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(MachineError, match=r"has 1,000 free\. Fix: make room"):
-        build(world.store(tmp_path / "c", SparseCache()), world.teacher, world.data(), world.order(), STEPS)
+        _build_store(world.store(tmp_path / "c", SparseCache()), world.teacher, world.data(), world.order(), STEPS)
     assert not world.asked
 
 
@@ -296,7 +300,7 @@ def test_a_folder_of_something_else_is_not_replaced(world: World, tmp_path: Path
     store.path(1).mkdir(parents=True)
     (store.path(1) / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="not a store of sparse logits; it is not replaced"):
-        build(store, world.teacher, world.data(), world.order(), STEPS)
+        _build_store(store, world.teacher, world.data(), world.order(), STEPS)
     assert (store.path(1) / "thesis.txt").read_text() == "mine"
     assert not world.asked
 
@@ -306,7 +310,7 @@ def test_a_process_other_than_0_waits_and_never_asks(
 ) -> None:
     cache = SparseCache(top=4, samples=3)
     store = world.store(tmp_path / "c", cache)
-    mine = build(store, world.teacher, world.data(), world.order(), STEPS)
+    mine = _build_store(store, world.teacher, world.data(), world.order(), STEPS)
     late, away = store.path(2), tmp_path / "away"
     late.rename(away)
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -314,7 +318,7 @@ def test_a_process_other_than_0_waits_and_never_asks(
     got: list[SparseTeacher] = []
 
     def follow() -> None:
-        got.append(build(world.store(tmp_path / "c", cache), None, world.data(), world.order(), STEPS))
+        got.append(_build_store(world.store(tmp_path / "c", cache), None, world.data(), world.order(), STEPS))
 
     world.asked.clear()
     other = threading.Thread(target=follow, daemon=True)

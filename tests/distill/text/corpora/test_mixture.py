@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.data import CorpusSettings
-from pocketbert.distill.text.corpus import Corpus, Mixture, mix, open_corpus
+from pocketbert.distill.text.corpus import Corpus, _Mixture, mix, open_corpus
 from pocketbert.distill.text.writer import write_corpus
 
 SIZES = (5, 12, 40)
@@ -35,7 +35,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[.
     return out
 
 
-def taken(mixture: Mixture, source: int) -> Counter[int]:
+def taken(mixture: _Mixture, source: int) -> Counter[int]:
     return Counter(mixture.places[mixture.sources == source].tolist())
 
 

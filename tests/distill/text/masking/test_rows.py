@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.distill.text.masking import (
-    LONGEST,
-    NGRAM_CHANCES,
-    SPAN_CHANCES,
-    DynamicMasking,
+    _LONGEST_SPAN,
+    _NGRAM_CHANCES,
+    _SPAN_CHANCES,
     Masked,
-    NgramMasking,
-    NoMasking,
-    RowMasking,
-    SimilarMasking,
-    SpanMasking,
-    WholeWordMasking,
-    WordMasking,
-    draw_spans,
+    _draw_spans,
+    _DynamicMasking,
+    _NgramMasking,
+    _NoMasking,
+    _RowMasking,
+    _SimilarMasking,
+    _SpanMasking,
+    _WholeWordMasking,
+    _WordMasking,
 )
 
 Ids = NDArray[np.int64]
@@ -52,13 +52,13 @@ class Next:
         return ["next"]
 
 
-DYNAMIC = DynamicMasking(**COMMON)
-WORDS = WholeWordMasking(**COMMON, continues=CONTINUES)
-SPANS = SpanMasking(**COMMON, continues=CONTINUES)
-NGRAMS = NgramMasking(**COMMON, continues=CONTINUES)
-SIMILAR = SimilarMasking(**COMMON, continues=CONTINUES, similar=Next())
+DYNAMIC = _DynamicMasking(**COMMON)
+WORDS = _WholeWordMasking(**COMMON, continues=CONTINUES)
+SPANS = _SpanMasking(**COMMON, continues=CONTINUES)
+NGRAMS = _NgramMasking(**COMMON, continues=CONTINUES)
+SIMILAR = _SimilarMasking(**COMMON, continues=CONTINUES, similar=Next())
 ALL = [DYNAMIC, WORDS, SPANS, NGRAMS, SIMILAR]
-BY_WORD: list[WordMasking] = [WORDS, SPANS, NGRAMS, SIMILAR]
+BY_WORD: list[_WordMasking] = [WORDS, SPANS, NGRAMS, SIMILAR]
 BODY = st.lists(st.sampled_from([UNK, *range(5, VOCABULARY)]), min_size=1, max_size=40)
 
 
@@ -93,7 +93,7 @@ def words_of(row: Ids) -> list[list[int]]:
     return [word for word in out if word]
 
 
-def hidden(masking: RowMasking, row: Ids, step: int = 0, number: int = 0) -> list[int]:
+def hidden(masking: _RowMasking, row: Ids, step: int = 0, number: int = 0) -> list[int]:
     out = masking.apply(row[None], np.ones_like(row[None]), [number], step)
     return np.flatnonzero(out.labels[0] != IGNORED).tolist()
 
@@ -101,7 +101,7 @@ def hidden(masking: RowMasking, row: Ids, step: int = 0, number: int = 0) -> lis
 @pytest.mark.parametrize("masking", ALL)
 @given(st.lists(BODY, min_size=1, max_size=6), st.integers(0, 99), st.randoms(use_true_random=False))
 def test_neither_order_padding_nor_division_changes_what_is_hidden(
-    masking: RowMasking, bodies: list[list[int]], step: int, random: Any
+    masking: _RowMasking, bodies: list[list[int]], step: int, random: Any
 ) -> None:
     rows = [wrapped(b) for b in bodies]
     numbers = list(range(100, 100 + len(rows)))
@@ -121,7 +121,7 @@ def test_neither_order_padding_nor_division_changes_what_is_hidden(
 @pytest.mark.parametrize("masking", ALL)
 @given(BODY, st.integers(0, 99), st.sampled_from([0.15, 0.5, 1.0]))
 def test_what_is_not_hidden_stays_and_special_tokens_are_never_hidden(
-    masking: RowMasking, body: list[int], step: int, share: float
+    masking: _RowMasking, body: list[int], step: int, share: float
 ) -> None:
     row = wrapped(body)
     ids, mask = padded([row], 45)
@@ -144,7 +144,7 @@ def test_of_single_tokens_the_share_is_hidden(body: list[int], step: int, share:
 @pytest.mark.parametrize("masking", BY_WORD)
 @given(BODY, st.integers(0, 99), st.sampled_from([0.15, 0.5, 1.0]))
 def test_words_are_hidden_whole_and_no_more_than_the_share(
-    masking: RowMasking, body: list[int], step: int, share: float
+    masking: _RowMasking, body: list[int], step: int, share: float
 ) -> None:
     row = wrapped(body)
     found = set(hidden(replace(masking, share=share), row, step))
@@ -161,7 +161,7 @@ def test_words_are_hidden_whole_and_no_more_than_the_share(
 
 @pytest.mark.parametrize("masking", ALL)
 @pytest.mark.parametrize("change", [{"seed": 4}, {"purpose": "distill.1"}, {"step": 8}, {"number": 1000}])
-def test_seed_purpose_step_and_row_each_change_the_masks(masking: RowMasking, change: dict[str, Any]) -> None:
+def test_seed_purpose_step_and_row_each_change_the_masks(masking: _RowMasking, change: dict[str, Any]) -> None:
     row = wrapped(np.random.default_rng(0).integers(5, VOCABULARY, 200).tolist())
     where = {"step": change.get("step", 7), "number": change.get("number", 0)}
     other = replace(masking, **{k: v for k, v in change.items() if k not in where})
@@ -169,7 +169,7 @@ def test_seed_purpose_step_and_row_each_change_the_masks(masking: RowMasking, ch
 
 
 @pytest.mark.parametrize("masking", [m for m in ALL if m is not SIMILAR])
-def test_eighty_ten_ten(masking: RowMasking) -> None:
+def test_eighty_ten_ten(masking: _RowMasking) -> None:
     rows = np.random.default_rng(1).integers(5, 40, (40, 300))
     mask = np.ones_like(rows)
     outs = [masking.apply(rows, mask, range(40), step) for step in range(10)]
@@ -239,13 +239,13 @@ def noise(n: int, seed: int) -> NDArray[np.float64]:
 
 def drawn(sizes: list[int], wanted: int, seed: int) -> list[tuple[int, int]]:
     ends = np.cumsum(sizes)
-    return draw_spans(ends - sizes, ends, wanted, noise(len(sizes), seed))
+    return _draw_spans(ends - sizes, ends, wanted, noise(len(sizes), seed))
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=60), st.integers(1, 40), st.integers(0, 999))
 def test_spans_are_at_most_ten_words_and_do_not_overlap(sizes: list[int], wanted: int, seed: int) -> None:
     spans = drawn(sizes, wanted, seed)
-    assert all(1 <= end - first <= LONGEST for first, end in spans)
+    assert all(1 <= end - first <= _LONGEST_SPAN for first, end in spans)
     words = [w for first, end in spans for w in range(first, end)]
     assert len(words) == len(set(words)) and set(words) <= set(range(len(sizes)))
 
@@ -258,24 +258,24 @@ def test_no_span_reaches_over_a_token_that_belongs_to_no_word() -> None:
         assert not {0, 7, 14} & set(found)
     firsts = np.array([1, 2, 4, 5])
     for seed in range(200):
-        spans = draw_spans(firsts, firsts + 1, 4, noise(4, seed))
+        spans = _draw_spans(firsts, firsts + 1, 4, noise(4, seed))
         assert not any(first < 2 < end for first, end in spans)
 
 
 def test_lengths_of_spans_are_geometric() -> None:
-    assert SPAN_CHANCES.sum() == pytest.approx(1)
-    assert SPAN_CHANCES[1:] / SPAN_CHANCES[:-1] == pytest.approx(0.8)
-    assert (SPAN_CHANCES * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.05)  # the paper's figure 2
+    assert _SPAN_CHANCES.sum() == pytest.approx(1)
+    assert _SPAN_CHANCES[1:] / _SPAN_CHANCES[:-1] == pytest.approx(0.8)
+    assert (_SPAN_CHANCES * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.05)  # the paper's figure 2
     # the first span of a long row with room for any length is as long as it was drawn unless the row ends
     words, draws = 300, 4000
     ends = np.arange(1, words + 1)
-    found = np.zeros(LONGEST)
+    found = np.zeros(_LONGEST_SPAN)
     for seed in range(draws):
-        first, end = draw_spans(ends - 1, ends, LONGEST, noise(words, seed))[0]
-        if first < words - LONGEST:
+        first, end = _draw_spans(ends - 1, ends, _LONGEST_SPAN, noise(words, seed))[0]
+        if first < words - _LONGEST_SPAN:
             found[end - first - 1] += 1
     share = found / found.sum()
-    assert (np.abs(share - SPAN_CHANCES) < 4 * np.sqrt(SPAN_CHANCES * (1 - SPAN_CHANCES) / draws)).all()
+    assert (np.abs(share - _SPAN_CHANCES) < 4 * np.sqrt(_SPAN_CHANCES * (1 - _SPAN_CHANCES) / draws)).all()
 
 
 def test_spans_begin_anywhere() -> None:
@@ -285,14 +285,14 @@ def test_spans_begin_anywhere() -> None:
 
 def test_none_hides_nothing() -> None:
     ids, mask = padded([wrapped([5, 6, 7]), wrapped([8])], 6)
-    out = NoMasking().apply(ids, mask, [0, 1], 3)
+    out = _NoMasking().apply(ids, mask, [0, 1], 3)
     assert (out.input_ids == ids).all() and out.input_ids is not ids
     assert (out.labels == IGNORED).all()
-    assert NoMasking().estimate(mask.sum(1)) == 0
+    assert _NoMasking().estimate(mask.sum(1)) == 0
 
 
 @pytest.mark.parametrize("masking", ALL)
-def test_an_estimate_is_what_single_pieces_make_exact(masking: RowMasking) -> None:
+def test_an_estimate_is_what_single_pieces_make_exact(masking: _RowMasking) -> None:
     rows = [wrapped([5] * n) for n in (1, 7, 30)]
     ids, mask = padded(rows, 32)
     out = masking.apply(ids, mask, range(3), 0)
@@ -304,7 +304,7 @@ def test_keys_tell_maskings_apart() -> None:
     other[39] = True
     every = [
         *ALL,
-        NoMasking(),
+        _NoMasking(),
         replace(DYNAMIC, seed=4),
         replace(DYNAMIC, share=0.2),
         replace(WORDS, continues=other),
@@ -312,7 +312,7 @@ def test_keys_tell_maskings_apart() -> None:
     ]
     keys = [str(m.key()) for m in every]
     assert len(set(keys)) == len(keys)
-    assert keys[0] == str(DynamicMasking(**COMMON).key())
+    assert keys[0] == str(_DynamicMasking(**COMMON).key())
 
 
 def test_runs_of_words_have_the_published_lengths() -> None:
@@ -322,11 +322,11 @@ def test_runs_of_words_have_the_published_lengths() -> None:
     for seed in range(3000):
         noise = np.random.default_rng(seed).random((200, 2))
         noise[0, 1] *= 0.9
-        (first, last), *_ = draw_spans(firsts, firsts + 1, 30, noise, NGRAM_CHANCES)
+        (first, last), *_ = _draw_spans(firsts, firsts + 1, 30, noise, _NGRAM_CHANCES)
         drawn.append(last - first)
     shares = np.bincount(drawn, minlength=5)[1:] / len(drawn)
-    assert NGRAM_CHANCES.tolist() == [0.4, 0.3, 0.2, 0.1]
-    np.testing.assert_allclose(shares, NGRAM_CHANCES, atol=0.03)
+    assert _NGRAM_CHANCES.tolist() == [0.4, 0.3, 0.2, 0.1]
+    np.testing.assert_allclose(shares, _NGRAM_CHANCES, atol=0.03)
 
 
 def test_four_of_five_hidden_words_become_a_similar_one_and_none_the_mask_token() -> None:

@@ -1,0 +1,272 @@
+"""The probe: a C program that prints a processor's cores, extensions, clocks and memory, and times memory and matrix products.
+
+A static program is built from ``sources/probe`` with a compiler that is found on this machine (`build_probe`), runs on the
+device, and its output is read as a `Probe`. One function per device: `probe_local`, `probe_ssh`, `probe_adb` and
+`probe_qemu`, each given the argument of the device's name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+
+from pocketbert.benchmarks.devices.adb_phone import Adb, pin_command, select_cores
+from pocketbert.benchmarks.devices.machine_facts import Probe, ProbeProgram, read_facts
+from pocketbert.benchmarks.devices.qemu import find_emulator, processor, write_system_files
+from pocketbert.benchmarks.devices.ssh import CLIENT_FAILED, client_program, command, unreachable
+from pocketbert.core.devices import ADB, DEVICES, LOCAL, QEMU
+from pocketbert.core.disk.files import sha256_file
+from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
+from pocketbert.core.types import Provenance
+
+CROSS = "POCKETBERT_CROSS"
+"""Environment variable: a folder with an unpacked cross compiler of Debian; default: the one that `make tools` unpacks."""
+ARCHITECTURES = {"aarch64": "aarch64", "arm64": "aarch64", "x86_64": "x86_64", "amd64": "x86_64"}
+"""The processors that the program is written for, by the names that ``uname -m`` gives."""
+SLICE_MS = 100
+"""Each of five slices of a measurement takes this long, in ms: the whole program takes about three seconds."""
+_FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-static")
+_BUILD_S = 900.0
+"""Zig builds its C library first: that took 7 minutes on a loaded machine."""
+_VERSION_S, _RUN_S = 60.0, 300.0
+
+
+def probe_local(argument: str) -> Probe:
+    """Probe this machine; errors as of `build_probe`."""
+    if platform.system() != "Linux":
+        raise InputError(Problem(LOCAL, f"the probe is written for Linux and Android, not for {platform.system()}."))
+    with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as folder:
+        path, program = build_probe(check_architecture(platform.machine(), LOCAL), Path(folder), LOCAL)
+        output = run_probe([str(path), *_arguments()], LOCAL)
+    return _measured(LOCAL, output, program)
+
+
+_REMOTE_SCRIPT = (
+    'umask 077; d=$(mktemp -d) || exit 1; trap "rm -rf $d" EXIT; trap "exit 1" HUP INT TERM PIPE; '
+    'cat > "$d/probe" && chmod 700 "$d/probe" && "$d/probe" '
+)
+"""Takes the program from standard input into a folder that is removed when it ends, also when the connection is lost."""
+
+
+def probe_ssh(argument: str) -> Probe:
+    """Probe a Linux machine through the OpenSSH client; it needs a shell only.
+
+    Args:
+        argument: ``[USER@]HOST[:PORT]``; see `pocketbert.benchmarks.devices.ssh._connect_ssh`.
+
+    Raises:
+        InputError: If the machine cannot be reached, or the program is not written for its processor.
+        MissingBackendError: If there is no OpenSSH client or no compiler on this machine.
+        MachineError: If the program fails there.
+    """
+    where, client = f"ssh:{argument}", client_program()
+
+    def run_there(script: str, stdin: bytes = b"") -> str:
+        try:
+            done = subprocess.run(
+                command(client, argument, script), input=stdin, capture_output=True, timeout=_RUN_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise MachineError(f"{where}: no answer within {_RUN_S:.0f} s.") from error
+        if done.returncode == CLIENT_FAILED:
+            raise unreachable(argument, done.stderr.decode(errors="replace").strip())
+        if done.returncode:
+            raise MachineError(f"{where}: {_end_in_words(done.returncode, done.stderr)}")
+        return done.stdout.decode(errors="replace")
+
+    arch = check_architecture(run_there("uname -m"), where)
+    with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as folder:
+        path, program = build_probe(arch, Path(folder), where)
+        script = _REMOTE_SCRIPT + shlex.join(_arguments())
+        output = run_there(f"exec sh -c {shlex.quote(script)}", path.read_bytes())
+    return _measured(where, output, program)
+
+
+def probe_adb(argument: str) -> Probe:
+    """Probe an Android device: the program is pushed into a folder below ``/data/local/tmp`` that is removed.
+
+    Args:
+        argument: ``[SERIAL][@CORES]``; with cores the rates are those of one of them.
+
+    Raises:
+        InputError: If the device cannot be used, or has no such cores.
+        MissingBackendError: If there is no `adb` client or no compiler.
+        MachineError: If the program fails there, or the device is lost.
+    """
+    parts = re.fullmatch(DEVICES[ADB].pattern, argument, re.ASCII)
+    if parts is None:
+        raise InputError(Problem(f"adb:{argument}", f"is no {DEVICES[ADB].argument}.", "For example adb:SERIAL@big"))
+    adb, kind = Adb(parts["serial"] or ""), parts["cores"] or ""
+    try:
+        where = f"{adb.where}@{kind}" if kind else adb.where
+        cpus = select_cores(adb, kind, where)
+        with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as folder:
+            path, program = build_probe(check_architecture(adb.shell("uname", "-m"), where), Path(folder), where)
+            adb.push(path, "probe")
+        run = shlex.join(pin_command(["./probe", *_arguments()], cpus))
+        output = adb.script(f"chmod 755 probe && {run}", _RUN_S)
+        maker, model, chip, _ = adb.properties()
+    finally:
+        adb.close()
+    phone = f"{maker} {model}".strip()
+    return _measured(where, output, program, f"{phone} ({chip})" if phone and chip else phone or chip)
+
+
+def probe_qemu(argument: str) -> Probe:
+    """Probe an emulated Arm processor: what it is, without rates.
+
+    Args:
+        argument: One of `PROCESSORS`; empty for the usual one.
+
+    Raises:
+        InputError: If the processor is not one of these.
+        MissingBackendError: If QEMU or a compiler is missing.
+        MachineError: If the program fails.
+    """
+    where = f"{QEMU}:{argument}" if argument else QEMU
+    try:
+        emulated = processor(argument)
+    except ValueError as error:
+        raise InputError(Problem(where, f"{error}.")) from error
+    emulator = find_emulator(where)
+    with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as name:
+        folder = Path(name)
+        for part in ("build", "root", "prefix"):
+            (folder / part).mkdir()
+        path, program = build_probe("aarch64", folder / "build", where)
+        write_system_files(emulated, folder / "root", folder / "prefix")
+        run = [emulator, "-L", str(folder / "prefix"), "-cpu", emulated.name, str(path), "features"]
+        facts = read_facts(run_probe(run, where), where)
+    return Probe(device=where, name="", provenance=Provenance.EMULATED, program=program, facts=facts)
+
+
+def _arguments() -> list[str]:
+    """Return the arguments with which the program prints all facts and measures all rates."""
+    return ["all", str(SLICE_MS)]
+
+
+def _measured(where: str, output: str, program: ProbeProgram, name: str = "") -> Probe:
+    """Make the probe of a real processor from the program's output."""
+    facts = read_facts(output, where)
+    return Probe(device=where, name=name or facts.board, provenance=Provenance.MEASURED, program=program, facts=facts)
+
+
+def run_probe(command: Sequence[str], where: str) -> str:
+    """Run the program on this machine and return its output.
+
+    Raises:
+        MachineError: If it fails.
+    """
+    try:
+        done = subprocess.run(list(command), capture_output=True, timeout=_RUN_S, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MachineError(f"{where}: the probe does not run: {error}") from error
+    if done.returncode:
+        raise MachineError(f"{where}: {_end_in_words(done.returncode, done.stderr)}")
+    return done.stdout.decode(errors="replace")
+
+
+def _end_in_words(status: int, messages: bytes) -> str:
+    """Describe how the program ended, with the last line that it wrote to standard error."""
+    last = (messages.decode(errors="replace").strip().splitlines() or ["no message"])[-1][:300]
+    return f"the probe ended with {f'signal {-status}' if status < 0 else f'exit status {status}'}: {last}"
+
+
+def check_architecture(machine: str, where: str) -> str:
+    """Return the processor that ``uname -m`` names, as compilers call it.
+
+    Raises:
+        InputError: If the program is not written for it.
+    """
+    arch = ARCHITECTURES.get(machine.strip())
+    if arch is None:
+        what = f"its processor is {machine.strip()!r}; the probe is written for aarch64 and x86_64."
+        raise InputError(Problem(where, what))
+    return arch
+
+
+def build_probe(arch: str, folder: Path, where: str) -> tuple[Path, ProbeProgram]:
+    """Build the program with the first compiler that succeeds.
+
+    Args:
+        arch: ``aarch64`` or ``x86_64``.
+        folder: An existing folder, into which sources and program are written.
+        where: The device, for errors.
+
+    Returns:
+        The program file, and its description.
+
+    Raises:
+        MissingBackendError: If there is no compiler.
+        MachineError: If every compiler fails.
+    """
+    sources = []
+    for entry in resources.files(__package__).joinpath("sources", "probe").iterdir():
+        if entry.name.endswith((".c", ".h")):
+            (folder / entry.name).write_bytes(entry.read_bytes())
+            sources += [str(folder / entry.name)] if entry.name.endswith(".c") else []
+
+    def run(compiler: Sequence[str], variables: dict[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            compiler,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **variables},
+        )
+
+    failures = []
+    for compiler, variables in compilers(arch):
+        path = folder / "probe"
+        try:
+            done = run([*compiler, *_FLAGS, "-o", str(path), *sorted(sources)], variables, _BUILD_S)
+            version = run([*compiler, "--version"], variables, _VERSION_S).stdout
+        except (OSError, subprocess.TimeoutExpired) as error:
+            failures.append(f"{compiler[0]}: {error}")
+            continue
+        if done.returncode == 0 and path.is_file():
+            first_line = (version.strip().splitlines() or [compiler[0]])[0]
+            return path, ProbeProgram(arch=arch, compiler=first_line, sha256=sha256_file(path))
+        messages = done.stderr.strip().splitlines()
+        errors = [line for line in messages if "error" in line]
+        reason = (errors or messages[-1:] or [f"exit status {done.returncode}"])[0][:300]
+        failures.append(f"{' '.join(compiler)}: {reason}")
+    if failures:
+        raise MachineError(f"{where}: the probe cannot be built: {'; '.join(failures)}")
+    package = f"gcc-{arch.replace('_', '-')}-linux-gnu"
+    install = f"sudo apt-get install {package} (or: pip install ziglang)"
+    raise MissingBackendError(f"{where}: a C compiler for {arch}", install)
+
+
+def compilers(arch: str) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
+    """Yield compilers of this machine that may build static programs for a processor, best first.
+
+    Yields:
+        The start of the command line, and environment variables that the compiler needs in addition.
+    """
+    if ARCHITECTURES.get(platform.machine()) == arch and platform.system() == "Linux":
+        yield from (((found,), {}) for name in ("gcc", "cc") if (found := shutil.which(name)))
+    cross = f"{arch.replace('_', '-')}-linux-gnu-gcc"
+    cross_names = [cross, *(f"{cross}-{version}" for version in range(15, 9, -1))]
+    yield from (((found,), {}) for name in cross_names if (found := shutil.which(name)))
+    named = os.environ.get(CROSS)
+    unpacked = Path(named) if named else Path(__file__).resolve().parents[2] / ".cache" / "tools" / "cross"
+    libraries = ":".join(map(str, sorted(unpacked.glob("usr/lib/*-linux-gnu"))))
+    for name in cross_names:
+        if (unpacked / "usr/bin" / name).is_file():
+            yield (str(unpacked / "usr/bin" / name),), {"LD_LIBRARY_PATH": libraries}
+    if importlib.util.find_spec("ziglang") is not None:
+        yield (sys.executable, "-P", "-m", "ziglang", "cc", "-target", f"{arch}-linux-musl"), {}

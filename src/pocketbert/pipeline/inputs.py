@@ -1,0 +1,223 @@
+"""What decides the steps of a recipe: its settings, and the models and files that it names.
+
+`Inputs` opens each model and hashes each file once, and returns the settings that several steps share. It may be used by several
+runs of a recipe. `Inputs.check_exported` refuses, before anything is trained, models that cannot be exported, distilled or pruned.
+`section_settings` and `settings_only` leave out the keys of a section that change no result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from pydantic import BaseModel
+
+from pocketbert.core.artefacts import BudgetSearch
+from pocketbert.core.disk.files import sha256_file, sha256_path
+from pocketbert.core.families import all_families, check_exported, check_pruned, check_taught
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.student import LIMITS
+from pocketbert.core.tasks import task_of
+from pocketbert.core.types import Calibration, Format
+from pocketbert.pipeline.doctor import require
+from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.learn.corpora import head_wanted
+from pocketbert.pipeline.learn.data import max_length
+from pocketbert.pipeline.learn.vocabulary import check_vocabulary
+from pocketbert.pipeline.options import CONFIDENCE_KEYS
+from pocketbert.pipeline.phone.pack import portable
+from pocketbert.pipeline.reference import open_teacher, say_row
+
+_NO_RESULT = ("checkpoint", "max_line_mb", "max_rows")
+"""Recipe keys that do not change a result, in any section."""
+
+
+class Inputs:
+    """The models and files that a recipe names. Each is opened or hashed when it is first needed.
+
+    Args:
+        recipe: The recipe.
+        ready: fp32 files of the same model to copy instead of exporting anew, by path in the artefact folder.
+        model: The model that the recipe starts from, if the caller has opened it already.
+        search: The search inside a budget that chose the files of the recipe, if there was one.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        ready: Mapping[str, Path] | None = None,
+        model: ModelFolder | None = None,
+        search: BudgetSearch | None = None,
+    ) -> None:
+        self.recipe, self.ready, self.search = recipe, dict(ready or {}), search
+        if model is not None:
+            self.model = model
+
+    @cached_property
+    def model(self) -> ModelFolder:
+        """The model that the recipe starts from: the teacher, or the model to export."""
+        folder = open_teacher(self.recipe, self.recipe.export.attention)
+        say_row(folder)
+        return folder
+
+    @cached_property
+    def start(self) -> ModelFolder | None:
+        """The model that the student starts from; None if the student is built from its teacher."""
+        student = self.recipe.student
+        if student is None or student.model is None:
+            return None
+        return open_model_folder(student.model, student.revision, "student.model")
+
+    @cached_property
+    def length(self) -> int:
+        """Longest input in tokens."""
+        return max_length(self.recipe.data, self.model, task_of(self.recipe.task))
+
+    @cached_property
+    def general_head(self) -> str | None:
+        """Name of the head that the general stages share; None if fewer than two stages are general.
+
+        Later general stages decide it too, so it is a setting of each of them.
+        """
+        if sum(stage.general for stage in self.recipe.distill) < 2:
+            return None
+        require("train")
+        return head_wanted(self.recipe).head
+
+    @cached_property
+    def vectors_digest(self) -> str | None:
+        """sha256 of the word vectors of ``data.augment``; None without them."""
+        augment = self.recipe.data.augment
+        path = augment.vectors if augment else None
+        return sha256_file(path) if path is not None and path.is_file() else None
+
+    @cached_property
+    def entity_digests(self) -> dict[str, str | None]:
+        """sha256 of the file of entities that ``export.entities`` names, and of the tables it selects from."""
+        form, path = self.recipe.export.form, self.recipe.export.entities
+        names = [n for f in self.model.family.forms if f.name == form for n in f.files]
+        tables = [(n, p) for n in names for p in sorted(self.model.path.glob(f"**/{n}")) if p.is_file()]
+        chosen = [("export.entities", path)] if path is not None and path.is_file() else []
+        return {name: sha256_file(p) for name, p in (*tables, *chosen)}
+
+    def ready_digests(self, format: Format) -> dict[str, str | None]:
+        """Return the sha256 of each file of a format that is copied instead of exported anew."""
+        return {name: digest for name, digest in self._all_ready_digests.items() if name.startswith(f"{format}/")}
+
+    @cached_property
+    def _all_ready_digests(self) -> dict[str, str]:
+        return {name: sha256_path(path) for name, path in self.ready.items()}
+
+    def stage_digests(self, number: int) -> dict[str, str | None]:
+        """Return the digests of the word vectors and of the generator that stage `number` of `distill` names."""
+        stage, digests = self.recipe.distill[number], dict[str, str | None]()
+        vectors, generator = getattr(stage, "vectors", None), getattr(stage, "generator", None)
+        if vectors is not None:
+            digests[f"distill.{number}.vectors"] = sha256_file(vectors) if vectors.is_file() else None
+        if generator is not None:
+            opened = open_model_folder(generator.model, generator.revision, f"distill.{number}.generator.model")
+            digests[f"distill.{number}.generator.model"] = opened.digest
+        return digests
+
+    def check_exported(self) -> None:
+        """Refuse models that no file can be written of, that cannot teach, or that cannot be pruned.
+
+        Raises:
+            InputError: Naming the recipe key of the model.
+        """
+        student = self.recipe.student
+        if self.recipe.distill:
+            check_taught(self.model.family, self.model.config, "teacher.model")
+        if student is not None and student.init == "pruned":
+            assert student.intermediate is not None, "the section has checked it"
+            source = self.start or self.model
+            check_pruned(source.family, source.config, student.intermediate)
+        if student is not None and student.vocabulary is not None:
+            check_vocabulary(self.model)
+        if student is not None and student.size is not None:
+            return  # a MobileBERT, whatever its teacher is
+        key, family = "teacher.model", self.model.family
+        if self.start is not None:
+            key, family = "student.model", self.start.family
+        elif student is not None:
+            key = "student.family"
+            family = next((f for f in all_families() if f.name == student.family), family)
+        check_exported(family, key)
+
+    def student_settings(self) -> dict[str, object]:
+        """Return the settings that decide the student in every stage."""
+        recipe, section = self.recipe, section_settings(self.recipe.student)
+        if isinstance(section, dict) and section["vocabulary"] is None:
+            section = _without(section, "vocabulary")  # the settings of a run that was made before this section existed
+        else:
+            section = _without(section, *LIMITS)
+        return {
+            "task": recipe.task,
+            "seed": recipe.seed,
+            "student": section,
+            "answer": self.answer_settings(),
+            **self.attention_settings(),
+        }
+
+    def student_contents(self) -> dict[str, str | None]:
+        """Return the digest of the model that the student starts from, if the recipe names one."""
+        return {"student.model": self.start.digest if self.start else None}
+
+    def answer_settings(self) -> object:
+        """Return the settings of `answer` that decide a trained model; confidence is fitted after training."""
+        return _without(section_settings(self.recipe.answer), *CONFIDENCE_KEYS)
+
+    def attention_settings(self) -> dict[str, object]:
+        """Return the attention pattern if the recipe sets it; otherwise config.json of the weights holds it."""
+        attention = self.recipe.export.attention
+        return {} if attention is None else {"export": {"attention": attention}}
+
+    def export_settings(self, format: Format) -> dict[str, object]:
+        """Return the settings that decide the exported files of a format."""
+        own = place_of(format).settings(self.recipe)
+        export = {"lengths": self.recipe.export.lengths, **cast(dict[str, object], own.pop("export", {}))}
+        return {"export": export, "data": {"max_length": self.length}, **own}
+
+    def calibration_settings(self) -> dict[str, object]:
+        """Return how static files choose ranges, if it is not the default."""
+        method = self.recipe.quantize.calibration
+        return {} if method is Calibration.MINMAX else {"quantize.calibration": method}
+
+    def pack_settings(self) -> tuple[dict[str, object], dict[str, object]]:
+        """Divide the whole recipe, which the artefact folder holds, into settings that decide files and those that only judge.
+
+        Returns:
+            Settings and gates of the step `pack`.
+        """
+        sections = portable(self.recipe).model_dump(mode="json", by_alias=True)
+        confidence = {key: sections["answer"].pop(key) for key in CONFIDENCE_KEYS}
+        gates = {
+            "verify": sections.pop("verify"),
+            "export": {"atol": sections["export"].pop("atol")},
+            "answer": confidence,
+        }
+        student = sections["student"] or {}
+        if (vocabulary := student.pop("vocabulary", None)) is not None:
+            gates["student"] = {"vocabulary": {key: vocabulary.pop(key) for key in LIMITS}}
+            student["vocabulary"] = vocabulary
+        return settings_only(sections), gates
+
+
+def section_settings(section: BaseModel | None) -> object:
+    """Return a recipe section without the keys that do not change a result; None for None."""
+    return settings_only(section.model_dump(mode="json")) if section is not None else None
+
+
+def settings_only(sections: Mapping[str, object]) -> dict[str, object]:
+    """Return nested sections without the keys that do not change a result: checkpoints, and limits of what is read."""
+    return cast(dict[str, object], _without(dict(sections), *_NO_RESULT))
+
+
+def _without(value: object, *keys: str) -> object:
+    """Return nested sections, or a list of them, without some keys, at every level."""
+    if isinstance(value, dict):
+        return {k: _without(v, *keys) for k, v in value.items() if k not in keys}
+    return [_without(v, *keys) for v in value] if isinstance(value, list) else value

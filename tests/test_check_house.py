@@ -1,0 +1,103 @@
+"""The checks of scripts/check_house.py: what they measure, and that they fail where the shape or a docstring is bad."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / "check_house.py"
+
+LONG = "def {name}(x: int) -> int:\n{docstring}    y = x + 1\n    y += 1\n    y += 1\n    y += 1\n    return y\n"
+
+
+@pytest.fixture(scope="module")
+def house() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_house", SCRIPT)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["check_house"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def write(root: Path, **files: str) -> Path:
+    """A checkout with files in `export`, by name."""
+    for name, text in files.items():
+        path = root / "export" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return root
+
+
+def faults(house: ModuleType, text: str) -> list[str]:
+    return [line.split(": ", 2)[2] for line in house.find_docstring_faults(house.SourceFile(Path("a.py"), text))]
+
+
+@pytest.mark.parametrize(
+    ("docstring", "fault"),
+    [
+        ('    """Add four."""\n', None),
+        ('    """Add four to a number.\n\n    As `_four` does.\n    """\n', None),
+        ("", "8 lines and no docstring"),
+        ('    """Add four"""\n', "the first line of the docstring does not end with a full stop"),
+        ('    """Add four as `_four` does."""\n', "the first line of the docstring names a private function"),
+    ],
+)
+def test_docstrings(house: ModuleType, docstring: str, fault: str | None) -> None:
+    text = LONG.format(name="_add", docstring=docstring).replace("    return y", "    y += 1\n    return y")
+    assert [f.replace("7 lines", "8 lines") for f in faults(house, text)] == ([fault] if fault else [])
+
+
+def test_a_short_function_needs_no_docstring(house: ModuleType) -> None:
+    assert faults(house, "def add(x):\n    return x + 1\n") == []
+
+
+def test_measures(house: ModuleType, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        one='"""One."""\n\nimport os\n\n\ndef shared(x):\n    return x\n\n\ndef lonely(x):\n    y = x\n    return y\n',
+        two='"""Two."""\n\nfrom one import lonely, shared\n\nprint(lonely, shared)\n',
+        three='"""Three."""\n\nfrom one import shared\n\nprint(shared)\n',
+    )
+    measures = house.measure_grain(house.read_sources(tmp_path))
+    assert measures["files"] == 3
+    assert measures["longest file"] == 12
+    assert measures["lines of code"] == 5 + 1 + 1
+    assert measures["lines in a function body, median"] == 1.5
+    assert measures["public names with a single using module in 100"] == 50
+    assert measures["public names per 1,000 lines of code"] == round(1000 * 2 / 7)
+
+
+def test_peers_demo_data_and_generated_files_are_not_measured(house: ModuleType, tmp_path: Path) -> None:
+    for name in ("benchmarks/peers/a.py", "src/pocketbert/demo_corpus/b.py", "runtime/c_pb2.py", "runtime/d.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x = 1\n", "utf-8")
+    assert [s.path.name for s in house.read_sources(tmp_path)] == ["d.py"]
+
+
+def test_each_limit_can_fail(house: ModuleType) -> None:
+    reached = {**house.LIMITS, **house.LEAST}
+    assert list(house.find_regressions(reached)) == []
+    for name in house.LIMITS:
+        (line,) = house.find_regressions({**reached, name: house.LIMITS[name] + 1})
+        assert name in line
+    for name in house.LEAST:
+        (line,) = house.find_regressions({**reached, name: house.LEAST[name] - 1})
+        assert name in line
+
+
+def test_the_command_fails_on_a_bad_tree(tmp_path: Path) -> None:
+    write(tmp_path, bad=LONG.format(name="add", docstring="").replace("    return y", "    y += 1\n    return y"))
+    ran = subprocess.run(
+        [sys.executable, SCRIPT, "--root", tmp_path], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.returncode == 1
+    assert "add: 7 lines and no docstring" in ran.stderr
+    assert "had been reached" in ran.stderr  # a tree of one short file is behind the measures
