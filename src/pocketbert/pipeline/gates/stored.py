@@ -143,10 +143,7 @@ class PreparedModels:
         return self._reference(format, layout, divided=True)
 
     def undivided(self, format: Format, layout: Layout) -> ReferenceConstants | None:
-        """Return the constants of files with outlier channels as in the model; None if `reference` is the same.
-
-        Such files were exported by versions of PocketBERT that did not divide outlier channels.
-        """
+        """Return the constants of files of versions that did not divide outlier channels; None if `reference` is the same."""
         self.reference(format, layout)
         return self._reference(format, layout, divided=False) if (format, layout) in self._with_outliers else None
 
