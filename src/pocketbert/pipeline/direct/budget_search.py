@@ -353,7 +353,7 @@ class _FormatSearch:
         self.candidates[name] = candidate.model_copy(update={"inside": choosing.is_inside(candidate, self.budget)})
 
 
-# --- measuring -------------------------------------------------------------------------------------------------------------
+# --- measuring --------------------------------------------------------------------------------------------------------
 
 
 class Checked(Figure):
@@ -469,7 +469,7 @@ class SearchFiles(CandidateFiles):
         return self.cache.recall(Timed, decides, measure_all).p90_ms
 
 
-# --- the outcome -----------------------------------------------------------------------------------------------------------
+# --- the outcome ------------------------------------------------------------------------------------------------------
 
 
 def require_chosen_files(results: Sequence[FormatResult], budget: BudgetSection, option: str) -> None:

@@ -191,7 +191,7 @@ def write_report(folder: Path, output: Path, overwrite: bool, baseline: Path | N
     return output
 
 
-# --- packing ---------------------------------------------------------------------------------------------------------------
+# --- packing ----------------------------------------------------------------------------------------------------------
 
 
 def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | None = None) -> Path:

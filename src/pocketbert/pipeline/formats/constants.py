@@ -30,7 +30,7 @@ MIN_INTEGER_BYTES = 1024
 """Bytes from which an integer array, which is mostly a shape or an axis, counts as a constant."""
 
 
-# --- tensors ---------------------------------------------------------------------------------------------------------------
+# --- tensors ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +231,7 @@ def integer_range(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int
     return StoredRange((ends[0] - middle) * step, (ends[1] - middle) * step, bits, step)
 
 
-# --- constants -------------------------------------------------------------------------------------------------------------
+# --- constants --------------------------------------------------------------------------------------------------------
 
 
 class ConstantRole(StrEnum):

@@ -50,7 +50,7 @@ def _error_gate(name: str, file: str, error: float, bound: float, detail: str) -
     return Gate(name=name, file=file, passed=bool(error <= bound), value=error, bound=bound, detail=detail)
 
 
-# --- what all files of a folder share --------------------------------------------------------------------------------------
+# --- what all files of a folder share ---------------------------------------------------------------------------------
 
 
 def check_tokenizer(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:
@@ -88,7 +88,7 @@ def check_labels(labels: Sequence[str], expected: Sequence[str]) -> Gate:
     return _count_gate("labels", "config.json", wrong, detail)
 
 
-# --- one file --------------------------------------------------------------------------------------------------------------
+# --- one file ---------------------------------------------------------------------------------------------------------
 
 
 def check_finite_weights(subject: Subject) -> Gate:
@@ -220,7 +220,7 @@ def record_engine(predictor: Predictor) -> SeenRight:
     )
 
 
-# --- scores ----------------------------------------------------------------------------------------------------------------
+# --- scores -----------------------------------------------------------------------------------------------------------
 
 
 def check_chance(name: str, score: Score, rows: str) -> Gate:
@@ -270,7 +270,7 @@ def check_kept(name: str, score: Score, teacher: Score, bound: float) -> Gate:
     return Gate(name="kept", file=name, passed=bool(kept >= bound), value=kept, bound=bound, detail=detail)
 
 
-# --- scores of the torch model ---------------------------------------------------------------------------------------------
+# --- scores of the torch model ----------------------------------------------------------------------------------------
 
 _WEIGHTS = "model.safetensors"
 
@@ -334,7 +334,7 @@ class TorchScores:
         return self._scores[rows.name, length]
 
 
-# --- the student -----------------------------------------------------------------------------------------------------------
+# --- the student ------------------------------------------------------------------------------------------------------
 
 STUDENT = "student"
 _FEW_PASSES = 2.0

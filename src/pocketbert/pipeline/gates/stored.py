@@ -1,21 +1,22 @@
 """The gate `stored`: whether the numbers in a file are those of the model, each in its place.
 
-Parity compares the answers of a file with those of torch on golden rows, whose drawn ids reach every position and every row
-of the vocabulary. Faults that stay below its bounds, or that no golden row shows, are left to this gate:
+Parity compares the answers of a file with those of torch on golden rows, whose drawn ids reach every position and
+every row of the vocabulary. Faults that stay below its bounds, or that no golden row shows, are left to this gate:
 
-- In a quantized file the bound is several per cent of the spread of the logits. One wrong row of a table, a lost bias, a
-  scale of another channel or two matrices of one shape in each other's place can hide in it. `compare_constants` compares
-  every constant with the model's, up to the rounding of its own scheme.
+- In a quantized file the bound is several per cent of the spread of the logits. One wrong row of a table, a lost
+  bias, a scale of another channel or two matrices of one shape in each other's place can hide in it.
+  `compare_constants` compares every constant with the model's, up to the rounding of its own scheme.
 - Golden rows that were recorded from the broken file agree with it.
-- Each length of a TFLite file has its own graph. Rotations of positions, windows and rows of position tables of a length
-  that no golden row has are compared as well.
+- Each length of a TFLite file has its own graph. Rotations of positions, windows and rows of position tables of a
+  length that no golden row has are compared as well.
 - A range of activations that was measured on other texts clips only inputs larger than those of the golden rows
   (`_compare_ranges`).
 - A weight in 8 bits where 4 were chosen, and one in 4 where 8 were chosen, have similar answers and, if they changed
   places, the same size (`_compare_schemes`).
 
 `PreparedModels` prepares the torch model as the exporter does and traces its constants into `ReferenceConstants`; the
-format's reader lists those of the file, and `stored_gate` compares them. Names play no part, since exporters rename tensors.
+format's reader lists those of the file, and `stored_gate` compares them. Names play no part, since exporters rename
+tensors.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
     return Gate(name=_NAME, file=subject.name, passed=not problems, value=value, bound=0.0, detail=detail)
 
 
-# --- the model -------------------------------------------------------------------------------------------------------------
+# --- the model --------------------------------------------------------------------------------------------------------
 
 
 class PreparedModels:
@@ -143,7 +144,7 @@ class PreparedModels:
         return self._reference(format, layout, divided=True)
 
     def undivided(self, format: Format, layout: Layout) -> ReferenceConstants | None:
-        """Return the constants of files of versions that did not divide outlier channels; None if `reference` is the same."""
+        """Return the constants of older files, whose outlier channels are as in the model; None if they are the same."""
         self.reference(format, layout)
         return self._reference(format, layout, divided=False) if (format, layout) in self._with_outliers else None
 
@@ -277,7 +278,7 @@ class ReferenceConstants:
         return f"{name} has other numbers in {int(bad.sum()):,} of {bad.size:,} places"
 
 
-# --- comparing constants ---------------------------------------------------------------------------------------------------
+# --- comparing constants ----------------------------------------------------------------------------------------------
 
 _SHOWN = 60
 """Last characters of a name that are shown: TFLite's are as long as the path of their module."""
@@ -420,7 +421,7 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-# --- comparing numbers -----------------------------------------------------------------------------------------------------
+# --- comparing numbers ------------------------------------------------------------------------------------------------
 
 _ROUNDING = 1e-6
 """Relative error of fp32 where an exporter multiplies two constants in advance."""
@@ -505,11 +506,11 @@ def _is_fine(stored: StoredTensor, value: Floats) -> NDArray[np.bool_] | bool:
     return np.asarray(fine[groups], bool)
 
 
-# --- comparing ranges and schemes ------------------------------------------------------------------------------------------
+# --- comparing ranges and schemes -------------------------------------------------------------------------------------
 
 _RANGE_ERROR = 0.05
-"""Share of a range by which an end of it may be off. Rounding of the zero point moves ends by half a step, 0.002 of a range
-of 8 bits, and fp16 by less; a wrong scale moves the width of the range by its factor."""
+"""Share of a range by which an end of it may be off. Rounding of the zero point moves ends by half a step, 0.002 of a
+range of 8 bits, and fp16 by less; a wrong scale moves the width of the range by its factor."""
 _LEAST_RANGE_ERROR = 255 * 2.0**-25
 """Error that is allowed in any case: Core ML stores scales in fp16, in steps of 2**-24 at least, 255 in a range."""
 _FIXED_RANGES = ((0.0, 1.0), (-1.0, 1.0))

@@ -33,7 +33,7 @@ _TEXT, _SECOND = "your text", "the second text"
 _QUESTION, _CONTEXT = "your question", "the text that holds the answer"
 
 
-# --- offers ----------------------------------------------------------------------------------------------------------------
+# --- offers -----------------------------------------------------------------------------------------------------------
 
 
 class Platform(StrEnum):
@@ -115,7 +115,7 @@ def has_tokenizer_sources(artefacts: Artefacts, language: str) -> bool:
     return any(r.path.startswith(f"{_SOURCES[language]}/") for r in artefacts.files)
 
 
-# --- questions about a folder ----------------------------------------------------------------------------------------------
+# --- questions about a folder -----------------------------------------------------------------------------------------
 
 
 def row_of(artefacts: Artefacts) -> Task:
@@ -178,7 +178,7 @@ def explained(artefacts: Artefacts) -> list[str]:
     ]
 
 
-# --- the file of a snippet -------------------------------------------------------------------------------------------------
+# --- the file of a snippet --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ class SnippetFile:
         return not any(row.shares_layers for row in all_families() if row.name == self.artefacts.family)
 
 
-# --- literals --------------------------------------------------------------------------------------------------------------
+# --- literals ---------------------------------------------------------------------------------------------------------
 
 
 def quote_texts(texts: tuple[str, ...]) -> str:
