@@ -14,7 +14,7 @@ from pocketbert.core.data.examples import hold_out_share, read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.recipe.file import load_recipe
-from pocketbert.pipeline.direct import budget_search as workbench
+from pocketbert.pipeline.direct import budget_search
 from pocketbert.pipeline.gates import verify
 from pocketbert.pipeline.learn import finishing as labelled
 from pocketbert.pipeline.run import Run
@@ -60,7 +60,7 @@ def test_rows_that_rank_choose_and_score_never_meet(
     task: Task, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: dict[str, set[str]] = {"chose": set(), "scored": set()}
-    for module, use in ((workbench, "chose"), (verify, "scored"), (labelled, "scored")):
+    for module, use in ((budget_search, "chose"), (verify, "scored"), (labelled, "scored")):
         monkeypatch.setattr(module, "evaluate", _recording(used[use]))
     recipe = load_recipe(task.recipe, [FILES, "quantize.budget={max_drop: 0.02, max_size_mb: 100}"])
     result = api.run(recipe, run_copy, overwrite=True)

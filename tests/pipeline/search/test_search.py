@@ -17,7 +17,7 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.types import Format, Scheme, Status
-from pocketbert.pipeline.direct import quantizing as budgeting
+from pocketbert.pipeline.direct import quantizing
 from pocketbert.pipeline.direct.choosing import FormatResult
 from pocketbert.pipeline.options import BudgetOptions
 from pocketbert.quantize import Plan
@@ -45,14 +45,14 @@ class _Stop(Exception):
 def found(monkeypatch: pytest.MonkeyPatch) -> list[FormatResult]:
     """What the searches of a test found; none of them goes on to write a folder."""
     out: list[FormatResult] = []
-    require = budgeting.require_chosen_files
+    require = quantizing.require_chosen_files
 
     def stopped(results: list[FormatResult], *args: Any) -> None:
         out[:] = results
         require(results, *args)
         raise _Stop
 
-    monkeypatch.setattr(budgeting, "require_chosen_files", stopped)
+    monkeypatch.setattr(quantizing, "require_chosen_files", stopped)
     return out
 
 
@@ -134,18 +134,17 @@ def test_a_killed_search_goes_on_where_it_was(
     counted: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pocketbert.pipeline.direct import budget_search as workbench
-    from pocketbert.pipeline.direct import candidates as bench
+    from pocketbert.pipeline.direct import budget_search, candidates
 
-    ranked = bench.rms_error
+    ranked = candidates.rms_error
     with monkeypatch.context() as killed:
-        killed.setattr(bench, "rms_error", lambda a, b: ranked(a, b) if len(counted) < 2 else _kill())
+        killed.setattr(candidates, "rms_error", lambda a, b: ranked(a, b) if len(counted) < 2 else _kill())
         with pytest.raises(KeyboardInterrupt):
             choose(phone, tmp_path / "made", rows, max_drop=0.1)
     assert len(counted) == 2
     scored: list[str] = []
-    evaluate = workbench.evaluate
-    monkeypatch.setattr(workbench, "evaluate", lambda *a, label: scored.append(label) or evaluate(*a, label=label))
+    evaluate = budget_search.evaluate
+    monkeypatch.setattr(budget_search, "evaluate", lambda *a, label: scored.append(label) or evaluate(*a, label=label))
     with pytest.raises(_Stop):
         choose(phone, tmp_path / "made", rows, max_drop=0.1)
     assert sorted(counted) == sorted(SCHEMES), "each written once"
@@ -232,7 +231,7 @@ def test_a_loss_on_the_rows_that_chose_nothing_is_an_error_that_says_so(
     def fail(_: Any) -> None:
         raise GateError(["onnx/model_small.onnx: gate 'drop' failed: accuracy 80.00"])
 
-    monkeypatch.setattr(budgeting.Run, "execute", fail)
+    monkeypatch.setattr(quantizing.Run, "execute", fail)
     with pytest.raises(GateError, match="gate 'drop' failed") as caught:
         choose(phone, tmp_path / "made", rows, "small", max_drop=0.1)
     assert "rows that chose nothing: give more rows, or a wider --budget" in str(caught.value)
@@ -244,9 +243,9 @@ def test_a_format_without_a_candidate_is_refused(
 ) -> None:
     with pytest.raises(InputError, match="--scheme: 'lut4' is no candidate here"):
         choose(phone, tmp_path / "made", rows, "small", "lut4", max_drop=0.1)
-    problems = budgeting._scheme_problems(["lut4"], [Format.ONNX, Format.COREML])
+    problems = quantizing._scheme_problems(["lut4"], [Format.ONNX, Format.COREML])
     assert [p.what.split(",")[0] for p in problems] == ["leaves no candidate of onnx"]
-    assert budgeting._scheme_problems(["int8"], [Format.ONNX, Format.COREML]) == [], "Core ML has w8 instead"
+    assert quantizing._scheme_problems(["int8"], [Format.ONNX, Format.COREML]) == [], "Core ML has w8 instead"
 
 
 def test_what_is_missing_is_told_at_once(phone: Path, tmp_path: Path, cli: Callable[..., Any]) -> None:

@@ -353,7 +353,7 @@ class _FormatSearch:
         self.candidates[name] = candidate.model_copy(update={"inside": choosing.is_inside(candidate, self.budget)})
 
 
-# --- measuring -------------------------------------------------------------------------------------------------------------
+# --- measuring --------------------------------------------------------------------------------------------------------
 
 
 class Checked(Figure):
@@ -430,6 +430,7 @@ class SearchFiles(CandidateFiles):
         """Score a candidate, or the exported file, on the rows that choose."""
 
         def score() -> Scored:
+            """Run the file on the rows."""
             path = self.source if spec == self.base else self.ensure_written(spec)
             subject = open_model_file(self.inputs.model, spec.file, path)
             rows = self.inputs.choosing.within(subject.tokenizer.max_length)
@@ -445,6 +446,7 @@ class SearchFiles(CandidateFiles):
         model = self.inputs.model
 
         def measure_all() -> Timed:
+            """Time all files together."""
             variants = [
                 Variant.of(
                     s.name,
@@ -467,7 +469,7 @@ class SearchFiles(CandidateFiles):
         return self.cache.recall(Timed, decides, measure_all).p90_ms
 
 
-# --- the outcome -----------------------------------------------------------------------------------------------------------
+# --- the outcome ------------------------------------------------------------------------------------------------------
 
 
 def require_chosen_files(results: Sequence[FormatResult], budget: BudgetSection, option: str) -> None:

@@ -145,7 +145,7 @@ class ChoosingRun(Run):
         self.inputs = Inputs(self.recipe, self.ready, None, record)
 
 
-# --- before the search -----------------------------------------------------------------------------------------------------
+# --- before the search ------------------------------------------------------------------------------------------------
 
 
 def _check_budget(run: Run, limits: RecipeBudget) -> None:
@@ -202,7 +202,7 @@ def _exporting_run(run: Run) -> Run:
     return exporting
 
 
-# --- the search ------------------------------------------------------------------------------------------------------------
+# --- the search -------------------------------------------------------------------------------------------------------
 
 
 def _export_and_search(run: Run, budget: RecipeBudget, schemes: Sequence[Scheme]) -> BudgetSearch:
@@ -364,7 +364,7 @@ def _with_note(record: ConsideredStudent, note: str) -> ConsideredStudent:
     return record.model_copy(update={"note": note})
 
 
-# --- runs of smaller students ----------------------------------------------------------------------------------------------
+# --- runs of smaller students -----------------------------------------------------------------------------------------
 
 
 def _run_of_student(run: Run, student: SmallerStudent, steps: int, data: RunData | None = None) -> Run:

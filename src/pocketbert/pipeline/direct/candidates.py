@@ -286,6 +286,7 @@ class CandidateFiles:
         """Compare a candidate's answers on the calibration rows with those of the exported file of `reference`."""
 
         def compare() -> Ranked:
+            """Run the candidate on the rows."""
             path = self.source if spec == self.base else self.ensure_written(spec)
             answers, exact = self._answers(spec.file, path), self.reference._exported_answers
             has_labels = self.inputs.model.task.labels in (LabelKind.NAME, LabelKind.SPANS)

@@ -71,7 +71,7 @@ class StudentResult:
         return [f.chosen for f in self.findings if f.chosen is not None]
 
 
-# --- one format ------------------------------------------------------------------------------------------------------------
+# --- one format -------------------------------------------------------------------------------------------------------
 
 
 def is_inside(candidate: Candidate, budget: BudgetSection) -> bool | None:
@@ -150,7 +150,7 @@ def _error(candidate: Candidate) -> float:
     return math.inf if candidate.rel is None else candidate.rel
 
 
-# --- several students ------------------------------------------------------------------------------------------------------
+# --- several students -------------------------------------------------------------------------------------------------
 
 
 def best_student(considered: Sequence[StudentResult], budget: BudgetSection) -> StudentResult | None:
@@ -210,7 +210,7 @@ def no_student_error(considered: Sequence[StudentResult], budget: BudgetSection)
     return GateError([head, *lines, *others, "No folder was written."])
 
 
-# --- wording ---------------------------------------------------------------------------------------------------------------
+# --- wording ----------------------------------------------------------------------------------------------------------
 
 
 def describe_candidate(candidate: Candidate, metric: str = "") -> str:

@@ -122,7 +122,7 @@ def plan_export(model: str, output: Path, options: ExportOptions, *, overwrite: 
         return [(step.title, state) for step in run.steps()]
 
 
-# --- outputs that exist ----------------------------------------------------------------------------------------------------
+# --- outputs that exist -----------------------------------------------------------------------------------------------
 
 
 def is_finished(output: Path, run: Run, overwrite: bool) -> bool:
@@ -168,7 +168,7 @@ def skip_finished(output: Path, is_same: bool, overwrite: bool) -> bool:
     return False
 
 
-# --- the recipe of the options ---------------------------------------------------------------------------------------------
+# --- the recipe of the options ----------------------------------------------------------------------------------------
 
 
 def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFolder]:
@@ -352,7 +352,7 @@ def options_of_folder(
     )
 
 
-# --- flags instead of keys -------------------------------------------------------------------------------------------------
+# --- flags instead of keys --------------------------------------------------------------------------------------------
 
 _KEY = re.compile(r"(?<![\w.])[a-z_]+(?:\.[a-z_]+)+")
 

@@ -108,8 +108,9 @@ def _open_run(folder: Path) -> Run:
     if not (folder / RECIPE_FILE).is_file() or not is_marked(folder, KIND):
         what = f"is not a run folder: it has no {RECIPE_FILE} of a run."
         raise InputError(Problem(str(folder), what, "Make one: pocketbert run RECIPE -o FOLDER"))
-    if (folder / SEARCH_FILE).is_file():
-        student = BudgetSearch.model_validate(read_json(folder / SEARCH_FILE)).student
+    search = read_json(folder / SEARCH_FILE) if (folder / SEARCH_FILE).is_file() else None
+    if search is not None:
+        student = BudgetSearch.model_validate(search).student
         if student is not None and is_marked(folder / STUDENTS_FOLDER / student, KIND):
             folder = folder / STUDENTS_FOLDER / student
     return Run(load_recipe(folder / RECIPE_FILE), folder)
@@ -191,7 +192,7 @@ def write_report(folder: Path, output: Path, overwrite: bool, baseline: Path | N
     return output
 
 
-# --- packing ---------------------------------------------------------------------------------------------------------------
+# --- packing ----------------------------------------------------------------------------------------------------------
 
 
 def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | None = None) -> Path:

@@ -142,7 +142,7 @@ def _say_lost_fits(model: Path, artefacts: Artefacts, exported: Sequence[ModelRe
         )
 
 
-# --- inside a budget -------------------------------------------------------------------------------------------------------
+# --- inside a budget --------------------------------------------------------------------------------------------------
 
 _WORK = "search inside a budget"
 """Name of the workspace's content, by which a later search finds the figures of an interrupted one."""

@@ -122,11 +122,11 @@ def measure_role_sensitivity(candidates: CandidateFiles, file: ModelFile) -> Sen
     row, record = whole.row, Sensitivity(format=file.format, scheme=file.scheme)
     if not row.selective:
         return record.model_copy(update={"note": f"the quantizer of {row.title} leaves no role out"})
+    smallest = row.simulation.small if row.simulation is not None else 0
+    roles = [r for r in Role if any(w.role is r and w.numbers > smallest for w in candidates.weights)]
     written = candidates.write(whole)
     if written.failure:
         return record.model_copy(update={"note": written.failure})
-    smallest = row.simulation.small if row.simulation is not None else 0
-    roles = [r for r in Role if any(w.role is r and w.numbers > smallest for w in candidates.weights)]
     exported_bytes, errors = path_bytes(candidates.source), []
     for role in roles:
         others = dict.fromkeys([*roles, *(w.role for w in candidates.weights)])

@@ -38,7 +38,7 @@ LICENCE_FILE = "LICENCE.txt"
 """File in the folder of a run's teacher with the licence of its weights."""
 
 
-# --- model files -----------------------------------------------------------------------------------------------------------
+# --- model files ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
 
 
 def quantized_forms(recipe: Recipe, format: Format) -> dict[Scheme, list[Runtime | None]]:
-    """Return the schemes of a format's smaller files in the recipe's order, with their runtimes; None is any runtime."""
+    """Return the schemes of a format's smaller files in order, with their runtimes; None stands for any runtime."""
     info, forms = FORMATS[format], dict[Scheme, list[Runtime | None]]()
     for file in (f for f in recipe.quantize.wanted if f.concerns(format)):
         scheme = info.smaller(file.scheme) if file.runtime is None and info.takes(file.scheme) else None
@@ -148,7 +148,7 @@ def base_of(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
 
 
 def default_file(files: Sequence[ModelFile]) -> ModelFile:
-    """Return the file that `pocketbert.load` opens: the first format's first smaller plain file, else its exported one."""
+    """Return the file that `pocketbert.load` opens: a smaller plain file of the first format, else its exported one."""
     plain = [f for f in files if f.plain and f.format is files[0].format]
     return next((f for f in plain if not f.exported), plain[0])
 
@@ -158,7 +158,7 @@ def absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:
     return {k: v for format in recipe.export.formats for k, v in place_of(format).absent(recipe, weights).items()}
 
 
-# --- the model of a run ----------------------------------------------------------------------------------------------------
+# --- the model of a run -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def open_run_model(recipe: Recipe, run: Path, weights: Path, length: int) -> Run
     return replace(open_weights(recipe, run, weights, length), files=model_files(recipe, weights))
 
 
-# --- formats ---------------------------------------------------------------------------------------------------------------
+# --- formats ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -393,7 +393,7 @@ def place_of(format: Format) -> FormatPlace:
     return _FORMATS[format]
 
 
-# --- bounds ----------------------------------------------------------------------------------------------------------------
+# --- bounds -----------------------------------------------------------------------------------------------------------
 
 
 def bounds_of(file: ModelFile | Subject) -> Bounds:
@@ -438,10 +438,10 @@ def form_title(form: Form) -> str:
     return f"{scheme} for {runtime}" if runtime else str(scheme)
 
 
-# --- oldest engines --------------------------------------------------------------------------------------------------------
+# --- oldest engines ---------------------------------------------------------------------------------------------------
 #
-# Measured with the packages of PyPI on x86-64 by `scripts/runtimes/oldest_engines.py`; docs/quantization.md has the table. Files
-# for one runtime or client were not tried.
+# Measured with the packages of PyPI on x86-64 by `scripts/runtimes/oldest_engines.py`; docs/quantization.md has the table.
+# Files for one runtime or client were not tried.
 
 _ENGINE_NAMES = {"onnxruntime": "ONNX Runtime", "ai-edge-litert": "LiteRT"}
 _ONNX = {

@@ -30,7 +30,7 @@ MIN_INTEGER_BYTES = 1024
 """Bytes from which an integer array, which is mostly a shape or an axis, counts as a constant."""
 
 
-# --- tensors ---------------------------------------------------------------------------------------------------------------
+# --- tensors ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +76,7 @@ class StoredTensor:
         value = change(self.value)
 
         def moved(step: Floats) -> Floats:
+            """Return steps, or ends of a palette, moved as the numbers are."""
             if step.size == 1:
                 return step.reshape((1,) * value.ndim)
             wide = change(np.broadcast_to(step, self.value.shape))
@@ -230,7 +231,7 @@ def integer_range(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int
     return StoredRange((ends[0] - middle) * step, (ends[1] - middle) * step, bits, step)
 
 
-# --- constants -------------------------------------------------------------------------------------------------------------
+# --- constants --------------------------------------------------------------------------------------------------------
 
 
 class ConstantRole(StrEnum):

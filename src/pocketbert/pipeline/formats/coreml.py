@@ -223,7 +223,7 @@ class CoremlPlace(FormatPlace):
         return Extras(kinds={MAC_SCRIPT: Kind.TOOL})
 
 
-# --- gates -----------------------------------------------------------------------------------------------------------------
+# --- gates ------------------------------------------------------------------------------------------------------------
 
 
 def _check_labels(subject: Subject) -> Gate:
@@ -288,7 +288,7 @@ def _check_overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.g
     )
 
 
-# --- constants -------------------------------------------------------------------------------------------------------------
+# --- constants --------------------------------------------------------------------------------------------------------
 
 _SHAPE_OPERATIONS = ("cast", "expand_dims", "squeeze")
 _SHIFT_SCALE = f"{PREFIX}blockwise_shift_scale"

@@ -151,7 +151,7 @@ class OnnxPlace(FormatPlace):
         return Extras(aliases={ALIAS: int8.path})
 
 
-# --- offers ----------------------------------------------------------------------------------------------------------------
+# --- offers -----------------------------------------------------------------------------------------------------------
 
 
 def _has_packages(artefacts: Artefacts) -> bool:
@@ -229,7 +229,7 @@ def _python_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
     )
 
 
-# --- constants -------------------------------------------------------------------------------------------------------------
+# --- constants --------------------------------------------------------------------------------------------------------
 
 _SHAPE_OPERATORS = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
@@ -403,6 +403,7 @@ class _ConstantReader:
             self.tracker.dequantize(node.output[0], names[0], lambda t: dequantize(t, scale, zero, axis))
 
     def on_matmul(self, node: Any) -> None:
+        """Follow a product with a stored matrix on either side."""
         left, right = node.input
         if self.tracker.stored(right) is not None:
             self.tracker.product(node.output[0], left, right, transposed=True)
@@ -410,6 +411,7 @@ class _ConstantReader:
             self.tracker.product(node.output[0], right, left)
 
     def on_gemm(self, node: Any) -> None:
+        """Follow a product with an offset."""
         flags = {a.name: a.i for a in node.attribute}
         names = [*node.input, ""]
         if flags.get("transA"):
@@ -449,6 +451,7 @@ class _ConstantReader:
         self.tracker.add(node.output[0], *node.input)
 
     def on_layernormalization(self, node: Any) -> None:
+        """Follow a norm as factor and offset after an operation of which nothing is known."""
         out, (data, *parts) = node.output[0], node.input
         self.tracker.other([out], [data])
         self.tracker.multiply(out, out, parts[0])

@@ -45,7 +45,7 @@ _DEFAULT_NOTE = "the default of this role in such files"
 _SMALL_NOTE = "too small to be compressed"
 
 
-# --- at export -------------------------------------------------------------------------------------------------------------
+# --- at export --------------------------------------------------------------------------------------------------------
 
 
 def weights_of(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[WeightRole]:
@@ -133,7 +133,7 @@ def weights_in_file(model: RunModel, format: Format, path: Path) -> list[WeightR
     return [w for w in known if w.digest in set(stored.values())]
 
 
-# --- the schemes of weights ------------------------------------------------------------------------------------------------
+# --- the schemes of weights -------------------------------------------------------------------------------------------
 
 
 def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
@@ -249,7 +249,7 @@ def role_problems(recipe: Recipe) -> list[Problem]:
             row = row_of(file.format, file.scheme, file.runtime)
             pairs = [*choices.roles.items()]
             for choice in choices.names.values():
-                # a name may match weights of any role, known at export only: take a role that can have the choice, if any can
+                # a name may match weights of any role, known at export only: take a role that can have the choice
                 second = row.seconds.get(Scheme(choice)) if choice != LEFT else None
                 pairs.append((next(iter(second.roles)) if second is not None else Role.FFN_DOWN, choice))
             reasons = [reason_against(row, role, None if c == LEFT else Scheme(c)) for role, c in pairs]
@@ -257,7 +257,7 @@ def role_problems(recipe: Recipe) -> list[Problem]:
     return list(dict.fromkeys(problems))
 
 
-# --- the table of the card -------------------------------------------------------------------------------------------------
+# --- the table of the card --------------------------------------------------------------------------------------------
 
 
 def role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:

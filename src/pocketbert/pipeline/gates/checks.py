@@ -40,6 +40,19 @@ from pocketbert.pipeline.results import Gate, Subject, unread_gate
 from pocketbert.runtime.coreml import REFERENCE
 
 
+def _count_gate(name: str, file: str, wrong: Sequence[object], detail: str) -> Gate:
+    """Return a gate that passes if nothing is wrong; its value is the number of wrong things."""
+    return Gate(name=name, file=file, passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail)
+
+
+def _error_gate(name: str, file: str, error: float, bound: float, detail: str) -> Gate:
+    """Return a gate that passes if an error is at most its bound; NaN fails."""
+    return Gate(name=name, file=file, passed=bool(error <= bound), value=error, bound=bound, detail=detail)
+
+
+# --- what all files of a folder share ---------------------------------------------------------------------------------
+
+
 def check_tokenizer(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:
     """Check that the tokenizer is the one with which the model was made.
 
@@ -48,25 +61,52 @@ def check_tokenizer(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: i
         golden_tokens: File of texts with their recorded token ids.
         vocabulary: Rows of the model's embedding table; None if unknown.
     """
-    largest = tokenizer.largest_id
+    name, file, largest = "tokenizer", "tokenizer.json", tokenizer.largest_id
     if vocabulary is not None and largest >= vocabulary:
-        return Gate(
-            name="tokenizer",
-            file="tokenizer.json",
-            passed=False,
-            value=largest,
-            bound=vocabulary - 1,
-            detail=f"the tokenizer's largest token id is {largest:,}, the model has only {vocabulary:,} rows: "
-            "it belongs to another model.",
+        detail = (
+            f"the tokenizer's largest token id is {largest:,}, the model has only {vocabulary:,} rows: "
+            "it belongs to another model."
         )
+        return _error_gate(name, file, largest, vocabulary - 1, detail)
     rows = read_golden_tokens(golden_tokens)
     wrong = [r.text for r in rows if tokenizer.golden(r.input)["ids"] != r.ids]
     detail = f"{len(rows)} golden texts give the recorded token ids."
     if wrong:
         detail = f"{len(wrong)} of {len(rows)} golden texts give other token ids, e.g. {str(wrong[0])[:60]!r}: another model's tokenizer?"
-    return Gate(
-        name="tokenizer", file="tokenizer.json", passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail
-    )
+    return _count_gate(name, file, wrong, detail)
+
+
+def check_labels(labels: Sequence[str], expected: Sequence[str]) -> Gate:
+    """Check that config.json has the label names of another source; golden rows may miss a rare label."""
+    pairs = enumerate(zip(labels, expected, strict=False))
+    wrong = [f"output {i} is '{label}' instead of '{other}'" for i, (label, other) in pairs if label != other]
+    if len(labels) != len(expected):
+        wrong.insert(0, f"{len(labels)} labels instead of {len(expected)}")
+    detail = f"{len(labels)} labels in the right order."
+    if wrong:
+        detail = f"{'; '.join(wrong[:3])}: label order changed?"
+    return _count_gate("labels", "config.json", wrong, detail)
+
+
+# --- one file ---------------------------------------------------------------------------------------------------------
+
+
+def check_finite_weights(subject: Subject) -> Gate:
+    """Check that every stored number is finite, also those that no golden row reaches."""
+    unread = unread_gate(subject, "weights")
+    if unread is not None:
+        return unread
+    from pocketbert.quantize import stored_numbers
+
+    count, broken = 0, []
+    for name, value in stored_numbers(subject.path, subject.format):
+        count += 1
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            broken.append(name)
+    detail = f"all numbers of {count} tensors are finite."
+    if broken:
+        detail = f"NaN or infinite numbers in {', '.join(broken[:3])} ({len(broken)} in all)."
+    return _count_gate("weights", subject.name, broken, detail)
 
 
 def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
@@ -85,26 +125,34 @@ def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]
         detail = f"logits have shape {wrong_shape[0][0]}, the golden rows {wrong_shape[0][1]}."
         return [Gate(name="golden", file=subject.name, passed=False, detail=detail)]
     logits, reference = whole(answers), whole(references)
-    gates = [
-        Gate(name="finite", file=subject.name, passed=True, detail=f"all logits of {len(rows)} golden rows are finite.")
-    ]
+    detail = f"all logits of {len(rows)} golden rows are finite."
+    gates = [Gate(name="finite", file=subject.name, passed=True, detail=detail)]
     if subject.name in rows[0].outputs:
         expected = whole([r.expected(subject.name) for r in rows])
         bound, worst = rows[0].tolerance[subject.name], worst_difference(logits, expected)
-        gates.append(
-            Gate(
-                name="golden",
-                file=subject.name,
-                passed=worst <= bound,
-                value=worst,
-                bound=bound,
-                detail=f"recorded logits differ by {worst:.3g}, allowed {bound:.3g}.",
-            )
-        )
+        detail = f"recorded logits differ by {worst:.3g}, allowed {bound:.3g}."
+        gates.append(_error_gate("golden", subject.name, worst, bound, detail))
     gates.append(_check_fidelity(subject, logits, reference))
     if subject.task.names_labels:
         gates.append(_check_label_names(subject, rows))
     return gates
+
+
+def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
+    """Compare the logits with the torch model's: of fp32 files the largest difference, of others the RMS difference."""
+    same_labels = ""
+    if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS):
+        same_labels = f", same label on {agreement(logits, reference):.1%} of the rows"
+    bound = bounds_of(subject).allowed(subject.simulated)
+    if subject.scheme is Scheme.FP32:
+        error = worst_difference(logits, reference) / yardstick(reference)
+        detail = f"differs from the torch model by {error:.3g} of the logits' spread{same_labels}."
+    else:
+        error = rms_error(logits, reference)
+        difference = f"{error:.3g} of the logits' spread, allowed {bound:.3g}"
+        simulated = "" if subject.simulated is None else f"; its scheme, simulated in torch: {subject.simulated:.3g}"
+        detail = f"RMS difference from the torch model: {difference}{same_labels}{simulated}."
+    return _error_gate("reference", subject.name, error, bound, detail)
 
 
 def _check_label_names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
@@ -112,43 +160,12 @@ def _check_label_names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     names = [decided(r.shaped(r.reference), subject.task, r.names(subject.labels)) for r in rows]
     wrong = [(r.label, n) for r, n in zip(rows, names, strict=True) if r.label != n]
     missing = unreached(rows, subject.task, subject.labels)
-    reach = (
-        f" {len(missing)} of {len(subject.labels)} labels are not reached: {shown_labels(missing)}." if missing else ""
-    )
-    detail = f"the labels of {len(rows)} golden rows have the recorded names.{reach}"
+    detail = f"the labels of {len(rows)} golden rows have the recorded names."
+    if missing:
+        detail += f" {len(missing)} of {len(subject.labels)} labels are not reached: {shown_labels(missing)}."
     if wrong:
         detail = f"{len(wrong)} of {len(rows)} golden rows are called '{wrong[0][1]}' instead of '{wrong[0][0]}' (first): label order changed?"
-    return Gate(name="labels", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail)
-
-
-def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
-    """Compare the logits with the torch model's: of fp32 files the largest difference, of others the RMS difference."""
-    same = (
-        f", same label on {agreement(logits, reference):.1%} of the rows"
-        if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS)
-        else ""
-    )
-    bound = bounds_of(subject).allowed(subject.simulated)
-    if subject.scheme is Scheme.FP32:
-        worst = worst_difference(logits, reference) / yardstick(reference)
-        return Gate(
-            name="reference",
-            file=subject.name,
-            passed=worst <= bound,
-            value=worst,
-            bound=bound,
-            detail=f"differs from the torch model by {worst:.3g} of the logits' spread{same}.",
-        )
-    error = rms_error(logits, reference)
-    expected = "" if subject.simulated is None else f"; its scheme, simulated in torch: {subject.simulated:.3g}"
-    return Gate(
-        name="reference",
-        file=subject.name,
-        passed=error <= bound,
-        value=error,
-        bound=bound,
-        detail=f"RMS difference from the torch model: {error:.3g} of the logits' spread, allowed {bound:.3g}{same}{expected}.",
-    )
+    return _count_gate("labels", subject.name, wrong, detail)
 
 
 def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
@@ -158,70 +175,22 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     encoded = subject.tokenizer.encode([r.input for r in rows], places=True)
     longest = subject.tokenizer.max_length
     short = [i for i, e in enumerate(encoded) if len(e) < longest]
-    own, keep = None, None
+    torch_difference, pick = None, None
     if len(short) < 2:  # a length so small that the golden rows fill it: make room for one padding token
         inputs = [cut(e, longest - 1) for e in encoded]
     else:
         inputs, chosen = [encoded[i] for i in short], [rows[i] for i in short]
 
-        def keep(i: int, matrix: Matrix) -> Matrix:
+        def pick(i: int, matrix: Matrix) -> Matrix:
             return chosen[i].pick(matrix)
 
         if all(r.padded for r in chosen):
             padded = whole([subject.recorded(r, r.padded) for r in chosen])
-            own = padded - whole(subject.reference(chosen))
-    moved = padding_difference(subject.predictor, subject.tokenizer, inputs, subject.task, own, keep)
-    return Gate(
-        name="padding",
-        file=subject.name,
-        passed=moved <= bound,
-        value=moved,
-        bound=bound,
-        detail=f"padding moves the logits by {moved:.3g} of their spread more than the torch model's, allowed {bound:g}"
-        f"{'.' if moved <= bound else ': is the attention mask ignored?'}",
-    )
-
-
-def check_labels(labels: Sequence[str], expected: Sequence[str]) -> Gate:
-    """Check that config.json has the label names of another source; golden rows may miss a rare label."""
-    pairs = enumerate(zip(labels, expected, strict=False))
-    wrong = [f"output {i} is '{label}' instead of '{other}'" for i, (label, other) in pairs if label != other]
-    if len(labels) != len(expected):
-        wrong.insert(0, f"{len(labels)} labels instead of {len(expected)}")
-    return Gate(
-        name="labels",
-        file="config.json",
-        passed=not wrong,
-        value=float(len(wrong)),
-        bound=0.0,
-        detail=f"{'; '.join(wrong[:3])}: label order changed?"
-        if wrong
-        else f"{len(labels)} labels in the right order.",
-    )
-
-
-def check_finite_weights(subject: Subject) -> Gate:
-    """Check that every stored number is finite, also those that no golden row reaches."""
-    unread = unread_gate(subject, "weights")
-    if unread is not None:
-        return unread
-    from pocketbert.quantize import stored_numbers
-
-    count, broken = 0, []
-    for name, value in stored_numbers(subject.path, subject.format):
-        count += 1
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            broken.append(name)
-    return Gate(
-        name="weights",
-        file=subject.name,
-        passed=not broken,
-        value=float(len(broken)),
-        bound=0.0,
-        detail=f"NaN or infinite numbers in {', '.join(broken[:3])} ({len(broken)} in all)."
-        if broken
-        else f"all numbers of {count} tensors are finite.",
-    )
+            torch_difference = padded - whole(subject.reference(chosen))
+    moved = padding_difference(subject.predictor, subject.tokenizer, inputs, subject.task, torch_difference, pick)
+    difference = f"{moved:.3g} of their spread more than the torch model's, allowed {bound:g}"
+    end = "." if moved <= bound else ": is the attention mask ignored?"
+    return _error_gate("padding", subject.name, moved, bound, f"padding moves the logits by {difference}{end}")
 
 
 def check_weight_types(subject: Subject) -> Gate | None:
@@ -240,6 +209,20 @@ def check_weight_types(subject: Subject) -> Gate | None:
     return Gate(name="types", file=subject.name, passed=not problems, detail=" ".join(problems) or f"{types.summary}.")
 
 
+def record_engine(predictor: Predictor) -> SeenRight:
+    """Return the record that this engine computed a file right on this machine."""
+    emulated = predictor.engine == REFERENCE
+    return SeenRight(
+        engine=predictor.engine,
+        version=predictor.engine_version,
+        isa=machine().isa,
+        provenance=Provenance.EMULATED if emulated else Provenance.MEASURED,
+    )
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
 def check_chance(name: str, score: Score, rows: str) -> Gate:
     """Check that a score is better than that of a model that does not read its input.
 
@@ -250,15 +233,11 @@ def check_chance(name: str, score: Score, rows: str) -> Gate:
     """
     better = bool(score.finite and METRICS[score.metric].beats(score.value, score.chance))
     verdict = "better than" if better else "at"
-    return Gate(
-        name="chance",
-        file=name,
-        passed=better,
-        value=score.value,
-        bound=score.chance,
-        detail=f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level {score.chance:.4f}, "
-        f"the best score of a model that does not read its input ({CHANCE[score.metric]}).",
+    detail = (
+        f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level {score.chance:.4f}, "
+        f"the best score of a model that does not read its input ({CHANCE[score.metric]})."
     )
+    return Gate(name="chance", file=name, passed=better, value=score.value, bound=score.chance, detail=detail)
 
 
 def check_drop(name: str, score: Score, reference: Score, bound: float, what: str) -> Gate:
@@ -271,52 +250,27 @@ def check_drop(name: str, score: Score, reference: Score, bound: float, what: st
         bound: Largest loss, as a fraction of the metric.
         what: The reference in words.
     """
-    metric = METRICS[score.metric]
+    metric, uncertainty = METRICS[score.metric], ""
     drop = metric.drop(reference.value, score.value)
-    return Gate(
-        name="drop",
-        file=name,
-        passed=bool(drop <= bound),
-        value=drop,
-        bound=bound,
-        detail=f"{score.metric} {metric.format(score.value)}, {what} has {metric.format(reference.value)}: "
-        f"{metric.lost(drop)}, allowed {metric.lost(bound)}{_describe_uncertainty(score)}.",
+    if score.metric == "accuracy" and score.finite:
+        error = math.sqrt(score.value * (1 - score.value) / score.rows)
+        row = f"1 of {score.rows:,} rows is {100 / score.rows:.2f} points"
+        uncertainty = f"; {row}, one standard error of the score {100 * error:.2f}"
+    detail = (
+        f"{score.metric} {metric.format(score.value)}, {what} has {metric.format(reference.value)}: "
+        f"{metric.lost(drop)}, allowed {metric.lost(bound)}{uncertainty}."
     )
-
-
-def _describe_uncertainty(score: Score) -> str:
-    """Describe the weight of one row and the standard error of an accuracy; empty for other metrics."""
-    if score.metric != "accuracy" or not score.finite:
-        return ""
-    error = math.sqrt(score.value * (1 - score.value) / score.rows)
-    return f"; 1 of {score.rows:,} rows is {100 / score.rows:.2f} points, one standard error of the score {100 * error:.2f}"
+    return _error_gate("drop", name, drop, bound, detail)
 
 
 def check_kept(name: str, score: Score, teacher: Score, bound: float) -> Gate:
     """Check that a file keeps at least the share `bound` of the teacher's score."""
     kept = METRICS[score.metric].kept(teacher.value, score.value)
-    return Gate(
-        name="kept",
-        file=name,
-        passed=bool(kept >= bound),
-        value=kept,
-        bound=bound,
-        detail=f"keeps {kept:.1%} of the teacher's {score.metric}, required {bound:.1%}.",
-    )
+    detail = f"keeps {kept:.1%} of the teacher's {score.metric}, required {bound:.1%}."
+    return Gate(name="kept", file=name, passed=bool(kept >= bound), value=kept, bound=bound, detail=detail)
 
 
-def record_engine(predictor: Predictor) -> SeenRight:
-    """Return the record that this engine computed a file right on this machine."""
-    emulated = predictor.engine == REFERENCE
-    return SeenRight(
-        engine=predictor.engine,
-        version=predictor.engine_version,
-        isa=machine().isa,
-        provenance=Provenance.EMULATED if emulated else Provenance.MEASURED,
-    )
-
-
-# --- scores of the torch model ---------------------------------------------------------------------------------------------
+# --- scores of the torch model ----------------------------------------------------------------------------------------
 
 _WEIGHTS = "model.safetensors"
 
@@ -380,7 +334,7 @@ class TorchScores:
         return self._scores[rows.name, length]
 
 
-# --- the student -----------------------------------------------------------------------------------------------------------
+# --- the student ------------------------------------------------------------------------------------------------------
 
 STUDENT = "student"
 _FEW_PASSES = 2.0

@@ -48,7 +48,7 @@ _Logits = NDArray[np.float64]
 _Gold = NDArray[np.int64]
 
 
-# --- fitting ---------------------------------------------------------------------------------------------------------------
+# --- fitting ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def check_unknown_threshold(file: str, confidence: Confidence | None, known: Kno
     return [Gate(name="unknown", file=file, passed=False, bound=accuracy, detail=f"{confidence.unknown_note}. {fix}")]
 
 
-# --- selftest.json ---------------------------------------------------------------------------------------------------------
+# --- selftest.json ----------------------------------------------------------------------------------------------------
 
 _ROWS = 5
 _DIGITS = 7

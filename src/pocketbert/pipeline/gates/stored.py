@@ -4,16 +4,15 @@ Parity compares the answers of a file with those of torch on golden rows, whose 
 every row of the vocabulary. Faults that stay below its bounds, or that no golden row shows, are left to this gate:
 
 - In a quantized file the bound is several per cent of the spread of the logits. One wrong row of a table, a lost
-  bias, a scale of another channel or two matrices of one shape in each other's place can hide in it, as long as
-  golden rows are not sensitive to them. `compare_constants` compares every constant with the model's, up to the
-  rounding of its own scheme.
+  bias, a scale of another channel or two matrices of one shape in each other's place can hide in it.
+  `compare_constants` compares every constant with the model's, up to the rounding of its own scheme.
 - Golden rows that were recorded from the broken file agree with it.
-- Each length of a TFLite file has its own graph. Rotations of positions, windows and rows of position tables in the
-  graph of a length that no golden row has are compared as well.
+- Each length of a TFLite file has its own graph. Rotations of positions, windows and rows of position tables of a
+  length that no golden row has are compared as well.
 - A range of activations that was measured on other texts clips only inputs larger than those of the golden rows
   (`_compare_ranges`).
-- A weight stored in 8 bits where 4 were chosen, and one in 4 where 8 were chosen, have similar answers and, if they
-  changed places, the same size (`_compare_schemes`).
+- A weight in 8 bits where 4 were chosen, and one in 4 where 8 were chosen, have similar answers and, if they changed
+  places, the same size (`_compare_schemes`).
 
 `PreparedModels` prepares the torch model as the exporter does and traces its constants into `ReferenceConstants`; the
 format's reader lists those of the file, and `stored_gate` compares them. Names play no part, since exporters rename
@@ -105,21 +104,16 @@ def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
         if not with_older.problems:
             comparison, note = with_older, f"; {UNDIVIDED}"
     problems = [*comparison.problems, *range_problems, *scheme_problems]
-    more = len(problems) - _LISTED_PROBLEMS
     note += f"; {range_count} ranges of activations are those of the calibration texts" if range_count else ""
-    return Gate(
-        name=_NAME,
-        file=subject.name,
-        passed=not problems,
-        value=float(len(problems)),
-        bound=0.0,
-        detail=f"{'; '.join(problems[:_LISTED_PROBLEMS])}{f' ({more} more)' if more > 0 else ''}."
-        if problems
-        else f"all {comparison.count} tensors of the model are in the file, value by value{note}.",
-    )
+    detail = f"all {comparison.count} tensors of the model are in the file, value by value{note}."
+    if problems:
+        more = len(problems) - _LISTED_PROBLEMS
+        detail = f"{'; '.join(problems[:_LISTED_PROBLEMS])}{f' ({more} more)' if more > 0 else ''}."
+    value = float(len(problems))
+    return Gate(name=_NAME, file=subject.name, passed=not problems, value=value, bound=0.0, detail=detail)
 
 
-# --- the model -------------------------------------------------------------------------------------------------------------
+# --- the model --------------------------------------------------------------------------------------------------------
 
 
 class PreparedModels:
@@ -150,10 +144,7 @@ class PreparedModels:
         return self._reference(format, layout, divided=True)
 
     def undivided(self, format: Format, layout: Layout) -> ReferenceConstants | None:
-        """Return the constants of files with outlier channels as in the model; None if `reference` is the same.
-
-        Such files were exported by versions of PocketBERT that did not divide outlier channels.
-        """
+        """Return the constants of older files, whose outlier channels are as in the model; None if they are the same."""
         self.reference(format, layout)
         return self._reference(format, layout, divided=False) if (format, layout) in self._with_outliers else None
 
@@ -162,19 +153,19 @@ class PreparedModels:
         from pocketbert.export.prepare import carries_multiples, outliers_of, prepare
         from pocketbert.pipeline.gates.torch_constants import ModuleConstants
 
-        if (format, layout, divided) not in self._references:
+        key = format, layout, divided
+        if key not in self._references:
             pooling = pooling_of(self.folder) or DEFAULT_POOLING
-            family, samples = self._opened.family, self._samples
+            # texts on which large numbers inside a model are measured; the exporter measured those of the data, too
+            family, samples = self._opened.family, sentence_batches(self.task, TextTokenizer(self.folder, self.length))
             sentences = samples if divided else ()
             module = prepare(self._model, family, self.task, format, layout, pooling, samples, sentences)
             if outliers_of(module):
                 self._with_outliers.add((format, layout))
             traced = ModuleConstants(module, family.inputs, family.extra)
             multiples = carries_multiples(self._model, family, self.task, samples)
-            self._references[format, layout, divided] = ReferenceConstants(
-                traced.constants, multiples, traced.of_length, traced.needed
-            )
-        return self._references[format, layout, divided]
+            self._references[key] = ReferenceConstants(traced.constants, multiples, traced.of_length, traced.needed)
+        return self._references[key]
 
     @cached_property
     def _opened(self) -> ModelFolder:
@@ -183,11 +174,6 @@ class PreparedModels:
     @cached_property
     def _model(self) -> Any:
         return load_model(self._opened, self.task) if self._loaded is None else self._loaded
-
-    @cached_property
-    def _samples(self) -> list[dict[str, NDArray[np.int64]]]:
-        """Tokenized texts on which large numbers inside a model are measured; the exporter had texts of the data, too."""
-        return sentence_batches(self.task, TextTokenizer(self.folder, self.length))
 
 
 class ReferenceConstants:
@@ -292,7 +278,7 @@ class ReferenceConstants:
         return f"{name} has other numbers in {int(bad.sum()):,} of {bad.size:,} places"
 
 
-# --- comparing constants ---------------------------------------------------------------------------------------------------
+# --- comparing constants ----------------------------------------------------------------------------------------------
 
 _SHOWN = 60
 """Last characters of a name that are shown: TFLite's are as long as the path of their module."""
@@ -375,10 +361,8 @@ def _find_misplaced(
     for constant, place in zip(constants, places, strict=True):
         if place is None:
             continue
-        expected, upstream = reference.constants[place], 0
-        for j in _bits(constant.upstream):
-            before = places[j]
-            upstream |= 0 if before is None else 1 << before
+        expected = reference.constants[place]
+        upstream = sum(1 << p for p in {places[j] for j in _bits(constant.upstream)} if p is not None)
         if too_early := upstream & reference.downstream[place]:
             other = reference.constants[next(_bits(too_early))].tensor.name
             problems.append(f"{expected.tensor.name} is used behind {other}, which the model uses later")
@@ -392,8 +376,7 @@ def _find_misused(
 ) -> list[str]:
     """Name constants such as rotations of positions that a file lacks, or uses for another part of the model.
 
-    They have no place of their own in the module's order, since exporters compute with them in advance. Only the
-    tensors that the module uses after them count.
+    Exporters compute with them in advance, so that only the tensors that the module uses after them count.
     """
     used = [found for constant, found in zip(constants, matches, strict=True) if constant.used]
     held = {name for found in used for i in found for name in reference.constants[i].names}
@@ -438,7 +421,7 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-# --- comparing numbers -----------------------------------------------------------------------------------------------------
+# --- comparing numbers ------------------------------------------------------------------------------------------------
 
 _ROUNDING = 1e-6
 """Relative error of fp32 where an exporter multiplies two constants in advance."""
@@ -463,14 +446,13 @@ def _is_equal(stored: StoredTensor, expected: StoredTensor) -> bool:
     def at_spots(numbers: Floats) -> Floats:
         return np.broadcast_to(numbers, value.shape)[spots]
 
+    ends = stored.palette_ends
     sample = replace(
         stored,
         value=stored.value[spots],
         magnitude_sum=stored.magnitude[spots],
         step=None if stored.step is None else at_spots(stored.step),
-        palette_ends=None
-        if stored.palette_ends is None
-        else (at_spots(stored.palette_ends[0]), at_spots(stored.palette_ends[1])),
+        palette_ends=ends and (at_spots(ends[0]), at_spots(ends[1])),
     )
     if not _is_near(sample, StoredTensor(value[spots], magnitude_sum=expected.magnitude[spots])).all():
         return False
@@ -524,11 +506,11 @@ def _is_fine(stored: StoredTensor, value: Floats) -> NDArray[np.bool_] | bool:
     return np.asarray(fine[groups], bool)
 
 
-# --- comparing ranges and schemes ------------------------------------------------------------------------------------------
+# --- comparing ranges and schemes -------------------------------------------------------------------------------------
 
 _RANGE_ERROR = 0.05
-"""Share of a range by which an end of it may be off. Rounding of the zero point moves ends by half a step, 0.002 of a range
-of 8 bits, and fp16 by less; a wrong scale moves the width of the range by its factor."""
+"""Share of a range by which an end of it may be off. Rounding of the zero point moves ends by half a step, 0.002 of a
+range of 8 bits, and fp16 by less; a wrong scale moves the width of the range by its factor."""
 _LEAST_RANGE_ERROR = 255 * 2.0**-25
 """Error that is allowed in any case: Core ML stores scales in fp16, in steps of 2**-24 at least, 255 in a range."""
 _FIXED_RANGES = ((0.0, 1.0), (-1.0, 1.0))
@@ -573,11 +555,11 @@ def _compare_ranges(
 
 def _is_same_range(stored: StoredRange, measured: Range) -> bool:
     """Return whether a stored range is a measured one; with zero in the middle it reaches equally far on both sides."""
+    low, high = measured
     if stored.low == -stored.high:
-        most = max(-measured[0], measured[1])
-        measured = -most, most
-    allowed = _RANGE_ERROR * (measured[1] - measured[0]) + _LEAST_RANGE_ERROR
-    return all(abs(a - b) <= allowed for a, b in zip(stored[:2], measured, strict=True))
+        low, high = -max(-low, high), max(-low, high)
+    allowed = _RANGE_ERROR * (high - low) + _LEAST_RANGE_ERROR
+    return abs(stored.low - low) <= allowed and abs(stored.high - high) <= allowed
 
 
 def _compare_schemes(

@@ -137,7 +137,7 @@ def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
     )
 
 
-# --- every gate on every file ----------------------------------------------------------------------------------------------
+# --- every gate on every file -----------------------------------------------------------------------------------------
 
 
 def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: VerifySection) -> Verification:
@@ -246,7 +246,7 @@ def _compare_scores(
     return gates
 
 
-# --- files of a run --------------------------------------------------------------------------------------------------------
+# --- files of a run ---------------------------------------------------------------------------------------------------
 
 
 def run_subjects(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
@@ -289,7 +289,7 @@ def _file_tokenizer(folder: Path, length: int, predictor: Predictor) -> TextToke
     return TextTokenizer(folder, min(length, max(predictor.lengths, default=length)))
 
 
-# --- an artefact folder ----------------------------------------------------------------------------------------------------
+# --- an artefact folder -----------------------------------------------------------------------------------------------
 
 
 def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: VerifySection | None = None) -> Verification:

@@ -230,7 +230,7 @@ def test_rows_of_a_table_in_its_own_integers_are_not_compared() -> None:
 def test_a_sum_of_rounded_numbers_may_be_off_by_both_steps() -> None:
     one, other = (StoredTensor(np.ones(3, np.float32), step=np.array([step], np.float32)) for step in (0.25, 0.5))
     for left, right in ((one, other), (other, one)):
-        assert left.plus(right).step == pytest.approx([0.75])
+        assert left.add(right).step == pytest.approx([0.75])
     plain = StoredTensor(np.ones(3, np.float32))
-    assert plain.plus(one).step == one.plus(plain).step == pytest.approx([0.25])
-    assert plain.plus(plain).step is None
+    assert plain.add(one).step == one.add(plain).step == pytest.approx([0.25])
+    assert plain.add(plain).step is None

@@ -13,14 +13,8 @@ from pocketbert.core.types import Scheme
 from pocketbert.pipeline.formats.snippets.parts import (
     TEMPERED,
     UNKNOWN,
-    applies_sigmoid,
-    example_texts,
-    is_tempered,
-    keeps_end,
+    SnippetFile,
     quote_texts,
-    row_of,
-    takes_prompts,
-    unknown_threshold,
 )
 
 VERSION = "4.3.1"
@@ -57,26 +51,27 @@ _SET_FOLDER = 'env.allowRemoteModels = false; env.localModelPath = "models/";'
 
 def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
     """Return code with transformers.js's pipeline; if that cannot serve, with its model class or a session."""
-    if artefacts.family not in _KNOWN[artefacts.task]:
-        return _session_code(artefacts, record)
-    if artefacts.pair and artefacts.task is not TaskName.QUESTION_ANSWERING:
-        return _model_code(artefacts, record, "its text-classification pipeline takes no pairs")
-    if artefacts.task is TaskName.REGRESSION:
-        return _model_code(artefacts, record, "its pipeline turns the number into a softmax, which is always 1")
-    name, call, note = _pipeline(artefacts, record)
+    file = SnippetFile(artefacts, record)
+    if file.artefacts.family not in _KNOWN[file.artefacts.task]:
+        return _session_code(file)
+    if file.artefacts.pair and file.artefacts.task is not TaskName.QUESTION_ANSWERING:
+        return _model_code(file, "its text-classification pipeline takes no pairs")
+    if file.artefacts.task is TaskName.REGRESSION:
+        return _model_code(file, "its pipeline turns the number into a softmax, which is always 1")
+    name, call, note = _pipeline(file)
     return _block(
-        f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`){note}{_cut_note(artefacts)}",
-        f'import {{ env, pipeline }} from "{PACKAGE}";\n{_SET_FOLDER}\n{_prompt_table(artefacts)}'
-        f'const run = await pipeline("{name}", "FOLDER", {_file_options(record)});\n{call}\nconsole.log(answer);',
+        f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`){note}{_cut_note(file)}",
+        f'import {{ env, pipeline }} from "{PACKAGE}";\n{_SET_FOLDER}\n{_prompt_table(file)}'
+        f'const run = await pipeline("{name}", "FOLDER", {_file_options(file)});\n{call}\nconsole.log(answer);',
     )
 
 
-def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]:
+def _pipeline(file: SnippetFile) -> tuple[str, str, str]:
     """Return the name of the pipeline, the lines to `answer`, and how it differs from the answers of this project."""
-    texts, p = _with_prompt(artefacts, quote_texts(example_texts(artefacts))), artefacts.processing
-    match artefacts.task:
+    texts, p = _with_prompt(file, quote_texts(file.texts)), file.processing
+    match file.artefacts.task:
         case TaskName.MULTI_LABEL:
-            limits = ", ".join(f"{t:g}" for t in p.thresholds or [])
+            limits = ", ".join(file.thresholds)
             return (
                 "text-classification",
                 (
@@ -107,7 +102,7 @@ def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]
         case TaskName.FILL_MASK:
             return (
                 "fill-mask",
-                f"const answer = await run({_with_prompt(artefacts, '`your text with a ${run.tokenizer.mask_token}`')});",
+                f"const answer = await run({_with_prompt(file, '`your text with a ${run.tokenizer.mask_token}`')});",
                 "; it fills only the first mask",
             )
         case TaskName.FEATURE_EXTRACTION:
@@ -117,30 +112,30 @@ def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]
                 f"const answer = (await run({texts}, {options})).tolist()[0];",
                 ("; without these options it gives the states of all tokens"),
             )
-    if not is_tempered(record):
+    if not file.is_tempered:
         call = f"const answer = await run({texts}, {{ top_k: null }});"
-        return "text-classification", _with_threshold(artefacts, record, call), ""
+        return "text-classification", _with_threshold(file, call), ""
     call = (
         f"const scores = await run({texts}, {{ top_k: null }});\n"
-        f"const powers = scores.map(s => s.score ** (1 / {record.temperature:g}));   // {TEMPERED}\n"
+        f"const powers = scores.map(s => s.score ** (1 / {file.record.temperature:g}));   // {TEMPERED}\n"
         "const sum = powers.reduce((a, b) => a + b);\n"
         f"const answer = scores.map((s, i) => ({{ label: s.label, score: powers[i] / sum }}));"
     )
-    return "text-classification", _with_threshold(artefacts, record, call), ""
+    return "text-classification", _with_threshold(file, call), ""
 
 
-def _with_threshold(artefacts: Artefacts, record: ModelRecord, code: str) -> str:
+def _with_threshold(file: SnippetFile, code: str) -> str:
     """Change code that sets `answer`, best label first, so that it is empty if that is below the threshold."""
-    least = unknown_threshold(artefacts, record)
+    least = file.unknown_threshold
     if not least:
         return code
     every = code.replace("const answer =", "const every =")
     return f"{every}\nconst answer = every[0].score >= {least} ? every : [];   // empty {UNKNOWN}"
 
 
-def _model_code(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
+def _model_code(file: SnippetFile, reason: str) -> str:
     """Return code with the tokenizer and the model class of transformers.js, and why the pipeline cannot serve."""
-    texts = example_texts(artefacts)
+    texts = file.texts
     pair = (
         f", {{ text_pair: {quote_texts(texts[1:])}, truncation: true }}" if len(texts) > 1 else ", { truncation: true }"
     )
@@ -148,33 +143,33 @@ def _model_code(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
         f'import {{ env, AutoModelForSequenceClassification, AutoTokenizer, softmax }} from "{PACKAGE}";',
         _SET_FOLDER,
         'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
-        f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_file_options(record)});',
-        f"{_prompt_table(artefacts)}const {{ logits }} = await model(tokenizer({_with_prompt(artefacts, quote_texts(texts[:1]))}{pair}));",
-        _answer_lines(artefacts, record, "model.config.id2label"),
+        f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_file_options(file)});',
+        f"{_prompt_table(file)}const {{ logits }} = await model(tokenizer({_with_prompt(file, quote_texts(texts[:1]))}{pair}));",
+        _answer_lines(file, "model.config.id2label"),
         "console.log(answer);",
     ]
-    if row_of(artefacts).labels is not LabelKind.NAME:
+    if file.task.labels is not LabelKind.NAME:
         lines[0] = lines[0].replace(", softmax", "")
     return _block(
-        f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`); {reason}{_cut_note(artefacts)}",
+        f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`); {reason}{_cut_note(file)}",
         "\n".join(lines),
     )
 
 
-def _answer_lines(artefacts: Artefacts, record: ModelRecord, names: str) -> str:
+def _answer_lines(file: SnippetFile, names: str) -> str:
     """Return the lines from `logits` to `answer`; `names` is code of the label names by id."""
-    kind = row_of(artefacts).labels
+    kind = file.task.labels
     if kind is LabelKind.SCORE:
-        return f"const answer = {'1 / (1 + Math.exp(-logits.data[0]))' if applies_sigmoid(artefacts) else 'logits.data[0]'};"
+        return f"const answer = {'1 / (1 + Math.exp(-logits.data[0]))' if file.applies_sigmoid else 'logits.data[0]'};"
     named = f"(score, i) => ({{ label: {names}[i], score }})"
     if kind is LabelKind.NAME:
         line = f"const answer = Array.from(softmax(logits.data), {named}).sort((a, b) => b.score - a.score);"
-        line = _with_threshold(artefacts, record, line)
-        if not is_tempered(record):
+        line = _with_threshold(file, line)
+        if not file.is_tempered:
             return line
-        divided = f"const divided = logits.data.map(x => x / {record.temperature:g});   // {TEMPERED}"
+        divided = f"const divided = logits.data.map(x => x / {file.record.temperature:g});   // {TEMPERED}"
         return f"{divided}\n{line.replace('logits.data', 'divided')}"
-    limits = ", ".join(f"{t:g}" for t in artefacts.processing.thresholds or [])
+    limits = ", ".join(file.thresholds)
     return (
         f"const thresholds = [{limits}];   // in the order of id2label\n"
         "const scores = Array.from(logits.data, x => 1 / (1 + Math.exp(-x)));\n"
@@ -182,18 +177,18 @@ def _answer_lines(artefacts: Artefacts, record: ModelRecord, names: str) -> str:
     )
 
 
-def _session_code(artefacts: Artefacts, record: ModelRecord) -> str:
+def _session_code(file: SnippetFile) -> str:
     """Return code with a session of onnxruntime-node, up to the outputs."""
-    texts = example_texts(artefacts)
+    texts = file.texts
     pair = f", {{ text_pair: {quote_texts(texts[1:])} }}" if len(texts) > 1 else ""
-    outputs = ", ".join(row_of(artefacts).answer)
+    outputs = ", ".join(file.task.answer)
     text = quote_texts(texts[:1])
-    if artefacts.task is TaskName.FILL_MASK:
+    if file.artefacts.task is TaskName.FILL_MASK:
         text = "`your text with a ${tokenizer.mask_token}`"
-    kept = f"; it cuts no text: of longer ones, keep the last {artefacts.processing.max_length} tokens"
+    kept = f"; it cuts no text: of longer ones, keep the last {file.processing.max_length} tokens"
     return _block(
-        f"JavaScript, with onnxruntime-node and the tokenizer of transformers.js {VERSION}, whose list for {artefacts.task} has no "
-        f"{artefacts.family} (the folder lies under `models/`; from the outputs to an answer: see Processing){kept if keeps_end(artefacts) else ''}",
+        f"JavaScript, with onnxruntime-node and the tokenizer of transformers.js {VERSION}, whose list for {file.artefacts.task} has no "
+        f"{file.artefacts.family} (the folder lies under `models/`; from the outputs to an answer: see Processing){kept if file.keeps_end else ''}",
         "\n".join(
             [
                 f'import {{ env, AutoTokenizer }} from "{PACKAGE}";',
@@ -201,8 +196,8 @@ def _session_code(artefacts: Artefacts, record: ModelRecord) -> str:
                 'process.env.ORT_DISABLE_TELEMETRY ??= "1";   // before the first session: otherwise ONNX Runtime sends telemetry to its vendor',
                 _SET_FOLDER,
                 'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
-                f'const session = await ort.InferenceSession.create("models/FOLDER/{record.path}");',
-                f"{_prompt_table(artefacts)}const inputs = tokenizer({_with_prompt(artefacts, text)}{pair});",
+                f'const session = await ort.InferenceSession.create("models/FOLDER/{file.record.path}");',
+                f"{_prompt_table(file)}const inputs = tokenizer({_with_prompt(file, text)}{pair});",
                 'const feed = Object.fromEntries(session.inputNames.map(n => [n, new ort.Tensor("int64", inputs[n].data, inputs[n].dims)]));',
                 f"const {{ {outputs} }} = await session.run(feed);",
                 f"const answer = {{ {outputs} }};",
@@ -212,33 +207,33 @@ def _session_code(artefacts: Artefacts, record: ModelRecord) -> str:
     )
 
 
-def _prompt_table(artefacts: Artefacts) -> str:
+def _prompt_table(file: SnippetFile) -> str:
     """Return a table of the prompts and a function that puts one in front of a text; empty if there are none."""
-    p = artefacts.processing
-    if not takes_prompts(artefacts):
+    p = file.processing
+    if not file.takes_prompts:
         return ""
     default = '""' if p.default_prompt is None else f"prompts[{json.dumps(p.default_prompt)}]"
     return f"const prompts = {json.dumps(p.prompts)};\nconst behind = (text, prompt = {default}) => prompt + text;\n"
 
 
-def _with_prompt(artefacts: Artefacts, text: str) -> str:
+def _with_prompt(file: SnippetFile, text: str) -> str:
     """Return the code of a text with the default prompt in front."""
-    return f"behind({text})" if takes_prompts(artefacts) else text
+    return f"behind({text})" if file.takes_prompts else text
 
 
-def _cut_note(artefacts: Artefacts) -> str:
+def _cut_note(file: SnippetFile) -> str:
     """Return what to do with long texts whose end should stay, for which this tokenizer has no setting."""
-    if not keeps_end(artefacts):
+    if not file.keeps_end:
         return ""
-    most = artefacts.processing.max_length
+    most = file.processing.max_length
     return f"; it cuts off the end of a text of more than {most} tokens, where this folder keeps the end: shorten such a text at its beginning"
 
 
-def _file_options(record: ModelRecord) -> str:
+def _file_options(file: SnippetFile) -> str:
     """Return the options that name the file: by `dtype` if the table of transformers.js has one, else by name."""
-    if record.scheme in _DTYPES:
-        return f'{{ dtype: "{_DTYPES[record.scheme]}" }}'
-    stem = record.path.rsplit("/", 1)[-1].removesuffix(".onnx")
+    if file.record.scheme in _DTYPES:
+        return f'{{ dtype: "{_DTYPES[file.record.scheme]}" }}'
+    stem = file.record.path.rsplit("/", 1)[-1].removesuffix(".onnx")
     return f'{{ dtype: "fp32", model_file_name: "{stem}" }}'
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pocketbert.core.artefacts import Artefacts, ModelRecord
+from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing
 from pocketbert.core.artefacts.folder import best_of, wanted_scheme
 from pocketbert.core.families import GraphInput, Meaning, all_families
 from pocketbert.core.predict.inputs import ENTITIES_FILE
@@ -33,7 +33,7 @@ _TEXT, _SECOND = "your text", "the second text"
 _QUESTION, _CONTEXT = "your question", "the text that holds the answer"
 
 
-# --- offers ----------------------------------------------------------------------------------------------------------------
+# --- offers -----------------------------------------------------------------------------------------------------------
 
 
 class Platform(StrEnum):
@@ -115,7 +115,7 @@ def has_tokenizer_sources(artefacts: Artefacts, language: str) -> bool:
     return any(r.path.startswith(f"{_SOURCES[language]}/") for r in artefacts.files)
 
 
-# --- the task and its texts ------------------------------------------------------------------------------------------------
+# --- questions about a folder -----------------------------------------------------------------------------------------
 
 
 def row_of(artefacts: Artefacts) -> Task:
@@ -123,44 +123,31 @@ def row_of(artefacts: Artefacts) -> Task:
     return TASKS[artefacts.task]
 
 
-def asks_questions(artefacts: Artefacts) -> bool:
-    """Return whether inputs are a question and a context."""
-    return row_of(artefacts).labels is LabelKind.ANSWERS
-
-
-def takes_two_texts(artefacts: Artefacts) -> bool:
-    """Return whether an input is two texts."""
-    return artefacts.pair or asks_questions(artefacts)
-
-
-def has_token_outputs(artefacts: Artefacts) -> bool:
-    """Return whether outputs have a row per token."""
-    return row_of(artefacts).level is Level.TOKEN
-
-
-def example_texts(artefacts: Artefacts) -> tuple[str, ...]:
-    """Return the texts of the example: one, a pair, or question and context."""
-    if asks_questions(artefacts):
-        return _QUESTION, _CONTEXT
-    return (_TEXT, _SECOND) if artefacts.pair else (_TEXT,)
-
-
 def takes_prompts(artefacts: Artefacts) -> bool:
     """Return whether the folder has prompts to put in front of a text; a question gets none."""
-    return bool(artefacts.processing.prompts) and not asks_questions(artefacts)
-
-
-def default_prompt(artefacts: Artefacts) -> str:
-    """Return the text that is put in front of a text if no prompt is named; empty for none."""
-    return artefacts.processing.named_prompts.text_of(None)
+    return bool(artefacts.processing.prompts) and row_of(artefacts).labels is not LabelKind.ANSWERS
 
 
 def keeps_end(artefacts: Artefacts) -> bool:
     """Return whether long texts lose their beginning, not their end; long contexts are read in windows."""
-    return artefacts.processing.truncation_side == "left" and not asks_questions(artefacts)
+    return artefacts.processing.truncation_side == "left" and row_of(artefacts).labels is not LabelKind.ANSWERS
 
 
-# --- inputs and outputs ----------------------------------------------------------------------------------------------------
+def applies_sigmoid(artefacts: Artefacts) -> bool:
+    """Return whether the one number of a folder is the sigmoid of its logit (rerankers)."""
+    return artefacts.task is TaskName.REGRESSION and artefacts.processing.score is ScoreFunction.SIGMOID
+
+
+def input_lengths(record: ModelRecord) -> list[int]:
+    """Return the only lengths that a file takes; empty if it takes any."""
+    return record.signature.lengths if record.signature else []
+
+
+def width(record: ModelRecord) -> int | None:
+    """Return the numbers that the last output of a file has per text or token; None if they are not known."""
+    last = record.signature.outputs[-1].shape[-1] if record.signature else None
+    return last if isinstance(last, int) else None
+
 
 _MEANINGS = {
     Meaning.LANGUAGE: "the number of the text's language in config.json at each token",
@@ -175,59 +162,10 @@ _COLUMNS = {
 """Columns of an example, in Python."""
 
 
-def input_names(record: ModelRecord) -> list[str]:
-    """Return the names of the graph's inputs, in order."""
-    return [t.name for t in record.signature.inputs] if record.signature else ["input_ids", "attention_mask"]
-
-
-def input_lengths(record: ModelRecord) -> list[int]:
-    """Return the only lengths that the file takes; empty if it takes any."""
-    return record.signature.lengths if record.signature else []
-
-
-def input_width(record: ModelRecord, name: str) -> int:
-    """Return the numbers that an input has at each token."""
-    shapes = [t.shape for t in record.signature.inputs if t.name == name] if record.signature else []
-    return next((n for s in shapes for n in s[2:] if isinstance(n, int)), 1)
-
-
-def width(record: ModelRecord) -> int | None:
-    """Return the numbers that the last output has per text or token; None if they are not known."""
-    last = record.signature.outputs[-1].shape[-1] if record.signature else None
-    return last if isinstance(last, int) else None
-
-
 def _extra_inputs(artefacts: Artefacts) -> tuple[GraphInput, ...]:
     """Return the inputs of the folder's form; none if its files take text only."""
     forms = [f for row in all_families() if row.name == artefacts.family for f in row.forms]
     return next((f.extra for f in forms if f.name == artefacts.form), ())
-
-
-def is_float_input(artefacts: Artefacts, name: str) -> bool:
-    """Return whether an input holds vectors."""
-    return any(i.name == name and i.is_float for i in _extra_inputs(artefacts))
-
-
-def sample_values(artefacts: Artefacts, record: ModelRecord) -> dict[str, str]:
-    """Return Python code of sample values of the further inputs, for `e`, a tokenized text."""
-    return {
-        i.name: f"[[0.0] * {input_width(record, i.name)}] * len(e.ids)" if i.is_float else "[0] * len(e.ids)"
-        for i in _extra_inputs(artefacts)
-    }
-
-
-def comment_on_inputs(artefacts: Artefacts, mark: str) -> str:
-    """Return a comment on what replaces the sample values, after three blanks; empty if there are none."""
-    meanings = "; ".join(f"{i.name}: {_MEANINGS[i.meaning]}" for i in _extra_inputs(artefacts))
-    return f"   {mark} {meanings}" if meanings else ""
-
-
-def example_columns(artefacts: Artefacts) -> str:
-    """Return Python code of the example's columns; empty if files take text only."""
-    extra = _extra_inputs(artefacts)
-    if not extra:
-        return ""
-    return _COLUMNS[extra[0].meaning].replace("WIDTH", str(input_width(artefacts.default_model(), extra[0].name)))
 
 
 def explained(artefacts: Artefacts) -> list[str]:
@@ -240,42 +178,151 @@ def explained(artefacts: Artefacts) -> list[str]:
     ]
 
 
-def is_tempered(record: ModelRecord) -> bool:
-    """Return whether the code of a file has to divide its logits by a temperature."""
-    return record.temperature != 1
+# --- the file of a snippet --------------------------------------------------------------------------------------------
 
 
-def unknown_threshold(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return code of the probability below which an answer of a file is unknown; empty if there is none."""
-    least = artefacts.unknown_below(record)
-    return "" if least is None else f"{least:g}"
+@dataclass(frozen=True)
+class SnippetFile:
+    """The file that a snippet opens, with what the code depends on.
 
-
-def applies_sigmoid(artefacts: Artefacts) -> bool:
-    """Return whether the one number of a folder is the sigmoid of its logit (rerankers)."""
-    return artefacts.task is TaskName.REGRESSION and artefacts.processing.score is ScoreFunction.SIGMOID
-
-
-def can_avoid_saturation(artefacts: Artefacts) -> bool:
-    """Return whether code may have ONNX Runtime's setting against saturation of int8.
-
-    With it ONNX Runtime 1.31 opens no file in which layers share weights.
+    Attributes:
+        artefacts: The folder's list.
+        record: The file in the list.
     """
-    return not any(row.shares_layers for row in all_families() if row.name == artefacts.family)
+
+    artefacts: Artefacts
+    record: ModelRecord
+
+    @property
+    def task(self) -> Task:
+        """The folder's row of the task table."""
+        return row_of(self.artefacts)
+
+    @property
+    def processing(self) -> Processing:
+        """How the folder makes token ids of texts and answers of outputs."""
+        return self.artefacts.processing
+
+    @property
+    def asks_questions(self) -> bool:
+        """Whether inputs are a question and a context."""
+        return self.task.labels is LabelKind.ANSWERS
+
+    @property
+    def has_token_outputs(self) -> bool:
+        """Whether outputs have a row per token."""
+        return self.task.level is Level.TOKEN
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts of the example: one, a pair, or question and context."""
+        if self.asks_questions:
+            return _QUESTION, _CONTEXT
+        return (_TEXT, _SECOND) if self.artefacts.pair else (_TEXT,)
+
+    @property
+    def takes_prompts(self) -> bool:
+        """Whether code puts a prompt in front of a text."""
+        return takes_prompts(self.artefacts)
+
+    @property
+    def default_prompt(self) -> str:
+        """The text that is put in front of a text if no prompt is named; empty for none."""
+        return self.processing.named_prompts.text_of(None)
+
+    @property
+    def keeps_end(self) -> bool:
+        """Whether long texts lose their beginning."""
+        return keeps_end(self.artefacts)
+
+    @property
+    def lengths(self) -> list[int]:
+        """The only lengths that the file takes; empty if it takes any."""
+        return input_lengths(self.record)
+
+    @property
+    def longest(self) -> int:
+        """Longest input in tokens."""
+        return max(self.lengths, default=self.processing.max_length)
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the graph's inputs, in order."""
+        signature = self.record.signature
+        return [t.name for t in signature.inputs] if signature else ["input_ids", "attention_mask"]
+
+    def input_width(self, name: str) -> int:
+        """Return the numbers that an input has at each token."""
+        signature = self.record.signature
+        shapes = [t.shape for t in signature.inputs if t.name == name] if signature else []
+        return next((n for s in shapes for n in s[2:] if isinstance(n, int)), 1)
+
+    def is_float(self, name: str) -> bool:
+        """Return whether an input holds vectors."""
+        return any(i.name == name and i.is_float for i in _extra_inputs(self.artefacts))
+
+    @property
+    def has_float_inputs(self) -> bool:
+        """Whether any input holds vectors."""
+        return any(self.is_float(name) for name in self.inputs)
+
+    @property
+    def sample_values(self) -> dict[str, str]:
+        """Python code of sample values of the further inputs, for `e`, a tokenized text."""
+        return {
+            i.name: f"[[0.0] * {self.input_width(i.name)}] * len(e.ids)" if i.is_float else "[0] * len(e.ids)"
+            for i in _extra_inputs(self.artefacts)
+        }
+
+    @property
+    def example_columns(self) -> str:
+        """Python code of the example's columns; empty if files take text only."""
+        extra = _extra_inputs(self.artefacts)
+        if not extra:
+            return ""
+        return _COLUMNS[extra[0].meaning].replace("WIDTH", str(self.input_width(extra[0].name)))
+
+    def comment_on_inputs(self, mark: str) -> str:
+        """Return a comment on what replaces the sample values, after three blanks; empty if there are none."""
+        meanings = "; ".join(f"{i.name}: {_MEANINGS[i.meaning]}" for i in _extra_inputs(self.artefacts))
+        return f"   {mark} {meanings}" if meanings else ""
+
+    @property
+    def is_tempered(self) -> bool:
+        """Whether code has to divide the logits by a temperature."""
+        return self.record.temperature != 1
+
+    @property
+    def unknown_threshold(self) -> str:
+        """Code of the probability below which an answer is unknown; empty if there is none."""
+        least = self.artefacts.unknown_below(self.record)
+        return "" if least is None else f"{least:g}"
+
+    @property
+    def thresholds(self) -> list[str]:
+        """Code of the probabilities from which the labels of a multi-label file are given."""
+        return [f"{t:g}" for t in self.processing.thresholds or []]
+
+    @property
+    def applies_sigmoid(self) -> bool:
+        """Whether the one number is the sigmoid of its logit."""
+        return applies_sigmoid(self.artefacts)
+
+    @property
+    def can_avoid_saturation(self) -> bool:
+        """Whether code may have ONNX Runtime's setting against saturation of int8.
+
+        With it ONNX Runtime 1.31 opens no file in which layers share weights.
+        """
+        return not any(row.shares_layers for row in all_families() if row.name == self.artefacts.family)
 
 
-# --- literals --------------------------------------------------------------------------------------------------------------
+# --- literals ---------------------------------------------------------------------------------------------------------
 
 
 def quote_texts(texts: tuple[str, ...]) -> str:
     """Return texts as arguments in Python and JavaScript."""
     return ", ".join(json.dumps(t) for t in texts)
-
-
-def camel_case(name: str) -> str:
-    """Return a name such as ``input_ids`` as Kotlin writes it."""
-    first, *rest = name.split("_")
-    return first + "".join(w.capitalize() for w in rest)
 
 
 def quote_for_java(text: str) -> str:

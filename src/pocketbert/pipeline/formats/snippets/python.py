@@ -14,23 +14,8 @@ from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.pipeline.formats.snippets.parts import (
     TEMPERED,
     UNKNOWN,
-    applies_sigmoid,
-    asks_questions,
-    can_avoid_saturation,
-    comment_on_inputs,
-    example_columns,
-    example_texts,
-    has_token_outputs,
-    input_lengths,
-    input_names,
-    is_float_input,
-    is_tempered,
-    keeps_end,
+    SnippetFile,
     quote_texts,
-    row_of,
-    sample_values,
-    takes_prompts,
-    unknown_threshold,
 )
 
 _VALUES = {"input_ids": "e.ids", "attention_mask": "e.attention_mask", "token_type_ids": "e.type_ids"}
@@ -55,21 +40,22 @@ _LABELS = 'labels = json.load(open("config.json", "rb"))["id2label"]'
 
 def pocketbert(artefacts: Artefacts) -> str:
     """Return the code that opens a folder with this toolkit."""
-    several = len({r.format for r in artefacts.models()}) > 1
+    file = SnippetFile(artefacts, artefacts.default_model())
+    several = len({r.format for r in file.artefacts.models()}) > 1
     more = '; engine="fastest" measures once which file is fastest here, at each length' if several else ""
-    texts = example_texts(artefacts)
+    texts = file.texts
     text = quote_texts(texts) if len(texts) == 1 else f"({quote_texts(texts)})"
-    if artefacts.task is TaskName.FILL_MASK:
+    if file.artefacts.task is TaskName.FILL_MASK:
         text = 'f"your text with a {model.tokenizer.mask_token}"'
-    if columns := example_columns(artefacts):
+    if columns := file.example_columns:
         text = f"pocketbert.with_columns({text}, {columns})"
     return f"""Python, with PocketBERT (neither torch nor transformers needed{more}):
 
 ```python
 import pocketbert
 model = pocketbert.load("path/to/this/folder")
-answer = model.predict([{text}])[0]{_prompt_comment(artefacts, "prompt", "model.prompts")}
-{_SHOWN[artefacts.task]}
+answer = model.predict([{text}])[0]{_prompt_comment(file, "prompt", "model.prompts")}
+{_SHOWN[file.artefacts.task]}
 ```"""
 
 
@@ -80,97 +66,100 @@ if not (os.path.exists("/proc/cpuinfo") and "vnni" in open("/proc/cpuinfo").read
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     """Return the code that runs a file with ONNX Runtime and tokenizers."""
-    own = "".join(f', "{name}": {value}' for name, value in sample_values(artefacts, record).items())
-    floats = any(is_float_input(artefacts, name) for name in input_names(record))
-    note = comment_on_inputs(artefacts, "#")
+    file = SnippetFile(artefacts, record)
+    own = "".join(f', "{name}": {value}' for name, value in file.sample_values.items())
+    floats = file.has_float_inputs
+    note = file.comment_on_inputs("#")
     kind = 'np.float32 if "float" in i.type else np.int64' if floats else "np.int64"
     setting, options = "", ""
-    if can_avoid_saturation(artefacts):
+    if file.can_avoid_saturation:
         setting, options = f"{_AVOID_SATURATION}\n", ", options"
     return f"""Python, with only ONNX Runtime and tokenizers, from inside this folder:
 
 ```python
 {_NO_TELEMETRY}import json, numpy as np, onnxruntime, tokenizers
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
-tokenizer.enable_truncation({artefacts.processing.max_length}{_truncation_argument(artefacts)})
-{setting}session = onnxruntime.InferenceSession("{record.path}"{options})
+tokenizer.enable_truncation({file.processing.max_length}{_truncation_argument(file)})
+{setting}session = onnxruntime.InferenceSession("{file.record.path}"{options})
 
 def run(e):   # int64 [1, tokens], no padding
     values = {{"input_ids": e.ids, "attention_mask": e.attention_mask, "token_type_ids": e.type_ids{own}}}{note}
     feed = {{i.name: np.array([values[i.name]], {kind}) for i in session.get_inputs()}}
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feed)))
 
-{_answer_lines(artefacts, record, artefacts.processing.max_length)}
+{_answer_lines(file, file.processing.max_length)}
 print(answer)
 ```"""
 
 
 def litert(artefacts: Artefacts, record: ModelRecord) -> str:
     """Return the code that runs a file with LiteRT and tokenizers."""
-    values = _VALUES | sample_values(artefacts, record)
-    feed = ", ".join(f'"{n}": {values[n]}' for n in input_names(record))
-    floats = any(is_float_input(artefacts, name) for name in input_names(record))
-    note = comment_on_inputs(artefacts, "#")
-    left = artefacts.processing.padding_side == "left"
+    file = SnippetFile(artefacts, record)
+    values = _VALUES | file.sample_values
+    feed = ", ".join(f'"{n}": {values[n]}' for n in file.inputs)
+    floats = file.has_float_inputs
+    note = file.comment_on_inputs("#")
+    left = file.processing.padding_side == "left"
     padded = "[0] * (length - len(values)) + values" if left else "values + [0] * (length - len(values))"
     pad = _PAD_VECTORS if floats else f"pad = lambda values: np.array([{padded}], np.int32)"
     kept = "[:, -len(e.ids):]" if left else "[:, :len(e.ids)]"
     out = (
         f"{{name: value{kept} for name, value in out.items()}}   # without the padding"
-        if has_token_outputs(artefacts)
+        if file.has_token_outputs
         else "out"
     )
-    longest = max(input_lengths(record), default=artefacts.processing.max_length)
+    longest = file.longest
     return f"""Python, with only LiteRT and tokenizers, from inside this folder (one signature per length):
 
 ```python
 import json, numpy as np, tokenizers
 from ai_edge_litert.interpreter import Interpreter
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
-tokenizer.enable_truncation({longest}{_truncation_argument(artefacts)})
-model = Interpreter("{record.path}")
+tokenizer.enable_truncation({longest}{_truncation_argument(file)})
+model = Interpreter("{file.record.path}")
 
 def run(e):   # int32 [1, length], padded with mask 0
-    length = next(n for n in {input_lengths(record)} if n >= len(e.ids))
+    length = next(n for n in {file.lengths} if n >= len(e.ids))
     {pad}{note}
     out = model.get_signature_runner(f"seq_{{length}}")(**{{k: pad(v) for k, v in {{{feed}}}.items()}})
     return {out}
 
-{_answer_lines(artefacts, record, longest)}
+{_answer_lines(file, longest)}
 print(answer)
 ```"""
 
 
 def sentence_transformers(artefacts: Artefacts, record: ModelRecord) -> str:
     """Return the code that runs a file with sentence-transformers' ONNX back end."""
+    file = SnippetFile(artefacts, record)
     return f"""Python, with sentence-transformers 5.7 (`sentence-transformers[onnx]`, transformers below 4.58; newer ones have no ONNX back end):
 
 ```python
 {_NO_TELEMETRY}from sentence_transformers import SentenceTransformer
-model = SentenceTransformer("path/to/this/folder", backend="onnx", model_kwargs={{"file_name": "{record.path}"}})
-answer = model.encode(["your text"])[0]{_prompt_comment(artefacts, "prompt_name", "model.prompts")}
+model = SentenceTransformer("path/to/this/folder", backend="onnx", model_kwargs={{"file_name": "{file.record.path}"}})
+answer = model.encode(["your text"])[0]{_prompt_comment(file, "prompt_name", "model.prompts")}
 print(answer)
 ```"""
 
 
-def _answer_lines(artefacts: Artefacts, record: ModelRecord, longest: int) -> str:
+def _answer_lines(file: SnippetFile, longest: int) -> str:
     """Return the lines from a text to `answer`; `run` returns the outputs of one tokenized text."""
-    encode, call = f"e = tokenizer.encode({quote_texts(example_texts(artefacts))})", "tokenizer.encode"
-    if takes_prompts(artefacts):
-        encode, call = f"{_encode_function(artefacts)}\ne = encode({quote_texts(example_texts(artefacts))})", "encode"
-    if asks_questions(artefacts):
-        return _span_lines(artefacts, longest)
-    if artefacts.task is TaskName.FILL_MASK:
+    encode, call = f"e = tokenizer.encode({quote_texts(file.texts)})", "tokenizer.encode"
+    if file.takes_prompts:
+        encode, call = f"{_encode_function(file)}\ne = encode({quote_texts(file.texts)})", "encode"
+    if file.asks_questions:
+        return _span_lines(file, longest)
+    if file.artefacts.task is TaskName.FILL_MASK:
         masks = ", ".join(f'"{m}"' for m in MASK_TOKENS)
-        lead = f"{_encode_function(artefacts)}\n" if takes_prompts(artefacts) else ""
+        lead = f"{_encode_function(file)}\n" if file.takes_prompts else ""
         return f"""{lead}mask = next(t for t in ({masks}) if tokenizer.token_to_id(t) is not None)
 e = {call}(f"your text with a {{mask}}")
 logits = run(e)["logits"][0, e.tokens.index(mask)]
 answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
-    kind = row_of(artefacts).labels
+    kind = file.task.labels
     if kind is LabelKind.NAME:
-        divided = f" / {record.temperature:g}   # {TEMPERED}" if is_tempered(record) else ""
-        least = unknown_threshold(artefacts, record)
+        divided = f" / {file.record.temperature:g}   # {TEMPERED}" if file.is_tempered else ""
+        least = file.unknown_threshold
         believed, note = (f" if scores.max() >= {least} else None", f"   # None {UNKNOWN}") if least else ("", "")
         lines = [
             f'logits = run(e)["logits"][0]{divided}',
@@ -199,7 +188,7 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
         ]
     elif kind is LabelKind.SCORE:
         answer = 'answer = float(run(e)["logits"][0, 0])'
-        if applies_sigmoid(artefacts):
+        if file.applies_sigmoid:
             answer = 'answer = float(1 / (1 + np.exp(-run(e)["logits"][0, 0])))   # the sigmoid of the logit'
         lines = [answer]
     else:
@@ -207,21 +196,21 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
     return "\n".join([encode, *lines])
 
 
-def _encode_function(artefacts: Artefacts) -> str:
+def _encode_function(file: SnippetFile) -> str:
     """Return code of a table of prompts and a function that tokenizes texts with one of them in front."""
-    p = artefacts.processing
+    p = file.processing
     named = ", ".join(f"{_literal(name)}: {_literal(text)}" for name, text in p.prompts.items())
     default = '""' if p.default_prompt is None else f"prompts[{_literal(p.default_prompt)}]"
-    pair = ", text_pair" if artefacts.pair else ""
+    pair = ", text_pair" if file.artefacts.pair else ""
     return f"""prompts = {{{named}}}   # put in front of a text
 def encode(text{pair}, prompt={default}):
     return tokenizer.encode(prompt + text{pair})"""
 
 
-def _prompt_comment(artefacts: Artefacts, argument: str, known: str) -> str:
+def _prompt_comment(file: SnippetFile, argument: str, known: str) -> str:
     """Return a comment on the default prompt and the argument that names another one; empty if there are no prompts."""
-    p = artefacts.processing
-    if not takes_prompts(artefacts):
+    p = file.processing
+    if not file.takes_prompts:
         return ""
     default = "no prompt" if p.default_prompt is None else f"the prompt {_literal(p.default_prompt)}"
     return f"   # with {default} in front; {argument}=NAME takes another one of {known}"
@@ -232,15 +221,15 @@ def _literal(text: str) -> str:
     return json.dumps(text) if text.isascii() else repr(text)
 
 
-def _truncation_argument(artefacts: Artefacts) -> str:
+def _truncation_argument(file: SnippetFile) -> str:
     """Return the argument that makes the tokenizer keep the end of a text; empty if its beginning is kept."""
-    return ', direction="left"' if keeps_end(artefacts) else ""
+    return ', direction="left"' if file.keeps_end else ""
 
 
-def _span_lines(artefacts: Artefacts, longest: int) -> str:
+def _span_lines(file: SnippetFile, longest: int) -> str:
     """Return the lines from question and context to the best span of all windows."""
-    p = artefacts.processing
-    question, context = example_texts(artefacts)
+    p = file.processing
+    question, context = file.texts
     blank = "\n    nulls.append(start[0] + end[0])" if p.null_answers else ""
     answer = (
         'context[best[1]:best[2]] if best[0] >= min(nulls) else ""' if p.null_answers else "context[best[1]:best[2]]"

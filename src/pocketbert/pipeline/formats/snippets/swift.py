@@ -11,22 +11,9 @@ from pocketbert.pipeline.formats.snippets.parts import (
     NO_TELEMETRY,
     TEMPERED,
     UNKNOWN,
-    applies_sigmoid,
-    asks_questions,
-    comment_on_inputs,
-    default_prompt,
-    has_token_outputs,
+    SnippetFile,
     has_tokenizer_sources,
-    input_lengths,
-    input_names,
-    input_width,
-    is_float_input,
-    is_tempered,
-    keeps_end,
     quote_for_swift,
-    row_of,
-    takes_prompts,
-    unknown_threshold,
     width,
 )
 
@@ -41,34 +28,34 @@ _VECTORS = """
 """
 
 
-def _tokenizer_source(artefacts: Artefacts) -> str:
+def _tokenizer_source(file: SnippetFile) -> str:
     """Describe where token ids come from."""
-    if has_tokenizer_sources(artefacts, "Swift"):
+    if has_tokenizer_sources(file.artefacts, "Swift"):
         return "the tokenizer is in `ios/`: add its sources, `unicode.bin` and `tokenizer.json` to the app's target"
     return "ids from a tokenizer of yours, which must give those of `golden_tokens.jsonl`"
 
 
-def _tokenizer_parts(artefacts: Artefacts, longest: int, integers: str, gives: str) -> tuple[str, str, str]:
+def _tokenizer_parts(file: SnippetFile, longest: int, integers: str, gives: str) -> tuple[str, str, str]:
     """Return the lines of the tokenizer's field, of its opening in `init`, and of a method that takes text.
 
     Without sources in Swift there are none, except for a table of prompts.
 
     Args:
-        artefacts: The folder's list.
+        file: The file.
         longest: Longest input in tokens.
         integers: Type of token ids.
         gives: Type of the answer.
     """
-    table = _prompt_table(artefacts)
-    if not has_tokenizer_sources(artefacts, "Swift"):
+    table = _prompt_table(file)
+    if not has_tokenizer_sources(file.artefacts, "Swift"):
         return table, "", ""
-    end, before, more = (", keepsEnd: true" if keeps_end(artefacts) else ""), "", ""
-    if takes_prompts(artefacts):
-        before, more = "prompt + ", f", prompt: String = {quote_for_swift(default_prompt(artefacts))}"
-    if asks_questions(artefacts):
+    end, before, more = (", keepsEnd: true" if file.keeps_end else ""), "", ""
+    if file.takes_prompts:
+        before, more = "prompt + ", f", prompt: String = {quote_for_swift(file.default_prompt)}"
+    if file.asks_questions:
         parameters, call = "question: String, context: String", "windows(question: question, context: context, "
-        call += f"maxLength: {longest}, stride: {artefacts.processing.stride})[0]   // a long context has more windows"
-    elif artefacts.pair:
+        call += f"maxLength: {longest}, stride: {file.processing.stride})[0]   // a long context has more windows"
+    elif file.artefacts.pair:
         parameters = f"_ first: String, _ second: String{more}"
         call = f"encode({before}first, second: second, maxLength: {longest}{end})"
     else:
@@ -89,10 +76,10 @@ def _tokenizer_parts(artefacts: Artefacts, longest: int, integers: str, gives: s
     return field, opened, method
 
 
-def _prompt_table(artefacts: Artefacts) -> str:
+def _prompt_table(file: SnippetFile) -> str:
     """Return the lines of a table of the prompts; empty if the folder has none."""
-    p = artefacts.processing
-    if not takes_prompts(artefacts):
+    p = file.processing
+    if not file.takes_prompts:
         return ""
     default = "no prompt" if p.default_prompt is None else quote_for_swift(p.default_prompt)
     named = ", ".join(f"{quote_for_swift(name)}: {quote_for_swift(text)}" for name, text in p.prompts.items())
@@ -103,22 +90,23 @@ def _prompt_table(artefacts: Artefacts) -> str:
 
 def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
     """Return the code that runs a package with Core ML."""
-    name = record.path.rsplit("/", 1)[-1].removesuffix(".mlpackage")
-    known = ", ".join(map(str, input_lengths(record)))
+    file = SnippetFile(artefacts, record)
+    name = file.record.path.rsplit("/", 1)[-1].removesuffix(".mlpackage")
+    known = ", ".join(map(str, file.lengths))
     padded = f"[{known}].first {{ $0 >= ids.count }}!" if known else "ids.count"
-    most = max(input_lengths(record), default=artefacts.processing.max_length)
+    most = file.longest
     values = {"input_ids": "ids", "attention_mask": "ids.map { _ in 1 }", "token_type_ids": "typeIds"}
     feed = ",\n".join(
-        f'            "{n}": try vectors(length, {input_width(record, n)})'
-        if is_float_input(artefacts, n)
+        f'            "{n}": try vectors(length, {file.input_width(n)})'
+        if file.is_float(n)
         else f'            "{n}": try array({values.get(n, "ids.map { _ in 0 }")}, length)'
-        for n in input_names(record)
+        for n in file.inputs
     )
-    feed += comment_on_inputs(artefacts, "//")
-    wide = _VECTORS if any(is_float_input(artefacts, n) for n in input_names(record)) else ""
-    gives, answer = _coreml_answer(artefacts, record)
-    field, opened, method = _tokenizer_parts(artefacts, most, "Int", gives)
-    return f"""Swift, with Core ML ({_tokenizer_source(artefacts)}; drag the package into Xcode, which compiles it; {_NEVER_RUN}):
+    feed += file.comment_on_inputs("//")
+    wide = _VECTORS if file.has_float_inputs else ""
+    gives, answer = _coreml_answer(file)
+    field, opened, method = _tokenizer_parts(file, most, "Int", gives)
+    return f"""Swift, with Core ML ({_tokenizer_source(file)}; drag the package into Xcode, which compiles it; {_NEVER_RUN}):
 
 ```swift
 import CoreML
@@ -144,43 +132,43 @@ final class CoreMLModel {{
 
     private func array(_ values: [Int], _ length: Int) throws -> MLMultiArray {{   // int32 [1, length], padded with 0
         let out = try MLMultiArray(shape: [1, NSNumber(value: length)], dataType: .int32)
-        for i in 0..<length {{ out[i] = NSNumber(value: {_padded_element(artefacts)}) }}
+        for i in 0..<length {{ out[i] = NSNumber(value: {_padded_element(file)}) }}
         return out
     }}
 {wide}}}
 ```"""
 
 
-def _coreml_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
+def _coreml_answer(file: SnippetFile) -> tuple[str, str]:
     """Return the type of a Core ML package's answer, and the lines from `out` to it."""
-    if artefacts.task is TaskName.TEXT_CLASSIFICATION:
+    if file.artefacts.task is TaskName.TEXT_CLASSIFICATION:
         label = '        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package'
         values, probability = "", 'out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue'
-        if is_tempered(record):
+        if file.is_tempered:
             values = f"""
         let powers = out.featureValue(for: "classLabel_probs")!.dictionaryValue.mapValues {{
-            pow($0.doubleValue, 1 / {record.temperature:g})   // {TEMPERED}, which the package does not apply
+            pow($0.doubleValue, 1 / {file.record.temperature:g})   // {TEMPERED}, which the package does not apply
         }}"""
             probability = "powers[label]! / powers.values.reduce(0, +)"
-        kind, returned = _label_return(artefacts, record, "label", probability)
+        kind, returned = _label_return(file, "label", probability)
         return f"(label: {kind}, probability: Double)", f"{label}{values}\n{returned}"
-    if applies_sigmoid(artefacts):
+    if file.applies_sigmoid:
         return (
             "Double",
-            f'''        let logit = out.featureValue(for: "{row_of(artefacts).answer[0]}")!.multiArrayValue![0].doubleValue
+            f'''        let logit = out.featureValue(for: "{file.task.answer[0]}")!.multiArrayValue![0].doubleValue
         return 1 / (1 + exp(-logit))   // sigmoid''',
         )
-    shape = _output_shape(artefacts, record)
-    each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in row_of(artefacts).answer)
+    shape = _output_shape(file)
+    each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in file.task.answer)
     return "[String: MLMultiArray]", f"        return [{each}]   // {shape}; from here to an answer: see Processing"
 
 
-def _label_return(artefacts: Artefacts, record: ModelRecord, label: str, probability: str) -> tuple[str, str]:
+def _label_return(file: SnippetFile, label: str, probability: str) -> tuple[str, str]:
     """Return the type of the label, and the lines that return it with its probability.
 
     With a threshold the type is optional, and labels below it are nil.
     """
-    least = unknown_threshold(artefacts, record)
+    least = file.unknown_threshold
     if not least:
         return "String", f"        return ({label}, {probability})"
     return (
@@ -190,29 +178,30 @@ def _label_return(artefacts: Artefacts, record: ModelRecord, label: str, probabi
     )
 
 
-def _padded_element(artefacts: Artefacts) -> str:
+def _padded_element(file: SnippetFile) -> str:
     """Return the code of element `i` of a padded input."""
-    if artefacts.processing.padding_side == "left":
+    if file.processing.padding_side == "left":
         return "i < length - values.count ? 0 : values[i - (length - values.count)]"
     return "i < values.count ? values[i] : 0"
 
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     """Return the code that runs a file with ONNX Runtime on iOS."""
+    file = SnippetFile(artefacts, record)
     values = {"input_ids": "ids", "attention_mask": "ids.map { _ in 1 }", "token_type_ids": "typeIds"}
     feed = ",\n".join(
-        f'            "{n}": try vectors(ids.count, {input_width(record, n)})'
-        if is_float_input(artefacts, n)
+        f'            "{n}": try vectors(ids.count, {file.input_width(n)})'
+        if file.is_float(n)
         else f'            "{n}": try tensor({values.get(n, "ids.map { _ in 0 }")})'
-        for n in input_names(record)
+        for n in file.inputs
     )
-    feed += comment_on_inputs(artefacts, "//")
-    wide = "" if not any(is_float_input(artefacts, n) for n in input_names(record)) else _ORT_VECTORS
-    stem = record.path.rsplit("/", 1)[-1].removesuffix(".onnx")
-    names = ", ".join(f'"{n}"' for n in row_of(artefacts).answer)
-    gives, answer = _onnx_answer(artefacts, record)
-    field, opened, method = _tokenizer_parts(artefacts, artefacts.processing.max_length, "Int64", gives)
-    return f"""Swift, with ONNX Runtime, `{ORT_PACKAGE.rsplit("/", 1)[-1]}` ({_tokenizer_source(artefacts)}; {_NEVER_RUN}):
+    feed += file.comment_on_inputs("//")
+    wide = "" if not file.has_float_inputs else _ORT_VECTORS
+    stem = file.record.path.rsplit("/", 1)[-1].removesuffix(".onnx")
+    names = ", ".join(f'"{n}"' for n in file.task.answer)
+    gives, answer = _onnx_answer(file)
+    field, opened, method = _tokenizer_parts(file, file.processing.max_length, "Int64", gives)
+    return f"""Swift, with ONNX Runtime, `{ORT_PACKAGE.rsplit("/", 1)[-1]}` ({_tokenizer_source(file)}; {_NEVER_RUN}):
 
 ```swift
 import Foundation
@@ -230,11 +219,11 @@ final class OnnxModel {{
         session = try ORTSession(env: environment, modelPath: path, sessionOptions: nil)
     }}
 
-{method}    /// At most {artefacts.processing.max_length} ids, special tokens included, without padding.
+{method}    /// At most {file.processing.max_length} ids, special tokens included, without padding.
     func answer(ids: [Int64], typeIds: [Int64]) throws -> {gives} {{
         let outputs = try session.run(withInputs: [   // int64 [1, tokens]
 {feed}
-        ], outputNames: [{names}], runOptions: nil)   // float32 {_output_shape(artefacts, record)}
+        ], outputNames: [{names}], runOptions: nil)   // float32 {_output_shape(file)}
 {answer}
     }}
 
@@ -259,14 +248,14 @@ _ORT_VECTORS = """
 """
 
 
-def _onnx_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
+def _onnx_answer(file: SnippetFile) -> tuple[str, str]:
     """Return the type of an ONNX file's answer, and the lines from `outputs` to it."""
-    names = row_of(artefacts).answer
-    if row_of(artefacts).labels is LabelKind.NAME:
+    names = file.task.answer
+    if file.task.labels is LabelKind.NAME:
         power, note = "exp($0 - numbers.max()!)", "softmax"
-        if is_tempered(record):
-            power, note = f"exp(($0 - numbers.max()!) / {record.temperature:g})", f"softmax with {TEMPERED}"
-        kind, returned = _label_return(artefacts, record, "labels[String(best)]!", "powers[best] / powers.reduce(0, +)")
+        if file.is_tempered:
+            power, note = f"exp(($0 - numbers.max()!) / {file.record.temperature:g})", f"softmax with {TEMPERED}"
+        kind, returned = _label_return(file, "labels[String(best)]!", "powers[best] / powers.reduce(0, +)")
         return (
             f"(label: {kind}, probability: Float)",
             f"""        let numbers = try floats(outputs["{names[0]}"]!)
@@ -276,7 +265,7 @@ def _onnx_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
         let labels = (try JSONSerialization.jsonObject(with: config) as! [String: Any])["id2label"] as! [String: String]
 {returned}""",
         )
-    if applies_sigmoid(artefacts):
+    if file.applies_sigmoid:
         return (
             "Float",
             f'''        let logit = try floats(outputs["{names[0]}"]!)[0]
@@ -286,9 +275,9 @@ def _onnx_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
     return "[String: [Float]]", f"        return [{each}]   // row by row; from here to an answer: see Processing"
 
 
-def _output_shape(artefacts: Artefacts, record: ModelRecord) -> str:
+def _output_shape(file: SnippetFile) -> str:
     """Return the shape of an output for a comment."""
-    numbers = width(record) or "numbers"
-    if not has_token_outputs(artefacts):
+    numbers = width(file.record) or "numbers"
+    if not file.has_token_outputs:
         return f"[1, {numbers}]"
-    return f"[1, length, {numbers}]" if len(row_of(artefacts).answer) == 1 else "[1, length]"
+    return f"[1, length, {numbers}]" if len(file.task.answer) == 1 else "[1, length]"
