@@ -253,6 +253,7 @@ class _LitertFile:
         keys = [self._key(feed) for feed in feeds]
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
+            """Start a process per number, which times one inference."""
             samples = []
             for number in numbers:
                 times = self._run(keys[number % len(keys)], gap_ms)

@@ -72,6 +72,7 @@ def probe_ssh(argument: str) -> Probe:
     where, client = f"ssh:{argument}", client_program()
 
     def run_there(script: str, stdin: bytes = b"") -> str:
+        """Run a script in the login shell of the machine and return its output."""
         try:
             done = subprocess.run(
                 command(client, argument, script), input=stdin, capture_output=True, timeout=_RUN_S, check=False
@@ -217,6 +218,7 @@ def build_probe(arch: str, folder: Path, where: str) -> tuple[Path, ProbeProgram
             sources += [str(folder / entry.name)] if entry.name.endswith(".c") else []
 
     def run(compiler: Sequence[str], variables: dict[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run a compiler with further environment variables."""
         return subprocess.run(
             compiler,
             capture_output=True,

@@ -85,18 +85,7 @@ _VENDORS = (
     _Vendor(
         "Qualcomm",
         "qualcomm",
-        (
-            "SA8255",
-            "SA8295",
-            "SM8350",
-            "SM8450",
-            "SM8475",
-            "SM8550",
-            "SM8650",
-            "SM8750",
-            "SM8845",
-            "SM8850",
-        ),
+        tuple("SA8255 SA8295 SM8350 SM8450 SM8475 SM8550 SM8650 SM8750 SM8845 SM8850".split()),
         ("libQnnHtp.so", "libQnnSystem.so", "libQnnIr.so", "libQnnSaver.so"),
         (
             _LibrarySource("ai_edge_litert_sdk_qualcomm", "pip install ai-edge-litert-sdk-qualcomm"),
@@ -106,23 +95,9 @@ _VENDORS = (
     _Vendor(
         "MediaTek",
         "mediatek",
-        (
-            "MT6853",
-            "MT6877",
-            "MT6878",
-            "MT6879",
-            "MT6886",
-            "MT6893",
-            "MT6895",
-            "MT6897",
-            "MT6983",
-            "MT6985",
-            "MT6989",
-            "MT6991",
-            "MT6993",
-            "MT8171",
-            "MT8188",
-            "MT8189",
+        tuple(
+            "MT6853 MT6877 MT6878 MT6879 MT6886 MT6893 MT6895 MT6897 "
+            "MT6983 MT6985 MT6989 MT6991 MT6993 MT8171 MT8188 MT8189".split()
         ),
         ("libneuronusdk_adapter.mtk.so",),
         (_LibrarySource("ai_edge_litert_sdk_mediatek", "pip install ai-edge-litert-sdk-mediatek"),),

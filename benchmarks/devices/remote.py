@@ -249,6 +249,7 @@ class RemoteFile:
         connection, series = self._connection, self.send_inputs(feeds)
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
+            """Let the worker time an inference per number, in one request."""
             requested = [int(n) for n in numbers]
             times = connection.ask_worker(_MAIN, _Times, do="burst", series=series, numbers=requested)
             samples = times.samples()

@@ -73,6 +73,7 @@ def _connect_ssh(argument: str) -> RemoteConnection:
     where = f"ssh:{argument}"
 
     def start_error(status: int, messages: str) -> PocketBertError:
+        """Make the error of a client that ended before the agent started."""
         if status == _NOT_FOUND:
             return MissingBackendError(f"{where}: python3", f"ssh {_login(argument)} sudo apt-get install python3")
         if status == CLIENT_FAILED:

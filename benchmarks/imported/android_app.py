@@ -234,6 +234,7 @@ class PhoneRecord(ForeignRecord):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> PhoneRecord:
+        """Refuse figures of an emulator, measurements that are there twice, and more runs than the protocol's."""
         if self.phone.emulated:
             raise ValueError("measured on an emulator, whose times are no latencies; measure on a phone")
         measured = [(f.name, f.threads) for f in self.files]
