@@ -163,7 +163,7 @@ def _measured(where: str, output: str, program: ProbeProgram, name: str = "") ->
 
 
 def run_probe(command: Sequence[str], where: str) -> str:
-    """Run the program on this machine and return its output.
+    """Run the built probe on this machine and return its output.
 
     Raises:
         MachineError: If it fails.

@@ -171,7 +171,7 @@ def _run_job(phone: str, variant: Variant, length: int) -> HubResponse:
 
 
 def _measurement(machine: Machine, variant: Variant, length: int, response: HubResponse) -> Measurement:
-    """Make the measurement of one file and length."""
+    """Make the `Measurement` of one file and length from the inference times that the service reports."""
     samples = [round(us / 1000, 4) for us in response.inference_us]
     return Measurement(
         variant=variant.name,

@@ -70,7 +70,7 @@ class HubResponse(BaseModel):
 
 
 def main(folder: Path) -> None:
-    """Do the job of a folder."""
+    """Profile the file of the job in a folder, and write the service's answer there."""
     job = HubJob.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
     token = os.environ.pop(TOKEN_VARIABLE, "").strip()  # processes that the client starts need not have it
 

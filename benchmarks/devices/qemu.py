@@ -267,15 +267,12 @@ class Guest:
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float = _START_S
     ) -> str:
-        """Run Python to its end.
+        """Run Python in the emulator until it ends, and return what it printed.
 
         Args:
             arguments: Python's arguments.
             environment: Further variables.
             timeout_s: How long it may take, in seconds.
-
-        Returns:
-            What it printed.
 
         Raises:
             MachineError: If it fails or takes longer.

@@ -86,7 +86,7 @@ def answer_file(folder: Path, row: int) -> Path:
 
 
 def main(folder: Path) -> None:
-    """Do the job of a folder: compile, write the outcome, and emulate rows if it was compiled."""
+    """Do the job in a folder: compile the file, write the outcome, and if it was compiled emulate its rows."""
     job = Job.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
     try:
         session, seconds = _compile(job, folder)

@@ -159,7 +159,7 @@ class _Agent:
         return {}
 
     def do_pip(self, requirements: list[str]) -> dict[str, Any]:
-        """Install into the environment with the pip of this machine and its index."""
+        """Install distributions into the environment with the pip of this machine and its package index."""
         command = [sys.executable, "-m", "pip", "install", "--target", str(self._site), "--only-binary", ":all:"]
         command += ["--disable-pip-version-check", "--no-input", "--no-cache-dir", "--quiet", "--", *requirements]
         child = subprocess.Popen(

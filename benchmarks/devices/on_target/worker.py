@@ -31,7 +31,7 @@ NUMPY_TYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float
 
 
 def main() -> None:
-    """Serve requests until standard input ends."""
+    """Answer requests, one JSON object per line, until standard input ends."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what an engine prints must not get between the answers
     worker = _Worker()
