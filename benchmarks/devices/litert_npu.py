@@ -1,7 +1,8 @@
-"""The devices ``litert-npu:SOC``: TFLite files compiled for phones' NPUs by LiteRT's tool and the plug-in of a vendor.
+"""The devices ``litert-npu:SOC``: TFLite files compiled for phones' NPUs by LiteRT's tool and a vendor's plug-in.
 
-`connect_litert` finds the chip, LiteRT and the vendor's libraries; `LitertCompiler.compile` runs the tool in a separate process, and
-counts in the compiled file which operators go on the NPU. `litert_reasons` reads from the log why the others do not.
+`DEVICE` is their row of the table of devices. It finds the chip, LiteRT and the vendor's libraries; the compiler
+runs LiteRT's tool in a separate process, counts in the compiled file which operators go on the NPU, and reads from
+the log why the others do not.
 """
 
 from __future__ import annotations
@@ -315,7 +316,7 @@ def _count_compiled(before: GraphOperators, after: GraphOperators, log: str, siz
 
 
 def _litert_reasons(log: str) -> dict[int, str]:
-    """Read from the tool's log why operators were refused, by their number in the TFLite schema; the last reason of each."""
+    """Read from the tool's log why operators were refused, by their number in the TFLite schema; the last reason counts."""
     reasons, searched = dict[int, str](), 0
     for refused in _REFUSED_OPERATOR.finditer(log):
         errors = _QNN_ERROR.findall(log, searched, refused.start())

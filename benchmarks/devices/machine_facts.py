@@ -1,8 +1,8 @@
 """Facts about the processor and the system of a target, as programs on it print them.
 
-`Probe` is what the C program of `hardware_probe` finds out about a device, with a table for people; `read_facts` reads the
-program's output. `AgentFacts` is what the agent on a remote machine reports. `core_names` translates part numbers of Arm
-cores. All of it comes from another machine, so every field is checked.
+`Probe` is what the C program of `hardware_probe` finds out about a device, with a table for people; `read_facts`
+reads the program's output. `AgentFacts` is what the agent on a remote machine reports. `core_names` translates part
+numbers of Arm cores. All of it comes from another machine, so every field is checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Profile one file on a phone of Qualcomm AI Hub by its client, in a separate process.
 
-The measuring process and this one exchange the files of a folder: `HubJob`, then `HubResponse`. The token of the service is in no
-file and no message. ``python -m pocketbert.benchmarks.devices.qai_hub_worker FOLDER``
+The measuring process and this one exchange the files of a folder: `HubJob`, then `HubResponse`. The token of the
+service is in no file and no message. ``python -m pocketbert.benchmarks.devices.qai_hub_worker FOLDER``
 """
 
 from __future__ import annotations

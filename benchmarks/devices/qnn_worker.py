@@ -1,7 +1,8 @@
 """Compile one file for a Hexagon processor and emulate some rows, in a separate process.
 
-A vendor's library may crash or hang; then this process ends and the measuring one reports it. Both exchange the files of a
-folder: `Job` and the inputs, then `Outcome` and the outputs of each row.
+A vendor's library may crash or hang; then this process ends and the measuring one reports it. Both exchange the
+files of a folder: `Job` and the inputs, then `Outcome` and the outputs of each row.
+
 ``python -m pocketbert.benchmarks.devices.qnn_worker FOLDER``
 """
 

@@ -1,7 +1,7 @@
 """The device ``ssh:[USER@]HOST[:PORT]``: a Linux machine with python3, reached by the OpenSSH client.
 
-`connect_ssh` starts the agent there. `command` builds the client's command line and `unreachable` explains its failures,
-also for the probe.
+`DEVICE` is its row of the table of devices; its connection starts the agent there. `command` builds the client's
+command line and `unreachable` explains its failures, also for the probe.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ class MacRecord(_Record):
 
     @model_validator(mode="after")
     def _something_measured(self) -> MacRecord:
-        """Refuse a file without figures, packages that are there twice, and other numbers of runs than the protocol's."""
+        """Refuse files without figures, packages that are there twice, and numbers of runs that the protocol denies."""
         _refuse_duplicates("package", [p.path for p in self.packages])
         shape = [self.protocol.runs] * self.protocol.repeats
         for cell in (c for p in self.packages for u in p.units for c in u.cells):
