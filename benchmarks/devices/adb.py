@@ -1,8 +1,8 @@
 """The device ``adb:[SERIAL][@CORES]``: an Android phone, measured with the runners that the user supplies.
 
-`attached` lists the phones that are connected now, and `adb_missing` what this machine lacks to measure on one. `connect_adb`
-opens a connection; its files are timed by LiteRT's ``benchmark_model`` (TFLite) and ONNX Runtime's
-``onnxruntime_perf_test`` (ONNX), which run on the phone.
+`DEVICE` is its row of the table of devices. Files are timed by programs that run on the phone: TFLite files by
+LiteRT's ``benchmark_model`` (`_LitertFile`), ONNX files by ONNX Runtime's ``onnxruntime_perf_test`` (`_OnnxFile`).
+First come the checks of what can be used now, then the connection, then the two kinds of files.
 """
 
 from __future__ import annotations
@@ -253,6 +253,7 @@ class _LitertFile:
         keys = [self._key(feed) for feed in feeds]
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
+            """Start a process per number, which times one inference."""
             samples = []
             for number in numbers:
                 times = self._run(keys[number % len(keys)], gap_ms)
@@ -357,7 +358,7 @@ class _OnnxFile:
             return read_profile(Path(name) / "trace.json", skip=UNPROFILED_RUNS)
 
     def _send(self, groups: Sequence[Sequence[Feed]]) -> str:
-        """Send inputs in the form that the runner reads: a folder for each group with its inputs and a link to the model.
+        """Send inputs as the runner reads them: a folder for each group with its inputs and a link to the model.
 
         Returns:
             The folder that holds the folders ``0``, ``1`` and so on.

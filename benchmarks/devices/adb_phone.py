@@ -1,8 +1,9 @@
 """An Android device behind the `adb` client: running programs on it, its cores, its machine facts and its load.
 
-`Adb` holds a temporary folder on the device and runs programs there. `select_cores` chooses its little, big or prime
-cores. `RunnerFolder` sends the measuring programs and model files and starts them on these cores. `read_machine` describes
-the device, and `AdbWatch` notes load, clock, temperature and battery while something is measured.
+`Adb` holds a temporary folder on the device and runs programs there. `select_cores` chooses its little, big or
+prime cores. `RunnerFolder` sends the measuring programs and model files and starts them on these cores.
+`read_machine` describes the device, and `AdbWatch` notes load, clock, temperature and battery while something is
+measured.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Adb:
         return self._call("-s", self.serial, "shell", "-T", script, timeout_s=timeout_s)
 
     def try_shell(self, *arguments: str) -> str:
-        """Run a program on the device; return its output, or nothing if it fails or is missing, as outside of Android."""
+        """Run a program on the device; return its output, or an empty text if it fails or is missing."""
         return self.script(f"{shlex.join(arguments)} 2>/dev/null || true")
 
     def properties(self) -> list[str]:
@@ -147,7 +148,11 @@ class Adb:
         self._guard.stderr.close()
 
     def _find_device(self, serial: str) -> str:
-        """Return the serial number of a usable device: the named one, or the only one; set `where`, its name in errors."""
+        """Return the serial number of the named device, or of the only one, and set `where`, its name in errors.
+
+        Raises:
+            InputError: If it is not connected or not usable.
+        """
 
         def states() -> dict[str, str]:
             rows = [line.partition("\t") for line in self._call("devices").splitlines() if "\t" in line]
@@ -345,6 +350,10 @@ def read_machine(cpuinfo: str, properties: Sequence[str], uname: str, cpus: Sequ
     )
 
 
+_CLOCKS_SCRIPT = _cpufreq_script("scaling_cur_freq", "scaling_governor", "related_cpus")
+"""Prints current kHz, governor and cores of every group of cores with a common clock."""
+
+
 class AdbWatch:
     """Notes load, clock, thermal state and battery when it is made, and again when it is stopped.
 
@@ -355,14 +364,16 @@ class AdbWatch:
 
     def __init__(self, adb: Adb, cpus: Sequence[int] = ()) -> None:
         self._adb, self._cpus, self._load, self._battery = adb, cpus, _load(adb), adb.try_shell("dumpsys", "battery")
-        self._thermal, self._began = self._thermal_state(self._battery), time.monotonic()
-        self._governors, self._mhz = self._clocks()  # last, when the calls above have least to do with it
+        self._thermal = _read_thermal(adb.try_shell("dumpsys", "thermalservice"), self._battery)
+        self._began = time.monotonic()
+        # last, when the calls above have least to do with it
+        self._governors, self._mhz = _read_clocks(adb.script(_CLOCKS_SCRIPT), cpus)
 
     def stop(self) -> Load:
         """Return the load, the clock and the thermal facts since this object was made."""
-        governors, mhz = self._clocks()  # first, before it falls again
+        governors, mhz = _read_clocks(self._adb.script(_CLOCKS_SCRIPT), self._cpus)  # first, before it falls again
         battery, seconds = self._adb.try_shell("dumpsys", "battery"), time.monotonic() - self._began
-        thermal = self._thermal_state(battery)
+        thermal = _read_thermal(self._adb.try_shell("dumpsys", "thermalservice"), battery)
         return Load(
             before=self._load,
             after=_load(self._adb),
@@ -371,16 +382,6 @@ class AdbWatch:
             clock=clock_words(sorted({*self._governors, *governors}), self._mhz, mhz),
             energy=battery_between(self._battery, battery, seconds),
         )
-
-    def _clocks(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        """Return governor and current MHz of the groups of cores."""
-        return _read_clocks(
-            self._adb.script(_cpufreq_script("scaling_cur_freq", "scaling_governor", "related_cpus")), self._cpus
-        )
-
-    def _thermal_state(self, battery: str) -> str:
-        """Return the thermal state in words, given the output of ``dumpsys battery``."""
-        return _read_thermal(self._adb.try_shell("dumpsys", "thermalservice"), battery)
 
 
 def _load(adb: Adb) -> float | None:

@@ -1,8 +1,8 @@
-"""The probe: a C program that prints a processor's cores, extensions, clocks and memory, and times memory and matrix products.
+"""The probe: a C program that prints facts of a processor and times its memory and matrix products.
 
-A static program is built from ``sources/probe`` with a compiler that is found on this machine (`build_probe`), runs on the
-device, and its output is read as a `Probe`. One function per device: `probe_local`, `probe_ssh`, `probe_adb` and
-`probe_qemu`, each given the argument of the device's name.
+A static program is built from ``sources/probe`` with a compiler that is found on this machine (`build_probe`), runs
+on the device, and its output is read as a `Probe`. There is one function per device, given the argument of the
+device's name: `probe_local`, `probe_ssh`, `probe_adb` and `probe_qemu`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pocketbert.core.errors import InputError, MachineError, MissingBackendError
 from pocketbert.core.types import Provenance
 
 CROSS = "POCKETBERT_CROSS"
-"""Environment variable: a folder with an unpacked cross compiler of Debian; default: the one that `make tools` unpacks."""
+"""Environment variable: a folder with a cross compiler of Debian; default: the one that `make tools` unpacks."""
 ARCHITECTURES = {"aarch64": "aarch64", "arm64": "aarch64", "x86_64": "x86_64", "amd64": "x86_64"}
 """The processors that the program is written for, by the names that ``uname -m`` gives."""
 SLICE_MS = 100
@@ -47,7 +47,7 @@ def probe_local(argument: str) -> Probe:
         raise InputError(Problem(LOCAL, f"the probe is written for Linux and Android, not for {platform.system()}."))
     with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as folder:
         path, program = build_probe(check_architecture(platform.machine(), LOCAL), Path(folder), LOCAL)
-        output = run_probe([str(path), *_arguments()], LOCAL)
+        output = run_probe([str(path), "all", str(SLICE_MS)], LOCAL)
     return _measured(LOCAL, output, program)
 
 
@@ -55,14 +55,14 @@ _REMOTE_SCRIPT = (
     'umask 077; d=$(mktemp -d) || exit 1; trap "rm -rf $d" EXIT; trap "exit 1" HUP INT TERM PIPE; '
     'cat > "$d/probe" && chmod 700 "$d/probe" && "$d/probe" '
 )
-"""Takes the program from standard input into a folder that is removed when it ends, also when the connection is lost."""
+"""Runs the program from standard input, in a folder that is removed at the end and if the connection is lost."""
 
 
 def probe_ssh(argument: str) -> Probe:
     """Probe a Linux machine through the OpenSSH client; it needs a shell only.
 
     Args:
-        argument: ``[USER@]HOST[:PORT]``; see `pocketbert.benchmarks.devices.ssh._connect_ssh`.
+        argument: ``[USER@]HOST[:PORT]``; an IPv6 address in brackets, or a name of ``~/.ssh/config``.
 
     Raises:
         InputError: If the machine cannot be reached, or the program is not written for its processor.
@@ -72,6 +72,7 @@ def probe_ssh(argument: str) -> Probe:
     where, client = f"ssh:{argument}", client_program()
 
     def run_there(script: str, stdin: bytes = b"") -> str:
+        """Run a script in the login shell of the machine and return its output."""
         try:
             done = subprocess.run(
                 command(client, argument, script), input=stdin, capture_output=True, timeout=_RUN_S, check=False
@@ -87,7 +88,7 @@ def probe_ssh(argument: str) -> Probe:
     arch = check_architecture(run_there("uname -m"), where)
     with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as folder:
         path, program = build_probe(arch, Path(folder), where)
-        script = _REMOTE_SCRIPT + shlex.join(_arguments())
+        script = _REMOTE_SCRIPT + f"all {SLICE_MS}"
         output = run_there(f"exec sh -c {shlex.quote(script)}", path.read_bytes())
     return _measured(where, output, program)
 
@@ -113,7 +114,7 @@ def probe_adb(argument: str) -> Probe:
         with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as folder:
             path, program = build_probe(check_architecture(adb.shell("uname", "-m"), where), Path(folder), where)
             adb.push(path, "probe")
-        run = shlex.join(pin_command(["./probe", *_arguments()], cpus))
+        run = shlex.join(pin_command(["./probe", "all", str(SLICE_MS)], cpus))
         output = adb.script(f"chmod 755 probe && {run}", _RUN_S)
         maker, model, chip, _ = adb.properties()
     finally:
@@ -150,11 +151,6 @@ def probe_qemu(argument: str) -> Probe:
     return Probe(device=where, name="", provenance=Provenance.EMULATED, program=program, facts=facts)
 
 
-def _arguments() -> list[str]:
-    """Return the arguments with which the program prints all facts and measures all rates."""
-    return ["all", str(SLICE_MS)]
-
-
 def _measured(where: str, output: str, program: ProbeProgram, name: str = "") -> Probe:
     """Make the probe of a real processor from the program's output."""
     facts = read_facts(output, where)
@@ -162,7 +158,7 @@ def _measured(where: str, output: str, program: ProbeProgram, name: str = "") ->
 
 
 def run_probe(command: Sequence[str], where: str) -> str:
-    """Run the program on this machine and return its output.
+    """Run the built probe on this machine and return its output.
 
     Raises:
         MachineError: If it fails.
@@ -217,6 +213,7 @@ def build_probe(arch: str, folder: Path, where: str) -> tuple[Path, ProbeProgram
             sources += [str(folder / entry.name)] if entry.name.endswith(".c") else []
 
     def run(compiler: Sequence[str], variables: dict[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run a compiler with further environment variables."""
         return subprocess.run(
             compiler,
             capture_output=True,

@@ -1,7 +1,8 @@
-"""The devices ``litert-npu:SOC``: TFLite files compiled for phones' NPUs by LiteRT's tool and the plug-in of a vendor.
+"""The devices ``litert-npu:SOC``: TFLite files compiled for phones' NPUs by LiteRT's tool and a vendor's plug-in.
 
-`connect_litert` finds the chip, LiteRT and the vendor's libraries; `LitertCompiler.compile` runs the tool in a separate process, and
-counts in the compiled file which operators go on the NPU. `litert_reasons` reads from the log why the others do not.
+`DEVICE` is their row of the table of devices. It finds the chip, LiteRT and the vendor's libraries; the compiler
+runs LiteRT's tool in a separate process, counts in the compiled file which operators go on the NPU, and reads from
+the log why the others do not.
 """
 
 from __future__ import annotations
@@ -85,18 +86,7 @@ _VENDORS = (
     _Vendor(
         "Qualcomm",
         "qualcomm",
-        (
-            "SA8255",
-            "SA8295",
-            "SM8350",
-            "SM8450",
-            "SM8475",
-            "SM8550",
-            "SM8650",
-            "SM8750",
-            "SM8845",
-            "SM8850",
-        ),
+        tuple("SA8255 SA8295 SM8350 SM8450 SM8475 SM8550 SM8650 SM8750 SM8845 SM8850".split()),
         ("libQnnHtp.so", "libQnnSystem.so", "libQnnIr.so", "libQnnSaver.so"),
         (
             _LibrarySource("ai_edge_litert_sdk_qualcomm", "pip install ai-edge-litert-sdk-qualcomm"),
@@ -106,23 +96,9 @@ _VENDORS = (
     _Vendor(
         "MediaTek",
         "mediatek",
-        (
-            "MT6853",
-            "MT6877",
-            "MT6878",
-            "MT6879",
-            "MT6886",
-            "MT6893",
-            "MT6895",
-            "MT6897",
-            "MT6983",
-            "MT6985",
-            "MT6989",
-            "MT6991",
-            "MT6993",
-            "MT8171",
-            "MT8188",
-            "MT8189",
+        tuple(
+            "MT6853 MT6877 MT6878 MT6879 MT6886 MT6893 MT6895 MT6897 "
+            "MT6983 MT6985 MT6989 MT6991 MT6993 MT8171 MT8188 MT8189".split()
         ),
         ("libneuronusdk_adapter.mtk.so",),
         (_LibrarySource("ai_edge_litert_sdk_mediatek", "pip install ai-edge-litert-sdk-mediatek"),),
@@ -340,7 +316,7 @@ def _count_compiled(before: GraphOperators, after: GraphOperators, log: str, siz
 
 
 def _litert_reasons(log: str) -> dict[int, str]:
-    """Read from the tool's log why operators were refused, by their number in the TFLite schema; the last reason of each."""
+    """Read from the tool's log why operators were refused, by their number in the TFLite schema; the last reason counts."""
     reasons, searched = dict[int, str](), 0
     for refused in _REFUSED_OPERATOR.finditer(log):
         errors = _QNN_ERROR.findall(log, searched, refused.start())

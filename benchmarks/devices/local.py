@@ -34,6 +34,7 @@ class _LocalFile:
         count = len(feeds)
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
+            """Time an inference per number."""
             times = []
             for number in numbers:
                 feed = feeds[number % count]

@@ -1,8 +1,8 @@
 """Facts about the processor and the system of a target, as programs on it print them.
 
-`Probe` is what the C program of `hardware_probe` finds out about a device, with a table for people; `read_facts` reads the
-program's output. `AgentFacts` is what the agent on a remote machine reports. `core_names` translates part numbers of Arm
-cores. All of it comes from another machine, so every field is checked.
+`Probe` is what the C program of `hardware_probe` finds out about a device, with a table for people; `read_facts`
+reads the program's output. `AgentFacts` is what the agent on a remote machine reports. `core_names` translates part
+numbers of Arm cores. All of it comes from another machine, so every field is checked.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class AgentFacts(_Record):
 
     @property
     def machine(self) -> Machine:
-        """The machine that every figure carries."""
+        """The machine as it is stored with every measurement."""
         cores = core_names(self.parts)
         name = f"{self.board} ({cores})" if self.board and cores else self.cpu or self.board or cores or self.arch
         return Machine(
@@ -273,7 +273,7 @@ class Probe(_Record):
         return [list(row) for row in self._rows()]
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        """Yield fact and value, facts that are not known left out."""
+        """Yield the rows of the table, a fact and its value each; unknown facts are left out."""
         facts, rates = self.facts, self.facts.rates
         yield "device", f"{self.device} ({self.provenance})"
         if self.name:

@@ -1,11 +1,13 @@
 """The interface of a device: what it implements so that the latency protocol can measure on it.
 
-The protocol (`pocketbert.benchmarks.latency`) decides what is run and in which order: rounds in which the files take
-turns in bursts. A device does the rest: a `Connection` opens files, an `OpenedFile` runs bursts by the device's own clock, and a
-`Watch` notes what else the device does. A burst is one call, so a device behind a connection pays for the connection
-outside of its clock. What only some devices can do is a protocol of its own (`Idling`, `Thermal`, ...), which is checked with
-isinstance. A device that files are only compiled for has a `Compiler`, and a measuring service a `Service`. `Device` is a row of
-the table of devices.
+The protocol (`pocketbert.benchmarks.latency`) decides what is run and in which order: rounds in which the files
+take turns in bursts. A device does the rest: a `Connection` opens files, an `OpenedFile` runs bursts by the
+device's own clock, and a `Watch` notes what else the device does. A burst is one call, so a device behind a
+connection pays for the connection outside of its clock.
+
+What only some devices can do is a protocol of its own (`Idling`, `Thermal`, ...), which is checked with isinstance.
+A device that files are only compiled for has a `Compiler`, and a measuring service a `Service`. `Device` is a row
+of the table of devices.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Sample(NamedTuple):
 
 
 Burst = Callable[[Sequence[int]], list[Sample]]
-"""Runs one inference per number, on the input of that number (modulo their count), and returns their samples in order."""
+"""Runs one inference per number, on the input of that number (modulo their count); returns the samples in order."""
 
 
 class OpenedFile(Protocol):
@@ -335,9 +337,9 @@ class Device:
 
     Attributes:
         info: Its facts.
-        connect: Connects to it, given the argument of its name; None for a device that is compiled for or only imported.
+        connect: Connects to it, given the argument of its name; None if files are only compiled for it or imported.
         refusal: Returns why it cannot run files of a format that are made for a runtime; empty if it can.
-        idle_refusal: Returns why it cannot time single inferences after an idle time in files of a format; empty if it can.
+        idle_refusal: Returns why it cannot time single inferences after an idle time, by format; empty if it can.
         sustained_refusal: Returns why it cannot run files of a format for minutes without a pause; empty if it can.
         service: Prepares a service that measures by itself, given the argument of its name.
         compiler: Prepares the compiler of a device on which nothing is timed, given the argument of its name.

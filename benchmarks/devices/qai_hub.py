@@ -1,7 +1,7 @@
-"""The devices ``qai-hub:PHONE``: phones of Qualcomm AI Hub, measured by one profile job of the service per file and length.
+"""The devices ``qai-hub:PHONE``: phones of Qualcomm AI Hub, with one profile job per file and length.
 
-`connect_qai_hub` prepares a phone; `HubPhone.measure` runs the service's client in a separate process (`qai_hub_worker`) for
-each file and length, and makes one benchmark result of the answers.
+`DEVICE` is their row of the table of devices. For each file and length the service's client runs in a separate
+process (`qai_hub_worker`), and one benchmark result is made of the answers.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _run_job(phone: str, variant: Variant, length: int) -> HubResponse:
 
 
 def _measurement(machine: Machine, variant: Variant, length: int, response: HubResponse) -> Measurement:
-    """Make the measurement of one file and length."""
+    """Make the `Measurement` of one file and length from the inference times that the service reports."""
     samples = [round(us / 1000, 4) for us in response.inference_us]
     return Measurement(
         variant=variant.name,

@@ -1,7 +1,7 @@
 """Profile one file on a phone of Qualcomm AI Hub by its client, in a separate process.
 
-The measuring process and this one exchange the files of a folder: `HubJob`, then `HubResponse`. The token of the service is in no
-file and no message. ``python -m pocketbert.benchmarks.devices.qai_hub_worker FOLDER``
+The measuring process and this one exchange the files of a folder: `HubJob`, then `HubResponse`. The token of the
+service is in no file and no message. ``python -m pocketbert.benchmarks.devices.qai_hub_worker FOLDER``
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class HubResponse(BaseModel):
 
 
 def main(folder: Path) -> None:
-    """Do the job of a folder."""
+    """Profile the file of the job in a folder, and write the service's answer there."""
     job = HubJob.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
     token = os.environ.pop(TOKEN_VARIABLE, "").strip()  # processes that the client starts need not have it
 

@@ -1,8 +1,8 @@
-"""The device ``qemu-arm64[:CPU]``: an Arm processor that QEMU's user mode emulates, for answers and instruction counts.
+"""The device ``qemu-arm64[:CPU]``: an Arm processor emulated by QEMU's user mode, for answers and instruction counts.
 
-`processor` names the processors that QEMU emulates correctly. `Guest` starts Python of an unpacked Arm system in the
-emulator. `connect_qemu` runs the agent on this machine and lets it start its workers in the emulator, with a plugin
-of QEMU that counts instructions.
+`DEVICE` is its row of the table of devices. `processor` names the processors that QEMU emulates correctly, and
+`Guest` starts Python of an unpacked Arm system in the emulator. To measure, the agent runs on this machine and
+starts its workers in the emulator, with a plugin of QEMU that counts instructions.
 """
 
 from __future__ import annotations
@@ -131,11 +131,8 @@ def _connect_qemu(argument: str) -> _QemuConnection:
         guest = Guest.of(where, emulated, folder, ["-plugin", f"{plugin},counter={counter}"])
         guest = replace(guest, environment={**guest.environment, _COUNTER: str(counter)})
         _build_plugin(compiler, plugin, where)
-
-        def start_error(status: int, messages: str) -> MachineError:
-            return MachineError(f"{where}: {messages}")
-
-        channel = AgentChannel([sys.executable, "-c", BOOTSTRAP], where, start_error)
+        command = [sys.executable, "-c", BOOTSTRAP]
+        channel = AgentChannel(command, where, lambda _, messages: MachineError(f"{where}: {messages}"))
         cleanup.callback(channel.close)
         connection = _QemuConnection(channel, emulated, guest)
         connection.cleanup = cleanup.pop_all()
@@ -267,15 +264,12 @@ class Guest:
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float = _START_S
     ) -> str:
-        """Run Python to its end.
+        """Run Python in the emulator until it ends, and return what it printed.
 
         Args:
             arguments: Python's arguments.
             environment: Further variables.
             timeout_s: How long it may take, in seconds.
-
-        Returns:
-            What it printed.
 
         Raises:
             MachineError: If it fails or takes longer.
@@ -298,13 +292,13 @@ class Guest:
         return done.stdout
 
     def facts(self) -> GuestFacts:
-        """Start Python for the first time, which shows that it works and that QEMU takes its options, and ask what it is.
+        """Start Python for the first time, which shows that QEMU and its options work, and return what it is.
 
         Raises:
             MachineError: If it does not.
         """
-        program = "import json,platform;print(json.dumps([platform.python_version(),platform.machine(),' '.join(platform.libc_ver())]))"
-        output = self.run(["-c", program])
+        values = "platform.python_version(),platform.machine(),' '.join(platform.libc_ver())"
+        output = self.run(["-c", f"import json,platform;print(json.dumps([{values}]))"])
         try:
             return GuestFacts(*(str(part) for part in json.loads(output)))
         except (ValueError, TypeError) as error:

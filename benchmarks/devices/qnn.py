@@ -1,7 +1,7 @@
-"""The devices ``qnn-host:SOC``: ONNX files compiled for Qualcomm's NPU, and their answers from the vendor's emulator.
+"""The devices ``qnn-host:SOC``: ONNX files compiled for Qualcomm's NPU, with answers from the vendor's emulator.
 
-`connect_qnn` looks the chip up. `QnnCompiler.compile` runs `qnn_worker` in a separate process, and reads from its outcome which nodes
-the NPU takes, from its log why it refuses others, and the outputs of the emulated rows.
+`DEVICE` is their row of the table of devices. The compiler runs `qnn_worker` in a separate process, and reads from
+its outcome which nodes the NPU takes, from its log why it rejects others, and the outputs of the emulated rows.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ _UNSUPPORTED = re.compile(r"Operators of type `\S+` are not supported")
 
 
 def rejection_reasons(log: str) -> dict[str, str]:
-    """Map each node that the provider rejected to the reason in the session's most verbose log; the last one of several."""
+    """Map each node that the provider rejected to the reason in the session's most verbose log; the last one counts."""
     reasons, searched = dict[str, str](), 0
     for rejected in _REJECTED.finditer(log):
         reason = rejected["why"].strip()

@@ -1,7 +1,8 @@
 """Compile one file for a Hexagon processor and emulate some rows, in a separate process.
 
-A vendor's library may crash or hang; then this process ends and the measuring one reports it. Both exchange the files of a
-folder: `Job` and the inputs, then `Outcome` and the outputs of each row.
+A vendor's library may crash or hang; then this process ends and the measuring one reports it. Both exchange the
+files of a folder: `Job` and the inputs, then `Outcome` and the outputs of each row.
+
 ``python -m pocketbert.benchmarks.devices.qnn_worker FOLDER``
 """
 
@@ -86,7 +87,7 @@ def answer_file(folder: Path, row: int) -> Path:
 
 
 def main(folder: Path) -> None:
-    """Do the job of a folder: compile, write the outcome, and emulate rows if it was compiled."""
+    """Do the job in a folder: compile the file, write the outcome, and if it was compiled emulate its rows."""
     job = Job.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
     try:
         session, seconds = _compile(job, folder)

@@ -1,9 +1,8 @@
 """Measuring on another machine: a connection to its agent, whose worker opens files and times them.
 
-`RemoteConnection` implements `protocol.Connection` for every device with an agent (ssh, and qemu as a subclass). It sends files
-and engines, checks each answer against a record, and turns times, profiles and outputs into those of this machine.
-`RemoteWatch` compares the state of the target before and after a measurement. `engine_refusal` and `remote_refusal`
-explain which files the worker does not run.
+`RemoteConnection` implements `protocol.Connection` for every device with an agent (ssh, and qemu as a subclass). It
+sends files and engines, checks each answer against a record, and turns times, profiles and outputs into those of
+this machine. `engine_refusal` and `remote_refusal` explain which files the worker does not run.
 """
 
 from __future__ import annotations
@@ -249,6 +248,7 @@ class RemoteFile:
         connection, series = self._connection, self.send_inputs(feeds)
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
+            """Let the worker time an inference per number, in one request."""
             requested = [int(n) for n in numbers]
             times = connection.ask_worker(_MAIN, _Times, do="burst", series=series, numbers=requested)
             samples = times.samples()
@@ -351,11 +351,13 @@ class RemoteConnection:
         """Run every input once, with one thread, and return the outputs by name."""
         series = RemoteFile(self, file, 1).send_inputs(feeds)
         outputs = self.ask_worker(_MAIN, _Answers, do="answers", series=series).answers
-
-        def array(tensor: _Tensor) -> NDArray[Any]:
-            return np.frombuffer(base64.b64decode(tensor.data), tensor.dtype).reshape(tensor.shape)
-
-        return [{name: array(tensor) for name, tensor in tensors.items()} for tensors in outputs]
+        return [
+            {
+                name: np.frombuffer(base64.b64decode(tensor.data), tensor.dtype).reshape(tensor.shape)
+                for name, tensor in tensors.items()
+            }
+            for tensors in outputs
+        ]
 
     def state(self) -> _AgentState:
         """Return what the target does at the moment."""
@@ -405,7 +407,10 @@ class RemoteConnection:
             raise MachineError(f"{self.where}: an answer of the target is wrong: {place}: {first['msg']}.") from error
 
     def _release(self, threads: int) -> None:
-        """End the worker if it has files open for another number of threads, as it never closes a file; 0 is for none."""
+        """End the worker, which never closes a file, if it has files open for another number of threads.
+
+        Threads 0 stand for files that are opened only to read their lengths.
+        """
         if self._threads not in (None, threads):
             self._stop(_MAIN)
         self._threads = threads

@@ -1,8 +1,8 @@
 """The agent on a target machine: talking to it, and bringing an engine to its Python.
 
-`AgentChannel` starts the agent (`on_target/agent.py`) over the standard streams of a process such as an ssh client, sends
-it requests as lines of JSON, and reads its answers. `install` brings distributions to the target: wheels that pip on this
-machine downloads for it (`fetch`), else what the target's own pip installs.
+`AgentChannel` starts the agent (`on_target/agent.py`) over the standard streams of a process such as an ssh client,
+sends it requests as lines of JSON, and reads its answers. `install` brings distributions to the target: wheels that
+pip on this machine downloads for it (`fetch`), else what the target's own pip installs.
 """
 
 from __future__ import annotations

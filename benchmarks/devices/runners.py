@@ -1,9 +1,9 @@
 """The measuring programs of the two engines: their command lines, and reading what they print.
 
-LiteRT's ``benchmark_model``: `litert_command`, `litert_profile_command`; `read_litert` and `read_operators` read its output.
-ONNX Runtime's ``onnxruntime_perf_test``: `perf_test_command`, with inputs as `tensor_proto` writes them; `read_printed`
-reads its output and `read_perf_test` its file of results. The readers take text, so that they can be used on output that
-was recorded anywhere.
+LiteRT's ``benchmark_model``: `litert_command` and `litert_profile_command` build its command lines, `read_litert`
+and `read_operators` read its output. ONNX Runtime's ``onnxruntime_perf_test``: `perf_test_command` builds its
+command line, `tensor_proto` writes its inputs, `read_printed` reads its output and `read_perf_test` its file of
+results. The readers take text, so that they can be used on output that was recorded anywhere.
 
 Sources: the tools' own help texts and sources (``tensorflow/lite/tools/benchmark``, ``tensorflow/lite/profiling``,
 ``onnxruntime/test/perftest``) and published logs.
@@ -243,15 +243,15 @@ def _operator_rows(graphs: str) -> Iterator[tuple[str, int, float]]:
 def perf_test_command(
     file: str, threads: int, result: str, *, runs: int = 0, seconds: int = 0, trace: str = ""
 ) -> list[str]:
-    """Build the command that times inferences on the inputs in ``test_data_set_*`` next to the file, after one untimed one.
+    """Build the command that times inferences on the inputs beside the file, after one untimed inference.
 
     Args:
-        file: The model file.
+        file: The model file; its inputs are in folders ``test_data_set_*`` beside it.
         threads: Threads within an operator.
         result: File for the times.
         runs: Timed inferences; 0 where `seconds` decide.
         seconds: Seconds of timed inferences; 0 where `runs` decide.
-        trace: Begin of the name of a trace of the operators, which gets the time and ``.json`` appended; empty for none.
+        trace: Start of the name of a trace of the operators, followed by the time and ``.json``; empty for none.
     """
     profiler = ["-p", trace] if trace else []
     duration = ["-m", "duration", "-t", str(seconds)] if seconds else ["-m", "times", "-r", str(runs)]
@@ -302,8 +302,8 @@ def read_printed(text: str) -> _PerfTestFigures:
 def read_perf_test(text: str) -> list[float]:
     """Read the file of results of ``onnxruntime_perf_test``: the wall time of each inference in ms, in order.
 
-    A line holds name, seconds, peak memory, CPU use and number of an inference (newer versions have a second time, of the
-    whole call, which is taken); the statistics after them are left out.
+    A line holds name, seconds, peak memory, CPU use and number of an inference; newer versions have a second time, of
+    the whole call, which is taken. The statistics after the lines are left out.
 
     Raises:
         ValueError: If the file has no such line, or their numbers are not 0, 1, 2 and so on.
@@ -333,6 +333,7 @@ def tensor_proto(name: str, value: NDArray[Any]) -> bytes:
     """
 
     def varint(number: int) -> bytes:
+        """Encode a number in groups of seven bits, as protobuf does."""
         out = bytearray()
         while number > 0x7F:
             out.append(number & 0x7F | 0x80)

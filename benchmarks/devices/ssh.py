@@ -1,7 +1,7 @@
 """The device ``ssh:[USER@]HOST[:PORT]``: a Linux machine with python3, reached by the OpenSSH client.
 
-`connect_ssh` starts the agent there. `command` builds the client's command line and `unreachable` explains its failures,
-also for the probe.
+`DEVICE` is its row of the table of devices; its connection starts the agent there. `command` builds the client's
+command line and `unreachable` explains its failures, also for the probe.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def _connect_ssh(argument: str) -> RemoteConnection:
     where = f"ssh:{argument}"
 
     def start_error(status: int, messages: str) -> PocketBertError:
+        """Make the error of a client that ended before the agent started."""
         if status == _NOT_FOUND:
             return MissingBackendError(f"{where}: python3", f"ssh {_login(argument)} sudo apt-get install python3")
         if status == CLIENT_FAILED:

@@ -1,7 +1,8 @@
-"""The devices ``vela:CONFIG``: TFLite files compiled for Arm's Ethos-U by Arm's compiler vela, with vela's estimate of their time.
+"""The devices ``vela:CONFIG``: TFLite files compiled for Arm's Ethos-U by Arm's compiler vela, with its estimates.
 
-`vela_target` reads the configuration of NPU, system and memory. `VelaCompiler.compile` runs vela in a separate process;
-`read_estimate` reads the tables that it writes, and `vela_reasons` its log.
+`DEVICE` is their row of the table of devices. `vela_target` reads the configuration of NPU, system and memory. The
+compiler runs vela in a separate process, reads the tables that it writes with its estimate of time and memory, and
+reads from its log why operators stay on the CPU.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ NPUS = {
     **{f"ethos-u85-{macs}": ("Ethos_U85_SYS_DRAM_Mid", "Dedicated_Sram_384KB") for macs in (512, 1024)},
     "ethos-u85-2048": ("Ethos_U85_SYS_DRAM_High", "Dedicated_Sram_384KB"),
 }
-"""System and memory mode that each is estimated with if none are named. The systems are those of Arm's ML Embedded Evaluation
-Kit. It lets a dedicated SRAM have any size; 384 kB is what vela takes by default."""
+"""System and memory mode that each is estimated with if none are named. The systems are those of Arm's ML Embedded
+Evaluation Kit. It lets a dedicated SRAM have any size; 384 kB is what vela takes by default."""
 SYSTEMS = {
     "Ethos_U55_Deep_Embedded": False,
     "Ethos_U55_High_End_Embedded": False,
@@ -70,7 +71,7 @@ SYSTEMS = {
     "Ethos_U85_SYS_DRAM_Mid": True,
     "Ethos_U85_SYS_DRAM_High": True,
 }
-"""Systems of vela's ``Arm/vela.ini``, and whether they have DRAM; the others have flash, which nothing is written to."""
+"""Systems of vela's ``Arm/vela.ini``, and whether they have DRAM; the others have flash, which is only read."""
 DEDICATED = "Dedicated_Sram"
 MEMORY_MODES = (
     "Sram_Only",

@@ -1,7 +1,8 @@
 """What the compilers of vendors share: running them in a separate process, and counting operators in TFLite files.
 
-`run_separately` runs a program with a time limit, as a vendor's code may crash or hang. `only_signature` reduces a TFLite file to
-the length that is compiled, and `operators_of` counts the operators of a graph and its compiled pieces.
+`run_separately` runs a program with a time limit, as a vendor's code may crash or hang. `only_signature` reduces a
+TFLite file to the length that is compiled, and `operators_of` counts the operators of a graph and its compiled
+pieces.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ProcessEnd:
 def run_separately(
     command: Sequence[str], folder: Path, limit_s: float, environment: Mapping[str, str] | None = None
 ) -> ProcessEnd:
-    """Run a program and wait for its end. It ends, with all processes that it started, at the limit and when this one is stopped.
+    """Run a program and wait for its end. It is ended with all its processes at the limit, and when this one is stopped.
 
     Args:
         command: The program and its arguments; no shell reads them.
@@ -100,8 +101,8 @@ def only_signature(file: bytes, key: str) -> tuple[bytes, int]:
         key: Name of the signature.
 
     Returns:
-        The smaller file, and the index of the signature's graph in it. A file whose graphs refer to each other, or which has
-        one signature, comes back as it is.
+        The smaller file, and the index of the signature's graph in it. A file whose graphs refer to each other, or
+        which has one signature, comes back as it is.
     """
     model = load_model(file)
     chosen = next(s for s in model.signatureDefs if _decoded(s.signatureKey) == key)

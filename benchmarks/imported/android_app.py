@@ -234,6 +234,7 @@ class PhoneRecord(ForeignRecord):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> PhoneRecord:
+        """Refuse figures of an emulator, measurements that are there twice, and more runs than the protocol's."""
         if self.phone.emulated:
             raise ValueError("measured on an emulator, whose times are no latencies; measure on a phone")
         measured = [(f.name, f.threads) for f in self.files]
@@ -310,8 +311,8 @@ def measure_by_app(argument: str, plan: AppPlan, destination: Path) -> None:
     records, problems = list[PhoneRecord](), list[Problem]()
     try:
         # a record that an earlier run kept aside and could not give back is still the one to keep
-        keep = f"if [ -e {_KEPT_RECORD} ]; then rm -f {_RECORD}; elif [ -e {_RECORD} ]; then mv {_RECORD} {_KEPT_RECORD}; fi"
-        adb.script(keep)
+        move = f"if [ -e {_RECORD} ]; then mv {_RECORD} {_KEPT_RECORD}; fi"
+        adb.script(f"if [ -e {_KEPT_RECORD} ]; then rm -f {_RECORD}; else {move}; fi")
         with Meter(f"{adb.where}: demo app", len(cases)) as meter:
             for path, threads, length in cases:
                 first = (threads, length) == (plan.threads[0], plan.lengths[0])
@@ -333,7 +334,7 @@ def measure_by_app(argument: str, plan: AppPlan, destination: Path) -> None:
 
 
 def _measure_case(adb: Adb, path: str, numbers: Mapping[str, int]) -> PhoneRecord | str:
-    """Start the app's benchmark of one file once and wait; return its record, or the reason why the app measured nothing.
+    """Start the app's benchmark of one file and wait; return its record, or why the app measured nothing.
 
     Args:
         adb: The phone.

@@ -1,4 +1,7 @@
-"""Import figures of other machines: `import_all` reads files of any kind, as each file itself shows which program wrote it."""
+"""Import figures of other machines.
+
+`import_all` reads files of any kind: each file itself shows which program wrote it.
+"""
 
 from __future__ import annotations
 

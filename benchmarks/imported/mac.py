@@ -186,6 +186,7 @@ class _Cell(_Record):
 
     @model_validator(mode="after")
     def _same_shape(self) -> _Cell:
+        """Refuse times of different clocks that are not of the same inferences."""
         shape = [len(r) for r in self.wall_ms]
         for name, other in (("cpu_ms", self.cpu_ms), ("engine_ms", self.engine_ms)):
             if other is not None and [len(r) for r in other] != shape:
@@ -228,6 +229,7 @@ class _Unit(_Record):
 
     @model_validator(mode="after")
     def _complete(self) -> _Unit:
+        """Refuse a unit that did not fail and lacks figures, and lengths that are there twice."""
         if not self.failed:
             required = {"specialize_ms", "load_ms", "first_ms", "answers", "plan", "cells"}
             if missing := required - self.model_fields_set:
@@ -290,6 +292,7 @@ class MacRecord(_Record):
 
     @model_validator(mode="after")
     def _something_measured(self) -> MacRecord:
+        """Refuse files without figures, packages that are there twice, and numbers of runs that the protocol denies."""
         _refuse_duplicates("package", [p.path for p in self.packages])
         shape = [self.protocol.runs] * self.protocol.repeats
         for cell in (c for p in self.packages for u in p.units for c in u.cells):

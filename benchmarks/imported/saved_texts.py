@@ -1,7 +1,7 @@
 """Import figures from saved output of the measuring programs, run by hand on a device.
 
-`import_texts` reads texts that ``benchmark_model`` or ``onnxruntime_perf_test`` printed. Of each text it finds out which
-program wrote it, reads its figures and the settings of the run, adds what the user states with ``--fact``
+`import_texts` reads texts that ``benchmark_model`` or ``onnxruntime_perf_test`` printed. Of each text it finds out
+which program wrote it, reads its figures and the settings of the run, adds what the user states with ``--fact``
 (`parse_fact`), and looks the measured file up in the artefact folders.
 """
 
@@ -394,7 +394,7 @@ def _find_file(
     """Find the measured file in the artefact folders: the one that the user names, else the one named as on the device.
 
     Returns:
-        Its name in tables and its record; None if it is not found, or if there are several. `problems` then has the reason.
+        Its name in tables and its record; None if there is none or several, with the reason added to `problems`.
     """
     short_name = short_names(list(listed))
     known = [

@@ -31,7 +31,7 @@ Samples = Annotated[
 
 
 class ForeignRecord(BaseModel):
-    """Base of all records. Unknown keys are ignored, so that this version reads newer files of the same major schema."""
+    """Base of all records. Unknown keys are ignored, so that newer files of the same major schema can be read."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

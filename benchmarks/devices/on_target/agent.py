@@ -159,7 +159,7 @@ class _Agent:
         return {}
 
     def do_pip(self, requirements: list[str]) -> dict[str, Any]:
-        """Install into the environment with the pip of this machine and its index."""
+        """Install distributions into the environment with the pip of this machine and its package index."""
         command = [sys.executable, "-m", "pip", "install", "--target", str(self._site), "--only-binary", ":all:"]
         command += ["--disable-pip-version-check", "--no-input", "--no-cache-dir", "--quiet", "--", *requirements]
         child = subprocess.Popen(
@@ -305,13 +305,13 @@ def _start_guard(folder: str) -> list[int]:
 
 
 def _temporary_folder() -> Path | None:
-    """Return the folder for temporary files that TMPDIR names; Python itself would pass over one that cannot be written."""
+    """Return the folder that TMPDIR names; Python itself would pass over one that cannot be written."""
     named = os.environ.get("TMPDIR")
     return Path(named).absolute() if named else None
 
 
 def _error_kind(error: Exception) -> str:
-    """Name the reason of a failed read or write: the disk is full, it is not allowed, or another one of this machine."""
+    """Name the reason of a failed read or write: ``full``, ``denied``, or ``machine`` for another one."""
     number = getattr(error, "errno", None)
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "full"

@@ -46,7 +46,7 @@ class _RefusalError(Exception):
 
 
 def main() -> None:
-    """Answer the one request."""
+    """Answer the one request on standard input."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what LiteRT prints must not get between
     try:
@@ -58,7 +58,11 @@ def main() -> None:
 
 
 def _profile(path: str, threads: int, warmup: int, runs: int, inputs: dict[str, list[int]]) -> dict[str, Any]:
-    """Profile a file on one row; runs with and without the profiler take turns."""
+    """Time a TFLite file and its operators on one input row; runs with and without the profiler take turns.
+
+    Returns:
+        Mean µs without the profiler, the sums of `_add_up`, and the outputs of the last run.
+    """
     model = _Model(path, threads, len(inputs["input_ids"]))
     model.fill(inputs)
     for _ in range(warmup):
@@ -197,7 +201,7 @@ class _Model:
             name, tensor_type = ctypes.c_char_p(), _TensorType()
             self._call(f"LiteRtGetSignature{side}Name", signature, number, ctypes.byref(name))
             tensor = self._new(f"LiteRtGetSignature{side}TensorByIndex", signature, number)
-            self._call("LiteRtGetRanked_TensorType", tensor, ctypes.byref(tensor_type))
+            self._call("LiteRtGetRankedTensorType", tensor, ctypes.byref(tensor_type))
             out[(name.value or b"").decode()] = tensor_type
         return out
 

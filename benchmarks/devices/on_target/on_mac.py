@@ -322,7 +322,7 @@ class _Package:
         return cells
 
     def _run_cold_start(self, unit: str) -> dict[str, Any]:
-        """Load the package and run it once in a fresh process, as `_time_cold_start` does; return its times."""
+        """Run this script with --cold-start, so that a fresh process loads and runs the package; return its times."""
         rows = {n: [self.dtypes[n], a.tolist()] for n, a in self._feed(self.lengths[-1]).items()}
         path = self._work / "cold_start.json"
         path.write_text(json.dumps({"compiled": self.compiled, "unit": unit, "feed": rows}), encoding="utf-8")

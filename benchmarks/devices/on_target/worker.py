@@ -31,7 +31,7 @@ NUMPY_TYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float
 
 
 def main() -> None:
-    """Serve requests until standard input ends."""
+    """Answer requests, one JSON object per line, until standard input ends."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what an engine prints must not get between the answers
     worker = _Worker()
@@ -116,7 +116,7 @@ class _Worker:
         profile_runs: int,
         litert: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Time the start of a file, in a fresh process only, and profile it. `litert` is the request to LiteRT's profiler."""
+        """Time the start of a file in this fresh process, and profile it; `litert` is the request to LiteRT's profiler."""
         arrays = _arrays(feed)
         before = _memory("VmRSS:")
         with contextlib.suppress(OSError):  # importing NumPy has a peak too, which Linux can forget
@@ -230,7 +230,7 @@ class _TfliteFile:
         return dict(self._runners[feed["input_ids"].shape[1]](**feed))
 
     def operators(self) -> list[dict[str, Any]]:
-        """List the nodes of the graph that runs, those of delegates included; empty if this version has no such list."""
+        """List the nodes of the graph, those of delegates included; empty if this version has no such list."""
         try:
             interpreter = self._new(model_path=self._path, num_threads=1)
             interpreter.allocate_tensors()

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from pocketbert.benchmarks.devices import litert_npu as compiler
-from pocketbert.benchmarks.devices import litert_npu as vendors
 from pocketbert.benchmarks.devices.litert_npu import (
     _UNKNOWN_REASON,
     _connect_litert,
@@ -28,8 +27,8 @@ from pocketbert.core.types import Format, Provenance, Scheme
 from pocketbert.runtime.tflite import TflitePredictor
 
 DEVICE = "litert-npu:SM8650"
-QUALCOMM, MEDIATEK = vendors._VENDORS
-WHY_NOT = _litert_missing() or ("" if vendors._find_libraries(QUALCOMM) else "no libraries of Qualcomm")
+QUALCOMM, MEDIATEK = compiler._VENDORS
+WHY_NOT = _litert_missing() or ("" if compiler._find_libraries(QUALCOMM) else "no libraries of Qualcomm")
 with_libraries = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 TEXTS = ["a good day", "what a bad day it was", "the day was good"]
 # An excerpt of what the plug-in of ai-edge-litert 2.3.0 prints on the demo's int8 file, with the libraries of onnxruntime-qnn 2.7.0.
@@ -82,8 +81,8 @@ def scripted(monkeypatch, tmp_path, script):
         + script
     )
     tool.chmod(0o755)
-    libraries = vendors._Libraries(tmp_path, QUALCOMM.sources[0])
-    made = _LitertCompiler(*vendors.find_litert_chip("SM8650"), libraries, tmp_path / "package")
+    libraries = compiler._Libraries(tmp_path, QUALCOMM.sources[0])
+    made = _LitertCompiler(*compiler.find_litert_chip("SM8650"), libraries, tmp_path / "package")
     monkeypatch.setattr("pocketbert.benchmarks.latency.compiler_of", lambda name: made)
 
 
@@ -149,7 +148,7 @@ def test_a_package_without_libraries_is_none(monkeypatch, tmp_path):
     (package / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
-    assert vendors._find_libraries(MEDIATEK) is None
+    assert compiler._find_libraries(MEDIATEK) is None
     monkeypatch.setattr(compiler, "_unsupported_system", str)
     with pytest.raises(MissingBackendError, match="SDK of MediaTek .*pip install ai-edge-litert-sdk-mediatek"):
         _connect_litert("MT6991")
@@ -157,7 +156,7 @@ def test_a_package_without_libraries_is_none(monkeypatch, tmp_path):
     assert "litert-npu:SOC\t" in done.stdout
     (package / "v8/host/lib").mkdir(parents=True)
     (package / "v8/host/lib/libneuronusdk_adapter.mtk.so").write_bytes(b"")
-    assert vendors._find_libraries(MEDIATEK).folder == package / "v8/host/lib"
+    assert compiler._find_libraries(MEDIATEK).folder == package / "v8/host/lib"
     assert _connect_litert("mt6991").target == "MediaTek MT6991"
 
 
@@ -172,7 +171,7 @@ def test_what_cannot_be_compiled_for(monkeypatch):
     assert "need Linux on x86-64" in _litert_missing()
 
 
-@pytest.mark.parametrize("vendor", vendors._VENDORS, ids=lambda vendor: vendor.name)
+@pytest.mark.parametrize("vendor", compiler._VENDORS, ids=lambda vendor: vendor.name)
 def test_the_chips_are_those_of_the_installed_package(vendor):
     target = pytest.importorskip(f"ai_edge_litert.aot.vendors.{vendor.plugin}.target")
     assert sorted(vendor.chips) == sorted(chip.value for chip in target.SocModel if chip.value != "ALL")

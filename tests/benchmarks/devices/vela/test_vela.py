@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from pocketbert.benchmarks.devices import vela as compiler
-from pocketbert.benchmarks.devices import vela as configurations
 from pocketbert.benchmarks.devices.vela import (
     MEMORY_MODES,
     NPUS,
@@ -249,7 +248,7 @@ def test_the_configurations_are_those_of_the_installed_vela():
     assert memory == SYSTEMS
     source = (package / "vela/architecture_features.py").read_text()
     assert set(re.findall(r'"(ethos-u\d+-\d+)"', source)) == set(NPUS)
-    assert all(configurations.vela_target(npu) for npu in NPUS)
+    assert all(compiler.vela_target(npu) for npu in NPUS)
 
 
 @pytest.mark.slow
@@ -260,8 +259,8 @@ def test_systems_and_memory_modes_go_together_as_vela_says(npu, npu_file, tmp_pa
     shutil.copy(npu_file, tmp_path / "given.tflite")
     fitting = [name for name in SYSTEMS if name.startswith(f"Ethos_{npu.split('-')[1].upper()}_")]
     for system, memory in itertools.product(fitting, MEMORY_MODES):
-        ended = compiler._VelaCompiler(configurations._VelaTarget(npu, system, memory))._run_vela(tmp_path)
-        if configurations.DEDICATED in memory and not SYSTEMS[system]:
+        ended = compiler._VelaCompiler(compiler._VelaTarget(npu, system, memory))._run_vela(tmp_path)
+        if compiler.DEDICATED in memory and not SYSTEMS[system]:
             assert ended.problem
             with pytest.raises(ValueError, match=memory):
                 vela_target(f"{npu}@{system}+{memory}")
