@@ -31,7 +31,7 @@ from pocketbert.core.host.progress import say
 from pocketbert.pipeline.doctor import missing
 from pocketbert.pipeline.make.measuring import without_paths
 from pocketbert.pipeline.make.model_files import PARITY_FILE
-from pocketbert.pipeline.phone.card import BENCHMARK_FILE, measured_figures, render_figures, replace_figures
+from pocketbert.pipeline.phone.card_figures import BENCHMARK_FILE, measured_figures, render_figures, replace_figures
 from pocketbert.pipeline.results import Verification
 
 if TYPE_CHECKING:
