@@ -124,7 +124,7 @@ class Run(RunSteps):
         if not failures:
             return
         from pocketbert.benchmarks.report import write_report
-        from pocketbert.pipeline.phone.pack import early_report_data
+        from pocketbert.pipeline.phone.report_facts import early_report_data
 
         if not missing("report"):
             write_report(early_report_data(self.recipe, self.path, _command_line()), self.path / REPORT_FILE)
@@ -159,7 +159,7 @@ class Run(RunSteps):
     def report(self, destination: Path) -> ReportData:
         """Write the HTML report of a finished run and return its content."""
         from pocketbert.benchmarks.report import write_report
-        from pocketbert.pipeline.phone.pack import report_data
+        from pocketbert.pipeline.phone.report_facts import report_data
 
         content = report_data(self.recipe, self.path, _command_line(), self.confusions)
         write_report(content, destination)

@@ -173,7 +173,7 @@ def test_an_export_ends_where_transformers_reads_the_text_otherwise(cli: Cli, tm
 def test_the_java_tokenizer_of_a_folder_is_asked_too(
     exported: Callable[[str], Path], cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if asking._compiled() is None:
+    if asking._compile_java() is None:
         pytest.skip("needs Gson in Maven's folder, which `make test-android` downloads")
     monkeypatch.setenv("POCKETBERT_JAVA", "yes")
     folder = Path(shutil.copytree(exported("encoder"), tmp_path / "phone"))

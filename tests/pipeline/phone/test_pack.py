@@ -135,7 +135,7 @@ def test_every_other_file_is_listed_with_its_kind(phone: Path) -> None:
         for p in ("onnx/model.onnx", "onnx/model_int8.onnx", "coreml/Model.mlpackage")
     ]
     kinds = {**pack._KINDS, "coreml/tool.py": Kind.TOOL}
-    found = {r.path: r for r in pack._others(phone, models, kinds, {"onnx/alias.onnx": "onnx/model_int8.onnx"})}
+    found = {r.path: r for r in pack._file_records(phone, models, kinds, {"onnx/alias.onnx": "onnx/model_int8.onnx"})}
     assert {p: r.kind.value for p, r in found.items()} == {
         "config.json": "config",
         "coreml/tool.py": "tool",

@@ -1,4 +1,8 @@
-"""Writing what was chosen for a platform: a folder that verifies without the one it was made from."""
+"""Pack what an app of one platform needs of an artefact folder: `pocketbert pack --for android|ios|web|server`.
+
+A class per platform chooses the files (`AppPlatform.choose`), and `write_pack` writes them into a folder that verifies without
+the one it was made from. `earlier_pack` and `is_packed` find out what an earlier command left there.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pocketbert.core.artefacts import FILE_NAME as WRITING_FILE_NAME
+from pocketbert.core.artefacts import FILE_NAME as LIST_FILE
 from pocketbert.core.artefacts import (
     Artefacts,
     FileRecord,
@@ -45,18 +49,15 @@ from pocketbert.pipeline.formats.snippets.parts import CHECKED
 from pocketbert.pipeline.gates.confidence import FILE_NAME as SELFTEST_FILE
 from pocketbert.pipeline.gates.confidence import write_selftest
 
-# --- platform ---
-# What an app of one platform carries of an artefact folder: one class for each platform, registered under its name.
-
 
 @dataclass(frozen=True)
 class Choice:
-    """What is packed.
+    """The files of an artefact folder that are packed for a platform.
 
     Attributes:
         models: Model files, those of the folder's default format first.
         others: The other files.
-        absent: Files that an app could use and that are not packed, and why.
+        absent: Files that an app could use and that are not packed, each with the reason.
     """
 
     models: list[ModelRecord]
@@ -65,20 +66,20 @@ class Choice:
 
     @property
     def files(self) -> list[FileRecord]:
-        """All of them."""
+        """All files."""
         return [*self.models, *self.others]
 
 
 class AppPlatform(ABC):
-    """A platform: which files of an artefact folder its apps need.
+    """A platform: names the files of an artefact folder that its apps need. One subclass per platform.
 
     Attributes:
         name: What ``pocketbert pack --for`` takes.
         title: Its name in messages, with the article: ``an iOS app``.
-        lacks: What is wrong with a folder that has no model file for it, and how to export one.
-        needed: Files that must be there besides the model files.
-        useful: Files that are packed where the folder has them.
-        folders: Folders whose files are packed where the artefact folder has them.
+        lacks: Message for a folder without a model file for the platform, and the fix.
+        needed: Files that must be there in addition to the model files.
+        useful: Files that are packed if the folder has them.
+        folders: Folders whose files are packed if the artefact folder has them.
         takes_forms: Whether it can run files with more inputs than the text gives.
         has_selftest: Whether ``selftest.json`` is written.
     """
@@ -94,14 +95,14 @@ class AppPlatform(ABC):
 
     @abstractmethod
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the model files, none where the folder has none for the platform, and tell which are absent."""
+        """Choose the model files, an empty list if the folder has none for the platform, and list those that are absent."""
 
     def path(self, artefacts: Artefacts, record: ModelRecord) -> str:
-        """Name a model file in the packed folder."""
+        """Return the path of a model file in the packed folder."""
         return record.path
 
     def add(self, models: list[Path], destination: Path) -> dict[str, Kind]:
-        """Write files that the artefact folder does not have, and tell their kinds by name."""
+        """Write files that the artefact folder does not have; return their kinds by name."""
         return {}
 
     def choose(self, folder: Path, artefacts: Artefacts) -> Choice:
@@ -124,14 +125,15 @@ class AppPlatform(ABC):
         choice = Choice(choice.models, [*named, *below], choice.absent)
         problems = [
             Problem(str(folder / name), what, "Copy the folder again.")
-            for name, what in self._damage(folder, artefacts, choice)
+            for name, what in self._find_damage(folder, artefacts, choice)
         ]
         if problems:
             raise InputError(problems)
         read_golden(folder / GOLDEN_FILE, LEAST_ROWS)
         return choice
 
-    def _damage(self, folder: Path, artefacts: Artefacts, choice: Choice) -> Iterator[tuple[str, str]]:
+    def _find_damage(self, folder: Path, artefacts: Artefacts, choice: Choice) -> Iterator[tuple[str, str]]:
+        """Yield each file that is missing, not listed or changed, with the reason."""
         listed = {r.path for r in choice.others}
         yield from ((name, "is missing; an app needs it.") for name in self.needed if name not in listed)
         yield from ((r.path, "listed, but not there.") for r in choice.files if not (folder / r.path).exists())
@@ -139,11 +141,8 @@ class AppPlatform(ABC):
         yield from ((name, "changed since it was packed: its sha256 is not the listed one.") for name in changed)
 
 
-# --- operators ---
-# ``required_operators.config``: what a build of ONNX Runtime must contain to run some files, and no more.
-
-
-FILE_NAME = "required_operators.config"
+OPERATORS_FILE = "required_operators.config"
+"""Lists what a build of ONNX Runtime must contain to run the packed files, and no more."""
 _LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED")
 """An operator can disappear, and a fused one appear, at each of these; above, operators depend on the processor."""
 _HEADER = (
@@ -152,12 +151,12 @@ _HEADER = (
 )
 
 
-def missing_reader() -> str | None:
-    """Why the operators cannot be listed here; None where they can."""
+def _missing_reader() -> str | None:
+    """Return why the operators cannot be listed on this machine; None if they can."""
     return None if version_of("onnx") else "onnx is not installed here; pip install 'pocketbert[onnx]', then pack again"
 
 
-def write_required_operators(files: Sequence[Path], destination: Path) -> None:
+def _write_required_operators(files: Sequence[Path], destination: Path) -> None:
     """Write the operators of ONNX files in the format of ONNX Runtime's reduced build.
 
     Source: onnxruntime.ai, "Reduced operator config file": lines ``domain;opset;operator,operator``. ONNX Runtime fuses
@@ -182,7 +181,7 @@ def write_required_operators(files: Sequence[Path], destination: Path) -> None:
 
 
 def _optimized(file: Path, folder: Path) -> Iterator[Any]:
-    """The graph as it is stored, and as ONNX Runtime rewrites it at each level."""
+    """Yield the graph as it is stored, and as ONNX Runtime rewrites it at each level of optimization."""
     import onnx
     import onnxruntime
 
@@ -201,7 +200,7 @@ def _optimized(file: Path, folder: Path) -> Iterator[Any]:
 
 
 def _operators(model: Any) -> Iterator[tuple[str, int, str]]:
-    """Domain, operator set and name of every operator, those inside other operators and functions included."""
+    """Yield domain, operator set and name of every operator, those inside other operators and functions included."""
     sets = {entry.domain or "ai.onnx": int(entry.version) for entry in model.opset_import}
     functions = {(f.domain or "ai.onnx", f.name) for f in model.functions}
     for node in _nodes([*model.graph.node, *(n for f in model.functions for n in f.node)]):
@@ -211,27 +210,23 @@ def _operators(model: Any) -> Iterator[tuple[str, int, str]]:
 
 
 def _nodes(nodes: Iterable[Any]) -> Iterator[Any]:
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
+    """Yield nodes and all nodes of the graphs inside them."""
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
         yield node
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
-                waiting += graph.node
-
-
-# --- android ---
-# Android: the ONNX and the TFLite file, in the assets of an app.
+                pending += graph.node
 
 
 _FORMATS = (Format.ONNX, Format.TFLITE)
 
 
 class Android(AppPlatform):
-    """What `android_demo` opens.
+    """Android: an ONNX and a TFLite file with the scheme of the default file, which `android_demo` opens.
 
-    Of ONNX and of TFLite that is the file of the default file's scheme. TFLite up to 2.16 computes the default int8 file
-    wrongly, so the file that is made for it goes along.
+    TFLite up to 2.16 computes the default int8 file wrongly, so the file that is made for it is packed too.
     """
 
     name = "android"
@@ -262,24 +257,20 @@ class Android(AppPlatform):
                         "TFLite up to 2.16 has no int8 file here; 'pocketbert quantize -m FOLDER -o NEW --runtime "
                         f"{Runtime.TFLITE_2_16}' adds it. LiteRT needs none"
                     )
-        why = missing_reader() if any(r.format is Format.ONNX for r in models) else None
-        return Choice(models, absent={**absent, **({FILE_NAME: why} if why else {})})
+        why = _missing_reader() if any(r.format is Format.ONNX for r in models) else None
+        return Choice(models, absent={**absent, **({OPERATORS_FILE: why} if why else {})})
 
     def add(self, models: list[Path], destination: Path) -> dict[str, Kind]:
-        """Write ONNX Runtime's list of operators, where the `onnx` package is installed."""
+        """Write ONNX Runtime's list of operators, if the `onnx` package is installed."""
         onnx = [path for path in models if path.suffix == FORMATS[Format.ONNX].suffix]
-        if not onnx or missing_reader():
+        if not onnx or _missing_reader():
             return {}
-        write_required_operators(onnx, destination / FILE_NAME)
-        return {FILE_NAME: Kind.CONFIG}
-
-
-# --- ios ---
-# iOS: the Core ML package of the folder's scheme, with the tokenizer.
+        _write_required_operators(onnx, destination / OPERATORS_FILE)
+        return {OPERATORS_FILE: Kind.CONFIG}
 
 
 class Ios(AppPlatform):
-    """One Core ML package, the tokenizer's files and its sources in Swift where the folder has them."""
+    """iOS: one Core ML package, the tokenizer's files, and its sources in Swift if the folder has them."""
 
     name = "ios"
     title = "an iOS app"
@@ -296,12 +287,8 @@ class Ios(AppPlatform):
         return Choice([best_of(packages, wanted_scheme(artefacts.default_model()))] if packages else [])
 
 
-# --- server ---
-# A server: the default file, with what `pocketbert.load` reads.
-
-
 class Server(AppPlatform):
-    """One file for `pocketbert.load`, `pocketbert predict` or ONNX Runtime."""
+    """A server: one file for `pocketbert.load`, `pocketbert predict` or ONNX Runtime."""
 
     name = "server"
     title = "a server"
@@ -313,7 +300,7 @@ class Server(AppPlatform):
     takes_forms = True
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the default file; where that is a Core ML package, the ONNX or TFLite file of its scheme."""
+        """Choose the default file; if that is a Core ML package, the ONNX or TFLite file of its scheme."""
         if not artefacts.models():
             return Choice([])
         default = artefacts.default_model()
@@ -323,12 +310,8 @@ class Server(AppPlatform):
         return Choice([best_of(files, wanted_scheme(default))] if files else [])
 
 
-# --- web ---
-# The web: one ONNX file under the name that transformers.js asks for.
-
-
 class Web(AppPlatform):
-    """What transformers.js downloads: in a browser it takes the int8 file under its default name, `onnx/model_quantized.onnx`."""
+    """The web: one ONNX file under the name that transformers.js asks for, `onnx/model_quantized.onnx` for int8."""
 
     name = "web"
     title = "transformers.js"
@@ -339,7 +322,7 @@ class Web(AppPlatform):
     useful = (*AppPlatform.useful, MODULES_FILE, POOLING_FILE)
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the int8 file, else the exported one: a browser asks for no file of another scheme by itself."""
+        """Choose the int8 file, else the exported one: browsers ask for no file of another scheme by default."""
         files = [r for r in artefacts.models() if r.format is Format.ONNX and r.plain and r.scheme in CHECKED]
         return Choice([best_of(files, Scheme.INT8)] if files else [])
 
@@ -348,15 +331,11 @@ class Web(AppPlatform):
         return ALIAS if record.scheme is Scheme.INT8 else record.path
 
 
-# --- table ---
-# All platforms by name.
-
-
 PLATFORMS: dict[str, AppPlatform] = {p.name: p for p in (Android(), Ios(), Web(), Server())}
 
 
 def platform_named(name: str) -> AppPlatform:
-    """Find a platform.
+    """Return the platform of a name.
 
     Raises:
         InputError: If there is none of this name.
@@ -367,30 +346,30 @@ def platform_named(name: str) -> AppPlatform:
 
 
 _REWRITTEN = (GOLDEN_FILE, SIMULATED_FILE)
-"""Files that name model files: only what is packed is left in them."""
+"""Files with entries by model file: the entries of files that are not packed are left out."""
 
 
 def earlier_pack(platform: AppPlatform, output: Path) -> Artefacts | None:
-    """What an earlier command packed into a folder; None where it holds no list.
+    """Read the list of what an earlier command packed into a folder; None if it holds no list.
 
     Raises:
-        InputError: If the folder's list is not one of files packed for this platform.
+        InputError: If the folder's list was not written by a pack for this platform.
     """
-    path = output / WRITING_FILE_NAME
+    path = output / LIST_FILE
     if not path.exists() and not path.is_symlink():
         return None
     try:
-        found = read_artefacts(output)
+        earlier = read_artefacts(output)
     except InputError:
-        found = None
-    if found is None or found.packed_for != platform.name:
-        what = f"holds a {WRITING_FILE_NAME} that 'pocketbert pack --for {platform.name}' did not write; nothing was written."
+        earlier = None
+    if earlier is None or earlier.packed_for != platform.name:
+        what = f"holds a {LIST_FILE} that 'pocketbert pack --for {platform.name}' did not write; nothing was written."
         raise InputError(Problem(str(output), what, "Choose a new folder with -o/--output."))
-    return found
+    return earlier
 
 
 def is_packed(platform: AppPlatform, output: Path, earlier: Artefacts, artefacts: Artefacts, choice: Choice) -> bool:
-    """Whether an earlier command packed the same files, and all are still as they were."""
+    """Return whether an earlier command packed the same files, and none of them has changed."""
     same = earlier.made_from == artefacts.made_from and earlier.absent == choice.absent
     packed = [(r.path, r.sha256) for r in earlier.models()]
     if not same or sorted(packed) != sorted((platform.path(artefacts, r), r.sha256) for r in choice.models):
@@ -399,25 +378,28 @@ def is_packed(platform: AppPlatform, output: Path, earlier: Artefacts, artefacts
 
 
 def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice: Choice, destination: Path) -> None:
-    """Write the chosen files, golden rows of these only, what the platform adds, and ``artifacts.json``.
+    """Write the chosen files, their golden rows, what the platform adds, and ``artifacts.json``.
 
     Args:
-        platform: Whose app carries the files.
+        platform: The platform whose apps carry the files.
         folder: The artefact folder.
         artefacts: Its list.
-        choice: What is packed.
+        choice: The files to pack.
         destination: Empty folder to write into.
     """
     names = {r.path: platform.path(artefacts, r) for r in choice.models}
     for record in choice.files:
         if record.path not in _REWRITTEN:
-            _copy(folder / record.path, destination / names.get(record.path, record.path))
+            target = destination / names.get(record.path, record.path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy_path(folder / record.path, target)
     _write_golden(folder, names, destination)
     kinds = {GOLDEN_FILE: Kind.GOLDEN}
     if any(r.path == SIMULATED_FILE for r in choice.others):
         _write_simulated(folder, names, destination)
         kinds[SIMULATED_FILE] = Kind.FIGURES
-    models = _models(choice, names)
+    default = next((r for r in choice.models if r.default), choice.models[0])
+    models = [r.model_copy(update={"path": names[r.path], "default": r is default}) for r in choice.models]
     if platform.has_selftest:
         write_selftest(destination, artefacts.model_copy(update={"files": models}))
         kinds[SELFTEST_FILE] = Kind.GOLDEN
@@ -429,18 +411,8 @@ def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice
     write_artefacts(destination, artefacts.model_copy(update=update))
 
 
-def _copy(source: Path, destination: Path) -> None:
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    copy_path(source, destination)
-
-
-def _models(choice: Choice, names: dict[str, str]) -> list[ModelRecord]:
-    """The records of the model files, with their names in the packed folder; one of them is the default."""
-    default = next((r for r in choice.models if r.default), choice.models[0])
-    return [r.model_copy(update={"path": names[r.path], "default": r is default}) for r in choice.models]
-
-
 def _write_golden(folder: Path, names: dict[str, str], destination: Path) -> None:
+    """Write the golden rows with the outputs of the packed model files, by their new names."""
     rows = [
         row.model_copy(
             update={
@@ -454,7 +426,8 @@ def _write_golden(folder: Path, names: dict[str, str], destination: Path) -> Non
 
 
 def _write_simulated(folder: Path, names: dict[str, str], destination: Path) -> None:
-    found = read_simulated(folder)
-    errors = {names[p]: e for p, e in found.errors.items() if p in names}
-    ranges = {names[p]: r for p, r in found.ranges.items() if p in names}
-    write_simulated(destination, found.model_copy(update={"errors": errors, "ranges": ranges}))
+    """Write the simulated errors of the packed model files, by their new names."""
+    simulated = read_simulated(folder)
+    errors = {names[p]: e for p, e in simulated.errors.items() if p in names}
+    ranges = {names[p]: r for p, r in simulated.ranges.items() if p in names}
+    write_simulated(destination, simulated.model_copy(update={"errors": errors, "ranges": ranges}))

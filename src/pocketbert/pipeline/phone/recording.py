@@ -1,4 +1,9 @@
-"""Writing measured figures into an artefact folder: its list, its model card and its report."""
+"""Record measured figures in an artefact folder: in its list, its model card and its report.
+
+`record_verification`, `record_benchmark` and `record_sensitivities` change the three together: the new files replace the old
+ones only when all are written. `write_facts` and `read_facts` keep what the report shows in the folder, so that the report can
+be made again without the run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ from pocketbert.core.host.progress import say
 from pocketbert.pipeline.doctor import missing
 from pocketbert.pipeline.make.measuring import without_paths
 from pocketbert.pipeline.make.model_files import PARITY_FILE
-from pocketbert.pipeline.phone.card import BENCHMARK_FILE, measured_figures, render_figures, replace_figures
+from pocketbert.pipeline.phone.card_figures import BENCHMARK_FILE, measured_figures, render_figures, replace_figures
 from pocketbert.pipeline.results import Verification
 
 if TYPE_CHECKING:
@@ -39,36 +44,24 @@ if TYPE_CHECKING:
     from pocketbert.benchmarks.report.figures import ReportData
 
 
-# --- report_facts ---
-# What a report shows of an artefact folder: kept in the folder, so that the report can be made again without the run.
-
-
 FACTS_FILE = "report.json"
-"""The facts; `benchmark.json` and `recipe.resolved.yaml` lie beside it and are not repeated in it."""
+"""What the report shows, apart from `benchmark.json` and `recipe.resolved.yaml`, which lie in the same folder."""
 PAGE_FILE = "report.html"
 _RECIPE_FILE = "recipe.resolved.yaml"
 _LARGEST_MIB = 32
 
 
 def write_facts(data: ReportData, folder: Path) -> None:
-    """Write what a report shows, without the figures and settings that other files of the folder have.
-
-    Args:
-        data: What it shows.
-        folder: The artefact folder.
-    """
+    """Write what the report of an artefact folder shows to `FACTS_FILE`, without what other files of the folder hold."""
     stored_elsewhere = {"benchmark", "recipe", "command"}
     write_json(folder / FACTS_FILE, json.loads(data.model_dump_json(exclude=stored_elsewhere)))
 
 
 def read_facts(folder: Path) -> ReportData:
-    """Read what a report shows of an artefact folder.
-
-    Args:
-        folder: The folder, its files as they are listed.
+    """Read what the report of an artefact folder shows.
 
     Raises:
-        InputError: If the folder has none, or what it has is no facts of a report.
+        InputError: If the folder has no `FACTS_FILE`, or its content is not that of a report.
     """
     from pocketbert.benchmarks.measurement import FILE_NAME, BenchmarkResult
     from pocketbert.benchmarks.report.figures import ReportData
@@ -80,8 +73,8 @@ def read_facts(folder: Path) -> ReportData:
     try:
         data = ReportData.model_validate(read_json(path, _LARGEST_MIB))
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[0]
-        what = f"{'.'.join(map(str, found['loc']))}: {found['msg']}."
+        first = error.errors(include_url=False, include_input=False)[0]
+        what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}."
         raise InputError(Problem(str(path), what, "Export the model again.")) from error
     stored_elsewhere = {
         "benchmark": BenchmarkResult.read(measured) if measured.is_file() else None,
@@ -90,7 +83,7 @@ def read_facts(folder: Path) -> ReportData:
     return data.model_copy(update=stored_elsewhere)
 
 
-_WRITTEN = (CARD, FACTS_FILE, PAGE_FILE, BENCHMARK_FILE, PARITY_FILE)
+_CHANGED_FILES = (CARD, FACTS_FILE, PAGE_FILE, BENCHMARK_FILE, PARITY_FILE)
 _KINDS = {CARD: Kind.DOCUMENT, PAGE_FILE: Kind.DOCUMENT}
 
 
@@ -99,11 +92,11 @@ def record_verification(folder: Path, result: Verification) -> None:
 
     Args:
         folder: The artefact folder.
-        result: What `verify_artefacts` found.
+        result: The result of `verify_artefacts`.
 
     Raises:
-        GateError: If a gate failed: such scores are not those of a whole folder.
-        InputError: If a model file changed since it was verified.
+        GateError: If a gate failed.
+        InputError: If nothing was scored, or a model file has changed since it was verified.
     """
     if result.failures:
         raise GateError([*result.failures, "Nothing was recorded."])
@@ -111,10 +104,10 @@ def record_verification(folder: Path, result: Verification) -> None:
 
     if not any(result.scores.values()):
         raise InputError(Problem("--record", "nothing was scored.", "Give labelled rows: --data FILE."))
-    with _changing(folder) as change:
-        _check_same(change.artefacts, result.files)
-        change.artefacts = _scored(change.artefacts, result)
-        # whether the folder is as listed is true of this moment only, and the recording itself changes the count
+    with _change_figures(folder) as change:
+        _check_digests(change.artefacts, result.files)
+        change.artefacts = _add_scores(change.artefacts, result)
+        # not the integrity gate: recording changes the files that it counts
         gates = [GateRow(**g.model_dump()) for g in result.gates if g.name != "integrity"]
         rows = [
             row.model_copy(update={"eval_score": next(iter(result.scores.get(row.path, {}).values()), None)})
@@ -131,13 +124,13 @@ def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
 
     Args:
         folder: The artefact folder.
-        result: What was measured, of this folder alone.
+        result: The measurements of this folder's files only.
 
     Raises:
-        InputError: If a model file changed since it was measured.
+        InputError: If a model file has changed since it was measured.
     """
-    with _changing(folder) as change:
-        _check_same(change.artefacts, {v.name: v.sha256 for s in result.sessions for v in s.variants})
+    with _change_figures(folder) as change:
+        _check_digests(change.artefacts, {v.name: v.sha256 for s in result.sessions for v in s.variants})
         result = without_paths(result, folder)
         result.write(change.target / BENCHMARK_FILE)
         rows = [row if row.is_teacher else row.model_copy(update={"name": row.path}) for row in change.facts.rows]
@@ -145,35 +138,30 @@ def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
     say(f"recorded in {folder}: {', '.join(change.written)}")
 
 
-def record_sensitivities(folder: Path, found: Sensitivities) -> None:
-    """Write sensitivities into the report of the folder that they are of.
-
-    Args:
-        folder: The artefact folder.
-        found: What was measured.
-    """
-    with _changing(folder) as change:
-        change.facts = change.facts.model_copy(update={"sensitivity": found})
+def record_sensitivities(folder: Path, sensitivities: Sensitivities) -> None:
+    """Write the measured sensitivities of a folder's model into the report of the folder."""
+    with _change_figures(folder) as change:
+        change.facts = change.facts.model_copy(update={"sensitivity": sensitivities})
     say(f"recorded in {folder}: {', '.join(change.written)}")
 
 
 def write_page(folder: Path) -> None:
-    """Write the report of a folder that no other process knows yet, and list it."""
+    """Write the report of a new folder, which no other process uses yet, and add it to the folder's list."""
     from pocketbert.benchmarks.report import write_report
 
     write_report(read_facts(folder), folder / PAGE_FILE)
-    write_artefacts(folder, _listed(read_artefacts(folder), folder, [PAGE_FILE]))
+    write_artefacts(folder, _with_records(read_artefacts(folder), folder, [PAGE_FILE]))
 
 
 @dataclass
 class _Change:
-    """What of a folder is changed.
+    """A change of a folder's figures that is being made.
 
     Attributes:
-        artefacts: Its list.
-        facts: What its report shows.
-        target: Where new files are written.
-        written: Names of the files that were written, at the end.
+        artefacts: The folder's list; to be replaced by the changed one.
+        facts: What the report shows; to be replaced likewise.
+        target: Temporary folder with the new files.
+        written: Names of the files that changed; set at the end.
     """
 
     artefacts: Artefacts
@@ -183,35 +171,38 @@ class _Change:
 
 
 @contextlib.contextmanager
-def _changing(folder: Path) -> Iterator[_Change]:
-    """Change list and facts of a folder; card and report are made anew of them when the block ends without an error.
+def _change_figures(folder: Path) -> Iterator[_Change]:
+    """Yield a `_Change` of a locked folder; when the block ends without an error, make card and report anew and replace the files.
 
-    The new files replace the old ones one by one: a process that is killed meanwhile leaves work that the next command
-    finishes.
+    The new files replace the old ones one by one: if the process is killed meanwhile, the next command finishes the work.
     """
     with folder_locked(folder):
         finish_interrupted(folder)
-        names = [n for n in _WRITTEN if (folder / n).is_file()]
+        names = [n for n in _CHANGED_FILES if (folder / n).is_file()]
         with adding(folder, [FILE_NAME, *names], "") as target:
             for name in names:
                 copy_path(folder / name, target / name)
             change = _Change(read_artefacts(folder), read_facts(folder), target)
             yield change
             write_facts(change.facts, target)
-            _renew_card(target, change.artefacts)
+            _update_card(target, change.artefacts)
             if not missing("report"):
                 from pocketbert.benchmarks.report import write_report
 
                 write_report(change.facts, target / PAGE_FILE)
             replaced = [r for r in change.artefacts.files if r.path in names]
             edited = changed_files(folder, change.artefacts.model_copy(update={"files": replaced}))
-            change.written = [p.name for p in sorted(target.iterdir()) if not _same(p, folder / p.name)]
-            new = [name for name in change.written if name not in edited]  # what a user wrote stays known as such
-            write_artefacts(target, _listed(change.artefacts, target, new))
+            change.written = [
+                new.name
+                for new in sorted(target.iterdir())
+                if not ((old := folder / new.name).is_file() and new.read_bytes() == old.read_bytes())
+            ]
+            new = [name for name in change.written if name not in edited]  # an edited file keeps its old record
+            write_artefacts(target, _with_records(change.artefacts, target, new))
 
 
-def _renew_card(target: Path, artefacts: Artefacts) -> None:
-    """Put the new figures into the card; what else a user wrote into it stays."""
+def _update_card(target: Path, artefacts: Artefacts) -> None:
+    """Replace the figures in the card, and leave everything else in it as it is."""
     card = target / CARD
     if not card.is_file():
         return
@@ -223,28 +214,24 @@ def _renew_card(target: Path, artefacts: Artefacts) -> None:
     card.write_text(text, encoding="utf-8")
 
 
-def _listed(artefacts: Artefacts, folder: Path, names: Sequence[str]) -> Artefacts:
-    """The list with the files of these names as they are in a folder."""
+def _with_records(artefacts: Artefacts, folder: Path, names: Sequence[str]) -> Artefacts:
+    """Return the list with new records of the files of these names in a folder."""
     new = [FileRecord.of(folder, name, _KINDS.get(name, Kind.FIGURES)) for name in names]
     kept = [r for r in artefacts.files if r.path not in names]
     return artefacts.model_copy(update={"files": sorted([*kept, *new], key=lambda r: r.path)})
 
 
-def _same(new: Path, old: Path) -> bool:
-    return old.is_file() and new.read_bytes() == old.read_bytes()
-
-
-def _check_same(artefacts: Artefacts, digests: Mapping[str, str]) -> None:
-    """Refuse figures of other files than the folder's."""
+def _check_digests(artefacts: Artefacts, digests: Mapping[str, str]) -> None:
+    """Raise InputError if figures were measured on other files than the listed ones, by sha256."""
     listed = {r.path: r.sha256 for r in artefacts.models()}
-    strange = [name for name, digest in digests.items() if listed.get(name) != digest]
-    if strange:
-        what = f"{', '.join(strange)}: not the file that was measured; nothing was recorded."
+    differing = [name for name, digest in digests.items() if listed.get(name) != digest]
+    if differing:
+        what = f"{', '.join(differing)}: not the file that was measured; nothing was recorded."
         raise InputError(Problem(FILE_NAME, what, "Start the command again while nothing else writes to the folder."))
 
 
-def _scored(artefacts: Artefacts, result: Verification) -> Artefacts:
-    """The list with the scores of a verification beside those it has."""
+def _add_scores(artefacts: Artefacts, result: Verification) -> Artefacts:
+    """Return the list with the scores of a verification in addition to those that it has."""
     files = [
         r.model_copy(update={"scores": {**r.scores, **result.scores.get(r.path, {})}})
         if isinstance(r, ModelRecord) and r.alias_of is None

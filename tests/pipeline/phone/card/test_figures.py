@@ -12,12 +12,12 @@ import pytest
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.parity import Parity
 from pocketbert.core.tasks import TaskName
-from pocketbert.pipeline.phone.card import (
-    BEGIN,
-    END,
+from pocketbert.pipeline.phone.card_figures import (
+    _BEGIN,
+    _END,
     CardFigures,
     LatencyRow,
-    latency_rows,
+    _latency_rows,
     measured_figures,
     render_figures,
     replace_figures,
@@ -76,9 +76,9 @@ def test_figures_are_replaced_and_an_edited_card_stays() -> None:
     card = f"# Ours\n\nEdited.\n\n{before}\n\n## Processing\n\nMore.\n"
     assert replace_figures(card, after) == f"# Ours\n\nEdited.\n\n{after}\n\n## Processing\n\nMore.\n"
     assert replace_figures(replace_figures(card, after) or "", before) == card
-    for gone in (BEGIN, END):
+    for gone in (_BEGIN, _END):
         assert replace_figures(card.replace(gone, ""), after) is None
-    assert replace_figures(card.replace(BEGIN, "x").replace(END, BEGIN).replace("x", END), after) is None
+    assert replace_figures(card.replace(_BEGIN, "x").replace(_END, _BEGIN).replace("x", _END), after) is None
 
 
 def test_every_set_that_was_scored_has_a_column() -> None:
@@ -110,7 +110,7 @@ def test_latencies_name_the_files_by_their_digest() -> None:
     ]
     session: Any = SimpleNamespace(variants=variants, measurements=measurements, compare=lambda *_: None)
     int8 = ARTEFACTS.models()[1].model_copy(update={"sha256": "a" * 64})
-    rows = latency_rows(ARTEFACTS.model_copy(update={"files": [int8]}), session)
+    rows = _latency_rows(ARTEFACTS.model_copy(update={"files": [int8]}), session)
     assert [(r.file, r.length) for r in rows] == [(int8.path, "real text"), ("teacher fp32", "real text")]
 
 

@@ -16,7 +16,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.snippets import javascript, kotlin
-from pocketbert.pipeline.phone.card import CardFacts, licence_entries, render_card
+from pocketbert.pipeline.phone.card import CardFacts, _licence_entries, render_card
 from support.card_folders import folder
 
 ROOT = Path(__file__).parents[4]
@@ -194,4 +194,4 @@ def test_the_front_matter_is_complete() -> None:
     ],
 )
 def test_licences_are_named_as_the_hub_names_them(licence: str, entries: dict[str, str]) -> None:
-    assert licence_entries(licence) == entries
+    assert _licence_entries(licence) == entries

@@ -17,7 +17,7 @@ from android.tokenizer_kinds import BYTES, NORMALIZERS, SPLITTERS, byte_tokens, 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tree_sitter import Language, Node, Parser
 
-from pocketbert.pipeline.phone.tokenizers.sources import ANDROID, IOS, JAVA, SWIFT, SWIFT_PATTERNS, PackedSources
+from pocketbert.pipeline.phone.tokenizers.sources import _SWIFT_PATTERNS, ANDROID, IOS, JAVA, SWIFT, PackedSources
 from support.swift.translator import load
 
 Kind = Callable[[str], Path]
@@ -134,7 +134,7 @@ def test_the_table_of_what_they_read_is_that_of_the_sources(packed: Path) -> Non
 
 
 def test_the_regular_expressions_are_those_of_the_sources(swift: dict[str, Any]) -> None:
-    assert tuple(swift["ReplacedBlanks"].patterns) == SWIFT_PATTERNS
+    assert tuple(swift["ReplacedBlanks"].patterns) == _SWIFT_PATTERNS
 
 
 def test_scores_are_rounded_as_the_library_rounds_them(swift: dict[str, Any]) -> None:
@@ -216,7 +216,7 @@ def sentencepiece_with_bytes() -> str:
     scores = [("<unk>", 0.0), *((b, -20.0) for b in BYTES), *((p, -draw.random() * 12) for p in pieces)]
     made = Tokenizer(models.Unigram(scores, 0, True))
     made.normalizer = normalizers.Sequence(
-        [normalizers.Nmt(), normalizers.NFKC(), *(normalizers.Replace(Regex(p), " ") for p in SWIFT_PATTERNS)]
+        [normalizers.Nmt(), normalizers.NFKC(), *(normalizers.Replace(Regex(p), " ") for p in _SWIFT_PATTERNS)]
     )
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     made.post_processor = processors.BertProcessing(("<unk>", 0), ("<0x00>", 1))

@@ -1,4 +1,8 @@
-"""Copies the sources of a tokenizer in the language of a platform into an artefact folder."""
+"""Copy a tokenizer's sources in Java and Swift into an artefact folder, and check the Java ones against the checkpoint's library.
+
+`pack_sources` copies them if they can read the folder's tokenizer.json (`Reader.refusal` gives the reason if not);
+`java_gates` compiles the Java sources, where a JDK and Gson are installed, and compares their token ids with the library's.
+"""
 
 from __future__ import annotations
 
@@ -29,31 +33,27 @@ from pocketbert.pipeline.formats.snippets.parts import quote_for_java, quote_for
 from pocketbert.pipeline.make.library import TEXT_GATE
 from pocketbert.pipeline.results import Gate
 
-# --- reader ---
-# What a reader of tokenizer.json in another language reads, and why it refuses a tokenizer.
-
-
 Content = Mapping[str, Any]
 _STEPS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
 """Key of the steps inside a Sequence of each part of tokenizer.json."""
 _TITLES = {"normalizer": "normalizer", "pre_tokenizer": "pre-tokenizer", "post_processor": "post-processor"}
 _SPECIAL_STEPS = ("BertProcessing", "RobertaProcessing", "TemplateProcessing")
 """Post-processors that add special tokens; none may follow one."""
-_STRANGE_PATTERN = re.compile(r"\(\?(?![:=!>]|<[=!])|\\[1-9RXGkghHyY]")
+_UNSUPPORTED_PATTERN = re.compile(r"\(\?(?![:=!>]|<[=!])|\\[1-9RXGkghHyY]")
 """Named groups, options in brackets, references to groups, and classes that the readers do not know."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """What sources in one language read; everything else is refused, by them and before they are packed.
+    """The parts of tokenizer.json that the sources in one language support.
 
     Attributes:
         title: The sources, as the subject of a sentence.
-        normalizers: Types of normalizers.
-        pre_tokenizers: Types of pre-tokenizers.
-        post_processors: Types of post-processors.
-        models: Types of models.
-        further: Finds what else is refused in a tokenizer.json.
+        normalizers: Supported types of normalizers.
+        pre_tokenizers: Supported types of pre-tokenizers.
+        post_processors: Supported types of post-processors.
+        models: Supported types of models.
+        further: Yields what else of a tokenizer.json is not supported; None if the types decide it all.
     """
 
     title: str
@@ -61,107 +61,105 @@ class Reader:
     pre_tokenizers: tuple[str, ...]
     post_processors: tuple[str, ...]
     models: tuple[str, ...]
-    further: Callable[[Content], Iterator[str]]
+    further: Callable[[Content], Iterator[str]] | None = None
 
     def refusal(self, content: Content) -> str | None:
-        """Tell in a few words why the sources do not read a tokenizer.
+        """Return in a few words why the sources do not support a tokenizer.
 
         Args:
             content: Content of tokenizer.json.
 
         Returns:
-            The first reason; None where they read it.
+            The first reason; None if they support it.
         """
         return next(self._problems(content), None)
 
     def _problems(self, content: Content) -> Iterator[str]:
+        """Yield each part of a tokenizer that the sources do not support."""
         known = {
             "normalizer": self.normalizers,
             "pre_tokenizer": self.pre_tokenizers,
             "post_processor": self.post_processors,
         }
-        kind = model_type(content)
+        kind = _model_type(content)
         if kind not in self.models:
             yield f"{self.title} do not read a model of type {kind}, only {', '.join(self.models)}"
         for part, types in known.items():
-            for step in steps(content, part):
+            for step in _steps(content, part):
                 if step.get("type") not in types:
                     yield f"{self.title} do not read the {_TITLES[part]} {step.get('type')}"
-        yield from (f"{self.title} do not read {what}" for what in _refused_by_all(content))
-        yield from (f"{self.title} do not read {what}" for what in self.further(content))
+        yield from (f"{self.title} do not read {what}" for what in _unsupported_by_all(content))
+        if self.further is not None:
+            yield from (f"{self.title} do not read {what}" for what in self.further(content))
 
 
-def model_type(content: Content) -> str:
-    """Name the type of a tokenizer's model, which files of before 2021 leave out."""
+def _model_type(content: Content) -> str:
+    """Return the type of a tokenizer's model, which is left out in files from before 2021."""
     model = content["model"]
     if "type" in model:
         return str(model["type"])
     return "BPE" if "merges" in model else "Unigram" if isinstance(model["vocab"], list) else "WordPiece"
 
 
-def steps(content: Content, part: str) -> Iterator[Content]:
-    """List the steps of a part of tokenizer.json, those inside a Sequence one by one.
+def _steps(content: Content, part: str) -> Iterator[Content]:
+    """Yield the steps of a part of tokenizer.json, those inside a Sequence one by one.
 
     Args:
         content: Content of tokenizer.json.
         part: ``normalizer``, ``pre_tokenizer`` or ``post_processor``.
     """
-    waiting = [content.get(part)]
-    while waiting:
-        step = waiting.pop(0)
+    pending = [content.get(part)]
+    while pending:
+        step = pending.pop(0)
         if step is not None and step.get("type") == "Sequence":
-            waiting = [*step[_STEPS[part]], *waiting]
+            pending = [*step[_STEPS[part]], *pending]
         elif step is not None:
             yield step
 
 
-def patterns(content: Content) -> Iterator[str]:
-    """List the regular expressions of a tokenizer."""
+def _patterns(content: Content) -> Iterator[str]:
+    """Yield the regular expressions of a tokenizer."""
     for part in ("normalizer", "pre_tokenizer"):
-        for step in steps(content, part):
+        for step in _steps(content, part):
             pattern = step.get("pattern")
             if isinstance(pattern, Mapping) and "Regex" in pattern:
                 yield str(pattern["Regex"])
 
 
-def _refused_by_all(content: Content) -> Iterator[str]:
-    """What no reader takes, whatever the types are."""
-    model, kind = content["model"], model_type(content)
+def _unsupported_by_all(content: Content) -> Iterator[str]:
+    """Yield what neither language supports although its type is known."""
+    model, kind = content["model"], _model_type(content)
     if model.get("dropout"):
         yield "a BPE model with 'dropout', which gives other tokens each time"
     if model.get("byte_fallback") and (model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")):
         yield "a BPE model with 'byte_fallback' and a prefix or suffix of pieces"
     if kind == "Unigram" and model.get("unk_id") is None:
         yield "a model of type Unigram without 'unk_id'"
-    framed = False
-    for step in steps(content, "post_processor"):
-        if framed:
+    adds_special_tokens = False
+    for step in _steps(content, "post_processor"):
+        if adds_special_tokens:
             yield f"the post-processor {step['type']} behind one that adds special tokens"
-        framed = framed or step["type"] in _SPECIAL_STEPS
+        adds_special_tokens = adds_special_tokens or step["type"] in _SPECIAL_STEPS
         if step.get("trim_offsets") and kind == "Unigram":
             yield "a post-processor with 'trim_offsets' and a model of type Unigram"
-    for pattern in patterns(content):
-        if _STRANGE_PATTERN.search(pattern):
+    for pattern in _patterns(content):
+        if _UNSUPPORTED_PATTERN.search(pattern):
             yield f"the regular expression {pattern[:60]!r}"
 
 
-def _nothing(content: Content) -> Iterator[str]:
-    return iter(())
+_SWIFT_PATTERNS = (" {2,}", r"\s{2,}|[\n\r\t]")
+"""The regular expressions that the Swift sources support: those of SentencePiece's tokenizers."""
 
 
-SWIFT_PATTERNS = (" {2,}", r"\s{2,}|[\n\r\t]")
-"""The regular expressions that the Swift sources read: those of SentencePiece's tokenizers."""
-
-
-def _not_in_swift(content: Content) -> Iterator[str]:
-    """What the Swift sources do not read though they know its type."""
-    yield from (f"the regular expression {p[:60]!r}" for p in patterns(content) if p not in SWIFT_PATTERNS)
-    for step in steps(content, "pre_tokenizer"):
+def _unsupported_in_swift(content: Content) -> Iterator[str]:
+    """Yield what the Swift sources do not support although its type is known."""
+    yield from (f"the regular expression {p[:60]!r}" for p in _patterns(content) if p not in _SWIFT_PATTERNS)
+    for step in _steps(content, "pre_tokenizer"):
         if step["type"] == "Punctuation" and str(step.get("behavior")).startswith("MergedWith"):
             yield f"the pre-tokenizer Punctuation with the behavior {step['behavior']}"
 
 
-_FRAMES = ("BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing")
+_POST_PROCESSORS = ("BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing")
 _NORMALIZERS = "BertNormalizer ByteLevel Lowercase NFC NFD NFKC NFKD Nmt Precompiled Prepend Replace Strip StripAccents"
 _JAVA_PRE_TOKENIZERS = (
     "BertPreTokenizer ByteLevel CharDelimiterSplit Digits Metaspace Punctuation Split Whitespace WhitespaceSplit"
@@ -171,22 +169,21 @@ JAVA = Reader(
     title="the Java sources",
     normalizers=tuple(_NORMALIZERS.split()),
     pre_tokenizers=tuple(_JAVA_PRE_TOKENIZERS.split()),
-    post_processors=_FRAMES,
+    post_processors=_POST_PROCESSORS,
     models=("BPE", "Unigram", "WordLevel", "WordPiece"),
-    further=_nothing,
 )
 SWIFT = Reader(
     title="the Swift sources",
     normalizers=tuple(_NORMALIZERS.split()),
     pre_tokenizers=tuple("BertPreTokenizer ByteLevel Digits Metaspace Punctuation Whitespace WhitespaceSplit".split()),
-    post_processors=_FRAMES,
+    post_processors=_POST_PROCESSORS,
     models=("BPE", "Unigram", "WordPiece"),
-    further=_not_in_swift,
+    further=_unsupported_in_swift,
 )
 
 
-PACKAGE = "pocketbert.pipeline.phone.tokenizers"
-README = "README.md"
+_PACKAGE = "pocketbert.pipeline.phone.tokenizers"
+_README = "README.md"
 
 
 @dataclass(frozen=True)
@@ -195,8 +192,8 @@ class Sources:
 
     Attributes:
         folder: Their folder in the artefact folder.
-        page: File next to this module that says what they need and how to call them.
-        reader: What they read.
+        page: File next to this module that describes what they need and how to call them.
+        reader: The tokenizers that they support.
         origins: Installed files, and folders with everything in them, by their path below `folder`; relative to this module.
     """
 
@@ -206,14 +203,16 @@ class Sources:
     origins: Mapping[str, str]
 
     def copied(self) -> dict[str, bytes]:
-        """Content of the files, by their path in the artefact folder."""
-        root = files(PACKAGE)
-        found = (f for name, origin in self.origins.items() for f in _below(root.joinpath(*origin.split("/")), name))
-        return {f"{self.folder}/{name}": content for name, content in sorted(found)}
+        """Return the content of the files, by their path in the artefact folder."""
+        root = files(_PACKAGE)
+        contents = (
+            f for name, origin in self.origins.items() for f in _read_below(root.joinpath(*origin.split("/")), name)
+        )
+        return {f"{self.folder}/{name}": content for name, content in sorted(contents)}
 
     def readme(self, processing: Processing, pad_id: int) -> str:
-        """The page with an artefact folder's own values."""
-        text = (files(PACKAGE) / self.page).read_text(encoding="utf-8")
+        """Return the page with the values of an artefact folder, such as its longest input and prompts."""
+        text = (files(_PACKAGE) / self.page).read_text(encoding="utf-8")
         left = str(processing.padding_side == "left").lower()
         values = {
             "max_length": processing.max_length,
@@ -247,11 +246,11 @@ PLATFORMS = (ANDROID, IOS)
 
 @dataclass(frozen=True)
 class PackedSources:
-    """What was copied, and what was not.
+    """The sources that were copied, and those that were not.
 
     Attributes:
         kinds: Kind of every file, by its path in the artefact folder.
-        absent: Folders without sources, and why.
+        absent: Reason by folder whose sources were not copied.
     """
 
     kinds: Mapping[str, Kind] = field(default_factory=dict)
@@ -259,15 +258,12 @@ class PackedSources:
 
 
 def pack_sources(destination: Path, processing: Processing, pad_id: int) -> PackedSources:
-    """Write the sources that read the tokenizer of an artefact folder.
+    """Copy the sources of each platform that support the tokenizer of an artefact folder.
 
     Args:
-        destination: The folder while it is made; has tokenizer.json already.
-        processing: How its inputs are made.
-        pad_id: Id of the token that pads.
-
-    Returns:
-        What was written, and the reason for what was not.
+        destination: The folder that is being written; it has tokenizer.json already.
+        processing: How inputs are made from texts; written into the page of each platform.
+        pad_id: Id of the padding token.
     """
     content = read_json(destination / "tokenizer.json", MAX_MIB)
     kinds, absent = dict[str, Kind](), dict[str, str]()
@@ -277,24 +273,24 @@ def pack_sources(destination: Path, processing: Processing, pad_id: int) -> Pack
             absent[f"{platform.folder}/"] = why
             continue
         page = platform.readme(processing, pad_id).encode()
-        for name, written in {**platform.copied(), f"{platform.folder}/{README}": page}.items():
+        for name, text in {**platform.copied(), f"{platform.folder}/{_README}": page}.items():
             (destination / name).parent.mkdir(parents=True, exist_ok=True)
-            (destination / name).write_bytes(written)
+            (destination / name).write_bytes(text)
             kinds[name] = Kind.TOOL
     return PackedSources(kinds, absent)
 
 
 def _prompts_in_java(processing: Processing) -> dict[str, str]:
-    """What is written into java.md for a folder's prompts and for the end at which it cuts texts; empty where it has no prompts."""
-    out = dict.fromkeys(("imports", "prompts", "default_prompt", "parameter", "prompt", "prompt_note"), "")
-    out["limits"] = "keepingEnd" if processing.truncation_side == "left" else "of"
+    """Return the values of java.md's fields for a folder's prompts and truncation side; empty texts if it has no prompts."""
+    values = dict.fromkeys(("imports", "prompts", "default_prompt", "parameter", "prompt", "prompt_note"), "")
+    values["limits"] = "keepingEnd" if processing.truncation_side == "left" else "of"
     if not processing.prompts:
-        return out
+        return values
     each = ",\n".join(
         f"            Map.entry({quote_for_java(name)}, {quote_for_java(text)})"
         for name, text in processing.prompts.items()
     )
-    return out | {
+    return values | {
         "imports": "\nimport java.util.Map;",
         "prompts": _PROMPTS.substitute(each=each, default=quote_for_java(processing.named_prompts.text_of(None))),
         "default_prompt": _BEHIND_DEFAULT_PROMPT,
@@ -320,19 +316,15 @@ _BEHIND_DEFAULT_PROMPT = """    /** Returns the inputs of a text behind the defa
 """
 
 
-def _below(entry: Traversable, name: str) -> list[tuple[str, bytes]]:
-    """A file, or all files of a folder, with their paths."""
+def _read_below(entry: Traversable, name: str) -> list[tuple[str, bytes]]:
+    """Return the content of a file, or of all files of a folder, with their paths."""
     if entry.is_file():
         return [(name, entry.read_bytes())]
-    return [found for inner in entry.iterdir() for found in _below(inner, f"{name}/{inner.name}")]
-
-
-# --- asking ---
-# The Java tokenizer that a folder carries, compiled and asked the texts of the library, where this machine has a JDK and Gson.
+    return [file for inner in entry.iterdir() for file in _read_below(inner, f"{name}/{inner.name}")]
 
 
 SWITCH = "POCKETBERT_JAVA"
-"""Environment variable: ``no`` leaves the check out, which takes seconds for the compiler."""
+"""Environment variable: ``no`` skips the check of the Java sources, whose compilation takes seconds."""
 _GSON = ".m2/repository/com/google/code/gson/gson"
 _MAIN = "AskTokenizer"
 
@@ -345,10 +337,10 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
     Args:
         folder: The artefact folder.
         artefacts: Its list.
-        library: What the library gave.
+        library: Token ids of the checkpoint's library.
 
     Returns:
-        One gate; none where the folder has no Java sources, no library answered, or this machine has no JDK with Gson.
+        One gate; none if the folder has no Java sources, no library was there, or this machine has no JDK with Gson.
     """
     if library is None or library.missing or os.environ.get(SWITCH) == "no":
         return []
@@ -356,20 +348,22 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
     same = all(
         (folder / name).is_file() and (folder / name).read_bytes() == content for name, content in copied.items()
     )
-    if not same or (classes := _compiled()) is None:
+    if not same or (classes := _compile_java()) is None:
         return []
     processing = artefacts.processing
     prompts = processing.named_prompts
     rows = [row for row in library.rows if row.prompt is None or row.prompt in prompts.named]
-    made = _ask(classes, folder / "tokenizer.json", processing.max_length, processing.truncation_side, rows, prompts)
-    if made is None:
+    answers = _tokenize_in_java(
+        classes, folder / "tokenizer.json", processing.max_length, processing.truncation_side, rows, prompts
+    )
+    if answers is None:
         return []
     segments = any(
         t.name == SEGMENTS for r in artefacts.models() if r.plain and r.signature for t in r.signature.inputs
     )
     wrong = [
         row.called
-        for row, (ids, types) in zip(rows, made, strict=True)
+        for row, (ids, types) in zip(rows, answers, strict=True)
         if ids != row.ids or (segments and types != row.type_ids)
     ]
     detail = f"the Java sources give {len(rows)} texts the ids of {library.library}."
@@ -379,14 +373,14 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
 
 
 @cache
-def _compiled() -> tempfile.TemporaryDirectory[str] | None:
+def _compile_java() -> tempfile.TemporaryDirectory[str] | None:
     """Compile the tokenizer once in a process; None without a JDK of version 17 or newer, or without Gson in Maven's folder."""
     home = home_folder()
     jars = sorted((home / _GSON).glob("*/gson-*.jar")) if home is not None else []
     if shutil.which("javac") is None or shutil.which("java") is None or not jars:
         return None
-    made = tempfile.TemporaryDirectory()
-    root = Path(made.name)
+    folder = tempfile.TemporaryDirectory()
+    root = Path(folder.name)
     for name, content in ANDROID.copied().items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
@@ -406,10 +400,10 @@ def _compiled() -> tempfile.TemporaryDirectory[str] | None:
         str(main),
     ]
     done = subprocess.run(command, capture_output=True, check=False)
-    return made if done.returncode == 0 else None  # an older JDK
+    return folder if done.returncode == 0 else None  # an older JDK
 
 
-def _ask(
+def _tokenize_in_java(
     classes: tempfile.TemporaryDirectory[str],
     tokenizer: Path,
     length: int,
@@ -417,15 +411,15 @@ def _ask(
     rows: Sequence[LibraryRow],
     prompts: Prompts,
 ) -> list[tuple[list[int], list[int]]] | None:
-    """Tokenize texts, each behind its prompt, in one Java process; None where Java does not start."""
+    """Tokenize texts, each with its prompt in front, in one Java process; return ids and segments, None if Java does not start."""
     root = Path(classes.name)
     path = os.pathsep.join(map(str, (root / "classes", root / "gson.jar", root / "android/resources")))
     texts = [prompts.put_before([row.text], row.prompt)[0] for row in rows]
     parts = [(text,) if isinstance(text, str) else text for text in texts]
-    lines = [" ".join(base64.b64encode(part.encode()).decode() for part in given) for given in parts]
+    lines = [" ".join(base64.b64encode(part.encode()).decode() for part in row_parts) for row_parts in parts]
     command = ["java", "-cp", path, _MAIN, str(tokenizer), str(length), side]
     done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
     if "AskTokenizer" not in done.stderr and done.returncode:
         return None
-    found = [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
-    return [(ids, types) for ids, types in found] if len(found) == len(rows) else [([], [])] * len(rows)
+    answers = [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
+    return [(ids, types) for ids, types in answers] if len(answers) == len(rows) else [([], [])] * len(rows)
