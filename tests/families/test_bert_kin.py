@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import Family, all_families, choose_row, family_named, suggest_row
+from pocketbert.core.families import Family, all_families, family_named
+from pocketbert.core.families.table import choose_row, suggest_row
 from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import FAMILY_KEY, open_model_folder
 from pocketbert.core.tasks import TASKS, TaskName

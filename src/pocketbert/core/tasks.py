@@ -129,7 +129,8 @@ TASKS: dict[TaskName, Task] = {
         ),
         Task(
             TaskName.TOKEN_CLASSIFICATION, metrics.SPAN_F1, (), ("logits",),
-            "ForTokenClassification", "AutoModelForTokenClassification", None, ScoreFunction.SOFTMAX, Level.TOKEN, LabelKind.SPANS,
+            "ForTokenClassification", "AutoModelForTokenClassification", None,
+            ScoreFunction.SOFTMAX, Level.TOKEN, LabelKind.SPANS,
         ),
         Task(
             TaskName.QUESTION_ANSWERING, metrics.SQUAD_F1, (metrics.EXACT_MATCH,),

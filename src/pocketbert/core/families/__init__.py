@@ -28,7 +28,6 @@ from pocketbert.core.families.table import (
     check_exported,
     check_pruned,
     check_taught,
-    choose_row,
     family_named,
     family_of,
     register_adapter,
@@ -36,7 +35,6 @@ from pocketbert.core.families.table import (
     register_checkpoints,
     register_family,
     register_layer_parts,
-    suggest_row,
 )
 
 __all__ = [
@@ -60,7 +58,6 @@ __all__ = [
     "check_exported",
     "check_pruned",
     "check_taught",
-    "choose_row",
     "family_named",
     "family_of",
     "register_adapter",
@@ -68,5 +65,4 @@ __all__ = [
     "register_checkpoints",
     "register_family",
     "register_layer_parts",
-    "suggest_row",
 ]

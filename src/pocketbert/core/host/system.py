@@ -19,7 +19,8 @@ _TIMEOUT_S = 1.0
 """How long the Hub is waited for, name and connection together; its own libraries try for a minute."""
 _RESULT_LIBRARIES = (
     "pocketbert", "torch", "transformers", "tokenizers", "accelerate", "safetensors", "onnx", "onnxscript",
-    "onnxruntime", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "openvino", "coremltools", "protobuf", "numpy",
+    "onnxruntime", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "openvino", "coremltools",
+    "protobuf", "numpy",
 )  # fmt: skip
 """Distributions that a result depends on."""
 

@@ -24,8 +24,9 @@ import yaml
 from pocketbert.core.data.labels import placeholder_names
 from pocketbert.core.disk.files import read_json, read_regular, sha256_file, sha256_json, write_json
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
-from pocketbert.core.families import ATTENTION_KEY, Family, all_families, choose_row, family_of, suggest_row
+from pocketbert.core.families import ATTENTION_KEY, Family, all_families, family_of
 from pocketbert.core.families.config import MAX_CONFIG_MIB, label_names, read_config
+from pocketbert.core.families.table import choose_row, suggest_row
 from pocketbert.core.host.system import check_hub, expanded, version_of
 from pocketbert.core.models.tokenizers import SENTENCE_FILE, apply_settings, write_tokenizer_folder
 from pocketbert.core.predict.sentence_settings import MODULES_FILE, is_cross_encoder, prompts_of, read_settings
@@ -308,7 +309,7 @@ def open_model_folder(
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
     row = family_of(str(content["model_type"]), str(config_path))
     config = read_config(config_path, row.bounds)
-    row, reason = _choose_row(path, config, row, family, where)
+    row, reason = _select_family(path, config, row, family, where)
     if attention is Attention.BLOCKS and row.block_adapter is None:
         able = ", ".join(f.title for f in all_families() if f.block_adapter is not None)
         what = f"'{attention}' is for {able}; attention of {row.title} is over all pairs of tokens."
@@ -318,7 +319,9 @@ def open_model_folder(
     return ModelFolder(path, name, config, row.as_configured(config), licence, reason, card)
 
 
-def _choose_row(path: Path, config: Mapping[str, Any], row: Family, name: str | None, where: str) -> tuple[Family, str]:
+def _select_family(
+    path: Path, config: Mapping[str, Any], row: Family, name: str | None, where: str
+) -> tuple[Family, str]:
     """Return a model's row of the family table among those that share its graph, and why it was chosen."""
     if name is not None:
         key = where.rpartition(".")[0]
