@@ -113,10 +113,10 @@ def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Place
     write_json(at.output / _KEPT_FILE, _KeptFile(before=kept.before, ids=[*kept.ids], **vars(result)).model_dump())
     say(f"  {len(kept.ids):,} of {kept.before:,} pieces are kept ({len(counts):,} are in the training rows)")
     say(f"  {result.sentence}")
-    return _exceeded_limits(result, section)
+    return _list_exceeded_limits(result, section)
 
 
-def _exceeded_limits(result: Coverage, section: VocabularySection) -> list[str]:
+def _list_exceeded_limits(result: Coverage, section: VocabularySection) -> list[str]:
     """Return a sentence for each limit that is exceeded, and one on what to do."""
     checks = {
         "max_unseen": (result.unseen, section.max_unseen, "of the pieces of held-out rows are not kept"),
