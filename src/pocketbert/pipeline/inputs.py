@@ -2,7 +2,7 @@
 
 `Inputs` opens each model and hashes each file once, and returns the settings that several steps share. It may be used by several
 runs of a recipe. `Inputs.check_exported` refuses, before anything is trained, models that cannot be exported, distilled or pruned.
-`section_settings` and `settings_only` leave out the keys of a section that change no result.
+`section_settings` and `drop_resultless_keys` leave out the keys of a section that change no result.
 """
 
 from __future__ import annotations
@@ -151,9 +151,11 @@ class Inputs:
         """Return the settings that decide the student in every stage."""
         recipe, section = self.recipe, section_settings(self.recipe.student)
         if isinstance(section, dict) and section["vocabulary"] is None:
-            section = _without(section, "vocabulary")  # the settings of a run that was made before this section existed
+            section = _drop_keys(
+                section, "vocabulary"
+            )  # the settings of a run that was made before this section existed
         else:
-            section = _without(section, *LIMITS)
+            section = _drop_keys(section, *LIMITS)
         return {
             "task": recipe.task,
             "seed": recipe.seed,
@@ -168,7 +170,7 @@ class Inputs:
 
     def answer_settings(self) -> object:
         """Return the settings of `answer` that decide a trained model; confidence is fitted after training."""
-        return _without(section_settings(self.recipe.answer), *CONFIDENCE_KEYS)
+        return _drop_keys(section_settings(self.recipe.answer), *CONFIDENCE_KEYS)
 
     def attention_settings(self) -> dict[str, object]:
         """Return the attention pattern if the recipe sets it; otherwise config.json of the weights holds it."""
@@ -203,21 +205,21 @@ class Inputs:
         if (vocabulary := student.pop("vocabulary", None)) is not None:
             gates["student"] = {"vocabulary": {key: vocabulary.pop(key) for key in LIMITS}}
             student["vocabulary"] = vocabulary
-        return settings_only(sections), gates
+        return drop_resultless_keys(sections), gates
 
 
 def section_settings(section: BaseModel | None) -> object:
     """Return a recipe section without the keys that do not change a result; None for None."""
-    return settings_only(section.model_dump(mode="json")) if section is not None else None
+    return drop_resultless_keys(section.model_dump(mode="json")) if section is not None else None
 
 
-def settings_only(sections: Mapping[str, object]) -> dict[str, object]:
+def drop_resultless_keys(sections: Mapping[str, object]) -> dict[str, object]:
     """Return nested sections without the keys that do not change a result: checkpoints, and limits of what is read."""
-    return cast(dict[str, object], _without(dict(sections), *_NO_RESULT))
+    return cast(dict[str, object], _drop_keys(dict(sections), *_NO_RESULT))
 
 
-def _without(value: object, *keys: str) -> object:
+def _drop_keys(value: object, *keys: str) -> object:
     """Return nested sections, or a list of them, without some keys, at every level."""
     if isinstance(value, dict):
-        return {k: _without(v, *keys) for k, v in value.items() if k not in keys}
-    return [_without(v, *keys) for v in value] if isinstance(value, list) else value
+        return {k: _drop_keys(v, *keys) for k, v in value.items() if k not in keys}
+    return [_drop_keys(v, *keys) for v in value] if isinstance(value, list) else value

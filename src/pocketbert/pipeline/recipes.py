@@ -43,13 +43,13 @@ def folder() -> Path:
     return Path(str(resources.files("pocketbert.recipes")))
 
 
-def _shipped() -> dict[str, Path]:
+def _find_shipped() -> dict[str, Path]:
     return {path.stem: path for path in folder().glob("*/*.yaml")}
 
 
 def names() -> list[str]:
     """List the names of the shipped recipes."""
-    return sorted(_shipped())
+    return sorted(_find_shipped())
 
 
 def recipe_path(recipe: str | Path) -> Path:
@@ -64,7 +64,7 @@ def recipe_path(recipe: str | Path) -> Path:
         raise InputError(Problem(str(recipe), "is a data file, not a recipe.", fix))
     if path.is_file():
         return path
-    shipped = _shipped().get(str(recipe))
+    shipped = _find_shipped().get(str(recipe))
     if shipped is not None:
         return shipped
     what = f"no recipe file here and no shipped recipe of that name; {nearest(str(recipe), names())}."
@@ -84,11 +84,11 @@ def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
     text = source.read_text(encoding="utf-8")
     destination = file_destination(destination, overwrite, source)
     destination.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(destination, _with_schema(text))
+    write_atomic(destination, _set_schema(text))
     return destination
 
 
-def _with_schema(text: str) -> str:
+def _set_schema(text: str) -> str:
     """Replace the schema in the header of a recipe by the path where it is installed."""
     lines = text.splitlines(keepends=True)
     if lines and lines[0].startswith(_SCHEMA_HEADER):
@@ -96,7 +96,7 @@ def _with_schema(text: str) -> str:
     return "".join(lines)
 
 
-def _without_schema(text: str) -> str:
+def _remove_schema(text: str) -> str:
     """Remove the header that names the schema from a recipe: its path differs between installations."""
     first, _, rest = text.partition("\n")
     return rest if first.startswith(_SCHEMA_HEADER) else text
@@ -149,7 +149,7 @@ class StartingRecipe:
         """
         path = folder / _RECIPE_FILE
         before = path.read_text(encoding="utf-8") if path.is_file() else None
-        if before is not None and _without_schema(before) == _without_schema(self.text):
+        if before is not None and _remove_schema(before) == _remove_schema(self.text):
             return
         if before is not None and not overwrite:
             what = "differs from the recipe for this data: it was edited, or the data changed."
@@ -186,21 +186,21 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
 
     path = str(expanded(str(files.data), "--data").absolute())
     source = DataSource.at(path, files.text, files.text_pair, files.label, files.header)
-    columns = guess_columns(source, _label_kind(files.task))
-    task = TaskName(files.task) if files.task else _task_of(columns)
+    columns = guess_columns(source, _find_label_kind(files.task))
+    task = TaskName(files.task) if files.task else _choose_task(columns)
     rows = read_examples(columns.source, kind=TASKS[task].labels, labelled=TASKS[task].names_labels)
     recipe_file = folder / _RECIPE_FILE
     # as many passes as the start has, unless the rows are few or many
     usual = _USUAL_PASSES * len(rows)
     passes = min(max(usual, _FEWEST_ROWS), _MOST_ROWS) / usual
-    start = _with_schema(_shipped()[task.value].read_text(encoding="utf-8"))
-    text = _filled(start, _data_lines(files, columns, task), passes)
+    start = _set_schema(_find_shipped()[task.value].read_text(encoding="utf-8"))
+    text = _fill_start(start, _format_data_lines(files, columns, task), passes)
     first = recipe_from(text, recipe_file, overrides)
-    longest = _longest_input(first, rows)
+    longest = _measure_longest_input(first, rows)
     if task is not TaskName.QUESTION_ANSWERING:
         lengths = sorted({max(_LENGTH_STEP, longest // 4 // 8 * 8), longest // 2 // 8 * 8, longest})
         export = f"{{formats: [onnx, tflite, coreml], lengths: {lengths}}}"
-        text = _filled(text, {"  max_length": str(longest), "export": export})
+        text = _fill_start(text, {"  max_length": str(longest), "export": export})
     recipe = recipe_from(text, recipe_file, overrides)
     split = f"{len(rows):,} rows to train on"
     if recipe.data.eval is not None and (share := recipe.data.eval.fraction) is not None:
@@ -209,7 +209,7 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
     return StartingRecipe(recipe, text, notes)
 
 
-def _label_kind(task: str | None) -> LabelKind | None:
+def _find_label_kind(task: str | None) -> LabelKind | None:
     """Return the kind of labels of the task that the user named; None without one.
 
     Raises:
@@ -224,7 +224,7 @@ def _label_kind(task: str | None) -> LabelKind | None:
     return TASKS[TaskName(task)].labels
 
 
-def _task_of(columns: Columns) -> TaskName:
+def _choose_task(columns: Columns) -> TaskName:
     """Return the task of the labels that were found.
 
     Raises:
@@ -237,28 +237,28 @@ def _task_of(columns: Columns) -> TaskName:
     return _TASKS[columns.kind]
 
 
-def _data_lines(files: DataFiles, columns: Columns, task: TaskName) -> Mapping[str, str]:
+def _format_data_lines(files: DataFiles, columns: Columns, task: TaskName) -> Mapping[str, str]:
     """Return the values of the lines of a start that the data decide, by the text before their colon."""
     source = columns.source
     cells = {"text": source.text, "text_pair": source.text_pair}
     if TASKS[task].labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE) or "label" in source.model_fields_set:
         cells["label"] = source.label
-    named = "".join(f", {key}: {_quoted(value)}" for key, value in cells.items() if value is not None)
+    named = "".join(f", {key}: {_quote(value)}" for key, value in cells.items() if value is not None)
     header = f", header: {str(source.header).lower()}" if source.header is not None else ""
     made = f"made by `pocketbert run --data {source.title}`. To change it, edit a copy and run the copy."
     lines = {
         _STARTING_HEADER: made,
-        "name": _run_name(str(files.data)),
-        "  train": f"{{path: {_quoted(source.title)}{named}{header}}}",
+        "name": _make_run_name(str(files.data)),
+        "  train": f"{{path: {_quote(source.title)}{named}{header}}}",
     }
     if files.evaluation is not None:
         path = str(expanded(str(files.evaluation), "--eval").absolute())
         header = f", header: {str(files.header).lower()}" if files.header is not None and is_table(path) else ""
-        lines["  eval"] = f"{{path: {_quoted(path)}{named}{header}}}"
+        lines["  eval"] = f"{{path: {_quote(path)}{named}{header}}}"
     return lines
 
 
-def _longest_input(recipe: Recipe, rows: Sequence[Example]) -> int:
+def _measure_longest_input(recipe: Recipe, rows: Sequence[Example]) -> int:
     """Measure the tokens of the rows; return the length that 99 % of them keep, rounded up to a multiple of 16."""
     import numpy as np
 
@@ -274,7 +274,7 @@ def _longest_input(recipe: Recipe, rows: Sequence[Example]) -> int:
     return min(most, max(_SHORTEST, -(-long // _LENGTH_STEP) * _LENGTH_STEP))
 
 
-def _filled(text: str, values: Mapping[str, str], passes: float = 1.0) -> str:
+def _fill_start(text: str, values: Mapping[str, str], passes: float = 1.0) -> str:
     """Replace the values of the lines of a recipe that begin with a key, and multiply each `epochs` by `passes`."""
     lines = []
     for line in text.splitlines():
@@ -289,16 +289,16 @@ def _filled(text: str, values: Mapping[str, str], passes: float = 1.0) -> str:
 
 def default_folder(data: str) -> Path:
     """Return the run folder for a data file if the user names none."""
-    return Path("runs") / _run_name(data)
+    return Path("runs") / _make_run_name(data)
 
 
-def _run_name(data: str) -> str:
+def _make_run_name(data: str) -> str:
     """Return the name of a run for a data file: its stem, with other characters than letters, digits, - and _ replaced."""
     stem = Path(data).name.split(".")[0]
     return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:60] or "run"
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     """Return a text as YAML writes it inside of braces."""
     import yaml
 
@@ -345,11 +345,11 @@ def student_lines(recipe: Recipe) -> list[str]:
     student = recipe.student.model_dump(mode="json", exclude_defaults=True)
     (stage,) = (s.model_dump(mode="json", exclude_unset=True) for s in recipe.distill)
     sections = {"teacher": {"model": recipe.teacher.model}, "student": student, "distill": [stage]}
-    return [f"{key}: {_flow(value)}" for key, value in sections.items()]
+    return [f"{key}: {_format_flow(value)}" for key, value in sections.items()]
 
 
-def _flow(value: object) -> str:
+def _format_flow(value: object) -> str:
     """Return a value as YAML on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(v)}" for key, v in value.items()) + "}"
-    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else f"{value}"
+        return "{" + ", ".join(f"{key}: {_format_flow(v)}" for key, v in value.items()) + "}"
+    return f"[{', '.join(map(_format_flow, value))}]" if isinstance(value, list) else f"{value}"

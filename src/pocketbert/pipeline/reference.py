@@ -143,7 +143,7 @@ def draw_inputs(
 
     Every second one is a pair if the model has `segments`, all for question answering.
     """
-    pairs = _drawn_pairs(task, length, segments)
+    pairs = _choose_drawn_pairs(task, length, segments)
     return drawn_rows(
         tokenizer, len(word_table(reference).weight), length, pairs, masked=task.name is TaskName.FILL_MASK
     )
@@ -153,12 +153,12 @@ def draw_texts(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Text]:
     """Draw texts from the whole vocabulary, in the form that a task takes; see `drawn_texts` and `draw_inputs`."""
-    pairs = _drawn_pairs(task, length, segments and takes_texts_and_pairs(task))
+    pairs = _choose_drawn_pairs(task, length, segments and takes_texts_and_pairs(task))
     mask = tokenizer.mask_token if task.name is TaskName.FILL_MASK else None
     return drawn_texts(tokenizer, len(word_table(reference).weight), length, pairs, mask)
 
 
-def _drawn_pairs(task: Task, length: int, some: bool) -> list[bool]:
+def _choose_drawn_pairs(task: Task, length: int, some: bool) -> list[bool]:
     """Return for each drawn row whether it is a pair: all for question answering, every second one for `some`, else none."""
     always = task.name is TaskName.QUESTION_ANSWERING
     return [always or (some and i % 2 == 1) for i in range(drawn_count(length))]

@@ -199,7 +199,7 @@ class Verification(BaseModel):
             parts += [f"{failed} failed"] if failed else []
             for name, score in self.scores.get(file, {}).items():
                 parts.append(f"{score.metric} {METRICS[score.metric].format(score.value)} on {name}")
-            if confidence := _confidence_summary(self.confidence.get(file)):
+            if confidence := _summarize_confidence(self.confidence.get(file)):
                 parts.append(confidence)
             lines.append((f"{file or 'folder'}: {', '.join(parts)}", failed > 0))
         return lines
@@ -209,7 +209,7 @@ class Verification(BaseModel):
         return all(g.passed for g in self.gates if g.file in (file, "tokenizer.json", "config.json", ""))
 
 
-def _confidence_summary(confidence: Confidence | None) -> str:
+def _summarize_confidence(confidence: Confidence | None) -> str:
     """Describe the calibration error and the "unknown" threshold of a file; empty if they were not measured."""
     if confidence is None or confidence.error is None or confidence.error_before is None:
         return ""

@@ -245,17 +245,17 @@ def write_corpus(folder: Path) -> dict[str, Path]:
     from pocketbert import demo_corpus
 
     folder = folder_destination(folder)
-    if folder.exists() and beside_workspaces(_changed_files)(folder):
+    if folder.exists() and beside_workspaces(_list_changed_files)(folder):
         what = "exists and holds more than a demo corpus; nothing was written."
         raise InputError(Problem(str(folder), what, "Choose another -o/--output."))
     say(f"corpus: {folder}")
-    with building(folder, _changed_files, MARKER) as work:
+    with building(folder, _list_changed_files, MARKER) as work:
         demo_corpus.write(demo_corpus.generate(), work)
         write_marker(work, _CORPUS_KIND, files=digests(work))
     return _corpus_files(folder)
 
 
-def _changed_files(folder: Path) -> list[str]:
+def _list_changed_files(folder: Path) -> list[str]:
     """List the files of a corpus folder that differ from what was written there."""
     written = read_marker(folder, _CORPUS_KIND).get("files")
     known = written if isinstance(written, dict) else {}

@@ -53,7 +53,7 @@ from pocketbert.pipeline.formats.weight_roles import role_problems
 from pocketbert.pipeline.gates.checks import confusions_of
 from pocketbert.pipeline.gates.confidence import settled_by
 from pocketbert.pipeline.gates.verify import recorded_evidence, report_gates, run_subjects, verify_files
-from pocketbert.pipeline.inputs import Inputs, section_settings, settings_only
+from pocketbert.pipeline.inputs import Inputs, drop_resultless_keys, section_settings
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.augmenting import check_augmentable, write_copies
 from pocketbert.pipeline.learn.corpora import read_prepared_info, write_corpora
@@ -183,7 +183,7 @@ class RunSteps:
             name="data",
             title="data",
             output="data.json",
-            settings={"task": recipe.task, "data": settings_only({**section, "max_length": self.length})},
+            settings={"task": recipe.task, "data": drop_resultless_keys({**section, "max_length": self.length})},
             contents={
                 "data.train": data_digest(recipe.data.train),
                 "data.eval": data_digest(recipe.data.eval),
@@ -208,7 +208,7 @@ class RunSteps:
         """Describe the step that tokenizes the plain text of general stages."""
         corpus = self.recipe.data.corpus
         assert corpus is not None
-        sources = {f"data.corpus.sources.{i}": _source_content(s) for i, s in enumerate(corpus.sources)}
+        sources = {f"data.corpus.sources.{i}": _hash_source(s) for i, s in enumerate(corpus.sources)}
         return Step(
             name=_CORPUS,
             title="corpus",
@@ -541,7 +541,7 @@ class RunSteps:
     def _make_benchmark(self, at: Places) -> Sequence[str]:
         """Measure the files and the teacher's file, and write the result."""
         assert self.recipe.benchmark is not None
-        variants = measuring.run_variants(self.recipe, self.path, self.files, self.weights, self.length)
+        variants = measuring.list_run_variants(self.recipe, self.path, self.files, self.weights, self.length)
         options = measuring.section_options(self.recipe.benchmark, self.recipe.export.lengths)
         head = head_with(self.recipe, self.data, read_training(self.weights).thresholds)
         post_processing = measuring.run_post_processing(variants, head)
@@ -588,7 +588,7 @@ def _stage_folder(number: int) -> str:
     return f"distill/{number}"
 
 
-def _source_content(source: CorpusSource) -> str | None:
+def _hash_source(source: CorpusSource) -> str | None:
     """Return the digest of a source of plain text: of a data file, or of what a prepared corpus was made from."""
     prepared = read_prepared_info(source)
     return data_digest(source) if prepared is None else sha256_json(prepared)

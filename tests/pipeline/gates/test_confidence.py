@@ -29,7 +29,7 @@ from pocketbert.pipeline.gates.confidence import (
     check_unknown_threshold,
     fit_confidence,
 )
-from pocketbert.pipeline.results import Subject, _confidence_summary
+from pocketbert.pipeline.results import Subject, _summarize_confidence
 from support.commands import completed_run
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
@@ -129,7 +129,7 @@ def test_the_threshold_comes_from_the_held_out_rows_and_its_worth_from_the_other
     assert found.answered_accuracy > hits.mean() + 0.03
     [gate] = check_unknown_threshold("onnx/model.onnx", found, KnownConfidence(accuracy=0.75))
     assert (gate.passed, gate.value, gate.bound) == (True, found.unknown, 0.75)
-    assert f"unknown below {found.unknown:g}: answers {found.answered:.1%}"[:-1] in _confidence_summary(found)
+    assert f"unknown below {found.unknown:g}: answers {found.answered:.1%}"[:-1] in _summarize_confidence(found)
 
 
 def test_a_file_that_is_less_sure_gets_another_threshold() -> None:
@@ -193,7 +193,7 @@ def test_numbers_that_are_not_finite_have_no_error() -> None:
     found = fit_confidence(subject(), [(EVAL[0], broken), HELD])
     assert found is not None
     assert found.error is None
-    assert _confidence_summary(found) == "" == _confidence_summary(None)
+    assert _summarize_confidence(found) == "" == _summarize_confidence(None)
 
 
 def listed(phone: Path, **temperatures: float | None) -> None:

@@ -166,7 +166,7 @@ def test_a_killed_run_continues_and_writes_the_same_bytes(
 def test_a_run_killed_while_the_file_is_written_leaves_none(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line, seen = augmenting._json_line, []
+    line, seen = augmenting._format_json_line, []
 
     def dying(title: str, number: int, row: dict[str, Any]) -> bytes:
         seen.append(number)
@@ -175,7 +175,7 @@ def test_a_run_killed_while_the_file_is_written_leaves_none(
         return line(title, number, row)
 
     with monkeypatch.context() as patched:
-        patched.setattr(augmenting, "_json_line", dying)
+        patched.setattr(augmenting, "_format_json_line", dying)
         with pytest.raises(OSError, match="no space"):
             augment_file(made(), tmp_path / "out.jsonl.gz")
     assert not list(tmp_path.glob("*out.jsonl.gz*.tmp"))

@@ -12,7 +12,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import Objective, family_named
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.stages import MiniLmStage
-from pocketbert.pipeline.learn.corpora import _check_objectives, _similar_words
+from pocketbert.pipeline.learn.corpora import _check_objectives, _make_similar_words
 from support.tiny import tiny_classifier
 from support.tiny_tokenizers import vocabulary, write_tokenizer
 
@@ -52,10 +52,10 @@ def test_similar_words_are_the_files_or_the_teachers(tmp_path: Path) -> None:
     (good,), (great,) = ([vocabulary(0).index(w)] for w in ("good", "great"))
     file = tmp_path / "vectors.txt"
     file.write_text("good 1 0\ngreat 1 0.1\npoor 0 1\n")
-    named = _similar_words(stage(masking="similar", vectors=file), source, teacher, size, "distill.2")
+    named = _make_similar_words(stage(masking="similar", vectors=file), source, teacher, size, "distill.2")
     assert (great,) in named.of((good,))
-    own = _similar_words(stage(masking="similar"), source, teacher, size, "distill.2")
+    own = _make_similar_words(stage(masking="similar"), source, teacher, size, "distill.2")
     assert own.of((good,))
     assert own.key() != named.key()
     with pytest.raises(InputError, match=r"distill\.2\.vectors"):
-        _similar_words(stage(masking="similar", vectors=tmp_path / "none.txt"), source, teacher, size, "distill.2")
+        _make_similar_words(stage(masking="similar", vectors=tmp_path / "none.txt"), source, teacher, size, "distill.2")

@@ -22,7 +22,7 @@ from pocketbert.core.errors import GateError, InputError, MissingBackendError, P
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.gates.verify import verify_artefacts
-from pocketbert.pipeline.make.measuring import _folder_variants
+from pocketbert.pipeline.make.measuring import _list_folder_variants
 from pocketbert.pipeline.run import Run
 from pocketbert.pipeline.run_folder import Permission, RunFolder
 from pocketbert.runtime import openvino as runtime
@@ -71,7 +71,7 @@ def test_the_folder_lists_it_beside_the_default(finished_openvino: Path) -> None
     assert [p for p, r in listed.items() if r.get("default")] == [INT8]
     assert listed["onnx/model_quantized.onnx"]["alias_of"] == INT8
     assert FILE in (phone / "README.md").read_text()
-    engines = {v.name: v.file.open(1).engine for v in _folder_variants([phone])}
+    engines = {v.name: v.file.open(1).engine for v in _list_folder_variants([phone])}
     assert engines == {"onnx/model.onnx": "onnxruntime", INT8: "onnxruntime", FILE: "openvino"}
 
 
@@ -183,7 +183,7 @@ def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_openvino")
 def test_where_openvino_is_missing_the_rest_of_the_folder_works(phone: Path, capsys: Any) -> None:
-    assert [v.name for v in _folder_variants([phone])] == ["onnx/model.onnx", INT8]
+    assert [v.name for v in _list_folder_variants([phone])] == ["onnx/model.onnx", INT8]
     assert f"{FILE}: left out, openvino is not installed" in capsys.readouterr().err
     skipped = [g for g in verify_artefacts(phone).gates if g.skipped]
     assert [(g.name, g.file) for g in skipped] == [("engine", FILE)]

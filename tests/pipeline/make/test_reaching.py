@@ -14,7 +14,12 @@ from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.pipeline.make import golden as reaching
-from pocketbert.pipeline.make.golden import _find_label_texts, _label_margins, _LabelTexts, _one_token_words
+from pocketbert.pipeline.make.golden import (
+    _compute_label_margins,
+    _draw_one_token_words,
+    _find_label_texts,
+    _LabelTexts,
+)
 from support.tiny_tokenizers import vocabulary
 
 TOKENS = vocabulary(0)
@@ -93,9 +98,9 @@ def test_the_gradient_finds_what_single_words_do_not_show(
     tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # single words are tried from the front of the list; the keywords are behind
-    words, ids = _one_token_words(tokenizer, len(TOKENS))
+    words, ids = _draw_one_token_words(tokenizer, len(TOKENS))
     late = sorted(range(len(words)), key=lambda i: words[i] in ("fox", "dog"))
-    monkeypatch.setattr(reaching, "_one_token_words", lambda *_: ([words[i] for i in late], ids[late]))
+    monkeypatch.setattr(reaching, "_draw_one_token_words", lambda *_: ([words[i] for i in late], ids[late]))
     monkeypatch.setattr(reaching, "_SINGLE_WORDS", 64)
     made = found(tokenizer, Keywords([(), ("fox", "dog")], [0.0, 1.5]), CLASSES, [1])
     assert made.missing == []
@@ -120,7 +125,7 @@ def test_no_more_labels_than_rows_may_be_added(tokenizer: TextTokenizer, monkeyp
 
 
 def test_words_are_one_token_inside_a_text(tokenizer: TextTokenizer) -> None:
-    words, ids = _one_token_words(tokenizer, len(TOKENS))
+    words, ids = _draw_one_token_words(tokenizer, len(TOKENS))
     assert {"fox", "dog", "music"} <= set(words)
     assert not any(w.startswith("##") or w.startswith("[") for w in words)
     for word, id in zip(words, ids, strict=True):
@@ -128,7 +133,7 @@ def test_words_are_one_token_inside_a_text(tokenizer: TextTokenizer) -> None:
 
 
 def test_margins() -> None:
-    assert _label_margins(np.array([[3, 1, 2.5]], np.float32), CLASSES).tolist() == [0.5, -2, -0.5]
-    assert _label_margins(np.array([[3, -1]], np.float32), SEVERAL).tolist() == [3, -1]
-    assert _label_margins(np.array([[3, 1], [0, 4]], np.float32), TAGS).tolist() == [2, 4]
-    assert _label_margins(np.array([[-2]], np.float32), CLASSES).tolist() == [-2]
+    assert _compute_label_margins(np.array([[3, 1, 2.5]], np.float32), CLASSES).tolist() == [0.5, -2, -0.5]
+    assert _compute_label_margins(np.array([[3, -1]], np.float32), SEVERAL).tolist() == [3, -1]
+    assert _compute_label_margins(np.array([[3, 1], [0, 4]], np.float32), TAGS).tolist() == [2, 4]
+    assert _compute_label_margins(np.array([[-2]], np.float32), CLASSES).tolist() == [-2]

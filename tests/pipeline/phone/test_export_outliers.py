@@ -20,7 +20,7 @@ from pocketbert.export.prepare import outliers_of, prepare
 from pocketbert.pipeline.gates.stored import UNDIVIDED, PreparedModels, compare_constants
 from pocketbert.pipeline.gates.torch_constants import example_inputs, trace_constants
 from pocketbert.pipeline.make import model_files as exporting
-from pocketbert.pipeline.make.model_files import Outliers, _outlier_line, _outlier_note, outlier_notes
+from pocketbert.pipeline.make.model_files import Outliers, _describe_outliers, _summarize_outliers, outlier_notes
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 ONNX = ExportOptions(formats=["onnx"], schemes=["int8"])
@@ -96,10 +96,10 @@ def test_folders_that_were_not_treated_still_pass_and_others_fail(
 
 def test_a_long_list_is_cut(tmp_path: Path) -> None:
     found = [Outliers(name=f"norm{i}", channels=2, of=384, ratio=33.3) for i in range(8)]
-    note = _outlier_note(found)
+    note = _describe_outliers(found)
     assert "norm5 (2 of 384, up to 33 times the median channel) and 2 more tensors." in note
     assert "norm6" not in note
     (tmp_path / "outliers.json").write_text("[]")
     assert outlier_notes([tmp_path, tmp_path / "earlier"]) == []
-    assert _outlier_line(found).startswith("outlier channels of 8 tensors, up to 33 times the median channel")
-    assert _outlier_line(found[:1]).startswith("outlier channels of 1 tensor, ")
+    assert _summarize_outliers(found).startswith("outlier channels of 8 tensors, up to 33 times the median channel")
+    assert _summarize_outliers(found[:1]).startswith("outlier channels of 1 tensor, ")

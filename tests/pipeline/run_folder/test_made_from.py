@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pocketbert.pipeline.run_folder.step import MadeFrom, _flat
+from pocketbert.pipeline.run_folder.step import MadeFrom, _flatten
 
 
 def test_sections_become_dotted_keys() -> None:
     sections = {"distill": [{"steps": 3, "signals": {"hidden": 1.0}}], "export": {"lengths": [1, 2]}, "student": None}
-    assert _flat(sections) == {
+    assert _flatten(sections) == {
         "distill.0.steps": 3,
         "distill.0.signals.hidden": 1.0,
         "export.lengths": [1, 2],
@@ -33,7 +33,7 @@ def test_sections_become_dotted_keys() -> None:
     ],
 )
 def test_each_change_is_named(before: dict[str, object], now: dict[str, object], said: list[str]) -> None:
-    made, wanted = MadeFrom(step="x", settings=_flat(before)), MadeFrom(step="x", settings=_flat(now))
+    made, wanted = MadeFrom(step="x", settings=_flatten(before)), MadeFrom(step="x", settings=_flatten(now))
     assert made.changes(wanted) == said
     assert (made.hash == wanted.hash) == (said == [])
 

@@ -161,7 +161,7 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
         _open_jsonl(destination) as stream,
     ):
         store = _make_copies(recipe, model, examples, place.path / "copies")
-        groups = _with_copies(examples, store, data, counts)
+        groups = _add_copies(examples, store, data, counts)
         group = next(groups, None)
         for number, row in read_rows(source, BadRows(source.title)):
             if group is None or number != group[0].row:
@@ -170,7 +170,7 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
                 changed: dict[str, str | None] = {source.text: example.text}
                 if source.text_pair is not None:
                     changed[source.text_pair] = example.pair
-                stream.write(_json_line(source.title, number, {**row, **changed}))
+                stream.write(_format_json_line(source.title, number, {**row, **changed}))
             group = next(groups, None)
     return counts
 
@@ -186,7 +186,7 @@ def _open_jsonl(destination: Path) -> Iterator[IO[bytes]]:
             yield raw
 
 
-def _json_line(title: str, number: int, row: dict[str, Any]) -> bytes:
+def _format_json_line(title: str, number: int, row: dict[str, Any]) -> bytes:
     """Return a row as a line of JSON.
 
     Raises:
@@ -242,14 +242,14 @@ def augmented_set(
     tokenizer = TextTokenizer(model.tokenizer_folder, length)
     portions = (
         data.head.prepare(portion, tokenizer, title, labelled)
-        for portion in _portions(_with_copies(examples, store, data, counts))
+        for portion in _group_portions(_add_copies(examples, store, data, counts))
     )
     rows = PackedSet(portions, tokenizer)
     say(f"  augmented: {counts.line}")
     return rows
 
 
-def _portions(groups: Iterable[list[Example]]) -> Iterator[list[Example]]:
+def _group_portions(groups: Iterable[list[Example]]) -> Iterator[list[Example]]:
     """Join rows with their copies to portions of `_AT_ONCE` or slightly more."""
     portion: list[Example] = []
     for group in groups:
@@ -261,7 +261,7 @@ def _portions(groups: Iterable[list[Example]]) -> Iterator[list[Example]]:
         yield portion
 
 
-def _with_copies(
+def _add_copies(
     examples: Sequence[Example], store: CopyStore, data: RunData, counts: AugmentCounts
 ) -> Iterator[list[Example]]:
     """Yield each row with its copies, without copies that equal evaluation or held-out rows; count both in `counts`."""
@@ -304,11 +304,11 @@ def _make_copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example]
         }
     )
     store = CopyStore(work, key, len(rows))
-    store.fill(rows, lambda: _augmenter(section, recipe.seed, model, guesses))
+    store.fill(rows, lambda: _load_augmenter(section, recipe.seed, model, guesses))
     return store
 
 
-def _augmenter(section: AugmentSection, seed: int, model: ModelFolder, guesses: bool) -> Augmenter:
+def _load_augmenter(section: AugmentSection, seed: int, model: ModelFolder, guesses: bool) -> Augmenter:
     """Load the word vectors and, for `guesses`, the model's masked-language-model head, and return what replaces words."""
     import torch
 

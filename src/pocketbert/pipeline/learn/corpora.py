@@ -157,7 +157,7 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
 # --- general stages ---
 
 
-def _needs(recipe: Recipe) -> list[Needs]:
+def _list_needs(recipe: Recipe) -> list[Needs]:
     """Return the heads and outputs that each general stage of a recipe needs."""
     from pocketbert.distill.methods.table import method_of
 
@@ -176,7 +176,7 @@ def general_head_task(recipe: Recipe) -> Task:
         Heads.WORDS: masked_lm,
         Heads.WORDS_AND_PAIRS: pre_training,
         Heads.TOKENS: pre_training,
-    }[max(n.heads for n in _needs(recipe))]
+    }[max(n.heads for n in _list_needs(recipe))]
 
 
 def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
@@ -190,7 +190,7 @@ def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
     from pocketbert.distill.methods.method import Heads
 
     encoder, masked_lm = TASKS[TaskName.FEATURE_EXTRACTION], TASKS[TaskName.FILL_MASK]
-    task, needs = general_head_task(recipe), _needs(recipe)
+    task, needs = general_head_task(recipe), _list_needs(recipe)
     kinds = [task]
     # outputs of a next-sentence head are not used, only its weights are copied
     if max(n.heads for n in needs) is Heads.WORDS_AND_PAIRS:
@@ -229,7 +229,7 @@ def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path
     tokenizer = TextTokenizer(source.tokenizer_folder, min(recipe.data.corpus.length, source.positions))
     rows = open_corpora(recipe.data.corpus, source.tokenizer_folder, corpora, seed)
     size = len(rows.counts)
-    similar = _similar_words(stage, source, teacher, size, key) if stage.masking is MaskingKind.SIMILAR else None
+    similar = _make_similar_words(stage, source, teacher, size, key) if stage.masking is MaskingKind.SIMILAR else None
     masking = masking_of(stage.masking, rows.counts, tokenizer, seed, key, stage.mask_share, stage.smoothing, similar)
     pairs = pairs_of(tokenizer, size, seed, key, stage.second) if stage.pairs else None
     return GeneralSet(rows, tokenizer, masking, pairs)
@@ -259,7 +259,9 @@ def _check_objectives(stage: GeneralText, family: Family, key: str) -> None:
         raise InputError(problems)
 
 
-def _similar_words(stage: GeneralText, source: ModelFolder, teacher: Any, vocabulary: int, key: str) -> VectorWords:
+def _make_similar_words(
+    stage: GeneralText, source: ModelFolder, teacher: Any, vocabulary: int, key: str
+) -> VectorWords:
     """Return a finder of similar words, by the stage's file of word vectors or by the teacher's embeddings."""
     from pocketbert.distill.word_vectors import EmbeddingVectors, VectorWords, WordReader, WordVectors, read_vectors
 

@@ -140,12 +140,12 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     Raises:
         InputError: Listing the problems of all files.
     """
-    section, task = recipe.data, _task_with_score(recipe, model)
+    section, task = recipe.data, _resolve_task(recipe, model)
     head_labels = None if recipe.teacher.finetune or not task.names_labels else model.labels
     if section.train is None and section.eval is None:
-        return _without_rows(recipe, model, head_labels)
+        return _make_data_without_rows(recipe, model, head_labels)
     parts, leaked = _read_parts(section, recipe.task)
-    notes = _header_notes(section)
+    notes = _note_missing_headers(section)
     named_source = section.train or section.eval
     declared = section.labels or (class_names(named_source) if named_source is not None else None)
     labels = resolve_labels(declared, head_labels, parts.get("train") or parts["eval"], task.labels)
@@ -233,7 +233,7 @@ def _divide(rows: list[Example], fraction: float) -> tuple[list[Example], list[E
     return train, held
 
 
-def _header_notes(section: DataSection) -> list[str]:
+def _note_missing_headers(section: DataSection) -> list[str]:
     """Return a note for each table in which no header was found and whose source does not set `header`."""
     sources = [s for s in (section.train, section.eval) if s is not None and s.path is not None and s.header is None]
     forms = [(Path(source.title).name, table_form(source)) for source in sources]
@@ -244,13 +244,13 @@ def _header_notes(section: DataSection) -> list[str]:
     ]
 
 
-def _without_rows(recipe: Recipe, model: ModelFolder, head_labels: list[str] | None) -> RunData:
+def _make_data_without_rows(recipe: Recipe, model: ModelFolder, head_labels: list[str] | None) -> RunData:
     """Return the data of a recipe without rows: the labels that the recipe or the model names.
 
     Raises:
         InputError: If the task has labels and neither names them.
     """
-    section, task = recipe.data, _task_with_score(recipe, model)
+    section, task = recipe.data, _resolve_task(recipe, model)
     if task.names_labels and not head_labels and not section.labels:
         what = "config.json names no labels (id2label) and there is no data."
         fix = "Add id2label to config.json, or data.labels to the recipe."
@@ -265,7 +265,7 @@ def _without_rows(recipe: Recipe, model: ModelFolder, head_labels: list[str] | N
     return RunData(head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
 
 
-def _task_with_score(recipe: Recipe, model: ModelFolder) -> Task:
+def _resolve_task(recipe: Recipe, model: ModelFolder) -> Task:
     """Return the recipe's task, with the score function of the teacher's own head; a new head has the task's."""
     return task_of(recipe.task) if recipe.teacher.finetune else model.task_row(recipe.task)
 

@@ -136,9 +136,9 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
                 vectors = whole(run_rows(predictor, tokenizer, rows.encoded, task, _BATCHING))
                 np.save(destination / _VECTORS_FILE, vectors)
             else:
-                vectors = _teacher_vectors(teacher)
+                vectors = _read_teacher_vectors(teacher)
             rows = replace(rows, truth=vectors)
-        score, _ = evaluate(predictor, tokenizer, EvalSet(EVAL, head, rows), batch=_scoring_batch(task))
+        score, _ = evaluate(predictor, tokenizer, EvalSet(EVAL, head, rows), batch=_choose_scoring_batch(task))
         metric = METRICS[score.metric]
         say(f"  {metric.name} on eval (torch): {metric.format(score.value)}")
     form = recipe.export.form or TEXT_ONLY
@@ -183,12 +183,12 @@ def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
     return Pooling(own.kind if kind is None else kind, own.normalize if unit is None else unit)
 
 
-def _scoring_batch(task: Task) -> int:
+def _choose_scoring_batch(task: Task) -> int:
     """Return the rows that a torch model is scored on at once: more logits over a vocabulary would take a gigabyte."""
     return 2 if task.name is TaskName.FILL_MASK else 64
 
 
-def _teacher_vectors(teacher: Path) -> Matrix:
+def _read_teacher_vectors(teacher: Path) -> Matrix:
     """Read the teacher's vectors of the eval rows, [N, H]."""
     vectors: Matrix = np.load(teacher / _VECTORS_FILE)
     return vectors
@@ -233,7 +233,7 @@ class LabelledRows:
         if not len(rows.truth):  # vectors without scores are compared with the teacher's, which has those of eval only
             if name == HOLDOUT:
                 return None
-            rows = replace(rows, truth=_teacher_vectors(self.run / "teacher")[chosen])
+            rows = replace(rows, truth=_read_teacher_vectors(self.run / "teacher")[chosen])
         return EvalSet(name, head, rows)
 
     def count(self, name: str) -> int:
@@ -267,4 +267,6 @@ class LabelledRows:
         task = self.data.head.task
         predictor = reference_model(open_model_folder(str(weights)), task)
         tokenizer = TextTokenizer(weights, self.length)
-        return evaluate(predictor, tokenizer, rows, _scoring_batch(task), f"{weights.name} in torch on {name}")[0]
+        return evaluate(predictor, tokenizer, rows, _choose_scoring_batch(task), f"{weights.name} in torch on {name}")[
+            0
+        ]

@@ -155,9 +155,9 @@ class _QuantizedForm:
         trained = self.prepare(student)
         expected = self._outputs(former, family, selection)
         return _Choice(
-            _difference(self._outputs(former, family, selection, calibration), expected),
-            _difference(self._outputs(trained, family, selection, calibration, rival.learned), expected),
-            _difference(self._outputs(trained, family, selection), expected),
+            _measure_difference(self._outputs(former, family, selection, calibration), expected),
+            _measure_difference(self._outputs(trained, family, selection, calibration, rival.learned), expected),
+            _measure_difference(self._outputs(trained, family, selection), expected),
             len(selection),
         )
 
@@ -179,21 +179,21 @@ class _QuantizedForm:
             simulation, method = self.simulation(module), self.recipe.quantize.calibration
             static_rows = calibration if simulation.static else ()
             predictor = SimulatedPredictor(exact, simulation, static_rows, learned, method)
-        return np.concatenate([_joined(predictor.run(row)) for row in rows])
+        return np.concatenate([_join_outputs(predictor.run(row)) for row in rows])
 
 
 def _to_numpy(feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, NDArray[np.int64]]]:
     return [{name: value.numpy() for name, value in feed.items()} for feed in feeds]
 
 
-def _joined(outputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float32]:
+def _join_outputs(outputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float32]:
     """Join the outputs of one row, [places, numbers]; outputs with fewer numbers than the widest are left out."""
     parts = [np.asarray(o, np.float32).reshape(-1, o.shape[-1]) for o in outputs.values()]
     widest = max(p.shape[1] for p in parts)
     return np.concatenate([p for p in parts if p.shape[1] == widest])
 
 
-def _difference(outputs: NDArray[np.float32], expected: NDArray[np.float32]) -> _Difference:
+def _measure_difference(outputs: NDArray[np.float32], expected: NDArray[np.float32]) -> _Difference:
     return _Difference(rms_error(outputs, expected), agreement(outputs, expected))
 
 

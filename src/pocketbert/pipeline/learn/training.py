@@ -70,12 +70,12 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
         from pocketbert.distill.training.loop import train
 
         objective = Finetune(model.family, task)
-        rows = _task_rows(recipe, model, data, length, "finetune")
+        rows = _prepare_task_rows(recipe, model, data, length, "finetune")
         settings = finetune.for_rows(len(rows.lengths))
         outcome = train(teacher, objective, rows, settings, recipe.seed, "finetune", at.work, at.metrics)
-        curves.append(_curve("finetune", outcome))
+        curves.append(_make_curve("finetune", outcome))
     elif task.names_labels:
-        note = _permute_head(teacher, _head_labels(model, recipe, data.labels), data.labels)
+        note = _permute_head(teacher, _resolve_head_labels(model, recipe, data.labels), data.labels)
         notes += [note] if note else []
     pooling = pooling_for(recipe, model)
     score_and_save(TrainedModel(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes)), at.output)
@@ -86,7 +86,7 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
     return ()
 
 
-def _task_rows(recipe: Recipe, source: ModelFolder, data: RunData, length: int, purpose: str) -> TrainData:
+def _prepare_task_rows(recipe: Recipe, source: ModelFolder, data: RunData, length: int, purpose: str) -> TrainData:
     """Return the training rows as the task learns from them; for fill-mask other words are masked at every step.
 
     `purpose` names the stage; it is part of the key of each random choice.
@@ -106,7 +106,7 @@ def _task_rows(recipe: Recipe, source: ModelFolder, data: RunData, length: int, 
     return GeneralSet(encoded, tokenizer, masking)
 
 
-def _head_labels(model: ModelFolder, recipe: Recipe, data_labels: Labels) -> Labels:
+def _resolve_head_labels(model: ModelFolder, recipe: Recipe, data_labels: Labels) -> Labels:
     """Return the labels of a trained head in its own order.
 
     LABEL_0, LABEL_1, ... are no names: names that the user declares belong to them in order, and so do those that the data's
@@ -255,11 +255,11 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
     assert section is not None
     teacher = learning.general_teacher if stage.general else learning.task_teacher
     family = (learning.model if stage.general else learning.source).family
-    student, captured = _student_of_stage(learning, stage.general, before)
+    student, captured = _make_stage_student(learning, stage.general, before)
 
     @cache
     def rows() -> TrainData:
-        return _stage_rows(learning, number, at)
+        return _prepare_stage_rows(learning, number, at)
 
     if stage.epochs is not None:
         stage = stage.for_rows(len(rows().lengths))
@@ -294,24 +294,24 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
         stage.general,
         {**job.carried, **result.carried},
         is_captured(student),
-        (*(before.curves if before else ()), _curve(key, result.outcome)),
+        (*(before.curves if before else ()), _make_curve(key, result.outcome)),
         (*(before.notes if before else ()), *result.notes),
     )
 
 
-def _student_of_stage(learning: Learning, general: bool, before: _StudentState | None) -> tuple[Any, bool]:
+def _make_stage_student(learning: Learning, general: bool, before: _StudentState | None) -> tuple[Any, bool]:
     """Return the student that a stage trains, and whether its attention is the one that can be captured."""
     if general:
         if before is not None:
             return before.student, before.captured
         head = general_head_task(learning.recipe)
-        return _start_student(learning, learning.model, learning.general_teacher, head), False
+        return _make_start_student(learning, learning.model, learning.general_teacher, head), False
     if before is None:
-        return _start_student(learning, learning.source, learning.task_teacher, learning.task), False
-    return _task_student(learning, before), before.captured and not before.general
+        return _make_start_student(learning, learning.source, learning.task_teacher, learning.task), False
+    return _make_task_student(learning, before), before.captured and not before.general
 
 
-def _start_student(learning: Learning, source: ModelFolder, teacher: Any, task: Task) -> Any:
+def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, task: Task) -> Any:
     """Return the student before its first step: built from its teacher, or the model that the recipe names.
 
     Args:
@@ -334,7 +334,7 @@ def _start_student(learning: Learning, source: ModelFolder, teacher: Any, task: 
         return transfer_student(teacher, section.size, seed, task.head)
     if section.model is None:
         if section.init == "pruned":
-            teacher = _pruned(learning, source, teacher)
+            teacher = _prune_neurons(learning, source, teacher)
         return build_student(teacher, source.family, section, seed)
     start = open_model_folder(section.model, section.revision, "student.model")
     if vocabulary(start.tokenizer_folder) != vocabulary(source.tokenizer_folder):
@@ -347,13 +347,13 @@ def _start_student(learning: Learning, source: ModelFolder, teacher: Any, task: 
     labels = learning.data.labels if task is learning.task else None
     student = load_model(start, task, labels, new_head=True)
     if section.init == "pruned":
-        student = _pruned(learning, start, student)
+        student = _prune_neurons(learning, start, student)
         if section.layers is not None:
             student = build_student(student, start.family, section, seed)
     return student.train()
 
 
-def _pruned(learning: Learning, source: ModelFolder, model: Any) -> Any:
+def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
     """Return a copy of a model with `student.intermediate` feed-forward neurons per layer, chosen on training rows."""
     import torch
 
@@ -370,17 +370,17 @@ def _pruned(learning: Learning, source: ModelFolder, model: Any) -> Any:
     return result.model
 
 
-def _task_student(learning: Learning, state: _StudentState) -> Any:
+def _make_task_student(learning: Learning, state: _StudentState) -> Any:
     """Return the student in the task's class: itself, or a new one with the encoder that general stages trained."""
     if not state.general:
         return state.student
-    student = _start_student(learning, learning.source, learning.task_teacher, learning.task)
+    student = _make_start_student(learning, learning.source, learning.task_teacher, learning.task)
     has_head = hasattr(state.student, state.student.base_model_prefix)
     copy_general_weights(student, state.student, learning.task.name is TaskName.FILL_MASK and has_head)
     return student
 
 
-def _stage_rows(learning: Learning, number: int, at: Places) -> TrainData:
+def _prepare_stage_rows(learning: Learning, number: int, at: Places) -> TrainData:
     """Return the rows that a stage learns from: plain text, training rows with their copies, or training rows."""
     recipe, key = learning.recipe, f"distill.{number}"
     stage, section = recipe.distill[number], recipe.student
@@ -389,14 +389,14 @@ def _stage_rows(learning: Learning, number: int, at: Places) -> TrainData:
     if stage.on_augmented:
         work = at.work / "augmented"
         return augmented_set(recipe, learning.model, learning.data, learning.length, work, learning.augmented)
-    rows = _task_rows(recipe, learning.source, learning.data, learning.length, key)
+    rows = _prepare_task_rows(recipe, learning.source, learning.data, learning.length, key)
     if section is not None and section.vocabulary is not None and section.vocabulary.reads_otherwise:
         assert learning.vocabulary is not None
         return resplit_rows(rows, recipe, learning.source, learning.length, learning.vocabulary, at.work, key)
     return rows
 
 
-def _curve(stage: str, outcome: Outcome) -> Curve:
+def _make_curve(stage: str, outcome: Outcome) -> Curve:
     """Return the losses of a stage as they are stored."""
     history = outcome.history
     return Curve(
@@ -492,7 +492,7 @@ def make_student(learning: Learning, last: Path, at: Places) -> Sequence[str]:
 
 def _finish_student(learning: Learning, state: _StudentState, at: Places) -> None:
     """Score the student after the last stage, with its own vocabulary if it is pruned, and write its folder."""
-    student = _task_student(learning, state)
+    student = _make_task_student(learning, state)
     student.set_attn_implementation("sdpa" if student._supports_sdpa else "eager")
     trained = TrainedModel(
         student,

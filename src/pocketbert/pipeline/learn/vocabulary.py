@@ -117,10 +117,10 @@ def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Place
         f"  {len(kept.kept_ids):,} of {kept.original_size:,} pieces are kept ({len(counts):,} are in the training rows)"
     )
     say(f"  {result.sentence}")
-    return _exceeded_limits(result, section)
+    return _list_exceeded_limits(result, section)
 
 
-def _exceeded_limits(result: Coverage, section: VocabularySection) -> list[str]:
+def _list_exceeded_limits(result: Coverage, section: VocabularySection) -> list[str]:
     """Return a sentence for each limit that is exceeded, and one on what to do."""
     checks = {
         "max_unseen": (result.unseen, section.max_unseen, "of the pieces of held-out rows are not kept"),

@@ -1,6 +1,6 @@
 """Record golden rows: texts with the answers of the torch model and of every file, and the tokenizer's own rows.
 
-`make_golden` takes texts of the data, the project's own, texts of drawn words, and texts that `find_label_texts` chooses or composes so
+`make_golden` takes texts of the data, the project's own, texts of drawn words, and texts that `_find_label_texts` chooses or composes so
 that every label is the answer to some row. `blank_row` decides which numbers of an answer are recorded.
 """
 
@@ -76,10 +76,10 @@ def make_golden(
         One line for each file that answers NaN or infinity.
     """
     tokenizer, task = model.tokenizer, model.task
-    real, drawn = _real_texts(model, texts), _drawn_texts(model, torch_model, files)
+    real, drawn = _choose_real_texts(model, texts), _draw_longest_texts(model, torch_model, files)
     first = tokenizer.noted([*real, *drawn])
     first_answers = run_rows(torch_model, tokenizer, tokenizer.encode(first), task)
-    rows = [*first, *tokenizer.noted(_texts_of_missing_labels(model, torch_model, first, first_answers, texts))]
+    rows = [*first, *tokenizer.noted(_find_texts_of_missing_labels(model, torch_model, first, first_answers, texts))]
     encoded = tokenizer.encode(rows)
 
     def run(predictor: Predictor, numbers: Sequence[int]) -> list[Matrix]:
@@ -106,9 +106,9 @@ def make_golden(
     golden = [
         row.model_copy(
             update={
-                "reference": _floats(row.pick(reference[i])),
-                "padded": _floats(row.pick(padded[i])),
-                "outputs": {path: _floats(row.pick(v[i])) for path, v in outputs.items() if i in v},
+                "reference": _to_floats(row.pick(reference[i])),
+                "padded": _to_floats(row.pick(padded[i])),
+                "outputs": {path: _to_floats(row.pick(v[i])) for path, v in outputs.items() if i in v},
                 "tolerance": {path: tolerance[path] for path, v in outputs.items() if i in v},
                 "drawn": len(real) <= i < len(real) + len(drawn),
             }
@@ -121,7 +121,7 @@ def make_golden(
     return ()
 
 
-def _real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
+def _choose_real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
     """Return texts of the data and the project's own, without data only these, and four pairs if segments matter."""
     own = own_texts(model.task, model.tokenizer)
     mixed = [*texts[: ROWS - _OWN_ROWS], *own[-_OWN_ROWS:]] if texts else own
@@ -129,7 +129,7 @@ def _real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
     return mixed + (list(sample_pairs()[:4]) if pairs else [])
 
 
-def _drawn_texts(model: RunModel, reference: TorchPredictor, files: Sequence[ModelFile]) -> list[Text]:
+def _draw_longest_texts(model: RunModel, reference: TorchPredictor, files: Sequence[ModelFile]) -> list[Text]:
     """Return texts of drawn words that fill the longest input of every file."""
     longest = {max(place_of(f.format).lengths(model.recipe, f, model.length)) for f in files}
     segments = model.folder.family.uses_segments
@@ -145,13 +145,13 @@ def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> 
 
     A small answer is recorded whole; of a long text tokens spread over it, of a wide answer the largest columns and others.
     """
-    places = _spread(len(matrix), PLACES) if per_token(task) else []
+    places = _spread_numbers(len(matrix), PLACES) if per_token(task) else []
     columns: list[int] = []
     if matrix.shape[1] > COLUMNS:
         best = np.argsort(-matrix[places or [0]].max(0), kind="stable")[: COLUMNS // 4].tolist()
         # as many in every row, so that rows can be put below each other
         others = np.setdiff1d(np.arange(matrix.shape[1]), best)
-        columns = sorted({*best, *others[_spread(len(others), COLUMNS - len(best))].tolist()})
+        columns = sorted({*best, *others[_spread_numbers(len(others), COLUMNS - len(best))].tolist()})
     row = GoldenRow(
         text=text,
         label="",
@@ -165,17 +165,17 @@ def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> 
     return row.model_copy(update={"label": decided(row.pick(matrix), task, row.names(labels))})
 
 
-def _spread(count: int, most: int) -> list[int]:
+def _spread_numbers(count: int, most: int) -> list[int]:
     """Return up to `most` numbers below `count`, evenly spread, the first and the last among them."""
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
 
-def _recorded(matrix: Matrix, task: Task) -> Matrix:
+def _select_recorded_rows(matrix: Matrix, task: Task) -> Matrix:
     """Return the rows of an answer whose tokens are recorded."""
-    return matrix[_spread(len(matrix), PLACES)] if per_token(task) else matrix
+    return matrix[_spread_numbers(len(matrix), PLACES)] if per_token(task) else matrix
 
 
-def _floats(values: Matrix) -> list[float]:
+def _to_floats(values: Matrix) -> list[float]:
     return [float(v) for v in values.ravel()]
 
 
@@ -222,7 +222,7 @@ class _LabelTexts:
     timed_out: bool
 
 
-def _texts_of_missing_labels(
+def _find_texts_of_missing_labels(
     model: RunModel,
     reference: TorchPredictor,
     present: Sequence[Text],
@@ -233,7 +233,7 @@ def _texts_of_missing_labels(
     labels, task, tokenizer = model.folder.labels or [], model.task, model.tokenizer
     if not labels or not task.names_labels:
         return []
-    recorded = [_recorded(matrix, task) for matrix in answers]
+    recorded = [_select_recorded_rows(matrix, task) for matrix in answers]
     reached = {i for matrix in recorded if np.isfinite(matrix).all() for i in answered_labels(matrix, task)}
     known = set(present)
     further = [text for text in (*data, *own_texts(task, tokenizer)) if text not in known]
@@ -306,9 +306,14 @@ class _LabelSearch:
         rows = self.tokenizer.encode(list(texts))
         self._left -= _CALL_TOKENS + sum(map(len, rows))
         answers = run_rows(
-            self.reference, self.tokenizer, rows, task, _BATCHING, reduce=lambda _, matrix: _recorded(matrix, task)
+            self.reference,
+            self.tokenizer,
+            rows,
+            task,
+            _BATCHING,
+            reduce=lambda _, matrix: _select_recorded_rows(matrix, task),
         )
-        margins = [_label_margins(matrix, task) for matrix in answers]
+        margins = [_compute_label_margins(matrix, task) for matrix in answers]
         for text, margin in zip(texts, margins, strict=True):
             for label in self.labels:
                 if label not in self.best or margin[label] > self.best[label][0]:
@@ -320,7 +325,7 @@ class _LabelSearch:
         self._left = self._budget
         if self.is_over():
             return
-        words, ids = _one_token_words(self.tokenizer, len(self._table.weight))
+        words, ids = _draw_one_token_words(self.tokenizer, len(self._table.weight))
         count = min(len(words), _SINGLE_WORDS, max(self._left // 16, 64))
         if not count:
             return
@@ -340,7 +345,7 @@ class _LabelSearch:
         """Change one word of a text at a time as long as that increases the margin of a label; `start` numbers words."""
 
         def margins(texts: Sequence[Sequence[int]]) -> list[np.float32]:
-            return [m[label] for m in self.try_texts([_joined(words, text) for text in texts])]
+            return [m[label] for m in self.try_texts([_join_words(words, text) for text in texts])]
 
         starts = [start, start[:4], [start[0]] * 4, [start[0]]]
         values = margins(starts)
@@ -348,7 +353,7 @@ class _LabelSearch:
         for _ in range(_CHANGES):
             if value > 0 or self.is_over():
                 return
-            changes = self._best_changes(label, _joined(words, current), len(current), ids)
+            changes = self._best_changes(label, _join_words(words, current), len(current), ids)
             texts = [[*current[:place], word, *current[place + 1 :]] for place, word in changes]
             if not texts:
                 return
@@ -395,7 +400,7 @@ class _LabelSearch:
         return values
 
 
-def _label_margins(matrix: Matrix, task: Task) -> _Numbers:
+def _compute_label_margins(matrix: Matrix, task: Task) -> _Numbers:
     """Return how far each label is from being the answer, [labels]; it is the answer above 0.
 
     With one label per text the margin is the logit minus the largest other one, with several it is the logit; with labels of tokens
@@ -408,7 +413,7 @@ def _label_margins(matrix: Matrix, task: Task) -> _Numbers:
     return np.asarray((matrix - best).max(0), np.float32)
 
 
-def _one_token_words(tokenizer: TextTokenizer, vocabulary: int) -> tuple[list[str], NDArray[np.int64]]:
+def _draw_one_token_words(tokenizer: TextTokenizer, vocabulary: int) -> tuple[list[str], NDArray[np.int64]]:
     """Draw words that are one token inside a text; return them with their ids there."""
     pool = generator(_SEED, "words").permutation(drawn_pool(tokenizer, vocabulary))[:_WORD_POOL]
     words = list(dict.fromkeys(printable(tokenizer.decode([int(i)])).strip() for i in pool))
@@ -425,5 +430,5 @@ def _one_token_words(tokenizer: TextTokenizer, vocabulary: int) -> tuple[list[st
     return kept, np.array(ids, np.int64)
 
 
-def _joined(words: Sequence[str], numbers: Sequence[int]) -> str:
+def _join_words(words: Sequence[str], numbers: Sequence[int]) -> str:
     return " ".join(words[n] for n in numbers)

@@ -153,7 +153,7 @@ def make_library(model: RunModel, source: ModelFolder, length: int | None, modul
         pooling = pooling_of(model.weights) or DEFAULT_POOLING
         changed_pooling = pooling_of(source.path) not in (None, pooling)
     checkpoint = _Checkpoint(source, model.task, length, pooling, model.tokenizer.prompts)
-    questions = _questions(model, source)
+    questions = _list_questions(model, source)
     if model.folder.family.form is not None:
         library = LibraryAnswers(missing=f"the form {model.folder.family.form.name} takes more than text.")
     elif checkpoint.is_sentence_model and not changed_pooling and find_spec("sentence_transformers") is not None:
@@ -165,12 +165,12 @@ def make_library(model: RunModel, source: ModelFolder, length: int | None, modul
     names = label_names(source.config) or list(model.folder.labels or [])
     if placeholder_names(names) and len(names) == len(model.labels):
         chosen_names = dict(zip(names, model.labels, strict=True))
-        rows = [_with_label_names(row, chosen_names) for row in library.rows]
+        rows = [_rename_labels(row, chosen_names) for row in library.rows]
         library = library.model_copy(update={"rows": rows})
     write_json(destination / LIBRARY_FILE, library.model_dump(mode="json"))
 
 
-def _with_label_names(row: LibraryRow, chosen_names: dict[str, str]) -> LibraryRow:
+def _rename_labels(row: LibraryRow, chosen_names: dict[str, str]) -> LibraryRow:
     """Replace LABEL_i in a row by the names that the user chose; names of tokens' labels are ``place:label``."""
     names = []
     for name in row.names:
@@ -180,7 +180,7 @@ def _with_label_names(row: LibraryRow, chosen_names: dict[str, str]) -> LibraryR
     return row.model_copy(update={"names": names})
 
 
-def _questions(model: RunModel, source: ModelFolder) -> list[_Question]:
+def _list_questions(model: RunModel, source: ModelFolder) -> list[_Question]:
     """List plain, odd, long and paired texts as the task takes them, and some texts with each named prompt."""
     task, tokenizer = model.task, model.tokenizer
     words = " ".join(SENTENCES).split()
@@ -244,7 +244,7 @@ def _ask_transformers(checkpoint: _Checkpoint, questions: Sequence[_Question], m
         return LibraryAnswers(missing=f"transformers does not open the tokenizer: {_first_line(error)}")
     opened = _open_module(checkpoint)
     try:
-        rows, title = _transformers_rows(checkpoint, questions, tokenizer, module if opened is None else opened)
+        rows, title = _collect_transformers_rows(checkpoint, questions, tokenizer, module if opened is None else opened)
     except Exception as error:  # a pipeline that does not take the checkpoint
         return LibraryAnswers(missing=f"transformers does not answer: {_first_line(error)}")
     whose = "" if opened is not None else ", on the module of this project"
@@ -302,7 +302,7 @@ def _open_module(checkpoint: _Checkpoint) -> Any:
     return None if lacking or report["mismatched_keys"] else model.eval()
 
 
-def _transformers_rows(
+def _collect_transformers_rows(
     checkpoint: _Checkpoint, questions: Sequence[_Question], tokenizer: Any, module: Any
 ) -> tuple[list[LibraryRow], str]:
     """Return the rows that a pipeline of transformers answers, or `module` if there is none, and the name of what answered."""
@@ -328,25 +328,25 @@ def _transformers_rows(
             if ids.shape[1] <= _LONGEST_ANSWERED:
                 names, values = list[str](), list[float]()
                 if pipe is not None:
-                    names, values = _pipeline_values(checkpoint, pipe, prompted)
+                    names, values = _ask_pipeline(checkpoint, pipe, prompted)
                 else:
-                    values = _module_values(checkpoint, module, encoded)
+                    values = _compute_values(checkpoint, module, encoded)
                 row = row.model_copy(update={"names": names, "values": [float(f"{v:.7g}") for v in values]})
             rows.append(row)
     return rows, title
 
 
-def _module_values(checkpoint: _Checkpoint, module: Any, encoded: Any) -> list[float]:
+def _compute_values(checkpoint: _Checkpoint, module: Any, encoded: Any) -> list[float]:
     """Compute the answer of a library without a pipeline by the formula of its documentation."""
     output = module(**encoded)
     if checkpoint.task.labels is LabelKind.ANSWERS:
         return [*output.start_logits[0].tolist(), *output.end_logits[0].tolist()]
     if checkpoint.task.name is TaskName.FEATURE_EXTRACTION:
-        return _pooled(output.last_hidden_state.float().numpy(), checkpoint.pooling)
+        return _pool_states(output.last_hidden_state.float().numpy(), checkpoint.pooling)
     return [float(probabilities(output.logits.float().numpy()[0, 0], checkpoint.task.score))]
 
 
-def _pipeline_values(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[list[str], list[float]]:
+def _ask_pipeline(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[list[str], list[float]]:
     """Ask a pipeline one text; return the names of its values (labels, or ``place:label``) and the values."""
     match checkpoint.task.name:
         case TaskName.TOKEN_CLASSIFICATION:
@@ -358,7 +358,7 @@ def _pipeline_values(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[li
             guesses = [(f"{i}:{g['token']}", float(g["score"])) for i, mask in enumerate(masks) for g in mask]
             return [name for name, _ in guesses], [score for _, score in guesses]
         case TaskName.FEATURE_EXTRACTION:
-            return [], _pooled(np.asarray(pipe(text, truncation=True), np.float32), checkpoint.pooling)
+            return [], _pool_states(np.asarray(pipe(text, truncation=True), np.float32), checkpoint.pooling)
     pair = text if isinstance(text, str) else {"text": text[0], "text_pair": text[1]}
     labels = pipe(pair, top_k=None, truncation=True)
     if checkpoint.task.name is TaskName.REGRESSION:
@@ -366,7 +366,7 @@ def _pipeline_values(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[li
     return [x["label"] for x in labels], [float(x["score"]) for x in labels]
 
 
-def _pooled(states: NDArray[np.float32], pooling: Pooling) -> list[float]:
+def _pool_states(states: NDArray[np.float32], pooling: Pooling) -> list[float]:
     """Pool the token states of one unpadded text, [1, L, H], to a vector."""
     return list(embeddings(states, np.ones(states.shape[:2], np.int64), pooling)[0].tolist())
 
@@ -411,14 +411,14 @@ def library_gates(
     # MediaPipe's files always have an input for segments, and read no pairs
     segments = any(SEGMENTS in s.predictor.inputs for s in subjects if s.client is None)
     return [
-        _text_gate(library, tokenizer, segments),
-        *(_answer_gate(library, head, labels, subject) for subject in subjects),
+        _check_texts(library, tokenizer, segments),
+        *(_check_answers(library, head, labels, subject) for subject in subjects),
     ]
 
 
-def _text_gate(library: LibraryAnswers, tokenizer: TextTokenizer, segments: bool) -> Gate:
+def _check_texts(library: LibraryAnswers, tokenizer: TextTokenizer, segments: bool) -> Gate:
     """Check that every text becomes the token ids that the library feeds, and the segment ids if files take segments."""
-    wrong = [(row, what) for row in library.rows if (what := _input_difference(row, tokenizer, segments))]
+    wrong = [(row, what) for row in library.rows if (what := _describe_input_difference(row, tokenizer, segments))]
     detail = f"{len(library.rows)} texts give the ids of {library.library}."
     if wrong:
         row, what = wrong[0]
@@ -431,7 +431,7 @@ def _text_gate(library: LibraryAnswers, tokenizer: TextTokenizer, segments: bool
     )
 
 
-def _input_difference(row: LibraryRow, tokenizer: TextTokenizer, segments: bool) -> str:
+def _describe_input_difference(row: LibraryRow, tokenizer: TextTokenizer, segments: bool) -> str:
     """Describe how the inputs of a text differ from the library's; empty if they do not."""
     if row.prompt is not None and row.prompt not in tokenizer.prompts.named:
         return f"there is no prompt '{row.prompt}'"
@@ -447,7 +447,7 @@ def _input_difference(row: LibraryRow, tokenizer: TextTokenizer, segments: bool)
     return ""
 
 
-def _answer_gate(library: LibraryAnswers, head: Head, labels: int, subject: Subject) -> Gate:
+def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Subject) -> Gate:
     """Run a file on the library's texts, in padded batches, and check that its answers are the library's."""
     longest = subject.tokenizer.max_length
     rows = [row for row in library.rows if row.values and len(row.ids) <= longest]
@@ -458,7 +458,7 @@ def _answer_gate(library: LibraryAnswers, head: Head, labels: int, subject: Subj
     file_values, library_values = [], []
     for name in dict.fromkeys(row.prompt for row in rows):
         prompted = [row for row in rows if row.prompt == name]
-        for row, values in zip(prompted, _file_values(subject, head, labels, prompted, name), strict=True):
+        for row, values in zip(prompted, _run_file(subject, head, labels, prompted, name), strict=True):
             if values is None:
                 detail = f"{row.called}: its labels are not those of {library.library}."
                 return Gate(name=_ANSWER_GATE, file=subject.name, passed=False, detail=detail)
@@ -471,7 +471,7 @@ def _answer_gate(library: LibraryAnswers, head: Head, labels: int, subject: Subj
     if unlike is not None:
         detail = f"{unlike.called}: another number of values than {library.library} gives."
         return Gate(name=_ANSWER_GATE, file=subject.name, passed=False, detail=detail)
-    spread = _value_range(library_values)
+    spread = _measure_value_range(library_values)
     differences = [np.abs(a - b) / spread for a, b in zip(file_values, library_values, strict=True)]
     if subject.exported and subject.predictor.engine != REFERENCE:
         by_row, bound = [float(d.max()) for d in differences], _EXPORTED
@@ -490,13 +490,13 @@ def _answer_gate(library: LibraryAnswers, head: Head, labels: int, subject: Subj
     return Gate(name=_ANSWER_GATE, file=subject.name, passed=found <= bound, value=found, bound=bound, detail=detail)
 
 
-def _value_range(values: Sequence[NDArray[np.float64]]) -> float:
+def _measure_value_range(values: Sequence[NDArray[np.float64]]) -> float:
     """Return the unit of differences of answers: the range of the values, or 1 % of the largest magnitude if that is more."""
     every = np.concatenate([v.ravel() for v in values])
     return max(float(np.ptp(every)), 1e-2 * float(np.abs(every).max()), 1e-9)
 
 
-def _file_values(
+def _run_file(
     subject: Subject, head: Head, labels: int, rows: Sequence[LibraryRow], prompt: str | None
 ) -> list[NDArray[np.float64] | None]:
     """Run a file on texts with one prompt; return the values that the library's rows name, None for a row with other labels."""
@@ -509,12 +509,12 @@ def _file_values(
         return [None] * len(rows)
     if head.task.name in (TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK, TaskName.QUESTION_ANSWERING):
         owned = [[outputs[i] for i in own] for own in prepared.rows_of()]
-        return [_token_values(head.task, subject.labels, row, own) for row, own in zip(rows, owned, strict=True)]
+        return [_select_token_values(head.task, subject.labels, row, own) for row, own in zip(rows, owned, strict=True)]
     answers = head.answers(outputs, prepared, scored)
-    return [_text_values(answer, row) for answer, row in zip(answers, rows, strict=True)]
+    return [_select_text_values(answer, row) for answer, row in zip(answers, rows, strict=True)]
 
 
-def _text_values(answer: Answer, row: LibraryRow) -> NDArray[np.float64] | None:
+def _select_text_values(answer: Answer, row: LibraryRow) -> NDArray[np.float64] | None:
     """Return the values of a text's answer in the library's order; None if its labels are others."""
     match answer:
         case Prediction() | Labelling():
@@ -527,7 +527,7 @@ def _text_values(answer: Answer, row: LibraryRow) -> NDArray[np.float64] | None:
     return None
 
 
-def _token_values(
+def _select_token_values(
     task: Task, labels: Sequence[str], row: LibraryRow, outputs: Sequence[Matrix]
 ) -> NDArray[np.float64] | None:
     """Return the values of the tokens that the library's row names; None if it names others, empty for a text in several pieces."""

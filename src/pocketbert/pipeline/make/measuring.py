@@ -1,6 +1,6 @@
 """Measure latencies: of the files of a run, and of artefact folders.
 
-The step `benchmark` calls `run_variants`, `section_options` and `measure`; `pocketbert benchmark` calls `benchmark_folders`, which also
+The step `benchmark` calls `list_run_variants`, `section_options` and `measure`; `pocketbert benchmark` calls `benchmark_folders`, which also
 takes results that were measured elsewhere. `labelled_rows` reads the rows on which the files of an artefact folder are scored.
 """
 
@@ -86,7 +86,9 @@ def row_name(file: ModelFile, recipe: Recipe) -> str:
     return f"{'student' if recipe.student is not None else 'model'} {file.title}"
 
 
-def run_variants(recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int) -> list[Variant]:
+def list_run_variants(
+    recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int
+) -> list[Variant]:
     """List the files of a run that the benchmark measures, the teacher's first; see `is_measured`."""
     from pocketbert.benchmarks.measurement import Variant
 
@@ -159,7 +161,7 @@ def benchmark_folders(
     with tempfile.TemporaryDirectory(prefix="pocketbert-app-") as folder:
         records = [_measure_by_app(name, models, chosen, Path(folder) / f"{n}.json") for n, name in enumerate(by_app)]
         imported = import_all([*imports, *records], models, facts)
-    variants = _folder_variants(models, names) if names else []
+    variants = _list_folder_variants(models, names) if names else []
     if imported.sessions and not variants:
         first, *others = imported.sessions
         return first.model_copy(update={"others": others, "reported": imported.reported})
@@ -169,7 +171,7 @@ def benchmark_folders(
         what = f"nothing to measure on {', '.join(names) or 'any device'}, and nothing is imported."
         fix = "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file."
         raise InputError(Problem("-m/--model", what, fix))
-    labelled, post_processing = _scored_rows(models, chosen), _folder_post_processing(models)
+    labelled, post_processing = _read_scored_rows(models, chosen), _collect_post_processing(models)
     result = measure(variants, texts, chosen, labelled=labelled, post_processing=post_processing)
     return result.model_copy(update={"others": [*result.others, *imported.sessions], "reported": imported.reported})
 
@@ -194,7 +196,7 @@ def _measure_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions
     return destination
 
 
-def _folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) -> list[Variant]:
+def _list_folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) -> list[Variant]:
     """List the model files of artefact folders that one of the devices takes; print the reason for the others."""
     from pocketbert.benchmarks.devices.table import refusals
     from pocketbert.benchmarks.measurement import Variant
@@ -216,7 +218,7 @@ def _folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,))
     return variants
 
 
-def _folder_post_processing(folders: Sequence[Path]) -> dict[Path, PostProcessing]:
+def _collect_post_processing(folders: Sequence[Path]) -> dict[Path, PostProcessing]:
     """Return how the outputs of each file of artefact folders become answers, by path."""
     from pocketbert.benchmarks.text_steps import PostProcessing
 
@@ -228,7 +230,7 @@ def _folder_post_processing(folders: Sequence[Path]) -> dict[Path, PostProcessin
     return post_processing
 
 
-def _scored_rows(models: Sequence[Path], options: BenchmarkOptions) -> EvalSet | None:
+def _read_scored_rows(models: Sequence[Path], options: BenchmarkOptions) -> EvalSet | None:
     """Read the rows of `BenchmarkOptions.data`; None without them.
 
     Raises:

@@ -112,9 +112,9 @@ def make_export(
     ready, results = ready or {}, list[Parity]()
     if any(file.path not in ready for file in files):
         if outliers:
-            say(f"  {_outlier_line(outliers)}")
+            say(f"  {_summarize_outliers(outliers)}")
         prepared = PreparedPredictor(module, family, model.task)
-        results.append(_compare(model, reference, probe_texts, prepared, "prepared module"))
+        results.append(_compare_outputs(model, reference, probe_texts, prepared, "prepared module"))
     for file in files:
         path = destination / Path(file.source).name
         if file.path in ready:
@@ -123,7 +123,7 @@ def make_export(
             with waiting(file.path):
                 place.write(model, module, file, path)
         written = open_file(path, file.format)
-        result = _compare(model, reference, probe_texts, written, file.path, bounds_of(file).loss)
+        result = _compare_outputs(model, reference, probe_texts, written, file.path, bounds_of(file).loss)
         results.append(result)
         say(
             f"  {file.path}: differs from {result.reference} by {result.worst:.1e} of the logits' spread, "
@@ -131,10 +131,10 @@ def make_export(
         )
     write_weights(destination, weights, [destination / Path(f.source).name for f in files], place.format)
     write_json(destination / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
-    return [_parity_failure(result) for result in results if not result.passed]
+    return [_describe_parity_failure(result) for result in results if not result.passed]
 
 
-def _compare(
+def _compare_outputs(
     model: RunModel,
     reference: TorchPredictor,
     texts: Sequence[Text],
@@ -162,7 +162,7 @@ def _compare(
     return worst_of(results)
 
 
-def _parity_failure(result: Parity) -> str:
+def _describe_parity_failure(result: Parity) -> str:
     """Return the line that is printed for a failed comparison."""
     hint = " The mask seems to be ignored." if result.worst > 0.3 * result.mask_effect else ""
     return (
@@ -219,11 +219,11 @@ def outlier_notes(folders: Sequence[Path]) -> list[str]:
         path = folder / _OUTLIERS_FILE  # earlier versions wrote none
         outliers = _OUTLIER_LIST.validate_python(read_json(path)) if path.is_file() else []
         if outliers:
-            notes.append(_outlier_note(outliers))
+            notes.append(_describe_outliers(outliers))
     return list(dict.fromkeys(notes))
 
 
-def _outlier_line(outliers: Sequence[Outliers]) -> str:
+def _summarize_outliers(outliers: Sequence[Outliers]) -> str:
     """Return the line on divided channels that an export prints, without names."""
     tensors = "1 tensor" if len(outliers) == 1 else f"{len(outliers)} tensors"
     return (
@@ -232,7 +232,7 @@ def _outlier_line(outliers: Sequence[Outliers]) -> str:
     )
 
 
-def _outlier_note(outliers: Sequence[Outliers]) -> str:
+def _describe_outliers(outliers: Sequence[Outliers]) -> str:
     """Return the sentence on divided channels in card and report; it names up to `_SHOWN_OUTLIERS` tensors."""
     shown = [
         f"{o.name} ({o.channels} of {o.of}, up to {o.ratio:.0f} times the median channel)"
@@ -335,14 +335,14 @@ def make_simulated(
     Returns:
         One line for each file whose simulation answers NaN or infinity.
     """
-    simulations = _simulations(model, files)
+    simulations = _plan_simulations(model, files)
     if not simulations:
         write_simulated(destination, Simulated())
         return ()
     from pocketbert.quantize.simulated import SimulatedPredictor
 
     golden = read_golden(destination / GOLDEN_FILE)
-    rows = [*golden, *_further_rows(model, reference, texts, golden)]
+    rows = [*golden, *_make_further_rows(model, reference, texts, golden)]
     encoded = model.tokenizer.encode([row.input for row in rows])
     modules: dict[Format, ModulePredictor] = {}
     answers: dict[tuple[Format, Simulation, Runtime | None], list[Matrix]] = {}
@@ -351,7 +351,7 @@ def make_simulated(
         key = (file.format, simulation, file.runtime if simulation.static else None)  # each has its own learned ranges
         if key not in answers:
             if file.format not in modules:
-                modules[file.format] = _prepared_module(model, reference, file.format, rows)
+                modules[file.format] = _prepare_module(model, reference, file.format, rows)
             static_rows = calibration() if simulation.static else ()
             plan = plan_of(file, calibration, model.weights, model.recipe.quantize.calibration)
             predictor = SimulatedPredictor(
@@ -361,12 +361,12 @@ def make_simulated(
             answers[key] = run_rows(
                 predictor, model.tokenizer, encoded, model.task, reduce=lambda i, matrix: rows[i].pick(matrix)
             )
-        errors[file.path] = _simulated_error(model, file, answers[key], rows, len(golden))
+        errors[file.path] = _measure_simulated_error(model, file, answers[key], rows, len(golden))
     broken = [path for path, error in errors.items() if not np.isfinite(error)]
     if broken:
         return [f"{path}: its scheme, simulated in torch, gives NaN or infinite logits." for path in broken]
     static = {file: simulation for file, simulation in simulations.items() if file.scheme.static}
-    ranges = _static_ranges(model, static, modules, calibration)
+    ranges = _measure_static_ranges(model, static, modules, calibration)
     write_simulated(destination, Simulated(texts=len(rows), errors=errors, ranges=ranges))
     for file in simulations:
         error = errors[file.path]
@@ -376,7 +376,7 @@ def make_simulated(
     return ()
 
 
-def _simulations(model: RunModel, files: Sequence[ModelFile]) -> dict[ModelFile, Simulation]:
+def _plan_simulations(model: RunModel, files: Sequence[ModelFile]) -> dict[ModelFile, Simulation]:
     """Return how the scheme of each quantized file rounds; files whose scheme has no simulation are left out."""
     from pocketbert.quantize import row_of
 
@@ -391,7 +391,7 @@ def _simulations(model: RunModel, files: Sequence[ModelFile]) -> dict[ModelFile,
     return simulations
 
 
-def _further_rows(
+def _make_further_rows(
     model: RunModel, reference: TorchPredictor, texts: Sequence[Text], golden: Sequence[GoldenRow]
 ) -> list[GoldenRow]:
     """Make rows that complete the golden ones to `TEXTS`, of the data's texts and then of the project's own."""
@@ -409,7 +409,7 @@ def _further_rows(
     return rows
 
 
-def _prepared_module(
+def _prepare_module(
     model: RunModel, reference: TorchPredictor, format: Format, rows: Sequence[GoldenRow]
 ) -> ModulePredictor:
     """Prepare the module that the format's files were exported from: its weights are those that were quantized."""
@@ -422,7 +422,7 @@ def _prepared_module(
     return PreparedPredictor(module, family, model.task)
 
 
-def _simulated_error(
+def _measure_simulated_error(
     model: RunModel, file: ModelFile, answers: Sequence[Matrix], rows: Sequence[GoldenRow], golden: int
 ) -> float:
     """Return the RMS error on all rows, or on the first `golden` ones, which the gate compares: the larger of both.
@@ -441,7 +441,7 @@ def _simulated_error(
     return float(f"{worst:.4g}")
 
 
-def _static_ranges(
+def _measure_static_ranges(
     model: RunModel,
     simulations: Mapping[ModelFile, Simulation],
     modules: Mapping[Format, ModulePredictor],
@@ -464,12 +464,12 @@ def _static_ranges(
             rows = filled(rows, longest) if simulation.fills and one_length else rows
             plan = plan_of(file, calibration, model.weights, model.recipe.quantize.calibration)
             products = product_ranges(modules[file.format], rows, plan.learned, plan.calibration, plan.steps)
-            measured[key] = {name: [_with_six_digits(r) for r in own] for name, own in products.items()}
+            measured[key] = {name: [_round_ranges(r) for r in own] for name, own in products.items()}
         ranges[file.path] = measured[key]
     return ranges
 
 
-def _with_six_digits(ranges: ProductRanges) -> ProductRanges:
+def _round_ranges(ranges: ProductRanges) -> ProductRanges:
     """Round ranges to the digits that are written down."""
 
     def rounded(ends: Range | None) -> Range | None:

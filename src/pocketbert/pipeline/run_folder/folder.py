@@ -244,7 +244,7 @@ class RunFolder:
         say(f"{head}{resumed}")
         _LOG.info("step %s %s, hash %s", step.name, state, self.hashes[step.name])
         made_from = work.begin()
-        began, cpu = time.monotonic(), _cpu_seconds()
+        began, cpu = time.monotonic(), _read_cpu_seconds()
         if step.trains:
             train_together(step.name, self.exact[step.name])
         failures = list(step.make(Places(work.built, work.path, self.path / _METRICS)))
@@ -256,7 +256,7 @@ class RunFolder:
             files=digests(work.built),
             status=Status.FAILED if failures else Status.PASSED,
             wall_s=round(time.monotonic() - began, 2),
-            cpu_s=round(_cpu_seconds() - cpu, 2),
+            cpu_s=round(_read_cpu_seconds() - cpu, 2),
         )
         self.marks.write(mark)
         self._install_output(step)
@@ -344,12 +344,14 @@ class _Work:
             changes = [f"{others[0].name} does not tell what it is made from"]
             if made_from is not None:
                 changes = made_from.changes(self.now)
-            return Finding(self.step, work="; ".join(map(_progress_in, others)), changes=tuple(changes), differs=True)
+            return Finding(
+                self.step, work="; ".join(map(_describe_progress, others)), changes=tuple(changes), differs=True
+            )
         made_from = _read_made_from(self.path)
         if made_from is None or not _holds_work(self.path):
             return None
         versions = tuple(made_from.version_changes(self.now))
-        return Finding(self.step, work=_progress_in(self.path), versions=versions)
+        return Finding(self.step, work=_describe_progress(self.path), versions=versions)
 
     def begin(self) -> MadeFrom:
         """Make an empty place for the output, and remove work that was made from something else.
@@ -393,13 +395,13 @@ def _holds_work(work: Path) -> bool:
     return any(p.is_file() and p != work / _MADE_FROM for p in work.rglob("*"))
 
 
-def _progress_in(work: Path) -> str:
+def _describe_progress(work: Path) -> str:
     """Return the path of unfinished work and the training steps that it has done."""
     done = [f"{name} at step {count:,}" if name else f"step {count:,}" for name, count in steps_done(work)]
     return f"{work}{', ' if done else ''}{', '.join(done)}"
 
 
-def _cpu_seconds() -> float:
+def _read_cpu_seconds() -> float:
     """Return the CPU seconds of this process and its children so far."""
     return sum(
         usage.ru_utime + usage.ru_stime

@@ -134,54 +134,54 @@ def make_plan(findings: Sequence[Finding], allowed: Permission, folder: str) -> 
         elif own.text:
             plan.anew[name] = own.text
     if changed and not allowed.overwrite:
-        problems.append(_changed_recipe(changed, reasons, folder))
+        problems.append(_describe_changed_recipe(changed, reasons, folder))
     if aged and not allowed.overwrite and not allowed.resume_anyway:
-        problems.append(_changed_versions(aged, folder))
+        problems.append(_describe_changed_versions(aged, folder))
     if problems:
         raise InputError(problems)
     return Plan(plan.anew, plan.retried, tuple(n for n in accepted if n not in plan.anew))
 
 
-def _changed_recipe(changed: Sequence[Finding], reasons: dict[str, _Reasons], folder: str) -> Problem:
+def _describe_changed_recipe(changed: Sequence[Finding], reasons: dict[str, _Reasons], folder: str) -> Problem:
     """Write the refusal of a changed recipe: every changed key, and how many steps would be made anew."""
     texts = dict.fromkeys(text for finding in changed for text in reasons[finding.step.name].changes)
-    works = _unfinished_work(changed)
+    works = _describe_unfinished_work(changed)
     return Problem(
         folder,
-        f"{'; '.join(texts)}: {_steps_made_anew(changed)} would be made anew"
+        f"{'; '.join(texts)}: {_describe_steps(changed)} would be made anew"
         + (f" ({works})." if works else ". Nothing was changed."),
         "Put the values back to go on, use another -o/--output, or --overwrite to make them anew.",
     )
 
 
-def _changed_versions(aged: Sequence[Finding], folder: str) -> Problem:
+def _describe_changed_versions(aged: Sequence[Finding], folder: str) -> Problem:
     """Write the refusal of changed library versions: every library, and the steps made with the former versions."""
     texts = dict.fromkeys(text for finding in aged for text in finding.versions)
     names = [finding.step.name for finding in aged]
-    works = _unfinished_work(aged)
+    works = _describe_unfinished_work(aged)
     return Problem(
         folder,
-        f"{'; '.join(texts)}: {_joined(names)} {'was' if len(names) == 1 else 'were'} made with the former versions"
+        f"{'; '.join(texts)}: {_join_names(names)} {'was' if len(names) == 1 else 'were'} made with the former versions"
         + (f" ({works})." if works else "."),
         "--resume-anyway to take them as they are, which is recorded, or --overwrite to start over.",
     )
 
 
-def _unfinished_work(findings: Sequence[Finding]) -> str:
+def _describe_unfinished_work(findings: Sequence[Finding]) -> str:
     return "; ".join(f"unfinished work of {f.step.name}: {f.work}" for f in findings if f.work)
 
 
-def _steps_made_anew(changed: Sequence[Finding]) -> str:
+def _describe_steps(changed: Sequence[Finding]) -> str:
     """Return ``student and the 10 steps behind it`` for findings in the order of the run."""
     names = {finding.step.name for finding in changed}
     behind = {finding.step.name for finding in changed if any(n in names for n in finding.step.needs)}
     first = [finding.step.name for finding in changed if finding.step.name not in behind]
     if not behind:
-        return _joined(first)
+        return _join_names(first)
     count = "the step" if len(behind) == 1 else f"the {len(behind)} steps"
     return f"{', '.join(first)} and {count} behind {'it' if len(first) == 1 else 'them'}"
 
 
-def _joined(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last

@@ -64,7 +64,10 @@ class MadeFrom(BaseModel):
         """Describe each setting, file content and step read that differs from `now`, a phrase each."""
         keys = self.contents.keys() | now.contents.keys()
         changed = [key for key in sorted(keys) if self.contents.get(key) != now.contents.get(key)]
-        texts = [*_differences(self.settings, now.settings), *(f"the content of {key} changed" for key in changed)]
+        texts = [
+            *_describe_differences(self.settings, now.settings),
+            *(f"the content of {key} changed" for key in changed),
+        ]
         added = ", ".join(name for name in now.needs if name not in self.needs)
         dropped = ", ".join(name for name in self.needs if name not in now.needs)
         if added and dropped:
@@ -77,7 +80,7 @@ class MadeFrom(BaseModel):
 
     def gate_changes(self, now: MadeFrom) -> list[str]:
         """Describe each value that differs from `now` and only judges the result."""
-        return _differences(self.gates, now.gates)
+        return _describe_differences(self.gates, now.gates)
 
     def version_changes(self, now: MadeFrom) -> list[str]:
         """Describe each library whose version differs from `now`; none if the versions of `now` were accepted before."""
@@ -108,24 +111,24 @@ class MadeFrom(BaseModel):
         return self.model_copy(update={"accepted": [*self.accepted, now.versions]})
 
 
-def _differences(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> list[str]:
+def _describe_differences(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> list[str]:
     """Return ``KEY was A, is B`` for each key that differs; a section that is new or gone is named once."""
     texts = []
     for key in [*now, *(k for k in before if k not in now)]:
         if key in before and key in now:
             if before[key] != now[key]:
-                texts.append(f"{key} was {_shown(before[key])}, is {_shown(now[key])}")
+                texts.append(f"{key} was {_shorten_value(before[key])}, is {_shorten_value(now[key])}")
             continue
         having, lacking = (now, before) if key in now else (before, now)
         if having[key] in (None, [], {}):
             continue  # a section that is not set: the keys that it has on the other side are compared instead
-        section = _topmost_section(key, lacking)
-        value = _shown(having[key]) if section == key else "set"
+        section = _find_topmost_section(key, lacking)
+        value = _shorten_value(having[key]) if section == key else "set"
         texts.append(f"{section} was not set, is {value}" if key in now else f"{section} was {value}, is not set")
     return list(dict.fromkeys(texts))
 
 
-def _topmost_section(key: str, settings: Mapping[str, JsonValue]) -> str:
+def _find_topmost_section(key: str, settings: Mapping[str, JsonValue]) -> str:
     """Return the largest section around a key of which `settings` has no key; the key itself if there is none."""
     parts = key.split(".")
     for count in range(1, len(parts)):
@@ -135,7 +138,7 @@ def _topmost_section(key: str, settings: Mapping[str, JsonValue]) -> str:
     return key
 
 
-def _shown(value: JsonValue) -> str:
+def _shorten_value(value: JsonValue) -> str:
     """Return a value as messages show it, cut to `_LONGEST_SHOWN` characters."""
     if value is None:
         return "not set"
@@ -195,15 +198,15 @@ class Step:
         """Return what the result would be made from now, given the hash of each earlier step."""
         return MadeFrom(
             step=self.name,
-            settings=_flat(self.settings),
+            settings=_flatten(self.settings),
             contents={key: digest for key, digest in self.contents.items() if digest is not None},
-            gates=_flat(self.gates),
+            gates=_flatten(self.gates),
             needs={name: hashes[name] for name in self.needs},
             versions=installed(("pocketbert", *self.libraries)),
         )
 
 
-def _flat(sections: Mapping[str, object], prefix: str = "") -> dict[str, JsonValue]:
+def _flatten(sections: Mapping[str, object], prefix: str = "") -> dict[str, JsonValue]:
     """Flatten nested sections to values by dotted key; sections in a list have their number in the key."""
     values: dict[str, JsonValue] = {}
     for name, value in sections.items():
@@ -211,7 +214,7 @@ def _flat(sections: Mapping[str, object], prefix: str = "") -> dict[str, JsonVal
         if isinstance(value, list) and any(isinstance(v, dict) for v in value):
             value = {str(number): entry for number, entry in enumerate(value)}
         if isinstance(value, Mapping):
-            values |= _flat(value, f"{key}.") if value else {key: {}}
+            values |= _flatten(value, f"{key}.") if value else {key: {}}
         else:
             values[key] = json.loads(json.dumps(value))
     return values
