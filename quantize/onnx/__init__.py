@@ -1,4 +1,4 @@
-"""Smaller ONNX files; importing this package registers its reader and its schemes."""
+"""Quantized ONNX files; importing this package registers the reader and the schemes of the format."""
 
 from pocketbert.quantize.onnx import blocks, dynamic, qnn, reading, static
 
