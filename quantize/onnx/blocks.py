@@ -27,7 +27,7 @@ from pocketbert.quantize.onnx.tables import (
     untie_embeddings,
 )
 from pocketbert.quantize.rounding import Rounding, Simulation, onnx_int4_blocks, onnx_int8_blocks, per_block
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, Second, register_scheme
+from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, Second
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
 DOMAIN = "com.microsoft"
@@ -226,15 +226,15 @@ def _scheme_parts(bits: int, rounding: Rounding) -> Second:
 
 
 _PARTS = {Scheme.INT8_B32: _scheme_parts(8, onnx_int8_blocks), Scheme.W4: _scheme_parts(4, onnx_int4_blocks)}
-for _scheme, _own in _PARTS.items():
-    register_scheme(
-        SchemeRow(
-            Format.ONNX,
-            _scheme,
-            _own.weights,
-            partial(_write, _BITS[_scheme]),
-            simulation=_own.simulation,
-            selective=True,
-            seconds={s: other for s, other in _PARTS.items() if s is not _scheme},
-        )
+ROWS = tuple(
+    SchemeRow(
+        Format.ONNX,
+        scheme,
+        own.weights,
+        partial(_write, _BITS[scheme]),
+        simulation=own.simulation,
+        selective=True,
+        seconds={s: other for s, other in _PARTS.items() if s is not scheme},
     )
+    for scheme, own in _PARTS.items()
+)

@@ -25,7 +25,7 @@ from pocketbert.quantize.onnx.tables import (
     untie_embeddings,
 )
 from pocketbert.quantize.rounding import Simulation, onnx_int4_blocks, per_row, per_tensor
-from pocketbert.quantize.table import Plan, SchemeRow, Second, register_scheme
+from pocketbert.quantize.table import Plan, SchemeRow, Second
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
 
@@ -147,15 +147,13 @@ def _quiet_root_logger() -> Iterator[None]:
 _INT8 = Wanted("int8", per_channel=True)
 _SMALL = ExpectedWeights(products=_INT8, tables=Wanted("int4", block=32), other_tables=_INT8)
 _SMALL_SIMULATION = Simulation(weights=per_row, tables=onnx_int4_blocks, other_tables=per_row, inputs=per_tensor)
-register_scheme(
-    SchemeRow(
-        Format.ONNX,
-        Scheme.INT8,
-        ExpectedWeights(products=_INT8, tables=_INT8),
-        _write_int8,
-        simulation=Simulation(weights=per_row, tables=per_row, inputs=per_tensor),
-        selective=True,
-        seconds={Scheme.W4: Second(frozenset({Role.EMBEDDING}), _SMALL, _SMALL_SIMULATION)},
-    )
+INT8_ROW = SchemeRow(
+    Format.ONNX,
+    Scheme.INT8,
+    ExpectedWeights(products=_INT8, tables=_INT8),
+    _write_int8,
+    simulation=Simulation(weights=per_row, tables=per_row, inputs=per_tensor),
+    selective=True,
+    seconds={Scheme.W4: Second(frozenset({Role.EMBEDDING}), _SMALL, _SMALL_SIMULATION)},
 )
-register_scheme(SchemeRow(Format.ONNX, Scheme.SMALL, _SMALL, _write_small, simulation=_SMALL_SIMULATION))
+SMALL_ROW = SchemeRow(Format.ONNX, Scheme.SMALL, _SMALL, _write_small, simulation=_SMALL_SIMULATION)

@@ -36,7 +36,7 @@ from pocketbert.quantize.onnx.dynamic import find_readers, load_plain
 from pocketbert.quantize.onnx.reading import find_matrices, find_read_elsewhere, find_size_tensors
 from pocketbert.quantize.onnx.static import learned_products, measure
 from pocketbert.quantize.rounding import Simulation, per_row, per_tensor
-from pocketbert.quantize.table import Plan, SchemeRow, register_scheme
+from pocketbert.quantize.table import Plan, SchemeRow
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
 _DOMAIN, _DOMAIN_VERSION = "com.microsoft", 1
@@ -537,17 +537,19 @@ def fix_shape(path: Path, length: int) -> None:
         replace_file(folder / path.name, path)
 
 
-def _register(scheme: Scheme, bits: int, simulation: Simulation) -> None:
-    """Register a scheme: `bits` are those around products; operators of every role compute in integers."""
+def _row(scheme: Scheme, bits: int, simulation: Simulation) -> SchemeRow:
+    """Build the row of a scheme: `bits` are those around products; operators of every role compute in integers."""
     weights = ExpectedWeights(
         products=Wanted("int8", per_channel=True, bits=bits, fused=True),
         tables=Wanted("int8", dequantized=True),
         whole=True,
     )
     write = partial(_write, product_bits=bits)
-    register_scheme(SchemeRow(Format.ONNX, scheme, weights, write, Runtime.QNN, simulation, computes=frozenset(Role)))
+    return SchemeRow(Format.ONNX, scheme, weights, write, Runtime.QNN, simulation, computes=frozenset(Role))
 
 
 _WEIGHTS = Simulation(weights=per_row, tables=per_tensor)
-_register(Scheme.A16W8, _WIDE, _WEIGHTS)
-_register(Scheme.A8W8, _NARROW, replace(_WEIGHTS, static=True, outputs=True, narrowing=False))
+ROWS = (
+    _row(Scheme.A16W8, _WIDE, _WEIGHTS),
+    _row(Scheme.A8W8, _NARROW, replace(_WEIGHTS, static=True, outputs=True, narrowing=False)),
+)

@@ -31,7 +31,7 @@ from pocketbert.quantize.calibration import STEPS, Ranges
 from pocketbert.quantize.onnx.dynamic import load_plain, write_dynamic
 from pocketbert.quantize.onnx.tables import int8_lookup_nodes, is_lookup, quantize_int8
 from pocketbert.quantize.rounding import Simulation, per_row
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, register_scheme
+from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 from pocketbert.runtime.onnx import OnnxPredictor
 
@@ -360,7 +360,7 @@ class _OpenvinoRewriter:
 
 
 _INT8 = Wanted("int8", per_channel=True)
-register_scheme(
+ROWS = (
     SchemeRow(
         Format.ONNX,
         Scheme.A8W8,
@@ -368,9 +368,7 @@ register_scheme(
         _write,
         simulation=Simulation(weights=per_row, tables=per_row, static=True),
         selective=True,
-    )
-)
-register_scheme(
+    ),
     SchemeRow(
         Format.ONNX,
         Scheme.A8W8,
@@ -379,5 +377,5 @@ register_scheme(
         Runtime.OPENVINO,
         Simulation(weights=per_row, tables=per_row, static=True, products=True),
         WEIGHTED | {Role.ATTENTION_PRODUCT},
-    )
+    ),
 )
