@@ -1,4 +1,4 @@
-"""Smaller numbers in the same graph, checked operator by operator: `quantize` is the way in, `Plan` what it is asked for."""
+"""Quantize exported files: `quantize` writes one according to a `Plan` and checks the type of every weight in it."""
 
 from pocketbert.quantize.files import quantize, stored_numbers, weight_types
 from pocketbert.quantize.table import Plan, row_of

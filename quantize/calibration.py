@@ -1,4 +1,7 @@
-"""Ranges of activations, measured on texts: the smallest and largest number, or a range that clips what is rare."""
+"""Measure the ranges of activations on calibration rows: `Ranges` counts the numbers of tensors row by row and chooses ranges.
+
+A range is the smallest and the largest number, or one that clips rare numbers (see `Calibration`); `Histogram` counts one tensor.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,59 @@ STEPS = 255
 ROOM = 2.0
 """How many times wider than measured a range in 16 bits is, for texts that reach further than the calibration texts.
 
-Calibrated on 16 sentences, files of tiny models were off by 1.7 to 13 times as much without, mostly on short texts; with 2
+Calibrated on 16 sentences, files of tiny models were off by 1.7 to 13 times as much without it, mostly on short texts; with 2
 and with 4 they were off by as much as with the ranges of the texts themselves.
 """
 _FRACTIONS = np.linspace(0.2, 1.0, 81)
 """Parts of the full range that `Calibration.MSE` tries."""
+
+
+class Ranges:
+    """Measures the ranges of several tensors, row by row.
+
+    Args:
+        names: The tensors.
+        method: How ranges are chosen.
+        steps: Steps that a range will be divided into.
+    """
+
+    def __init__(self, names: Iterable[str], method: Calibration, steps: int = STEPS) -> None:
+        self._histograms = {name: Histogram() for name in names}
+        self._method, self._steps = method, steps
+        self._rows = 0
+
+    def add(self, row: Mapping[str, NDArray[Any]]) -> None:
+        """Count the numbers of every tensor in one row, which has no padding."""
+        self._rows += 1
+        for name, histogram in self._histograms.items():
+            histogram.add(row[name], count=self._method is not Calibration.MINMAX)
+
+    def chosen(self, title: str) -> dict[str, Range]:
+        """Return the range of every tensor.
+
+        Args:
+            title: Name of the quantized file in error messages.
+
+        Raises:
+            InputError: If no row was counted.
+            GateError: If a tensor has NaN or infinite numbers, or nothing but zeros.
+        """
+        if not self._rows:
+            raise InputError(Problem("rows", "no row to measure ranges on.", "Give at least one text, better 100."))
+        ends = {name: (h.low, h.high) for name, h in self._histograms.items()}
+        problems = []
+        for what, names in (
+            ("NaN or infinite numbers", [n for n, r in ends.items() if not np.isfinite(r).all()]),
+            ("nothing but zeros", [n for n, r in ends.items() if r == (0.0, 0.0)]),
+        ):
+            if names:
+                problems.append(
+                    f"{title}: {what} on the calibration texts, which gives no range: {', '.join(names[:5])} "
+                    f"({len(names)} in all). Is the model trained, are these its texts?"
+                )
+        if problems:
+            raise GateError(problems)
+        return {name: h.range(self._method, self._steps) for name, h in self._histograms.items()}
 
 
 class Histogram:
@@ -46,9 +97,9 @@ class Histogram:
 
         Args:
             values: The numbers, of any shape.
-            count: Whether to count them; otherwise only `low` and `high` follow.
+            count: Whether to count them; otherwise only `low` and `high` are updated.
         """
-        # unlike Python's own functions, these do not lose NaN
+        # unlike Python's own functions, these keep NaN
         self.low = float(np.minimum(self.low, values.min()))
         self.high = float(np.maximum(self.high, values.max()))
         if not count:
@@ -60,53 +111,13 @@ class Histogram:
             return
         if self._limit == 0.0:
             self._limit = 2.0 ** np.ceil(np.log2(largest))
-        while largest > self._limit:
-            self._widen()
-        places = np.floor((finite.ravel().astype(np.float64) / self._limit + 1) * (BINS / 2)).astype(np.int64)
-        self._counts += np.bincount(np.clip(places, 0, BINS - 1), minlength=BINS)
-
-    def _widen(self) -> None:
-        """Double the range: neighbouring bins become one."""
-        pairs = self._counts.reshape(-1, 2).sum(1)
-        self._counts[:] = 0
-        self._counts[BINS // 4 : BINS * 3 // 4] = pairs
-        self._limit *= 2
-
-    @property
-    def centres(self) -> NDArray[np.float64]:
-        """The number in the middle of each bin."""
-        return np.asarray(((np.arange(BINS) + 0.5) / (BINS / 2) - 1) * self._limit, np.float64)
-
-    def percentile(self, kept: float = KEPT) -> Range:
-        """Return the range that leaves out an equal share of the numbers at each end; zero lies inside.
-
-        Args:
-            kept: Share of the numbers inside it.
-        """
-        share = np.cumsum(self._counts) / max(1, self._counts.sum())
-        outside = (1 - kept) / 2
-        low, high = (self.centres[min(BINS - 1, int(np.searchsorted(share, s)))] for s in (outside, 1 - outside))
-        return max(self.low, min(0.0, float(low))), min(self.high, max(0.0, float(high)))
-
-    def least_error(self, steps: int = STEPS) -> Range:
-        """Return the part of the full range in which rounding to equal steps has the least mean squared error.
-
-        Args:
-            steps: Steps between both ends of the range.
-        """
-        used = self._counts > 0
-        centres, counts = self.centres[used], self._counts[used]
-        best, least = (self.low, self.high), np.inf
-        for part in _FRACTIONS:
-            low, high = self.low * part, self.high * part
-            step = (high - low) / steps
-            if step <= 0:
-                continue
-            rounded = np.clip(np.rint((centres - low) / step), 0, steps) * step + low
-            error = float((counts * (rounded - centres) ** 2).sum())
-            if error <= least:
-                best, least = (low, high), error
-        return best
+        while largest > self._limit:  # double the range: neighbouring bins become one
+            pairs = self._counts.reshape(-1, 2).sum(1)
+            self._counts[:] = 0
+            self._counts[BINS // 4 : BINS * 3 // 4] = pairs
+            self._limit *= 2
+        bins = np.floor((finite.ravel().astype(np.float64) / self._limit + 1) * (BINS / 2)).astype(np.int64)
+        self._counts += np.bincount(np.clip(bins, 0, BINS - 1), minlength=BINS)
 
     def range(self, method: Calibration, steps: int = STEPS) -> Range:
         """Return the range that a method chooses.
@@ -123,50 +134,38 @@ class Histogram:
             case Calibration.MSE:
                 return self.least_error(steps)
 
+    @property
+    def centres(self) -> NDArray[np.float64]:
+        """The number in the middle of each bin."""
+        return np.asarray(((np.arange(BINS) + 0.5) / (BINS / 2) - 1) * self._limit, np.float64)
 
-class Ranges:
-    """Measures the ranges of several tensors, row by row.
-
-    Args:
-        names: The tensors.
-        method: How ranges are chosen.
-        steps: Steps that they will be divided into.
-    """
-
-    def __init__(self, names: Iterable[str], method: Calibration, steps: int = STEPS) -> None:
-        self._histograms = {name: Histogram() for name in names}
-        self._method, self._steps = method, steps
-        self._rows = 0
-
-    def add(self, row: Mapping[str, NDArray[Any]]) -> None:
-        """Count the numbers of every tensor in one row, which has no padding."""
-        self._rows += 1
-        for name, histogram in self._histograms.items():
-            histogram.add(row[name], count=self._method is not Calibration.MINMAX)
-
-    def chosen(self, title: str) -> dict[str, Range]:
-        """Return the range of every tensor.
+    def percentile(self, kept: float = KEPT) -> Range:
+        """Return the range that leaves out an equal share of the numbers at each end; zero lies inside.
 
         Args:
-            title: The file that they are for, which errors name.
-
-        Raises:
-            InputError: If no row was counted.
-            GateError: If a tensor has NaN or infinite numbers, or nothing but zeros.
+            kept: Share of the numbers inside the range.
         """
-        if not self._rows:
-            raise InputError(Problem("rows", "no row to measure ranges on.", "Give at least one text, better 100."))
-        ends = {name: (h.low, h.high) for name, h in self._histograms.items()}
-        problems = []
-        for what, wrong in (
-            ("NaN or infinite numbers", [n for n, r in ends.items() if not np.isfinite(r).all()]),
-            ("nothing but zeros", [n for n, r in ends.items() if r == (0.0, 0.0)]),
-        ):
-            if wrong:
-                problems.append(
-                    f"{title}: {what} on the calibration texts, which gives no range: {', '.join(wrong[:5])} "
-                    f"({len(wrong)} in all). Is the model trained, are these its texts?"
-                )
-        if problems:
-            raise GateError(problems)
-        return {name: h.range(self._method, self._steps) for name, h in self._histograms.items()}
+        share = np.cumsum(self._counts) / max(1, self._counts.sum())
+        outside = (1 - kept) / 2
+        low, high = (self.centres[min(BINS - 1, int(np.searchsorted(share, s)))] for s in (outside, 1 - outside))
+        return max(self.low, min(0.0, float(low))), min(self.high, max(0.0, float(high)))
+
+    def least_error(self, steps: int = STEPS) -> Range:
+        """Return the part of the full range in which rounding to equal steps has the least mean squared error.
+
+        Args:
+            steps: Steps between both ends of the range.
+        """
+        used = self._counts > 0
+        centres, counts = self.centres[used], self._counts[used]
+        best_range, best_error = (self.low, self.high), np.inf
+        for part in _FRACTIONS:
+            low, high = self.low * part, self.high * part
+            step = (high - low) / steps
+            if step <= 0:
+                continue
+            rounded = np.clip(np.rint((centres - low) / step), 0, steps) * step + low
+            error = float((counts * (rounded - centres) ** 2).sum())
+            if error <= best_error:
+                best_range, best_error = (low, high), error
+        return best_range

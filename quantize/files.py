@@ -1,4 +1,9 @@
-"""The check that a file holds each weight as its plan wants it: as it was exported, or in one of the schemes."""
+"""Quantize an exported file, and check that every weight in the written file is stored as planned.
+
+`quantize` finds the scheme's row, writes the file, reads the types of its weights back and raises GateError where they differ
+from the plan; `file_problems` is that check. `weight_types` and `stored_numbers` read what any file of a known format stores.
+Importing this module registers the schemes and readers of all formats.
+"""
 
 from __future__ import annotations
 
@@ -18,99 +23,19 @@ from pocketbert.quantize.table import Plan, SchemeRow, reader_of, row_for
 from pocketbert.quantize.weights import Use, Wanted, WeightTypes, WeightUse, type_problems
 
 
-def file_problems(
-    path: Path, row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole] = ()
-) -> list[str]:
-    """List what is wrong with the weight types of a file.
-
-    A weight that was left float is known by its numbers, every one of which must be that of the torch module.
-
-    Args:
-        path: The file.
-        row: What it claims to be.
-        types: What was found in it.
-        name: What to call it.
-        weights: What was to be made of each weight; empty where all have the scheme.
-    """
-    wanted = {w.digest for w in weights if w.scheme is None}
-    found, lost = dict[str, str](), list[str]()
-    if wanted:
-        stored = ((n, v) for n, v in reader_of(row.format).stored_numbers(path) if v.dtype.kind == "f")
-        found = {n: digest for n, v in stored if (digest := digest_of(v)) in wanted}
-        lost = [w.name for w in weights if w.scheme is None and w.digest not in found.values()]
-    out = _scheme_problems(row, types, name, weights, frozenset(found))
-    if lost:
-        out.append(
-            f"{name}: to be left as exported, and not so in the file: {', '.join(lost[:5])} ({len(lost)} in all)."
-        )
-    return out
-
-
-def _scheme_problems(
-    row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole], left: frozenset[str]
-) -> list[str]:
-    """List what is wrong with the types, scheme by scheme where there are several.
-
-    Quantizers rename weights, so that they are counted: of each size the file must have as many weights of each scheme as were
-    chosen.
-    """
-    seconds = {s: second for s, second in row.seconds.items() if any(w.scheme is s for w in weights)}
-    if not seconds:
-        return row.problems(types, name, left)
-    tables = {u.numbers for u in types.uses if u.use is Use.TABLE}
-    wanted = {row.scheme: row.weights, **{s: second.weights for s, second in seconds.items()}}
-
-    def form(kind: Wanted | WeightUse) -> tuple[str, bool]:
-        """What tells schemes apart: the type, and whether a range makes what a weight is multiplied with an integer."""
-        return kind.dtype, kind.bits is not None
-
-    def of(use: WeightUse) -> Scheme:
-        largest = use.numbers >= max(tables, default=0)
-        kinds = {s: kind.of(use.use, largest) for s, kind in wanted.items()}
-        alike = [s for s, kind in kinds.items() if kind.dtype == use.dtype]
-        return next((s for s in alike if form(kinds[s]) == form(use)), alike[0] if alike else row.scheme)
-
-    out, by_scheme = list[str](), dict[Scheme, list[WeightUse]]()
-    for use in types.uses:
-        by_scheme.setdefault(of(use), []).append(use)
-    for scheme, uses in by_scheme.items():
-        own = {"uses": uses} if scheme is row.scheme else {"uses": uses, "integers": [], "coarse": []}
-        out += type_problems(types.model_copy(update=own), name, wanted[scheme], left, whole=False)
-    counted = {u.name: u for u in types.uses if u.name not in left}.values()
-    there = Counter((u.numbers, form(u)) for u in counted)
-    products = Counter(u.numbers for u in counted if u.use is Use.MATMUL)
-    for weight in (w for w in weights if w.scheme is not None and w.numbers >= stored_types.SMALL):
-        looked_up = weight.numbers in tables
-        # projected positions of DeBERTa are looked up, and have the role of what projected them
-        reads = (
-            Use.TABLE if looked_up and (weight.role is Role.EMBEDDING or not products[weight.numbers]) else Use.MATMUL
-        )
-        products[weight.numbers] -= reads is Use.MATMUL
-        kind = row.expected(weight.scheme).of(reads, weight.numbers >= max(tables, default=0))
-        there[weight.numbers, form(kind)] -= 1
-        if there[weight.numbers, form(kind)] < 0:
-            named = f"{weight.scheme} ({kind.dtype})"
-            out.append(f"{name}: {weight.name} is to have {named}, and the file has too few such weights.")
-    return out
-
-
-# --- door ---
-# The one way in: quantize a file, and read what is stored in one.
-
-
 def quantize(source: Path, destination: Path, plan: Plan) -> WeightTypes:
-    """Write a smaller copy of an exported file, and check the weight types in it.
+    """Write a quantized copy of an exported file, and check the weight types in it.
 
     Args:
         source: A file with the weights that the exporter wrote.
         destination: Where to write. A file that fails the check stays there.
-        plan: What to make.
+        plan: Scheme and settings.
 
     Returns:
-        The types found in the written file.
+        The weight types read from the written file.
 
     Raises:
-        InputError: If no row of the table writes what the plan asks for, or calibration rows are missing or wrong.
+        InputError: If no row of the table writes the plan's file, or calibration rows are missing or wrong.
         MissingBackendError: If a library that writes the format is not installed.
         GateError: If the weights in the written file are not those of the scheme, or a range could not be measured.
     """
@@ -132,3 +57,81 @@ def weight_types(path: Path, format: Format) -> WeightTypes:
 def stored_numbers(path: Path, format: Format) -> Iterator[tuple[str, NDArray[np.generic]]]:
     """Read name and value of everything stored in a file."""
     yield from reader_of(format).stored_numbers(path)
+
+
+def file_problems(
+    path: Path, row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole] = ()
+) -> list[str]:
+    """List the differences between the weights of a file and their planned types.
+
+    A weight that was left float is identified by the digest of its numbers, all of which must equal those of the torch module.
+
+    Args:
+        path: The file.
+        row: The row of the table that the file belongs to.
+        types: The weight types read from the file.
+        name: Name of the file in the messages.
+        weights: The scheme of each weight; empty where all have the row's.
+    """
+    left_digests = {w.digest for w in weights if w.scheme is None}
+    digests_by_name, lost = dict[str, str](), list[str]()
+    if left_digests:
+        floats = ((n, v) for n, v in reader_of(row.format).stored_numbers(path) if v.dtype.kind == "f")
+        digests_by_name = {n: digest for n, v in floats if (digest := digest_of(v)) in left_digests}
+        lost = [w.name for w in weights if w.scheme is None and w.digest not in digests_by_name.values()]
+    left = frozenset(digests_by_name)
+    if any(w.scheme in row.seconds for w in weights):
+        problems = _mixed_scheme_problems(row, types, name, weights, left)
+    else:
+        problems = row.problems(types, name, left)
+    if lost:
+        problems.append(
+            f"{name}: to be left as exported, and not so in the file: {', '.join(lost[:5])} ({len(lost)} in all)."
+        )
+    return problems
+
+
+def _mixed_scheme_problems(
+    row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole], left: frozenset[str]
+) -> list[str]:
+    """List what is wrong with the weight types of a file with several schemes, scheme by scheme.
+
+    The scheme of a stored weight is inferred from its type. Quantizers rename weights, so they are counted by size: of each size
+    the file must have as many weights of each scheme as the plan.
+    """
+    expected = {row.scheme: row.weights}
+    expected |= {s: second.weights for s, second in row.seconds.items() if any(w.scheme is s for w in weights)}
+    tables = {u.numbers for u in types.uses if u.use is Use.TABLE}
+    largest_table = max(tables, default=0)
+
+    def form(weight: Wanted | WeightUse) -> tuple[str, bool]:
+        """Return what distinguishes schemes: the type, and whether a stored range makes the other operand an integer."""
+        return weight.dtype, weight.bits is not None
+
+    def infer_scheme(use: WeightUse) -> Scheme:
+        by_scheme = {s: kinds.of(use.use, use.numbers >= largest_table) for s, kinds in expected.items()}
+        same_type = [s for s, wanted in by_scheme.items() if wanted.dtype == use.dtype]
+        same_form = (s for s in same_type if form(by_scheme[s]) == form(use))
+        return next(same_form, same_type[0] if same_type else row.scheme)
+
+    problems, uses_by_scheme = list[str](), dict[Scheme, list[WeightUse]]()
+    for use in types.uses:
+        uses_by_scheme.setdefault(infer_scheme(use), []).append(use)
+    for scheme, uses in uses_by_scheme.items():
+        part = {"uses": uses} if scheme is row.scheme else {"uses": uses, "integers": [], "coarse": []}
+        problems += type_problems(types.model_copy(update=part), name, expected[scheme], left, whole=False)
+
+    stored = {u.name: u for u in types.uses if u.name not in left}.values()
+    remaining = Counter((u.numbers, form(u)) for u in stored)
+    products = Counter(u.numbers for u in stored if u.use is Use.MATMUL)
+    for weight in (w for w in weights if w.scheme is not None and w.numbers >= stored_types.SMALL):
+        # projected positions of DeBERTa are looked up, and have the role of what projected them
+        is_table = weight.numbers in tables and (weight.role is Role.EMBEDDING or not products[weight.numbers])
+        products[weight.numbers] -= not is_table
+        use_kind = Use.TABLE if is_table else Use.MATMUL
+        wanted = row.expected(weight.scheme).of(use_kind, weight.numbers >= largest_table)
+        remaining[weight.numbers, form(wanted)] -= 1
+        if remaining[weight.numbers, form(wanted)] < 0:
+            scheme_title = f"{weight.scheme} ({wanted.dtype})"
+            problems.append(f"{name}: {weight.name} is to have {scheme_title}, and the file has too few such weights.")
+    return problems

@@ -1,4 +1,13 @@
-"""A torch module that computes with rounded numbers; see `pocketbert.quantize.rounding`."""
+"""Run a torch module with the rounding of a scheme, and measure the ranges of its products.
+
+`SimulatedPredictor` computes the answers of a correct file of a scheme: while a torch function mode is active, functions that
+read stored weights get rounded weights and inputs (see `pocketbert.quantize.rounding.Simulation`). `product_ranges` measures what
+a static file should hold: the ranges of what each stored weight is multiplied with, and of the results. A static file is written
+from ranges that its own engine measured; these are measured a second time, without exporter, quantizer and engine, and are
+identified by the paths of weights in the module.
+
+This module imports torch at the top; the table of schemes must not import it.
+"""
 
 from __future__ import annotations
 
@@ -21,29 +30,31 @@ from pocketbert.quantize import rounding
 from pocketbert.quantize.calibration import STEPS, Histogram
 from pocketbert.quantize.rounding import ModulePredictor, Rounding, Simulation
 
-_MASKED = 8.0
+_ROOM_FOR_MASK = 8.0
 """How far the range of masked scores reaches below the lowest score."""
-_FAR = -1e3
-"""Scores below are masked: keys outside of a window are in rows without padding, too."""
-_PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm)
-_ACTIVATIONS = (F.gelu, F.relu, F.silu, torch.relu, torch.sigmoid, torch.tanh, Tensor.tanh, Tensor.relu, *_PRODUCTS)
+_LOWEST_SCORE = -1e3
+"""Scores below are masked: rows without padding have some, too, for keys outside of a window."""
+_MATMULS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm)
+_ACTIVATIONS = (F.gelu, F.relu, F.silu, torch.relu, torch.sigmoid, torch.tanh, Tensor.tanh, Tensor.relu, *_MATMULS)
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
-_SHARE, _TURNED = (0.0, 255 / 256), (-1.0, 127 / 128)
-_FIXED = dict.fromkeys((*_SOFTMAX, torch.sigmoid), _SHARE) | dict.fromkeys((torch.tanh, Tensor.tanh), _TURNED)
+_PROBABILITY_RANGE, _TANH_RANGE = (0.0, 255 / 256), (-1.0, 127 / 128)
+_PRESCRIBED = dict.fromkeys((*_SOFTMAX, torch.sigmoid), _PROBABILITY_RANGE) | dict.fromkeys(
+    (torch.tanh, Tensor.tanh), _TANH_RANGE
+)
 """Ranges that TFLite prescribes for results in 8 bits, whatever was measured."""
 
 
 class SimulatedPredictor:
-    """A module that answers as a right file of a scheme does: products and lookups of stored weights are rounded.
+    """A module that answers as a correct file of a scheme does: products and lookups of stored weights are rounded.
 
-    Dynamic ranges are those of what is run at once, as in the engines: run one unpadded row at a time.
+    Dynamic ranges are those of the whole batch, as in the engines: run one unpadded row at a time.
 
     Args:
         exact: The module.
         simulation: How the scheme rounds.
-        rows: Calibration rows, [1, L] each; read where the scheme is static.
+        rows: Calibration rows, [1, L] each; read if the scheme is static.
         learned: Ranges that the module was trained with, in place of measured ones.
-        method: How ranges are chosen from what the rows had.
+        method: How ranges are chosen from the numbers of the rows.
     """
 
     engine = "torch-simulated"
@@ -58,95 +69,94 @@ class SimulatedPredictor:
     ) -> None:
         self.engine_version, self.lengths = exact.engine_version, exact.lengths
         self.inputs, self.outputs, self._exact = exact.inputs, exact.outputs, exact
-        self._mode: _Rounded = _Rounded(simulation, exact.module)
+        self._mode: _RoundedWeights = _RoundedWeights(simulation, exact.module)
         if simulation.static:
-            self._mode = static = _Static(simulation, exact.module, learned, method)
+            self._mode = static = _StaticRanges(simulation, exact.module, learned, method)
             for row in rows:
                 self.run(row)
-            static.choose()
+            static.choose_ranges()
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
-        self._mode.start()
+        self._mode.start_batch()
         with self._mode:
             return self._exact.run(inputs)
 
 
-class _Rounded(TorchFunctionMode):
-    """Replaces the functions of torch that read stored weights, while it is entered."""
+class _RoundedWeights(TorchFunctionMode):
+    """Rounds stored weights, and their inputs in dynamic ranges, in the functions of torch that read them."""
 
     def __init__(self, simulation: Simulation, module: nn.Module) -> None:
         super().__init__()
-        self.how = simulation
-        products = [m.weight for m in module.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
-        self._matrices = {w.data_ptr() for w in products}
-        self._left = {w.data_ptr() for n, w in module.named_parameters() if n in simulation.left}
+        self.simulation = simulation
+        parameters = list(module.named_parameters())
+        layers = [m for m in module.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+        self._matrices = {layer.weight.data_ptr() for layer in layers}
+        self._left = {w.data_ptr() for name, w in parameters if name in simulation.left}
         self._seconds = {
-            w.data_ptr(): second
-            for n, w in module.named_parameters()
-            for names, second in simulation.seconds
-            if n in names
+            w.data_ptr(): second for name, w in parameters for names, second in simulation.seconds if name in names
         }
-        self._most = max((m.weight.numel() for m in module.modules() if isinstance(m, nn.Embedding)), default=0)
+        tables = [m.weight for m in module.modules() if isinstance(m, nn.Embedding)]
+        self._largest_table = max((table.numel() for table in tables), default=0)
         self._constants = {_storage(b) for b in module.buffers()}
-        self._stored: dict[tuple[int, str], Tensor] = {}
-        self._own: dict[Any, Callable[..., Tensor]] = {
-            F.linear: self._linear,
-            F.conv2d: self._convolution,
+        self._rounded: dict[tuple[int, str], Tensor] = {}
+        self._replacements: dict[Any, Callable[..., Tensor]] = {
+            F.linear: partial(self._weight_product, F.linear),
+            F.conv2d: partial(self._weight_product, F.conv2d),
             F.embedding: self._lookup,
         }
 
-    def start(self) -> None:
-        """Begin another batch."""
+    def start_batch(self) -> None:
+        """Prepare for another batch."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch, or what takes its place."""
-        return self._own.get(func, func)(*args, **(kwargs or {}))
+        """Run a function of torch, or its replacement."""
+        return self._replacements.get(func, func)(*args, **(kwargs or {}))
 
-    def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def _weight_product(
+        self, product: Callable[..., Tensor], values: Tensor, weight: Tensor, *more: Any, **named: Any
+    ) -> Tensor:
+        """Compute a product with a stored weight, both operands rounded."""
         if weight.data_ptr() in self._left:
-            return F.linear(values, weight, bias)
-        how = self._of_weight(weight)
-        return F.linear(self._read(values, how), self._rounded(weight, how.weights), bias)
-
-    def _convolution(self, values: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
-        if weight.data_ptr() in self._left:
-            return F.conv2d(values, weight, *more, **named)
-        how = self._of_weight(weight)
-        return F.conv2d(self._read(values, how), self._rounded(weight, how.weights), *more, **named)
+            return product(values, weight, *more, **named)
+        simulation = self._simulation_of(weight)
+        rounded = self._round_weight(weight, simulation.weights)
+        return product(self._round_input(values, weight), rounded, *more, **named)
 
     def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
-        if table.data_ptr() in self._left:
+        """Look up rows of a rounded table."""
+        is_constant = self.simulation.fixed_positions and _storage(indices) in self._constants
+        if table.data_ptr() in self._left or is_constant:
             return F.embedding(indices, table, *more, **named)
-        if self.how.fixed_positions and _storage(indices) in self._constants:
-            return F.embedding(indices, table, *more, **named)
-        how = self._of_weight(table)
-        other = how.other_tables if table.numel() < self._most else None
-        kind = how.weights if table.data_ptr() in self._matrices else other or how.tables
-        return F.embedding(indices, self._rounded(table, kind), *more, **named)
+        simulation = self._simulation_of(table)
+        other = simulation.other_tables if table.numel() < self._largest_table else None
+        is_tied = table.data_ptr() in self._matrices
+        kind = simulation.weights if is_tied else other or simulation.tables
+        return F.embedding(indices, self._round_weight(table, kind), *more, **named)
 
-    def _of_weight(self, weight: Tensor) -> Simulation:
-        """The scheme that rounds a weight."""
-        return self._seconds.get(weight.data_ptr(), self.how)
+    def _simulation_of(self, weight: Tensor) -> Simulation:
+        """Return the simulation of the scheme that rounds a weight."""
+        return self._seconds.get(weight.data_ptr(), self.simulation)
 
-    def _read(self, values: Tensor, how: Simulation) -> Tensor:
-        """What a product of some scheme is computed with."""
-        return values if how.inputs is None else how.inputs(values)
+    def _round_input(self, values: Tensor, weight: Tensor) -> Tensor:
+        """Round the numbers that a weight is multiplied with."""
+        inputs = self._simulation_of(weight).inputs
+        return values if inputs is None else inputs(values)
 
-    def _rounded(self, weight: Tensor, kind: Rounding) -> Tensor:
-        """A stored weight, rounded once for all batches."""
-        if weight.numel() <= self.how.small:
+    def _round_weight(self, weight: Tensor, kind: Rounding) -> Tensor:
+        """Round a stored weight, once for all batches."""
+        if weight.numel() <= self.simulation.small:
             return weight
         key = (weight.data_ptr(), kind.__name__)
-        if key not in self._stored:
-            self._stored[key] = kind(weight)
-        return self._stored[key]
+        if key not in self._rounded:
+            self._rounded[key] = kind(weight)
+        return self._rounded[key]
 
 
-class _Static(_Rounded):
-    """Products in ranges that calibration rows had; where the scheme wants it, of two activations too, but of probabilities.
+class _StaticRanges(_RoundedWeights):
+    """Rounds inputs of products, and results where the scheme does, in ranges that were measured on calibration rows.
 
-    A range belongs to a place in the order of a module's products, which is the same for every row.
+    A range belongs to a position in the order of the module's products, which is the same for every row.
 
     Attributes:
         measuring: Whether ranges are measured, and nothing is rounded.
@@ -158,111 +168,98 @@ class _Static(_Rounded):
         super().__init__(simulation, module)
         self.measuring = True
         self._method = method
-        self._measured: dict[int, Histogram] = {}
+        self._histograms: dict[int, Histogram] = {}
         self._ranges: dict[int, Range] = {}
         self._learned = learned
-        self._known: dict[int, ProductRanges] = {}
-        self._here: Range | None = None
-        """The learned or prescribed range of what is rounded next."""
-        self._at = 0
+        self._learned_by_weight: dict[int, ProductRanges] = {}
+        self._position = 0
         if simulation.products:
-            self._own |= dict.fromkeys(_PRODUCTS, self._product)
+            self._replacements |= dict.fromkeys(_MATMULS, self._activation_product)
         if simulation.results:
-            self._own |= {func: partial(self._result, func) for func in _ACTIVATIONS}
-            self._own |= dict.fromkeys(_SOFTMAX, self._softmax)
+            self._replacements |= {func: partial(self._round_result, func) for func in _ACTIVATIONS}
+            self._replacements |= dict.fromkeys(_SOFTMAX, self._softmax)
 
-    def start(self) -> None:
-        self._at = 0
+    def start_batch(self) -> None:
+        self._position = 0
 
-    def choose(self) -> None:
-        """End the measuring: choose the range of every place."""
-        self._ranges = {at: histogram.range(self._method) for at, histogram in self._measured.items()}
+    def choose_ranges(self) -> None:
+        """End the measuring, and choose the range of every position."""
+        self._ranges = {at: histogram.range(self._method) for at, histogram in self._histograms.items()}
         self.measuring = False
 
-    def _rounded(self, weight: Tensor, kind: Rounding) -> Tensor:
-        return weight if self.measuring else super()._rounded(weight, kind)
+    def _weight_product(
+        self, product: Callable[..., Tensor], values: Tensor, weight: Tensor, *more: Any, **named: Any
+    ) -> Tensor:
+        """Compute a product with a stored weight; its inputs, and its results where the scheme does, in static ranges."""
+        if weight.data_ptr() in self._left or not self._simulation_of(weight).static:
+            return super()._weight_product(product, values, weight, *more, **named)
+        if product is F.linear and not self.simulation.narrowing and weight.shape[0] < weight.shape[1]:
+            return product(values, self._round_weight(weight, self.simulation.weights), *more, **named)
+        results = super()._weight_product(product, values, weight, *more, **named)
+        if not self.simulation.outputs:
+            return results
+        return self._round_in_range(results, self._learned_ranges(weight).outputs)
 
-    def _read(self, values: Tensor, how: Simulation) -> Tensor:
-        if how.static:
-            return self._input(values)
-        return values if self.measuring else super()._read(values, how)
+    def _round_weight(self, weight: Tensor, kind: Rounding) -> Tensor:
+        return weight if self.measuring else super()._round_weight(weight, kind)
 
-    def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        if weight.data_ptr() in self._left or not self._of_weight(weight).static:
-            return super()._linear(values, weight, bias)
-        if not self.how.narrowing and weight.shape[0] < weight.shape[1]:
-            return F.linear(values, self._rounded(weight, self.how.weights), bias)
-        own = self._of(weight)
-        self._here = own.inputs
-        return self._output(super()._linear(values, weight, bias), own)
+    def _round_input(self, values: Tensor, weight: Tensor) -> Tensor:
+        if self._simulation_of(weight).static:
+            return self._round_in_range(values, self._learned_ranges(weight).inputs)
+        return values if self.measuring else super()._round_input(values, weight)
 
-    def _convolution(self, values: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
-        if weight.data_ptr() in self._left or not self._of_weight(weight).static:
-            return super()._convolution(values, weight, *more, **named)
-        own = self._of(weight)
-        self._here = own.inputs
-        return self._output(super()._convolution(values, weight, *more, **named), own)
-
-    def _of(self, weight: Tensor) -> ProductRanges:
-        """What was learned about a product."""
+    def _learned_ranges(self, weight: Tensor) -> ProductRanges:
+        """Return the ranges that training learned for a product; none while ranges are measured."""
         if self._learned is None or self.measuring:
             return ProductRanges()
-        if weight.data_ptr() not in self._known:
-            self._known[weight.data_ptr()] = self._learned.of(weight.detach().numpy())
-        return self._known[weight.data_ptr()]
+        if weight.data_ptr() not in self._learned_by_weight:
+            self._learned_by_weight[weight.data_ptr()] = self._learned.of(weight.detach().numpy())
+        return self._learned_by_weight[weight.data_ptr()]
 
-    def _output(self, values: Tensor, own: ProductRanges) -> Tensor:
-        self._here = own.outputs
-        return self._input(values) if self.how.outputs else values
-
-    def _input(self, values: Tensor) -> Tensor:
-        low, high = self._range(values)
-        if self._here is not None:
-            self._ranges[self._at] = low, high = self._here
-        return values if self.measuring else rounding.unsigned(values, low, high)
-
-    def _product(self, left: Tensor, right: Tensor) -> Tensor:
+    def _activation_product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Multiply two activations in int8 with zero at zero, unless one of them holds probabilities."""
         if not any(_is_probability(v) for v in (left, right)):
-            left, right = self._signed(left), self._signed(right)
+            left, right = self._round_symmetric(left), self._round_symmetric(right)
         return torch.matmul(left, right)
 
-    def _result(self, func: Callable[..., Tensor], *more: Any, **named: Any) -> Tensor:
-        self._here = _FIXED.get(func)
-        return self._input(func(*more, **named))
-
     def _softmax(self, values: Tensor, *more: Any, **named: Any) -> Tensor:
-        low, high = self._range(values[values > _FAR])
-        scores = values if self.measuring else rounding.unsigned(values, low - _MASKED, high)
-        return self._result(F.softmax, scores, *more, **named)
+        """Compute softmax of scores in a range that has room for masked ones."""
+        low, high = self._next_range(values[values > _LOWEST_SCORE])
+        scores = values if self.measuring else rounding.round_between(values, low - _ROOM_FOR_MASK, high)
+        return self._round_result(F.softmax, scores, *more, **named)
 
-    def _signed(self, values: Tensor) -> Tensor:
-        low, high = self._range(values)
-        return values if self.measuring else rounding.signed(values, max(-low, high))
+    def _round_result(self, func: Callable[..., Tensor], *more: Any, **named: Any) -> Tensor:
+        """Run a function and round its result."""
+        return self._round_in_range(func(*more, **named), _PRESCRIBED.get(func))
 
-    def _range(self, values: Tensor) -> tuple[float, float]:
-        """The range of this place, which holds zero; widened by `values` while ranges are measured."""
-        self._at += 1
+    def _round_in_range(self, values: Tensor, known: Range | None) -> Tensor:
+        """Round to 256 steps of a learned or prescribed range, or of the measured one of this position."""
+        low, high = self._next_range(values)
+        if known is not None:
+            self._ranges[self._position] = low, high = known
+        return values if self.measuring else rounding.round_between(values, low, high)
+
+    def _round_symmetric(self, values: Tensor) -> Tensor:
+        low, high = self._next_range(values)
+        return values if self.measuring else rounding.round_symmetric(values, max(-low, high))
+
+    def _next_range(self, values: Tensor) -> Range:
+        """Go to the next position and return its range, which holds zero; widened by `values` while ranges are measured."""
+        self._position += 1
         if self.measuring:
-            histogram = self._measured.setdefault(self._at, Histogram())
+            histogram = self._histograms.setdefault(self._position, Histogram())
             histogram.add(values.detach().numpy(), self._method is not Calibration.MINMAX)
             return histogram.low, histogram.high
-        return self._ranges.get(self._at, (0.0, 0.0))
+        return self._ranges.get(self._position, (0.0, 0.0))
 
 
 def _is_probability(values: Tensor) -> bool:
-    """Whether rows are those that softmax makes."""
+    """Return whether rows are non-negative and sum to 1, as results of softmax."""
     return bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-3).all())
 
 
 def _storage(values: Tensor) -> int:
     return values.untyped_storage().data_ptr()
-
-
-# --- measured ---
-# The ranges of what a torch module multiplies its weights with, and of the results: what static files should hold.
-#
-# A static file is written from ranges that its own engine measured. These are measured a second time, without exporter,
-# quantizer and engine, and belong to paths of weights in the module.
 
 
 def product_ranges(
@@ -277,32 +274,32 @@ def product_ranges(
     Args:
         exact: The module.
         rows: Calibration rows, [1, L] each, without padding.
-        learned: Ranges that the module was trained with, which take the place of measured ones.
+        learned: Ranges that the module was trained with, which replace measured ones.
         method: How ranges are chosen, as the file's were.
-        steps: Steps that these are divided into.
+        steps: Steps that a range is divided into.
 
     Returns:
         The ranges that a file may hold, by the path of the weight, of all weights that a product read. There are several where
         products share a weight, where a part of a product's result is never used, and where its input is a part of a tensor,
         such as the first token: operators that only move numbers may have the range of all of it.
     """
-    mode = _Measured(exact.module, count=method is not Calibration.MINMAX)
+    mode = _MeasuredProducts(exact.module, count=method is not Calibration.MINMAX)
     for row in rows:
         mode.calls.clear()
         with mode:
             exact.run(row)
-    return {n: [_learned(mode.weights[n], own, learned) for own in mode.of(n, method, steps)] for n in mode.names}
+    ranges = {}
+    for name in mode.names:
+        known = ProductRanges() if learned is None else learned.of(mode.weights[name].detach().numpy())
+        ranges[name] = [
+            ProductRanges(inputs=known.inputs or measured.inputs, outputs=known.outputs or measured.outputs)
+            for measured in mode.ranges(name, method, steps)
+        ]
+    return ranges
 
 
-def _learned(weight: Tensor, measured: ProductRanges, learned: LearnedRanges | None) -> ProductRanges:
-    if learned is None:
-        return measured
-    own = learned.of(weight.detach().numpy())
-    return ProductRanges(inputs=own.inputs or measured.inputs, outputs=own.outputs or measured.outputs)
-
-
-class _Measured(TorchFunctionMode):
-    """Watches the functions of torch that multiply with a stored weight, while it is entered.
+class _MeasuredProducts(TorchFunctionMode):
+    """Measures inputs and results of the functions of torch that multiply with a stored weight.
 
     Args:
         module: The module.
@@ -310,7 +307,7 @@ class _Measured(TorchFunctionMode):
 
     Attributes:
         weights: The module's parameters by their paths.
-        names: Paths of those that products read.
+        names: Paths of the weights that products read, in the order of their first use.
         calls: How many products read a weight in this run; empty before a run.
     """
 
@@ -320,35 +317,32 @@ class _Measured(TorchFunctionMode):
         self.names: dict[str, None] = {}
         self.calls = Counter[str]()
         self._count = count
-        self._found: dict[tuple[str, int], list[Histogram]] = {}
-        """Of what a product read, of the whole tensor that this is a part of, and of the result where it has an offset."""
+        self._histograms: dict[tuple[str, int], list[Histogram]] = {}
+        """Of a product's input, of the whole tensor that the input is a part of, and of the result if it has an offset."""
         self._paths = {w.data_ptr(): name for name, w in self.weights.items()}
 
-    def of(self, name: str, method: Calibration, steps: int) -> list[ProductRanges]:
+    def ranges(self, name: str, method: Calibration, steps: int) -> list[ProductRanges]:
         """Return the ranges that a method chooses for the products with a weight."""
         chosen = list[ProductRanges]()
-        for histograms in (found for (n, _), found in self._found.items() if n == name):
-            part, whole, *made = (histogram.range(method, steps) for histogram in histograms)
-            chosen += [ProductRanges(inputs=read, outputs=made[0] if made else None) for read in (part, whole)]
+        for histograms in (each for (path, _), each in self._histograms.items() if path == name):
+            part, whole, *results = (histogram.range(method, steps) for histogram in histograms)
+            outputs = results[0] if results else None
+            chosen += [ProductRanges(inputs=inputs, outputs=outputs) for inputs in (part, whole)]
         return list(dict.fromkeys(chosen))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch, and measure what it read and made."""
+        """Run a function of torch, and count the numbers of its input and of its result."""
         out = func(*args, **(kwargs or {}))
         if func in (F.linear, F.conv2d) and len(args) > 1 and args[1].data_ptr() in self._paths:
-            name = self._paths[args[1].data_ptr()]
+            values, name = args[0], self._paths[args[1].data_ptr()]
             self.names[name] = None
             self.calls[name] += 1
             key = name, self.calls[name]
-            if key not in self._found:
+            if key not in self._histograms:
                 # without an offset of the product, an exporter may join one that is added later, as XLNet's to its queries
-                offset = len(args) > 2 and args[2] is not None
-                self._found[key] = [Histogram() for _ in range(3 if offset else 2)]
-            for histogram, numbers in zip(self._found[key], (args[0], _stored(args[0]), out), strict=False):
+                has_offset = len(args) > 2 and args[2] is not None
+                self._histograms[key] = [Histogram() for _ in range(3 if has_offset else 2)]
+            whole = torch.empty(0, dtype=values.dtype).set_(values.untyped_storage())
+            for histogram, numbers in zip(self._histograms[key], (values, whole, out), strict=False):
                 histogram.add(numbers.detach().numpy(), self._count)
         return out
-
-
-def _stored(values: Tensor) -> Tensor:
-    """All numbers of the tensor that values are a view of."""
-    return torch.empty(0, dtype=values.dtype).set_(values.untyped_storage())

@@ -1,6 +1,9 @@
 """The table of schemes: what each format can be compressed to, for which runtime, and what its weights must then be.
 
-The modules of the back ends register their rows and their readers here; `pocketbert.quantize.files` imports them.
+A `SchemeRow` is one entry; the modules of the formats (`onnx`, `tflite`, `coreml`) add theirs with `register_scheme`, and the
+functions that read their files with `register_reader`; `pocketbert.quantize.files` imports them all. A `Plan` holds the settings
+of one file to write. `row_for` finds the row that writes a plan's file, `row_of` the row of any file, and `reason_against`
+explains why a role of the model (a `Role`: attention, feed-forward, ...) cannot have a scheme.
 """
 
 from __future__ import annotations
@@ -19,26 +22,10 @@ from pocketbert.quantize.calibration import STEPS
 from pocketbert.quantize.rounding import Simulation
 from pocketbert.quantize.weights import ExpectedWeights, WeightTypes, type_problems
 
-# --- plan ---
-# What a quantizer is asked for.
-
-
 Rows = Iterable[Mapping[str, NDArray[np.int64]]]
-"""Inputs by name, each row [1, L] without padding; names that the graph does not take are ignored."""
-
-
-def filled(rows: Rows, length: int) -> Rows:
-    """Repeat the tokens of rows up to a length; longer rows stay as they are.
-
-    Which axes of a whole graph with one length have tokens is not to be seen in it, so padding could not be left out of its ranges.
-
-    Args:
-        rows: The rows.
-        length: Tokens of the graph's inputs.
-    """
-    for row in rows:
-        fits = row["input_ids"].shape[1] <= length
-        yield {name: np.resize(value, (1, length)) if fits else value for name, value in row.items()}
+"""Calibration rows: inputs by name, each [1, L] without padding; names that a graph does not take are ignored."""
+WEIGHTED = frozenset(r for r in Role if r.weighs)
+"""Roles whose operators read stored weights."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +33,15 @@ class Plan:
     """Settings of one quantized file.
 
     Attributes:
-        format: Format of both files.
-        scheme: How the weights and activations of the new file are compressed.
-        runtime: The runtime it is made for; None for a file that any client of the format may open.
-        rows: Returns the calibration rows, on which static schemes measure ranges; called once, when they are needed.
+        format: Format of the source and of the written file.
+        scheme: How weights and activations of the new file are compressed.
+        runtime: The runtime that the file is made for; None for a file that any client of the format may open.
+        rows: Returns the calibration rows on which static schemes measure ranges; called once, when they are needed.
             None for all other schemes.
         calibration: How static schemes choose ranges from these rows.
-        learned: Ranges that the model was trained with; static schemes store them where they have them.
-        pads_left: Whether shorter rows are padded in front, as XLNet's; padding is in no range.
-        weights: What to make of each weight, where some stay as they were exported or have a second scheme; empty where all
-            have the scheme.
+        learned: Ranges that the model was trained with; static schemes store these where they exist.
+        pads_left: Whether shorter rows are padded in front, as XLNet's are; padding is excluded from all ranges.
+        weights: The scheme of each weight, where some stay as exported or have a second scheme; empty where all have `scheme`.
     """
 
     format: Format
@@ -69,12 +55,12 @@ class Plan:
 
     @property
     def padding_side(self) -> str:
-        """Where shorter rows are padded, as `pocketbert.runtime.tflite.Padding` takes it."""
+        """The side on which shorter rows are padded, as `pocketbert.runtime.tflite.Padding` takes it."""
         return "left" if self.pads_left else "right"
 
     @property
     def steps(self) -> int:
-        """Steps that a range is divided into, for `Calibration.MSE`; in a8w8 of whole graphs also where 16 bits are stored."""
+        """Number of steps of a range, for `Calibration.MSE`; 255 in a8w8, also where a whole graph stores 16 bits."""
         return 65535 if self.scheme is Scheme.A16W8 else STEPS
 
     @property
@@ -84,28 +70,23 @@ class Plan:
 
     @property
     def seconds(self) -> dict[Scheme, frozenset[str]]:
-        """Digests of the weights that have another scheme than the file, by scheme."""
+        """Digests of the weights with another scheme than the file's, by scheme."""
         others = dict.fromkeys(w.scheme for w in self.weights if w.scheme not in (None, self.scheme))
         return {s: frozenset(w.digest for w in self.weights if w.scheme is s) for s in others if s is not None}
 
     @property
     def title(self) -> str:
-        """What errors call it, e.g. ``onnx a8w8 for openvino``."""
+        """Name of the file in error messages, e.g. ``onnx a8w8 for openvino``."""
         return f"{self.format} {self.scheme}{f' for {self.runtime}' if self.runtime else ''}"
-
-
-WEIGHTED = frozenset(r for r in Role if r.weighs)
-"""Roles whose operators read stored weights."""
-Key = tuple[Format, Scheme, Runtime | None]
 
 
 @dataclass(frozen=True)
 class Second:
-    """A second scheme that single weights of a file can have.
+    """A second scheme that some weights of a file can have.
 
     Attributes:
         roles: Roles whose weights can have it.
-        weights: What they must be stored as.
+        weights: The types that these weights must be stored in.
         simulation: Rounds them in torch.
     """
 
@@ -121,14 +102,14 @@ class SchemeRow:
     Attributes:
         format: The format.
         scheme: The scheme.
-        weights: What its weights must be stored as.
-        write: Writes the smaller file: source, destination, plan. None for what an exporter writes.
-        runtime: The runtime it is written for; None for any.
-        simulation: Computes in torch what a right file answers. None where the bound on its answers depends on no model.
-        computes: Roles whose operators have the scheme; the others stay float.
-        selective: Whether `write` leaves the weights float that the plan names, see `Plan.left`.
-        seconds: Further schemes that `write` gives to the weights that the plan names, see `Plan.seconds`.
-        usual: Roles that have a second scheme where a recipe chooses none for them.
+        weights: The types that weights must be stored in.
+        write: Writes the quantized file, given source, destination and plan. None for a scheme that an exporter writes.
+        runtime: The runtime that the file is written for; None for any.
+        simulation: Computes in torch what a correct file answers. None where the bound on its answers depends on no model.
+        computes: Roles whose operators have the scheme; all others stay float.
+        selective: Whether `write` leaves the weights of `Plan.left` float.
+        seconds: Further schemes that `write` gives to the weights of `Plan.seconds`.
+        usual: Roles that have a second scheme unless a recipe chooses another.
     """
 
     format: Format
@@ -144,30 +125,30 @@ class SchemeRow:
 
     @property
     def calibrated(self) -> bool:
-        """Whether a plan must bring rows that ranges are measured on."""
+        """Whether a plan must bring calibration rows."""
         return self.write is not None and self.scheme.static
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """Name of the row in error messages, e.g. ``onnx a8w8 for openvino``."""
         return Plan(self.format, self.scheme, self.runtime).title
 
     def scheme_of(self, role: Role) -> Scheme:
-        """Return the scheme of a role's weights where a recipe chooses none."""
+        """Return the scheme of a role's weights for which the recipe chooses none."""
         return self.usual.get(role, self.scheme)
 
     def expected(self, scheme: Scheme | None) -> ExpectedWeights:
-        """Return what weights with the file's scheme, or with a second one, must be stored as."""
+        """Return the types that weights of the file's scheme, or of one of its second schemes, must be stored in."""
         second = self.seconds.get(scheme) if scheme is not None else None
         return self.weights if second is None else second.weights
 
     def problems(self, types: WeightTypes, name: str, left: frozenset[str] = frozenset()) -> list[str]:
-        """List what is wrong with the weight types of a file that claims to be of this row.
+        """List the differences between the weight types of a file and those of this row.
 
         Args:
-            types: What was found in it.
-            name: What to call it.
-            left: Names of weights in it that stay as they were exported.
+            types: The weight types read from the file.
+            name: Name of the file in the messages.
+            left: Names of weights in the file that stay as they were exported.
         """
         return type_problems(types, name, self.weights, left)
 
@@ -177,15 +158,15 @@ class Reader:
     """The functions that read what is stored in files of a format.
 
     Attributes:
-        weight_types: The types of all weights in a file.
-        stored_numbers: Name and value of everything stored in a file.
+        weight_types: Returns the types of all weights in a file.
+        stored_numbers: Yields name and value of everything stored in a file.
     """
 
     weight_types: Callable[[Path], WeightTypes]
     stored_numbers: Callable[[Path], Iterator[tuple[str, NDArray[np.generic]]]]
 
 
-_ROWS: dict[Key, SchemeRow] = {}
+_ROWS: dict[tuple[Format, Scheme, Runtime | None], SchemeRow] = {}
 _READERS: dict[Format, Reader] = {}
 
 
@@ -200,15 +181,15 @@ def register_reader(format: Format, reader: Reader) -> None:
 
 
 def all_rows() -> tuple[SchemeRow, ...]:
-    """List every row, in the order in which they were registered."""
+    """List every row, in the order of registration."""
     return tuple(_ROWS.values())
 
 
 def reader_of(format: Format) -> Reader:
-    """Find the reader of a format.
+    """Return the reader of a format.
 
     Raises:
-        InputError: If the format has none.
+        InputError: If none is registered.
     """
     if format not in _READERS:
         raise InputError(Problem(str(format), f"has no reader; formats with one: {', '.join(_READERS)}."))
@@ -216,26 +197,26 @@ def reader_of(format: Format) -> Reader:
 
 
 def row_of(format: Format, scheme: Scheme, runtime: Runtime | None = None) -> SchemeRow:
-    """Find the row of a file, whether an exporter or a quantizer writes it.
+    """Return the row of a file, whether an exporter or a quantizer writes it.
 
     Raises:
-        InputError: Naming the rows that the format has.
+        InputError: If there is none; the message lists the rows of the format.
     """
     row = _ROWS.get((format, scheme, runtime))
     if row is None:
-        raise InputError(_absent(Plan(format, scheme, runtime), [r for r in all_rows() if r.format is format]))
+        raise InputError(_missing_row(Plan(format, scheme, runtime), [r for r in all_rows() if r.format is format]))
     return row
 
 
 def row_for(plan: Plan) -> SchemeRow:
-    """Find the row that writes what a plan asks for.
+    """Return the row that writes the file of a plan.
 
     Raises:
-        InputError: If there is none, or the plan lacks calibration rows or brings some that nobody reads.
+        InputError: If there is none, or the plan lacks calibration rows or has some that the scheme does not read.
     """
     row = _ROWS.get((plan.format, plan.scheme, plan.runtime))
     if row is None or row.write is None:
-        raise InputError(_absent(plan, [r for r in all_rows() if r.format is plan.format and r.write]))
+        raise InputError(_missing_row(plan, [r for r in all_rows() if r.format is plan.format and r.write]))
     if row.calibrated and plan.rows is None:
         raise InputError(
             Problem(
@@ -249,27 +230,24 @@ def row_for(plan: Plan) -> SchemeRow:
     return row
 
 
-def _absent(plan: Plan, rows: list[SchemeRow]) -> Problem:
+def _missing_row(plan: Plan, rows: list[SchemeRow]) -> Problem:
+    """Build the problem of a plan without a row; it lists the rows that could be chosen instead, in the order of schemes."""
     order = list(Scheme)
     rows = sorted(rows, key=lambda r: (order.index(r.scheme), r.runtime or ""))
     allowed = ", ".join(r.title for r in rows) or "nothing"
     return Problem(plan.title, f"does not exist in this version; {plan.format} has: {allowed}.", "Choose one of these.")
 
 
-# --- policy ---
-# Which role a file of a scheme computes in which way, and what cannot be chosen: the policy, read from the table of schemes.
-
-
 def reason_against(row: SchemeRow, role: Role, scheme: Scheme | None) -> str | None:
-    """Say why a role cannot have a scheme in the files of a row.
+    """Explain why the weights of a role cannot have a scheme in the files of a row.
 
     Args:
         row: Format, scheme and runtime of the file.
-        role: What the operators do.
+        role: What the operators do in the model.
         scheme: The scheme that they should have; None to leave them as they were exported.
 
     Returns:
-        A clause without a full stop; None where the role can have the scheme.
+        A clause without a full stop; None if the role can have the scheme.
     """
     computed = role in row.computes
     if scheme is None:
@@ -285,3 +263,18 @@ def reason_against(row: SchemeRow, role: Role, scheme: Scheme | None) -> str | N
         return f"{role}: a file of {row.title} has {' or '.join(row.seconds)} as a second scheme, not {scheme}"
     floats = ", only weights that are left float" if row.selective else ""
     return f"{role}: a file of {row.title} has no second scheme{floats}"
+
+
+def filled(rows: Rows, length: int) -> Rows:
+    """Repeat the tokens of each row up to a length; longer rows stay as they are.
+
+    Used where a whole graph with one length is quantized: which axes hold tokens is unknown there, so padding could not be
+    excluded from the ranges.
+
+    Args:
+        rows: Calibration rows.
+        length: Tokens of the graph's inputs.
+    """
+    for row in rows:
+        fits = row["input_ids"].shape[1] <= length
+        yield {name: np.resize(value, (1, length)) if fits else value for name, value in row.items()}

@@ -1,4 +1,8 @@
-"""What the weights of a file are stored as, use by use, and whether that is what its scheme wants."""
+"""The types in which a file stores its weights, and the check of them against the types that a scheme expects.
+
+The reader of each format describes a file as `WeightTypes`: one `WeightUse` for each operator that reads a stored weight. A
+scheme describes its files as `ExpectedWeights`, made of one `Wanted` per use. `type_problems` compares the two.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,11 @@ from enum import StrEnum
 from pydantic import BaseModel
 
 COARSEST = {8: 1.0, 16: 0.05}
-"""Largest step of attention scores by their bits: what no range of real scores reaches. With a mask of -1e4 in their
-range it is 39 and 0.15."""
+"""Largest step of attention scores by their bits, which no range of real scores reaches. With a mask of -1e4 inside the range
+the step is 39 in 8 bits and 0.15 in 16."""
 SMALL = 4096
-"""Weights with fewer numbers (a classifier's last row, a type table) may stay fp32; nothing is won there."""
+"""Weights with fewer numbers (a classifier's last layer, a table of token types) may stay fp32: they save nothing."""
+_SCALE_BITS = 16
 
 
 class Use(StrEnum):
@@ -29,13 +34,13 @@ class WeightUse(BaseModel):
     Attributes:
         name: The weight's name.
         use: What reads it.
-        dtype: ``float32``, ``float16``, ``int8``, ``int4``; another name where it is none of these.
+        dtype: ``float32``, ``float16``, ``int8``, ``int4``; another name for other types.
         numbers: How many numbers it has.
         dequantized: Whether an operator turns it into fp32 before the use, so that the product is computed in fp32.
-        per_channel: Whether it has a scale per output channel (a table: per row); False for floats, None where it has
-            one channel, as a regression head: both are the same then.
-        bits: Bits of what it is multiplied with, where a range in the file makes that an integer; None elsewhere.
-        fused: Whether the file widens both operands of the product before it, for engines that fuse the three.
+        per_channel: Whether it has a scale per output channel (a table: per row); False for floats, None for a single
+            channel, as in a regression head, where both are the same.
+        bits: Bits of the other operand, if a range in the file makes that an integer; None elsewhere.
+        fused: Whether the file dequantizes both operands of the product before it, for engines that fuse the three operators.
         block: How many numbers of a channel share a scale; None where all do.
     """
 
@@ -51,16 +56,16 @@ class WeightUse(BaseModel):
 
 
 class WeightTypes(BaseModel):
-    """What the weights of a file are stored as.
+    """The types in which a file stores its weights.
 
     Attributes:
         uses: Every weight of a matrix product or an embedding lookup.
         int8_bytes: Bytes of integers of 8 bits and fewer.
         float_bytes: Bytes of float data.
         operators: Operator counts; of the first signature where there are several.
-        integers: Names of operators that compute with 8 or 16 bits and are no product with a weight and no lookup.
-        floats: Names of operators that compute with floats; where a file has integers throughout.
-        coarse: Attention scores that are read in integers so coarse that probabilities are lost.
+        integers: Names of operators that compute with 8 or 16 bits and are neither products with a weight nor lookups.
+        floats: Names of operators that compute with floats; listed for files that compute in integers throughout.
+        coarse: Attention scores that are read as integers with steps so large that probabilities are lost.
     """
 
     uses: list[WeightUse]
@@ -72,51 +77,48 @@ class WeightTypes(BaseModel):
     coarse: list[str] = []
 
     def count(self, use: Use, dtype: str) -> int:
-        """Weights of one use and type."""
+        """Return the number of weights of one use and type."""
         return sum(u.use is use and u.dtype == dtype for u in self.uses)
 
     @property
     def int8_matmuls(self) -> int:
-        """Matrix products with int8 weights."""
+        """Number of matrix products with int8 weights."""
         return self.count(Use.MATMUL, "int8")
 
     @property
     def int8_embeddings(self) -> int:
-        """Lookup tables in int8."""
+        """Number of lookup tables in int8."""
         return self.count(Use.TABLE, "int8")
 
     @property
     def summary(self) -> str:
-        """One line for people."""
-        kinds = dict.fromkeys(u.dtype for u in self.uses)
-        counted = {
-            k: [_counted(self.count(use, k), name) for use, name in _USE_NAMES.items() if self.count(use, k)]
-            for k in kinds
-        }
-        parts = [f"{' and '.join(named)} in {k}" for k, named in counted.items() if named]
-        integers = " and ".join(sorted(k for k in kinds if k.startswith("int"))) or "integers"
+        """One line for people: the weights of each type, and their bytes."""
+        types = dict.fromkeys(u.dtype for u in self.uses)
+        parts = []
+        for dtype in types:
+            counts = [(self.count(use, dtype), title) for use, title in _USE_TITLES.items()]
+            titles = [f"{count} {title}{'' if count == 1 else 's'}" for count, title in counts if count]
+            if titles:
+                parts.append(f"{' and '.join(titles)} in {dtype}")
+        integers = " and ".join(sorted(k for k in types if k.startswith("int"))) or "integers"
         return f"{', '.join(parts)}; {self.int8_bytes / 1e6:.1f} MB {integers}, {self.float_bytes / 1e6:.2f} MB float"
 
 
-_USE_NAMES = {Use.MATMUL: "matrix product", Use.TABLE: "table"}
-
-
-def _counted(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"
+_USE_TITLES = {Use.MATMUL: "matrix product", Use.TABLE: "table"}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the weights of one use must be.
+    """The form in which the weights of one use must be stored.
 
     Attributes:
         dtype: Their type.
         dequantized: Whether an operator turns them into fp32 before the use.
         per_channel: Whether they have a scale per output channel; None where both are right.
-        bits: Bits of what they are multiplied with, in a range that the file holds; None where it holds none. In files with
-            integers throughout, 8 means more than a third of them: products with fewer results than terms keep 16.
-        fused: Whether the file widens both operands of a product before it, for engines that fuse the three.
-        block: Most numbers of a channel that may share a scale; None where all of them do.
+        bits: Bits of the other operand, with a range in the file; None where the file has no range. In files with integers
+            throughout, 8 means more than a third of the products: those with fewer results than terms keep 16.
+        fused: Whether the file dequantizes both operands of a product before it, for engines that fuse the three operators.
+        block: The largest allowed number of values of a channel that share a scale; None where all of them do.
     """
 
     dtype: str
@@ -129,15 +131,15 @@ class Wanted:
 
 @dataclass(frozen=True)
 class ExpectedWeights:
-    """What the weights of a file must be.
+    """The form in which all weights of a file must be stored.
 
     Attributes:
-        products: Those of matrix products.
-        tables: Those of embedding lookups.
-        other_tables: What tables other than the largest may be instead; None where all are alike. A coarse table of positions
-            or segments moves every token alike, which costs more than it saves.
+        products: Weights of matrix products.
+        tables: Tables of embedding lookups.
+        other_tables: A form that tables other than the largest may have instead; None where all are alike. A coarse table of
+            positions or segments moves every token alike, which costs more than it saves.
         floats: Types that small weights may stay in.
-        whole: Whether norms, sums and softmax are computed in integers too; in other files they may not be.
+        whole: Whether norms, sums and softmax must be computed in integers too; in other files they must not.
     """
 
     products: Wanted
@@ -147,10 +149,10 @@ class ExpectedWeights:
     whole: bool = field(default=False, kw_only=True)
 
     def of(self, use: Use, largest: bool) -> Wanted:
-        """Return what a weight must be.
+        """Return the expected form of a weight.
 
         Args:
-            use: What it is used for.
+            use: What the weight is used for.
             largest: Whether no table is larger.
         """
         if use is Use.MATMUL:
@@ -158,86 +160,93 @@ class ExpectedWeights:
         return self.tables if largest or self.other_tables is None else self.other_tables
 
 
-_SCALE_BITS = 16
-
-
 def bits_of(dtype: str, block: int | None) -> float:
-    """Bits of a stored number, with its part of a scale that a block shares; a type's name ends with its bits."""
-    found = re.search(r"\d+$", dtype)
-    return (int(found[0]) if found else 32) + (_SCALE_BITS / block if block else 0)
+    """Return the bits of one stored number, its share of a block's fp16 scale included.
+
+    Args:
+        dtype: A type whose name ends with its bits; others count as 32.
+        block: How many numbers share a scale; None for no blocks.
+    """
+    digits = re.search(r"\d+$", dtype)
+    return (int(digits[0]) if digits else 32) + (_SCALE_BITS / block if block else 0)
 
 
 def type_problems(
     types: WeightTypes, name: str, expected: ExpectedWeights, left: frozenset[str] = frozenset(), whole: bool = True
 ) -> list[str]:
-    """List what is wrong with the types of a file; empty when it is what its name says.
+    """List the differences between the weight types of a file and those of a scheme; empty for a correct file.
 
     A table that a product reads too may have the type of the product's weight.
 
     Args:
-        types: What was found in it.
-        name: What to call it.
-        expected: What its scheme wants.
+        types: The weight types read from the file.
+        name: Name of the file in the messages.
+        expected: The types of the scheme.
         left: Names of weights that stay as they were exported.
-        whole: Whether these are all weights of the file, not only those of one of its schemes.
+        whole: Whether `types` holds all weights of the file, not only those of one of its schemes.
     """
     multiplied = {u.name for u in types.uses if u.use is Use.MATMUL}
-    wanted = {Use.MATMUL: expected.products, Use.TABLE: expected.tables}
-    shared = Wanted(expected.products.dtype, block=expected.products.block)
+    tied_table = Wanted(expected.products.dtype, block=expected.products.block)
     largest = max((u.numbers for u in types.uses if u.use is Use.TABLE), default=0)
 
-    def of(use: WeightUse) -> Wanted:
-        own = wanted[use.use]
-        if use.use is not Use.TABLE or use.dtype == own.dtype:
-            return own
-        if use.name in multiplied:
-            return shared
-        return own if expected.other_tables is None or use.numbers == largest else expected.other_tables
+    def wanted(use: WeightUse) -> Wanted:
+        if use.use is Use.TABLE and use.dtype != expected.tables.dtype and use.name in multiplied:
+            return tied_table
+        if use.use is Use.TABLE and use.dtype == expected.tables.dtype:
+            return expected.tables
+        return expected.of(use.use, use.numbers == largest)
 
-    out = []
-    for use in Use:
+    problems = []
+    for use in Use if whole else ():
         uses = [u for u in types.uses if u.use is use]
-        if not whole or (uses and all(u.name in left for u in uses)):
-            continue
         if not uses:
-            out.append(f"{name}: no {use} was found in it.")
-        elif not any(u.dtype == of(u).dtype for u in uses):
-            verdict = "; the quantizer did nothing" if use is Use.MATMUL else ""
-            kind = "weights" if use is Use.MATMUL else "numbers"
-            out.append(f"{name}: no {use} has {wanted[use].dtype} {kind}{verdict}.")
-    # a small weight may stay as it was, but may not be something else
-    chosen = [u for u in types.uses if u.name not in left]
-    large = [u for u in chosen if u.numbers >= SMALL or u.dtype not in expected.floats]
-    other = [u for u in large if u.dtype != of(u).dtype]
-    if other:
-        still = "still float" if all(u.dtype.startswith("float") for u in other) else "of another type"
-        out.append(f"{name}: {still}: {_listed(other)}.")
-    if expected.whole and not types.integers:
-        out.append(f"{name}: only matrix products are computed in integers; an NPU takes graphs that are as a whole.")
-    if expected.whole and types.floats:
-        out.append(f"{name}: computed with floats, where an NPU takes integers: {_some(types.floats)}.")
-    if types.integers and not expected.whole:
+            problems.append(f"{name}: no {use} was found in it.")
+        elif not all(u.name in left for u in uses) and not any(u.dtype == wanted(u).dtype for u in uses):
+            is_product = use is Use.MATMUL
+            dtype = (expected.products if is_product else expected.tables).dtype
+            verdict = "; the quantizer did nothing" if is_product else ""
+            problems.append(f"{name}: no {use} has {dtype} {'weights' if is_product else 'numbers'}{verdict}.")
+    # a small weight may stay float, but must not have any other type
+    checked = [u for u in types.uses if u.name not in left and (u.numbers >= SMALL or u.dtype not in expected.floats)]
+    of_other_type = [u for u in checked if u.dtype != wanted(u).dtype]
+    if of_other_type:
+        all_float = all(u.dtype.startswith("float") for u in of_other_type)
+        problems.append(f"{name}: {'still float' if all_float else 'of another type'}: {_list_names(of_other_type)}.")
+    problems += _operator_problems(types, name, expected.whole)
+    same_type = [(u, wanted(u)) for u in checked if u.dtype == wanted(u).dtype]
+    return problems + _form_problems(same_type, name, expected.whole)
+
+
+def _operator_problems(types: WeightTypes, name: str, whole: bool) -> list[str]:
+    """List the operators that compute in integers or floats and should not, and attention scores with too large steps."""
+    problems = []
+    if whole and not types.integers:
+        problems.append(
+            f"{name}: only matrix products are computed in integers; an NPU takes graphs that are as a whole."
+        )
+    if whole and types.floats:
+        problems.append(f"{name}: computed with floats, where an NPU takes integers: {_first_five(types.floats)}.")
+    if types.integers and not whole:
         kinds = ", ".join(dict.fromkeys(types.integers))
-        out.append(
+        problems.append(
             f"{name}: {kinds} computed in integers ({len(types.integers)} in all); the attention mask, sums and norms "
             "must stay float."
         )
     if types.coarse:
-        out.append(
-            f"{name}: attention scores in steps that probabilities are lost in: {_some(types.coarse)}; the constant of the "
-            "mask is in their range."
+        problems.append(
+            f"{name}: attention scores in steps that probabilities are lost in: {_first_five(types.coarse)}; the "
+            "constant of the mask is in their range."
         )
-    right = [(u, of(u)) for u in large if u.dtype == of(u).dtype]
-    return out + _form_problems(right, name, expected.whole)
+    return problems
 
 
 def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str, whole: bool) -> list[str]:
-    """List what is wrong with weights that have the right type."""
-    out = []
-    computed = [u for u, w in uses if u.dequantized is not w.dequantized]
-    if computed:
-        how = "turned into fp32 before the product" if computed[0].dequantized else "not turned into fp32"
-        out.append(f"{name}: {how}: {_listed(computed)}.")
+    """List the weights of the right type that differ from the expected form in scales, ranges or blocks."""
+    problems = []
+    dequantized = [u for u, w in uses if u.dequantized is not w.dequantized]
+    if dequantized:
+        how = "turned into fp32 before the product" if dequantized[0].dequantized else "not turned into fp32"
+        problems.append(f"{name}: {how}: {_list_names(dequantized)}.")
     scaled = [u for u, w in uses if u.per_channel is not None and w.per_channel not in (None, u.per_channel)]
     if scaled:
         how = (
@@ -245,30 +254,30 @@ def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str, whole: bool)
             if scaled[0].per_channel
             else "one scale per matrix, not per output channel"
         )
-        out.append(f"{name}: {scaled[0].dtype} weights have {how}: {_listed(scaled)}.")
-    unlike = [u for u, w in uses if (u.bits is None) is not (w.bits is None)]
-    if unlike:
-        how = "on the fly, not in a measured range" if unlike[0].bits is None else "in a measured range"
-        out.append(f"{name}: multiplied with numbers quantized {how}: {_listed(unlike)}.")
+        problems.append(f"{name}: {scaled[0].dtype} weights have {how}: {_list_names(scaled)}.")
+    ranged_or_not = [u for u, w in uses if (u.bits is None) is not (w.bits is None)]
+    if ranged_or_not:
+        how = "on the fly, not in a measured range" if ranged_or_not[0].bits is None else "in a measured range"
+        problems.append(f"{name}: multiplied with numbers quantized {how}: {_list_names(ranged_or_not)}.")
     ranged = [(u, w) for u, w in uses if u.bits is not None and w.bits is not None]
-    odd = [u for u, w in ranged if u.bits != w.bits]
-    few = whole and all(w.bits == 8 for _, w in ranged) and 3 * len(odd) < 2 * len(ranged)
-    if odd and not few:
-        out.append(f"{name}: multiplied with numbers of {odd[0].bits} bits: {_listed(odd)}.")
+    other_bits = [u for u, w in ranged if u.bits != w.bits]
+    allowed = whole and all(w.bits == 8 for _, w in ranged) and 3 * len(other_bits) < 2 * len(ranged)
+    if other_bits and not allowed:
+        problems.append(f"{name}: multiplied with numbers of {other_bits[0].bits} bits: {_list_names(other_bits)}.")
     fused = [u for u, w in uses if u.fused is not w.fused]
     if fused:
         how = "widened before the product" if fused[0].fused else "multiplied as integers"
-        out.append(f"{name}: {how}, which is another runtime's form: {_listed(fused)}.")
+        problems.append(f"{name}: {how}, which is another runtime's form: {_list_names(fused)}.")
     coarse = [u for u, w in uses if (u.block or math.inf) > (w.block or math.inf) or (w.block is None and u.block)]
     if coarse:
         shared = f"by {coarse[0].block}" if coarse[0].block else "by all"
-        out.append(f"{name}: a scale is shared {shared} numbers of a channel: {_listed(coarse)}.")
-    return out
+        problems.append(f"{name}: a scale is shared {shared} numbers of a channel: {_list_names(coarse)}.")
+    return problems
 
 
-def _listed(uses: list[WeightUse]) -> str:
-    return _some([u.name for u in uses])
+def _list_names(uses: list[WeightUse]) -> str:
+    return _first_five([u.name for u in uses])
 
 
-def _some(names: list[str]) -> str:
+def _first_five(names: list[str]) -> str:
     return f"{', '.join(names[:5])} ({len(names)} in all)"

@@ -1,6 +1,7 @@
-"""int8-b32 and w4 for ONNX: weights in blocks of 32, computed by ONNX Runtime's MatMulNBits and GatherBlockQuantized.
+"""Weights in blocks of 32 for ONNX (schemes ``int8-b32`` and ``w4``), computed by MatMulNBits and GatherBlockQuantized.
 
-Both operators are in the domain com.microsoft, version 1. The operator set stays that of the exported file.
+Both operators are in the domain com.microsoft of ONNX Runtime, version 1. The operator set stays that of the exported file.
+Tables of positions and segments have 8 bits in both schemes.
 """
 
 from __future__ import annotations
@@ -16,15 +17,23 @@ from pocketbert.core.disk.ownership import replace_file, temporary_folder
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.onnx.dynamic import load_plain
-from pocketbert.quantize.onnx.tables import BLOCK, block_of, in_blocks, is_lookup, largest_table, stored_left, untie
-from pocketbert.quantize.rounding import Rounding, Simulation, eight_bits_in_blocks, four_bits_in_blocks, per_block
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, Second, register_scheme
+from pocketbert.quantize.onnx.tables import (
+    BLOCK,
+    block_size_of,
+    find_largest_table,
+    find_weights_left,
+    is_lookup,
+    quantize_blocks,
+    untie_embeddings,
+)
+from pocketbert.quantize.rounding import Rounding, Simulation, onnx_int4_blocks, onnx_int8_blocks, per_block
+from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, Second
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
 DOMAIN = "com.microsoft"
 _BITS = {Scheme.INT8_B32: 8, Scheme.W4: 4}
-_INT8_INPUTS = 4
-"""Accuracy level at which inputs of products are rounded to int8 in blocks, and multiplied as integers."""
+_ACCURACY_LEVEL = 4
+"""At this level, inputs of products are rounded to int8 in blocks, and multiplied as integers."""
 
 
 def _write(bits: int, source: Path, destination: Path, plan: Plan) -> None:
@@ -38,7 +47,7 @@ def _write(bits: int, source: Path, destination: Path, plan: Plan) -> None:
     import onnx
     from onnx import helper
 
-    _Writer(model, bits, plan).run()
+    _BlockWriter(model, bits, plan).run()
     if not any(entry.domain == DOMAIN for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     with temporary_folder(destination.parent) as folder:
@@ -47,39 +56,47 @@ def _write(bits: int, source: Path, destination: Path, plan: Plan) -> None:
         replace_file(written, destination)
 
 
-class _Writer:
-    """Replaces products and lookups of stored weights in a model."""
+class _BlockWriter:
+    """Replaces products and lookups of stored weights in a model.
+
+    Args:
+        model: The fp32 model; changed by `run`.
+        bits: Bits of weights without a scheme of their own.
+        plan: The weights that stay float or have a second scheme.
+    """
 
     def __init__(self, model: Any, bits: int, plan: Plan) -> None:
-        self.bits = bits
-        self.ties = {tie.matrix: tie.table for tie in untie(model, plan.left)}
+        tables_by_matrix = untie_embeddings(model, plan.left)
         self.graph = model.graph
-        self.left = stored_left(self.graph, plan.left)
-        seconds = {s: stored_left(self.graph, digests) for s, digests in plan.seconds.items()}
-        self.own = {name: _BITS[s] for s, names in seconds.items() for name in names}
+        self.left = find_weights_left(self.graph, plan.left)
+        self.tables_by_matrix = tables_by_matrix
         self.stored = {t.name: t for t in self.graph.initializer}
-        read = {n.input[0] for n in self.graph.node if n.input and is_lookup(n, n.input[0])}
-        # tables of positions and segments have 8 bits
-        self.fine = read - {largest_table(self.graph), *self.ties.values()}
         self.added: set[str] = set()
+        self.default_bits = bits
+        seconds = {s: find_weights_left(self.graph, digests) for s, digests in plan.seconds.items()}
+        self.bits_by_weight = {name: _BITS[s] for s, names in seconds.items() for name in names}
+        tables = {n.input[0] for n in self.graph.node if n.input and is_lookup(n, n.input[0])}
+        small_tables = tables - {find_largest_table(self.graph), *tables_by_matrix.values()}
+        self.bits_by_weight |= dict.fromkeys(small_tables, 8)
 
     def run(self) -> None:
+        """Rewrite the graph, and remove the fp32 weights that no node reads any more."""
         nodes: list[Any] = []
         for node in self.graph.node:
-            nodes += self._replaced(node)
+            nodes += self._replace(node)
         read = {name for node in nodes for name in node.input} | {o.name for o in self.graph.output}
         kept = [t for t in self.graph.initializer if t.name in read]
         for field, values in ((self.graph.node, nodes), (self.graph.initializer, kept)):
             del field[:]
             field.extend(values)
 
-    def _replaced(self, node: Any) -> list[Any]:
+    def _replace(self, node: Any) -> list[Any]:
+        """Return the nodes that take the place of one: itself if it reads no weight that is quantized."""
         if self.left.intersection(node.input):
             return [node]
         if node.op_type in ("MatMul", "Gemm") and self._is_matrix(node.input[1]):
             return self._product(node)
-        table = self.stored.get(node.input[0]) if node.op_type == "Gather" else None
-        if table is not None and len(table.dims) == 2 and table.data_type == 1 and is_lookup(node, table.name):
+        if node.op_type == "Gather" and self._is_matrix(node.input[0]) and is_lookup(node, node.input[0]):
             return [self._lookup(node)]
         return [node]
 
@@ -88,16 +105,21 @@ class _Writer:
         return tensor is not None and len(tensor.dims) == 2 and tensor.data_type == 1
 
     def _product(self, node: Any) -> list[Any]:
+        """Build the MatMulNBits of a product, and the Add of its bias; a Gemm with other factors than 1 stays."""
         from onnx import helper, numpy_helper
 
-        flags = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        plain = flags.get("alpha", 1.0) == flags.get("beta", 1.0) == 1.0 and not flags.get("transA")
-        if not plain:
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0 or attributes.get("transA"):
             return [node]
-        matrix = numpy_helper.to_array(self.stored[node.input[1]])
-        rows = matrix if flags.get("transB") else matrix.T
-        table = self.ties.get(node.input[1])
-        codes, scales = self._tied(table) if table else self._store(node.input[1], rows, BLOCK, flat=False)
+        weight = node.input[1]
+        matrix = numpy_helper.to_array(self.stored[weight])
+        rows = matrix if attributes.get("transB") else matrix.T
+        table = self.tables_by_matrix.get(weight)
+        nodes: list[Any] = []
+        if table:
+            nodes, codes, scales = self._tied_weight(table)
+        else:
+            codes, scales = self._store_blocks(weight, rows, BLOCK, flat=False)
         bias = node.input[2] if len(node.input) > 2 else ""
         out = f"{node.output[0]}_product" if bias else node.output[0]
         product = helper.make_node(
@@ -108,35 +130,37 @@ class _Writer:
             domain=DOMAIN,
             K=rows.shape[1],
             N=rows.shape[0],
-            bits=self._bits(table or node.input[1]),
-            block_size=block_of(rows.shape[1]) if table else BLOCK,
-            accuracy_level=_INT8_INPUTS,
+            bits=self._bits(table or weight),
+            block_size=block_size_of(rows.shape[1]) if table else BLOCK,
+            accuracy_level=_ACCURACY_LEVEL,
         )
-        before = self._reshaped(codes, table) if table else []
-        return [*before, product, *([helper.make_node("Add", [out, bias], node.output)] if bias else [])]
+        return [*nodes, product, *([helper.make_node("Add", [out, bias], node.output)] if bias else [])]
 
-    def _tied(self, table: str) -> tuple[str, str]:
-        """Names of a table's numbers in the shape that a product takes, and of their scales."""
-        _, scales = self._table(table)
-        return f"{table}_matrix", scales
+    def _tied_weight(self, table: str) -> tuple[list[Any], str, str]:
+        """Let a product read the codes of a table.
 
-    def _reshaped(self, codes: str, table: str) -> list[Any]:
-        """The operator that gives a table the shape of a product's weight; ONNX Runtime runs it once, at opening."""
+        Returns:
+            The Reshape that gives them the shape of a product's weight (empty if it was written before; ONNX Runtime runs it
+            once, when it opens the file), and the names of codes and scales.
+        """
         from onnx import helper
 
-        if codes in self.added:
-            return []
-        self.added.add(codes)
-        rows, width = self.stored[table].dims
-        block = block_of(width) or BLOCK
-        shape = f"{codes}_shape"
-        self._add(shape, np.array([rows, width // block, block * self._bits(table) // 8], np.int64))
-        return [helper.make_node("Reshape", [self._table(table)[0], shape], [codes])]
+        table_codes, scales = self._store_table(table)
+        codes, nodes = f"{table}_matrix", list[Any]()
+        if codes not in self.added:
+            self.added.add(codes)
+            rows, width = self.stored[table].dims
+            block = block_size_of(width) or BLOCK
+            shape = np.array([rows, width // block, block * self._bits(table) // 8], np.int64)
+            self._add(f"{codes}_shape", shape)
+            nodes.append(helper.make_node("Reshape", [table_codes, f"{codes}_shape"], [codes]))
+        return nodes, codes, scales
 
     def _lookup(self, node: Any) -> Any:
+        """Build the GatherBlockQuantized of a lookup."""
         from onnx import helper
 
-        codes, scales = self._table(node.input[0])
+        codes, scales = self._store_table(node.input[0])
         return helper.make_node(
             "GatherBlockQuantized",
             [codes, node.input[1], scales],
@@ -144,13 +168,13 @@ class _Writer:
             name=node.name,
             domain=DOMAIN,
             bits=self._bits(node.input[0]),
-            block_size=block_of(self.stored[node.input[0]].dims[1]),
+            block_size=block_size_of(self.stored[node.input[0]].dims[1]),
             gather_axis=0,
             quantize_axis=1,
         )
 
-    def _table(self, name: str) -> tuple[str, str]:
-        """Names of the numbers [V, bytes of a row] and scales [V, blocks] of a table.
+    def _store_table(self, name: str) -> tuple[str, str]:
+        """Store the codes [V, bytes of a row] and scales [V, blocks] of a table, and return their names.
 
         Raises:
             InputError: If no block size divides its width.
@@ -158,7 +182,7 @@ class _Writer:
         from onnx import numpy_helper
 
         values = numpy_helper.to_array(self.stored[name])
-        block = block_of(values.shape[1])
+        block = block_size_of(values.shape[1])
         if block is None:
             raise InputError(
                 Problem(
@@ -167,21 +191,23 @@ class _Writer:
                     "Choose the scheme int8, or a student whose hidden size is a multiple of 16.",
                 )
             )
-        return self._store(name, values, block, flat=True)
+        return self._store_blocks(name, values, block, flat=True)
 
-    def _bits(self, name: str) -> int:
-        return 8 if name in self.fine else self.own.get(name, self.bits)
-
-    def _store(self, name: str, rows: NDArray[np.float32], block: int, flat: bool) -> tuple[str, str]:
+    def _store_blocks(self, name: str, rows: NDArray[np.float32], block: int, flat: bool) -> tuple[str, str]:
+        """Store rows in blocks unless they are stored already, and return the names of codes and scales."""
         bits = self._bits(name)
         codes, scales = f"{name}_int{bits}", f"{name}_scales"
         if codes not in self.added:
-            found = in_blocks(rows, bits, block)
-            self._add(codes, found.packed.reshape(len(rows), -1) if flat else found.packed)
-            self._add(scales, found.scales)
+            blocks = quantize_blocks(rows, bits, block)
+            self._add(codes, blocks.packed.reshape(len(rows), -1) if flat else blocks.packed)
+            self._add(scales, blocks.scales)
         return codes, scales
 
+    def _bits(self, name: str) -> int:
+        return self.bits_by_weight.get(name, self.default_bits)
+
     def _add(self, name: str, value: NDArray[Any]) -> None:
+        """Add an initializer to the graph unless it has one of that name."""
         from onnx import numpy_helper
 
         if name not in self.added:
@@ -189,28 +215,26 @@ class _Writer:
             self.graph.initializer.append(numpy_helper.from_array(value, name))
 
 
-def _second(bits: int, rounding: Rounding) -> Second:
+def _scheme_parts(bits: int, rounding: Rounding) -> Second:
+    """Return the expected weights and the simulation of a scheme."""
     wanted = Wanted(f"int{bits}", per_channel=True, block=BLOCK)
     return Second(
         WEIGHTED,
         ExpectedWeights(wanted, wanted, other_tables=Wanted("int8", per_channel=True, block=BLOCK)),
-        Simulation(weights=rounding, tables=rounding, other_tables=eight_bits_in_blocks, inputs=per_block),
+        Simulation(weights=rounding, tables=rounding, other_tables=onnx_int8_blocks, inputs=per_block),
     )
 
 
-_ROWS = {
-    Scheme.INT8_B32: _second(8, eight_bits_in_blocks),
-    Scheme.W4: _second(4, four_bits_in_blocks),
-}
-for _scheme, _own in _ROWS.items():
-    register_scheme(
-        SchemeRow(
-            Format.ONNX,
-            _scheme,
-            _own.weights,
-            partial(_write, _BITS[_scheme]),
-            simulation=_own.simulation,
-            selective=True,
-            seconds={s: other for s, other in _ROWS.items() if s is not _scheme},
-        )
+_PARTS = {Scheme.INT8_B32: _scheme_parts(8, onnx_int8_blocks), Scheme.W4: _scheme_parts(4, onnx_int4_blocks)}
+ROWS = tuple(
+    SchemeRow(
+        Format.ONNX,
+        scheme,
+        own.weights,
+        partial(_write, _BITS[scheme]),
+        simulation=own.simulation,
+        selective=True,
+        seconds={s: other for s, other in _PARTS.items() if s is not scheme},
     )
+    for scheme, own in _PARTS.items()
+)

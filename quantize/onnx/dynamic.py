@@ -1,4 +1,8 @@
-"""Dynamic int8 for ONNX: weights per output channel by ONNX Runtime's quantizer, tables per row."""
+"""Dynamic int8 for ONNX (schemes ``int8`` and ``small``): weights per output channel, tables per row, inputs quantized at run time.
+
+`write_dynamic` prepares the graph (tied embeddings, weights that several products share, tables) and runs ONNX Runtime's quantizer.
+In ``small``, and for tables with `w4` as a second scheme, the largest table has 4 bits. All operators are standard ones.
+"""
 
 from __future__ import annotations
 
@@ -13,53 +17,19 @@ from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.system import version_of
 from pocketbert.core.types import Format, Role, Scheme
-from pocketbert.quantize.onnx.tables import nodes_left, pack_largest, pack_rows, retie, untie
-from pocketbert.quantize.rounding import Simulation, four_bits_in_blocks, per_row, per_tensor
-from pocketbert.quantize.table import Plan, SchemeRow, Second, register_scheme
+from pocketbert.quantize.onnx.tables import (
+    find_nodes_left,
+    pack_largest_table,
+    pack_tables_int8,
+    retie_embeddings,
+    untie_embeddings,
+)
+from pocketbert.quantize.rounding import Simulation, onnx_int4_blocks, per_row, per_tensor
+from pocketbert.quantize.table import Plan, SchemeRow, Second
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
-# --- shared ---
-# Weights that several products share, as layers do that run more than once.
 
-
-def straighten(model: Any) -> None:
-    """Store weights that several Gemm nodes read turned round as they are multiplied with.
-
-    ONNX Runtime's quantizer writes each Gemm as a MatMul and turns its weight in the file, once for each node: what
-    several nodes read would be turned back and forth.
-
-    Args:
-        model: An ONNX model; changed in place.
-    """
-    from onnx import numpy_helper
-
-    stored = {t.name: t for t in model.graph.initializer}
-    for name, nodes in readers(model.graph, stored).items():
-        flags = [[a for a in n.attribute if a.name == "transB" and a.i] for n in nodes]
-        if len(nodes) < 2 or any(n.op_type != "Gemm" or n.input[1] != name for n in nodes) or not all(flags):
-            continue
-        turned = numpy_helper.to_array(stored[name]).T.copy()
-        stored[name].CopyFrom(numpy_helper.from_array(turned, name))
-        for node, (flag,) in zip(nodes, flags, strict=True):
-            node.attribute.remove(flag)
-
-
-def readers(graph: Any, names: Container[str]) -> dict[str, list[Any]]:
-    """Find the nodes that read each of some tensors; a node that reads one twice is there twice.
-
-    Args:
-        graph: The graph.
-        names: The tensors.
-    """
-    out = defaultdict(list)
-    for node in graph.node:
-        for name in node.input:
-            if name in names:
-                out[name].append(node)
-    return out
-
-
-def write_int8(source: Path, destination: Path, plan: Plan) -> None:
+def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
     """Write a dynamic int8 copy of an fp32 file, with the table of words in 4 bits where the plan gives it `w4`.
 
     Raises:
@@ -68,8 +38,15 @@ def write_int8(source: Path, destination: Path, plan: Plan) -> None:
     """
     model = load_plain(source)
     if Scheme.W4 in plan.seconds:
-        pack_largest(model, plan.seconds[Scheme.W4])
+        pack_largest_table(model, plan.seconds[Scheme.W4])
     write_dynamic(model, destination, plan.left)
+
+
+def _write_small(source: Path, destination: Path, plan: Plan) -> None:
+    """Write a copy of an fp32 file with int8 products and a 4-bit table of words; raises as `_write_int8`."""
+    model = load_plain(source)
+    pack_largest_table(model)
+    write_dynamic(model, destination)
 
 
 def load_plain(source: Path) -> Any:
@@ -91,20 +68,20 @@ def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozense
     """Write a dynamic int8 copy of an fp32 model.
 
     Args:
-        model: What `load_plain` returned; changed in place.
+        model: The model from `load_plain`; changed in place.
         destination: File to write.
         left: Digests of weights that stay as they are.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    ties = untie(model, left)
-    straighten(model)
-    pack_rows(model, left, [tie.table for tie in ties])
+    tables_by_matrix = untie_embeddings(model, left)
+    _store_shared_weights_transposed(model)
+    pack_tables_int8(model, left, list(tables_by_matrix.values()))
     with temporary_folder(destination.parent) as folder:
         plain = folder / "plain.onnx"
         onnx.save(model, plain)
-        with _quiet_root():
+        with _quiet_root_logger():
             quantize_dynamic(
                 plain,
                 destination,
@@ -112,18 +89,52 @@ def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozense
                 reduce_range=False,
                 weight_type=QuantType.QInt8,
                 op_types_to_quantize=["MatMul", "Gemm"],
-                nodes_to_exclude=nodes_left(model.graph, left),
+                nodes_to_exclude=find_nodes_left(model.graph, left),
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )
-    if ties:
+    if tables_by_matrix:
         model = onnx.load(destination)
-        retie(model, ties)
+        retie_embeddings(model, tables_by_matrix)
         onnx.save(model, destination)
 
 
+def _store_shared_weights_transposed(model: Any) -> None:
+    """Transpose weights that several Gemm nodes read with `transB`, as layers do that run more than once.
+
+    ONNX Runtime's quantizer writes each Gemm as a MatMul and transposes its weight in the file, once for each node: a weight
+    of several nodes would be transposed back and forth.
+    """
+    from onnx import numpy_helper
+
+    stored = {t.name: t for t in model.graph.initializer}
+    for name, nodes in find_readers(model.graph, stored).items():
+        flags = [[a for a in n.attribute if a.name == "transB" and a.i] for n in nodes]
+        if len(nodes) < 2 or any(n.op_type != "Gemm" or n.input[1] != name for n in nodes) or not all(flags):
+            continue
+        transposed = numpy_helper.to_array(stored[name]).T.copy()
+        stored[name].CopyFrom(numpy_helper.from_array(transposed, name))
+        for node, (flag,) in zip(nodes, flags, strict=True):
+            node.attribute.remove(flag)
+
+
+def find_readers(graph: Any, names: Container[str]) -> dict[str, list[Any]]:
+    """Return the nodes that read each of some tensors; a node that reads one twice is listed twice.
+
+    Args:
+        graph: The graph.
+        names: The tensors.
+    """
+    readers = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            if name in names:
+                readers[name].append(node)
+    return readers
+
+
 @contextlib.contextmanager
-def _quiet_root() -> Iterator[None]:
-    """The quantizer advises on the root logger, which belongs to the application."""
+def _quiet_root_logger() -> Iterator[None]:
+    """Hide the advice of ONNX Runtime's quantizer, which goes to the root logger that belongs to the application."""
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)
@@ -133,44 +144,16 @@ def _quiet_root() -> Iterator[None]:
         root.setLevel(level)
 
 
-SMALL = ExpectedWeights(
-    products=Wanted("int8", per_channel=True),
-    tables=Wanted("int4", block=32),
-    other_tables=Wanted("int8", per_channel=True),
+_INT8 = Wanted("int8", per_channel=True)
+_SMALL = ExpectedWeights(products=_INT8, tables=Wanted("int4", block=32), other_tables=_INT8)
+_SMALL_SIMULATION = Simulation(weights=per_row, tables=onnx_int4_blocks, other_tables=per_row, inputs=per_tensor)
+INT8_ROW = SchemeRow(
+    Format.ONNX,
+    Scheme.INT8,
+    ExpectedWeights(products=_INT8, tables=_INT8),
+    _write_int8,
+    simulation=Simulation(weights=per_row, tables=per_row, inputs=per_tensor),
+    selective=True,
+    seconds={Scheme.W4: Second(frozenset({Role.EMBEDDING}), _SMALL, _SMALL_SIMULATION)},
 )
-SMALL_SIMULATION = Simulation(
-    weights=per_row,
-    tables=four_bits_in_blocks,
-    other_tables=per_row,
-    inputs=per_tensor,
-)
-register_scheme(
-    SchemeRow(
-        Format.ONNX,
-        Scheme.INT8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8", per_channel=True)),
-        write_int8,
-        simulation=Simulation(weights=per_row, tables=per_row, inputs=per_tensor),
-        selective=True,
-        seconds={Scheme.W4: Second(frozenset({Role.EMBEDDING}), SMALL, SMALL_SIMULATION)},
-    )
-)
-
-
-# --- small ---
-# small for ONNX: dynamic int8 products, the largest embedding table in 4 bits, all in standard operators.
-
-
-def _write(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a copy of an fp32 file with int8 products and a 4-bit table of words.
-
-    Raises:
-        MissingBackendError: If onnx is not installed.
-        InputError: If the width of that table is not a multiple of 16.
-    """
-    model = load_plain(source)
-    pack_largest(model)
-    write_dynamic(model, destination)
-
-
-register_scheme(SchemeRow(Format.ONNX, Scheme.SMALL, SMALL, _write, simulation=SMALL_SIMULATION))
+SMALL_ROW = SchemeRow(Format.ONNX, Scheme.SMALL, _SMALL, _write_small, simulation=_SMALL_SIMULATION)

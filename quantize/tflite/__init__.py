@@ -1,4 +1,4 @@
-"""Smaller TFLite files; importing this package registers its reader and its schemes."""
+"""Quantized TFLite files; importing this package registers the reader and the schemes of the format."""
 
 from pocketbert.quantize.tflite import gpu, npu, quantizer, reading, static
 

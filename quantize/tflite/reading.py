@@ -1,4 +1,7 @@
-"""Reads what is stored in TFLite files."""
+"""Read what is stored in TFLite files: `weight_types` and `stored_numbers` are the reader of the format.
+
+`TfliteGraph` is a read-only view of a file: tensors, operators and stored numbers, without a copy of the weights.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,18 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.weights import COARSEST, ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
 
-# --- graph ---
-# A read-only view of a .tflite file: tensors, operators, stored numbers; nothing is copied that is not asked for.
+_WEIGHT_OPERATORS = {
+    "FULLY_CONNECTED": (1, Use.MATMUL),
+    "EMBEDDING_LOOKUP": (1, Use.TABLE),
+    "GATHER": (0, Use.TABLE),
+}
+"""Input that holds the weight, and what it is used for."""
+_INTEGER_OPERATORS = (*_WEIGHT_OPERATORS, "QUANTIZE")
+"""Operators whose results may be integers of few bits in any file."""
+_SCORE_OPERATORS = ("ADD", "QUANTIZE", "RESHAPE")
+"""Operators between scores, mask and softmax."""
+_INTEGER_BITS = {"int8": 8, "int16": 16}
+"""Bits of integers that operators compute with."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator: its name, and the tensor numbers it reads and writes."""
+    """One operator: its name, and the numbers of the tensors that it reads and writes."""
 
     name: str
     inputs: tuple[int, ...]
@@ -67,6 +80,10 @@ class TfliteGraph:
 
     Args:
         path: The file.
+
+    Attributes:
+        tensors: Tensors of the first subgraph.
+        operators: Operators of the first subgraph.
 
     Raises:
         MissingBackendError: If ai-edge-litert, whose schema reads the file, is not installed.
@@ -85,8 +102,8 @@ class TfliteGraph:
         self._model: Any = schema.Model.GetRootAs(self._bytes, 0)
         self._dtypes = {v: k.lower() for k, v in vars(schema.TensorType).items() if not k.startswith("_")}
         self._names = {v: k for k, v in vars(schema.BuiltinOperator).items() if not k.startswith("_")}
-        self.tensors = self._tensors(0)
-        self.operators = self._operators(0)
+        self.tensors = self._read_tensors(0)
+        self.operators = self._read_operators(0)
 
     @property
     def subgraphs(self) -> int:
@@ -94,56 +111,61 @@ class TfliteGraph:
         return int(self._model.SubgraphsLength())
 
     def signatures(self) -> Iterator[tuple[list[Tensor], list[Operator]]]:
-        """Tensors and operators of every subgraph."""
-        for number in range(self.subgraphs):
-            yield (self._tensors(number), self._operators(number)) if number else (self.tensors, self.operators)
+        """Yield tensors and operators of every subgraph."""
+        yield self.tensors, self.operators
+        for number in range(1, self.subgraphs):
+            yield self._read_tensors(number), self._read_operators(number)
 
     def operator_counts(self) -> dict[str, int]:
-        """Operators of the first subgraph by name."""
+        """Return the number of operators of the first subgraph by name."""
         return dict(Counter(o.name for o in self.operators))
 
     def stored(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Name and value of every stored tensor, each buffer once, and the scales of quantized ones."""
+        """Yield name and value of every stored tensor, each buffer once, and the scales of quantized ones."""
         seen = set()
         for number, (tensors, _) in enumerate(self.signatures()):
-            raw = self._model.Subgraphs(number)
+            subgraph = self._model.Subgraphs(number)
             for index, tensor in enumerate(tensors):
                 if not tensor.stored or tensor.buffer in seen:
                     continue
                 seen.add(tensor.buffer)
-                value = self._data(tensor.buffer)
+                value = self._buffer(tensor.buffer)
                 if tensor.dtype == "int4":
                     yield tensor.name, unpacked_int4(value, tensor.numbers)
                 elif tensor.dtype in ("float32", "float16", "int8", "int32", "int64", "uint8"):
-                    value = value[: value.size // np.dtype(tensor.dtype).itemsize * np.dtype(tensor.dtype).itemsize]
-                    numbers = value.view(tensor.dtype)
+                    size = np.dtype(tensor.dtype).itemsize
+                    numbers = value[: value.size // size * size].view(tensor.dtype)
                     yield tensor.name, numbers.reshape(tensor.shape) if numbers.size == tensor.numbers else numbers
                 if tensor.scales and tensor.block is None:  # blocks have a tensor of scales
-                    yield f"{tensor.name} scale", raw.Tensors(index).Quantization().ScaleAsNumpy()
+                    yield f"{tensor.name} scale", subgraph.Tensors(index).Quantization().ScaleAsNumpy()
 
     def stored_bytes(self, *dtypes: str) -> int:
-        """Bytes of stored values of some types, scales in the flatbuffer left out."""
+        """Return the bytes of stored values of some types, without the scales in the flatbuffer."""
         sizes = {}
         for tensors, _ in self.signatures():
             for tensor in tensors:
                 if tensor.stored and tensor.dtype in dtypes and tensor.buffer not in sizes:
-                    sizes[tensor.buffer] = self._data(tensor.buffer).size
+                    sizes[tensor.buffer] = self._buffer(tensor.buffer).size
         return sum(sizes.values())
 
-    def _data(self, buffer: int) -> NDArray[np.uint8]:
-        entry = self._model.Buffers(buffer)
+    def _buffer(self, number: int) -> NDArray[np.uint8]:
+        """Return the bytes of a buffer."""
+        entry = self._model.Buffers(number)
         if entry.Offset() > 1:  # the quantizer writes weights behind the flatbuffer
             return self._bytes[entry.Offset() : entry.Offset() + entry.Size()]
         return np.asarray(entry.DataAsNumpy(), np.uint8)
 
-    def _tensors(self, subgraph: int) -> list[Tensor]:
+    def _read_tensors(self, subgraph: int) -> list[Tensor]:
+        """Read the tensors of a subgraph."""
         graph = self._model.Subgraphs(subgraph)
-        out = []
+        tensors = []
         for i in range(graph.TensorsLength()):
             tensor = graph.Tensors(i)
             shape = tensor.ShapeAsNumpy() if tensor.ShapeLength() else ()
-            entry, (scales, block) = self._model.Buffers(tensor.Buffer()), self._scales(graph, tensor.Quantization())
-            out.append(
+            entry, quantization = self._model.Buffers(tensor.Buffer()), tensor.Quantization()
+            scales, block = self._read_scales(graph, quantization)
+            has_scales = quantization is not None and quantization.ScaleLength()
+            tensors.append(
                 Tensor(
                     (tensor.Name() or b"").decode(errors="replace"),
                     self._dtypes.get(tensor.Type(), "unknown"),
@@ -152,73 +174,52 @@ class TfliteGraph:
                     bool(entry.DataLength() or entry.Offset() > 1),
                     scales,
                     block,
-                    _largest(tensor.Quantization()),
+                    float(quantization.ScaleAsNumpy().max()) if has_scales else 0.0,
                 )
             )
-        return out
+        return tensors
 
-    def _scales(self, graph: Any, quantization: Any) -> tuple[int, int | None]:
-        """How many scales a tensor has, and how many numbers of a channel share one where not all of them do."""
+    def _read_scales(self, graph: Any, quantization: Any) -> tuple[int, int | None]:
+        """Return how many scales a tensor has, and how many numbers of a channel share one where not all of them do."""
         if quantization is None:
             return 0, None
         if quantization.DetailsType() != self._schema.QuantizationDetails.BlockwiseQuantization:
             return quantization.ScaleLength(), None
-        details, found = quantization.Details(), self._schema.BlockwiseQuantization()
-        found.Init(details.Bytes, details.Pos)
-        return int(np.prod(graph.Tensors(found.Scales()).ShapeAsNumpy())), found.BlockSize()
+        details, blocks = quantization.Details(), self._schema.BlockwiseQuantization()
+        blocks.Init(details.Bytes, details.Pos)
+        return int(np.prod(graph.Tensors(blocks.Scales()).ShapeAsNumpy())), blocks.BlockSize()
 
-    def _operators(self, subgraph: int) -> list[Operator]:
+    def _read_operators(self, subgraph: int) -> list[Operator]:
+        """Read the operators of a subgraph."""
         graph = self._model.Subgraphs(subgraph)
-        out = []
+        operators = []
         for i in range(graph.OperatorsLength()):
             op = graph.Operators(i)
             code = self._model.OperatorCodes(op.OpcodeIndex())
             name = self._names[max(code.BuiltinCode(), code.DeprecatedBuiltinCode())]
             inputs = op.InputsAsNumpy() if op.InputsLength() else ()
             outputs = op.OutputsAsNumpy() if op.OutputsLength() else ()
-            out.append(Operator(name, tuple(int(x) for x in inputs), tuple(int(x) for x in outputs)))
-        return out
-
-
-def _largest(quantization: Any) -> float:
-    """The largest scale of a tensor; 0 without any."""
-    if quantization is None or not quantization.ScaleLength():
-        return 0.0
-    return float(quantization.ScaleAsNumpy().max())
-
-
-_WEIGHT_OPERATORS = {
-    "FULLY_CONNECTED": (1, Use.MATMUL),
-    "EMBEDDING_LOOKUP": (1, Use.TABLE),
-    "GATHER": (0, Use.TABLE),
-}
-"""Input that holds the weight, and what it is used for."""
-
-_INTEGER_OPERATORS = (*_WEIGHT_OPERATORS, "QUANTIZE")
-"""Operators whose results may be integers of few bits."""
-_SCORES = ("ADD", "QUANTIZE", "RESHAPE")
-"""Operators between scores, mask and softmax."""
-_SMALL = {"int8": 8, "int16": 16}
-"""Bits of integers that operators compute with."""
+            operators.append(Operator(name, tuple(int(x) for x in inputs), tuple(int(x) for x in outputs)))
+        return operators
 
 
 def weight_types(path: Path) -> WeightTypes:
     """Read the types of all weights in a file; those of the first signature, which the others share."""
     graph = TfliteGraph(path)
-    produced = {o: op for op in graph.operators for o in op.outputs}
+    makers = {o: op for op in graph.operators for o in op.outputs}
     uses = []
     for op in graph.operators:
         if op.name not in _WEIGHT_OPERATORS:
             continue
         place, use = _WEIGHT_OPERATORS[op.name]
-        index, dequantized = op.inputs[place], False
-        before = produced.get(index)
-        if before is not None and before.name == "DEQUANTIZE":
-            index, dequantized = before.inputs[0], True
+        index, maker = op.inputs[place], makers.get(op.inputs[place])
+        dequantized = maker is not None and maker.name == "DEQUANTIZE"
+        if maker is not None and dequantized:
+            index = maker.inputs[0]
         tensor = graph.tensors[index]
         scales_of_a_table = tensor.shape[-1:] == (1,) and use is Use.TABLE
         if tensor.stored and not scales_of_a_table:
-            read = graph.tensors[op.inputs[0]].dtype
+            data_type = graph.tensors[op.inputs[0]].dtype
             uses.append(
                 WeightUse(
                     name=tensor.name,
@@ -228,7 +229,7 @@ def weight_types(path: Path) -> WeightTypes:
                     dequantized=dequantized,
                     per_channel=None if tensor.shape[0] == 1 and tensor.scales == 1 else tensor.scales > 1,
                     block=tensor.block,
-                    bits=_SMALL.get(read) if use is Use.MATMUL else None,
+                    bits=_INTEGER_BITS.get(data_type) if use is Use.MATMUL else None,
                 )
             )
     return WeightTypes(
@@ -239,31 +240,31 @@ def weight_types(path: Path) -> WeightTypes:
         integers=[
             op.name
             for op in graph.operators
-            if op.name not in _INTEGER_OPERATORS and any(graph.tensors[i].dtype in _SMALL for i in op.outputs)
+            if op.name not in _INTEGER_OPERATORS and any(graph.tensors[i].dtype in _INTEGER_BITS for i in op.outputs)
         ],
-        coarse=_coarse(graph),
+        coarse=_coarse_scores(graph),
     )
 
 
-def _coarse(graph: TfliteGraph) -> list[str]:
-    """Inputs of softmax, and what was added to make them, that are integers with steps in which probabilities are lost."""
-    produced = {o: op for op in graph.operators for o in op.outputs}
-    out = []
+def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Yield name and value of everything stored in a file, scales of quantized tensors included."""
+    yield from TfliteGraph(path).stored()
+
+
+def _coarse_scores(graph: TfliteGraph) -> list[str]:
+    """Name inputs of softmax, and their summands, that are integers with steps in which probabilities are lost."""
+    makers = {o: op for op in graph.operators for o in op.outputs}
+    coarse = []
     for op in graph.operators:
         indices = list(op.inputs) if op.name == "SOFTMAX" else []
         while indices:
             index = indices.pop()
-            tensor, before = graph.tensors[index], produced.get(index)
-            if tensor.dtype in _SMALL and tensor.step > COARSEST[_SMALL[tensor.dtype]]:
-                out.append(tensor.name)
-            if before is not None and before.name in _SCORES:
-                indices += [i for i in before.inputs if i >= 0 and not graph.tensors[i].stored]
-    return list(dict.fromkeys(out))
-
-
-def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Name and value of everything stored in a file, scales of quantized tensors included."""
-    yield from TfliteGraph(path).stored()
+            tensor, maker = graph.tensors[index], makers.get(index)
+            if tensor.dtype in _INTEGER_BITS and tensor.step > COARSEST[_INTEGER_BITS[tensor.dtype]]:
+                coarse.append(tensor.name)
+            if maker is not None and maker.name in _SCORE_OPERATORS:
+                indices += [i for i in maker.inputs if i >= 0 and not graph.tensors[i].stored]
+    return list(dict.fromkeys(coarse))
 
 
 register_reader(Format.TFLITE, Reader(weight_types, stored_numbers))

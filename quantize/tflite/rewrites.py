@@ -1,10 +1,14 @@
-"""int8 weights for engines that lose their scales: the same numbers, one scale per tensor, the rest a multiplication.
+"""Rewrite TFLite graphs for engines and accelerators that take less than the current runtime.
 
-TFLite up to 2.16 computes ``y[c] = scale[c] * (q[c] · x) + bias[c]`` wrongly, without an error, in its dynamic kernels:
-depending on version and processor it takes one scale for all channels, or none. It is right with one scale per tensor, so
-the scales become an operator of their own, ``y[c] = ratio[c] * (scale * (q[c] · x) + bias[c] / ratio[c])``, and a table's
-become a second table with one number a row. The int8 numbers stay as they were, and so does the accuracy; one scale per
-tensor with numbers rounded for it is 2.5 times less accurate.
+- `one_scale_per_tensor` writes int8 weights for TFLite up to 2.16, which computes ``y[c] = scale[c] * (q[c] · x) + bias[c]`` wrongly,
+  without an error, in its dynamic kernels: depending on version and processor it takes one scale for all channels, or none. It is
+  right with one scale per tensor, so the scales become an operator of their own, ``y[c] = ratio[c] * (scale * (q[c] · x) +
+  bias[c] / ratio[c])``, and those of a table a second table with one number a row. The int8 numbers stay as they were, and so does
+  the accuracy; one scale per tensor with numbers rounded for it is 2.5 times less accurate.
+- `keep_longest` keeps one signature: compilers of accelerators take one graph of one shape.
+- `level_ranks` gives both operands of sums and products the same number of axes, which accelerators require.
+
+Models are `ModelT` objects of the TFLite schema, from `pocketbert.core.tflite_file.load_model`; they are changed in place.
 """
 
 from __future__ import annotations
@@ -18,244 +22,221 @@ from numpy.typing import NDArray
 from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 
 _ASYMMETRIC_VERSION = 9
-"""The version of FULLY_CONNECTED that knows `asymmetric_quantize_inputs`."""
+"""The first version of FULLY_CONNECTED with the flag `asymmetric_quantize_inputs`."""
 
 
-def one_scale_per_tensor(model: bytes) -> bytes:
+# --- one scale per tensor ---
+
+
+def one_scale_per_tensor(content: bytes) -> bytes:
     """Move per-channel scales out of matrix products and lookups, and quantize their inputs as LiteRT does.
 
     Products get the flag ``asymmetric_quantize_inputs``: without it the older kernels round activations to a symmetric
     range, which costs accuracy and lets their answers differ from LiteRT's, whose kernels ignore the flag.
 
     Args:
-        model: A file with dynamic int8 weights, as ai-edge-quantizer writes it.
+        content: A file with dynamic int8 weights, as ai-edge-quantizer writes it.
 
     Returns:
         A file that computes the same, with the same signatures. Weights that are not int8 stay as they are.
     """
-    loaded = load_model(model)
-    _Rewriter(loaded).run()
-    return dump_model(loaded)
+    model = load_model(content)
+    _ScaleSplitter(model).run()
+    return dump_model(model)
 
 
-class _Rewriter:
+class _ScaleSplitter:
+    """Splits every product and lookup with per-channel scales into one with one scale and a multiplication."""
+
     def __init__(self, model: Any) -> None:
         self.model, self.schema = model, tflite_schema()
-        self.added: dict[object, int] = {}  # buffers shared by all signatures
+        self.buffers: dict[object, int] = {}  # added buffers, which all signatures share
         names = self.schema.BuiltinOperator
         self.product, self.lookup = names.FULLY_CONNECTED, names.EMBEDDING_LOOKUP
-        self.multiplication = self._operator_code(names.MUL)
+        self.multiplication = _operator_code_index(model, names.MUL)
 
     def run(self) -> None:
+        """Rewrite all signatures of the model."""
         for graph in self.model.subgraphs:
             # read before anything changes: a tied table serves a lookup and a product
-            scales = [self._scales(t) for t in graph.tensors]
+            scales = [self._int8_scales(t) for t in graph.tensors]
             operators = []
             for op in graph.operators:
-                code, weight = self._code(op), int(op.inputs[1]) if len(op.inputs) > 1 else -1
+                code, weight = operator_code(self.model, op), int(op.inputs[1]) if len(op.inputs) > 1 else -1
                 own = scales[weight] if code in (self.product, self.lookup) else None
                 if own is None:
                     operators.append(op)
                 elif code == self.product:
-                    self._ask_for_asymmetric_inputs(op)
+                    self._set_asymmetric_inputs(op)
                     operators += self._split_product(graph, op, own)
                 else:
                     operators += self._split_lookup(graph, op, own)
             graph.operators = operators
 
-    def _scales(self, tensor: Any) -> NDArray[np.float32] | None:
-        """Scales of an int8 weight; None of anything else."""
-        found = tensor.quantization
-        if tensor.type != self.schema.TensorType.INT8 or found is None or found.scale is None:
+    def _int8_scales(self, tensor: Any) -> NDArray[np.float32] | None:
+        """Return the scales of an int8 weight; None for anything else."""
+        quantization = tensor.quantization
+        if tensor.type != self.schema.TensorType.INT8 or quantization is None or quantization.scale is None:
             return None
-        assert not np.any(found.zeroPoint), "weights are symmetric"
-        return np.asarray(found.scale, np.float32)
+        assert not np.any(quantization.zeroPoint), "weights are symmetric"
+        return np.asarray(quantization.scale, np.float32)
+
+    def _set_asymmetric_inputs(self, op: Any) -> None:
+        """Set the flag of a product, and the version of its operator code that has it."""
+        op.builtinOptions.asymmetricQuantizeInputs = True
+        code = self.model.operatorCodes[op.opcodeIndex]
+        code.version = max(code.version, _ASYMMETRIC_VERSION)
 
     def _split_product(self, graph: Any, op: Any, scales: NDArray[np.float32]) -> list[Any]:
-        """A product with one scale, times the ratio of each channel's scale to it."""
+        """Return a product with one scale, and the multiplication with the ratio of each channel's scale to it."""
         if scales.size == 1:
             return [op]
         weight = graph.tensors[op.inputs[1]]
-        ratio = self._set_scale(weight, scales)
+        ratio = self._set_one_scale(weight, scales)
         if len(op.inputs) > 2 and op.inputs[2] >= 0:
-            op.inputs = [*op.inputs[:2], self._divided(graph, graph.tensors[op.inputs[2]], weight, ratio)]
-        factor = self._constant(graph, weight, "ratio", ratio)
+            buffer = graph.tensors[op.inputs[2]].buffer
+            bias = np.frombuffer(bytes(self.model.buffers[buffer].data), np.float32)
+            divided = self._add_constant(graph, weight, f"bias {buffer}", bias / ratio)
+            op.inputs = [*op.inputs[:2], divided]
+        factor = self._add_constant(graph, weight, "ratio", ratio)
         result, options = int(op.outputs[0]), op.builtinOptions
-        op.outputs = [self._like(graph, result, "before_ratio")]
-        # what follows the product now follows the multiplication
-        after = options.fusedActivationFunction
+        op.outputs = [self._add_like(graph, result, "before_ratio")]
+        # an activation function behind the product now belongs behind the multiplication
+        activation = options.fusedActivationFunction
         options.fusedActivationFunction = self.schema.ActivationFunctionType.NONE
-        return [op, self._times(op.outputs[0], factor, result, after)]
+        return [op, self._multiplication(op.outputs[0], factor, result, activation)]
 
     def _split_lookup(self, graph: Any, op: Any, scales: NDArray[np.float32]) -> list[Any]:
-        """A lookup with one scale, times a lookup of each row's ratio to it."""
+        """Return a lookup with one scale, a lookup of each row's ratio to it, and their multiplication."""
         if scales.size == 1:
             return [op]
         table = graph.tensors[op.inputs[1]]
-        ratio = self._set_scale(table, scales)
-        column = self._constant(graph, table, "ratio", ratio[:, None])
+        ratio = self._set_one_scale(table, scales)
+        ratio_table = self._add_constant(graph, table, "ratio", ratio[:, None])
         result = int(op.outputs[0])
-        found = self._like(graph, result, "row_ratio")
-        graph.tensors[found].shape = [*graph.tensors[result].shape[:-1], 1]
-        second = copy.copy(op)
-        second.inputs, second.outputs = [op.inputs[0], column], [found]
-        op.outputs = [self._like(graph, result, "before_ratio")]
-        return [op, second, self._times(op.outputs[0], found, result)]
+        row_ratio = self._add_like(graph, result, "row_ratio")
+        graph.tensors[row_ratio].shape = [*graph.tensors[result].shape[:-1], 1]
+        ratio_lookup = copy.copy(op)
+        ratio_lookup.inputs, ratio_lookup.outputs = [op.inputs[0], ratio_table], [row_ratio]
+        op.outputs = [self._add_like(graph, result, "before_ratio")]
+        return [op, ratio_lookup, self._multiplication(op.outputs[0], row_ratio, result)]
 
-    def _set_scale(self, weight: Any, scales: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Give a weight one scale; returns what its channels lack."""
-        most = scales.max()
+    def _set_one_scale(self, weight: Any, scales: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Give a weight the largest of its scales, and return the ratios of all scales to it."""
+        largest = scales.max()
         quantization = self.schema.QuantizationParametersT()
-        quantization.scale, quantization.zeroPoint = np.array([most], np.float32), np.zeros(1, np.int64)
+        quantization.scale, quantization.zeroPoint = np.array([largest], np.float32), np.zeros(1, np.int64)
         weight.quantization = quantization
-        return np.asarray(scales / most, np.float32)
+        return np.asarray(scales / largest, np.float32)
 
-    def _divided(self, graph: Any, bias: Any, weight: Any, ratio: NDArray[np.float32]) -> int:
-        values = np.frombuffer(bytes(self.model.buffers[bias.buffer].data), np.float32)
-        return self._constant(graph, weight, f"bias {bias.buffer}", values / ratio)
+    def _add_constant(self, graph: Any, weight: Any, purpose: str, value: NDArray[np.float32]) -> int:
+        """Add an fp32 tensor that belongs to a weight; its buffer is shared with other signatures.
 
-    def _constant(self, graph: Any, weight: Any, what: str, value: NDArray[np.float32]) -> int:
-        """Number of a new fp32 tensor that belongs to a weight; its buffer is shared with other signatures."""
-        key = (weight.buffer, what)
-        if key not in self.added:
-            buffer = self.schema.BufferT()
-            buffer.data = np.frombuffer(value.astype(np.float32).tobytes(), np.uint8)
-            buffer.offset = buffer.size = 0
-            self.model.buffers.append(buffer)
-            self.added[key] = len(self.model.buffers) - 1
+        Returns:
+            The number of the tensor.
+        """
+        key = (weight.buffer, purpose)
+        if key not in self.buffers:
+            self.buffers[key] = _add_buffer(self.model, value.astype(np.float32).tobytes())
         tensor = self.schema.TensorT()
-        tensor.name, tensor.shape = _name(weight.name, what.split()[0]), list(value.shape)
-        tensor.type, tensor.buffer, tensor.hasRank = self.schema.TensorType.FLOAT32, self.added[key], True
+        tensor.name, tensor.shape = f"{_text(weight.name)}_{purpose.split()[0]}", list(value.shape)
+        tensor.type, tensor.buffer, tensor.hasRank = self.schema.TensorType.FLOAT32, self.buffers[key], True
         graph.tensors.append(tensor)
         return len(graph.tensors) - 1
 
-    def _like(self, graph: Any, number: int, what: str) -> int:
-        """Number of a new activation like another one."""
+    def _add_like(self, graph: Any, number: int, ending: str) -> int:
+        """Add an activation like another one, and return its number."""
         tensor = copy.copy(graph.tensors[number])
-        tensor.name = _name(tensor.name, what)
+        tensor.name = f"{_text(tensor.name)}_{ending}"
         graph.tensors.append(tensor)
         return len(graph.tensors) - 1
 
-    def _times(self, left: int, right: int, result: int, activation: int = 0) -> Any:
+    def _multiplication(self, left: int, right: int, result: int, activation: int = 0) -> Any:
+        """Build a MUL of two tensors."""
         op, options = self.schema.OperatorT(), self.schema.MulOptionsT()
         options.fusedActivationFunction = activation
         op.opcodeIndex, op.inputs, op.outputs = self.multiplication, [left, right], [result]
         op.builtinOptionsType, op.builtinOptions = self.schema.BuiltinOptions.MulOptions, options
         return op
 
-    def _ask_for_asymmetric_inputs(self, op: Any) -> None:
-        op.builtinOptions.asymmetricQuantizeInputs = True
-        code = self.model.operatorCodes[op.opcodeIndex]
-        code.version = max(code.version, _ASYMMETRIC_VERSION)
 
-    def _code(self, op: Any) -> int:
-        code = self.model.operatorCodes[op.opcodeIndex]
-        return max(int(code.builtinCode), int(code.deprecatedBuiltinCode))
-
-    def _operator_code(self, builtin: int) -> int:
-        """Number of an operator code, added where the model has none."""
-        for number, code in enumerate(self.model.operatorCodes):
-            if max(int(code.builtinCode), int(code.deprecatedBuiltinCode)) == builtin:
-                return number
-        code = self.schema.OperatorCodeT()
-        code.builtinCode = code.deprecatedBuiltinCode = builtin
-        code.version = 1
-        self.model.operatorCodes.append(code)
-        return len(self.model.operatorCodes) - 1
-
-
-def _name(base: bytes | str, what: str) -> str:
-    return f"{base.decode(errors='replace') if isinstance(base, bytes) else base}_{what}"
-
-
-# --- one_shape ---
-# A file of one length: what accelerators of phones take, whose compilers want one graph of one shape.
+# --- one shape ---
 
 
 def keep_longest(model: Any) -> None:
-    """Remove every signature but the longest, and the numbers that only the others read.
+    """Remove every signature but the longest, and the stored numbers that only the others read."""
 
-    Args:
-        model: A `ModelT`; changed in place.
-    """
-    kept = max(model.signatureDefs, key=lambda signature: _length(model, signature))
+    def length(signature: Any) -> int:
+        tensors = model.subgraphs[signature.subgraphIndex].tensors
+        return int(tensors[signature.inputs[0].tensorIndex].shape[1])
+
+    kept = max(model.signatureDefs, key=length)
     graph = model.subgraphs[kept.subgraphIndex]
     kept.subgraphIndex, model.subgraphs, model.signatureDefs = 0, [graph], [kept]
     used = {int(t.buffer) for t in graph.tensors} | {int(m.buffer) for m in model.metadata or []}
     for number, buffer in enumerate(model.buffers):
         if number not in used:
-            buffer.data = None  # the places of the others must not change: tensors name them by number
+            buffer.data = None  # the buffer stays in the list: tensors refer to buffers by number
 
 
-def _length(model: Any, signature: Any) -> int:
-    return int(model.subgraphs[signature.subgraphIndex].tensors[signature.inputs[0].tensorIndex].shape[1])
-
-
-class RankLeveller:
-    """Gives both operands of sums and products the same number of axes, which accelerators ask for.
+def level_ranks(model: Any, graph: Any) -> None:
+    """Insert a RESHAPE before every operand of a sum or product with fewer axes than the other one; scalars stay.
 
     The converter leaves axes of size 1 to broadcasting: a product of [tokens, width] is added to [1, tokens, width].
 
     Args:
-        model: A `ModelT`; changed in place by `run`.
+        model: The model; changed in place.
         graph: One of its subgraphs.
     """
+    names = tflite_schema().BuiltinOperator
+    levelled = {names.ADD, names.SUB, names.MUL, names.DIV}
+    operators = []
+    for op in graph.operators:
+        if operator_code(model, op) in levelled and len(op.inputs) == 2:
+            ranks = [len(_shape(graph, int(i))) for i in op.inputs]
+            if min(ranks) > 1 and ranks[0] != ranks[1]:
+                short = ranks.index(min(ranks))
+                reshape, index = _add_leading_axes(model, graph, int(op.inputs[short]), max(ranks))
+                operators.append(reshape)
+                op.inputs = [index if place == short else int(i) for place, i in enumerate(op.inputs)]
+        operators.append(op)
+    graph.operators = operators
 
-    def __init__(self, model: Any, graph: Any) -> None:
-        self._model, self._schema = model, tflite_schema()
-        self._graph = graph
-        names = self._schema.BuiltinOperator
-        self._levelled = {names.ADD, names.SUB, names.MUL, names.DIV}
 
-    def run(self) -> None:
-        """Insert a RESHAPE in front of every operand with fewer axes than the other one; scalars stay."""
-        operators = []
-        for op in self._graph.operators:
-            if operator_code(self._model, op) in self._levelled and len(op.inputs) == 2:
-                ranks = [len(self._shape(int(i))) for i in op.inputs]
-                if min(ranks) > 1 and ranks[0] != ranks[1]:
-                    short = ranks.index(min(ranks))
-                    reshape, index = self._widened(int(op.inputs[short]), max(ranks))
-                    operators.append(reshape)
-                    op.inputs = [index if place == short else int(i) for place, i in enumerate(op.inputs)]
-            operators.append(op)
-        self._graph.operators = operators
+def _add_leading_axes(model: Any, graph: Any, index: int, rank: int) -> tuple[Any, int]:
+    """Return a RESHAPE that puts axes of size 1 in front of a tensor, and the number of its result."""
+    schema, tensor = tflite_schema(), graph.tensors[index]
 
-    def _shape(self, index: int) -> list[int]:
-        shape = self._graph.tensors[index].shape
-        return [] if shape is None else [int(n) for n in shape]
+    def add_tensor(name: str, shape: list[int], type_: int) -> int:
+        added = schema.TensorT()
+        added.name, added.shape, added.type, added.hasRank, added.buffer = name, shape, type_, True, 0
+        graph.tensors.append(added)
+        return len(graph.tensors) - 1
 
-    def _widened(self, index: int, rank: int) -> tuple[Any, int]:
-        """A RESHAPE that puts axes of size 1 in front, and the number of its result."""
-        schema, before = self._schema, self._graph.tensors[index]
-        shape = [1] * (rank - len(self._shape(index))) + self._shape(index)
-        sizes = self._tensor(f"{_text(before.name)}_sizes", [rank], schema.TensorType.INT32)
-        self._graph.tensors[sizes].buffer = add_buffer(self._model, b"".join(n.to_bytes(4, "little") for n in shape))
-        result = self._tensor(f"{_text(before.name)}_axes", shape, before.type)
-        op, options = schema.OperatorT(), schema.ReshapeOptionsT()
-        options.newShape = shape
-        op.opcodeIndex = add_operator_code(self._model, schema.BuiltinOperator.RESHAPE)
-        op.inputs, op.outputs = [index, sizes], [result]
-        op.builtinOptionsType, op.builtinOptions = schema.BuiltinOptions.ReshapeOptions, options
-        return op, result
+    shape = [1] * (rank - len(_shape(graph, index))) + _shape(graph, index)
+    sizes = add_tensor(f"{_text(tensor.name)}_sizes", [rank], schema.TensorType.INT32)
+    graph.tensors[sizes].buffer = _add_buffer(model, b"".join(n.to_bytes(4, "little") for n in shape))
+    result = add_tensor(f"{_text(tensor.name)}_axes", shape, tensor.type)
+    op, options = schema.OperatorT(), schema.ReshapeOptionsT()
+    options.newShape = shape
+    op.opcodeIndex = _operator_code_index(model, schema.BuiltinOperator.RESHAPE)
+    op.inputs, op.outputs = [index, sizes], [result]
+    op.builtinOptionsType, op.builtinOptions = schema.BuiltinOptions.ReshapeOptions, options
+    return op, result
 
-    def _tensor(self, name: str, shape: list[int], kind: int) -> int:
-        tensor = self._schema.TensorT()
-        tensor.name, tensor.shape, tensor.type, tensor.hasRank, tensor.buffer = name, shape, kind, True, 0
-        self._graph.tensors.append(tensor)
-        return len(self._graph.tensors) - 1
+
+# --- parts of a model ---
 
 
 def operator_code(model: Any, op: Any) -> int:
-    """Return the number of an operator's kind in the schema."""
-    code = model.operatorCodes[op.opcodeIndex]
-    return max(int(code.builtinCode), int(code.deprecatedBuiltinCode))
+    """Return the number of an operator's kind in the schema, e.g. `BuiltinOperator.MUL`."""
+    return _builtin_code(model.operatorCodes[op.opcodeIndex])
 
 
-def add_operator_code(model: Any, builtin: int) -> int:
+def _operator_code_index(model: Any, builtin: int) -> int:
     """Return the place of a kind of operator in the model's list, added where it is missing."""
     for place, code in enumerate(model.operatorCodes):
-        if max(int(code.builtinCode), int(code.deprecatedBuiltinCode)) == builtin:
+        if _builtin_code(code) == builtin:
             return place
     code = tflite_schema().OperatorCodeT()
     code.builtinCode = code.deprecatedBuiltinCode = builtin
@@ -264,12 +245,21 @@ def add_operator_code(model: Any, builtin: int) -> int:
     return len(model.operatorCodes) - 1
 
 
-def add_buffer(model: Any, data: bytes) -> int:
+def _builtin_code(code: Any) -> int:
+    return max(int(code.builtinCode), int(code.deprecatedBuiltinCode))
+
+
+def _add_buffer(model: Any, data: bytes) -> int:
     """Store bytes in a model, and return the number of their buffer."""
     buffer = tflite_schema().BufferT()
     buffer.data, buffer.offset, buffer.size = np.frombuffer(data, np.uint8), 0, 0
     model.buffers.append(buffer)
     return len(model.buffers) - 1
+
+
+def _shape(graph: Any, index: int) -> list[int]:
+    shape = graph.tensors[index].shape
+    return [] if shape is None else [int(n) for n in shape]
 
 
 def _text(name: bytes | str) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketbert.quantize.onnx.tables import BLOCK, block_of, in_blocks, unpacked
+from pocketbert.quantize.onnx.tables import BLOCK, block_size_of, quantize_blocks, unpacked
 
 
 @given(
@@ -25,7 +25,7 @@ def test_a_number_is_half_a_step_from_its_own(
     values = np.random.default_rng(seed).normal(shift, 1, (rows, width)).astype(np.float32)
     if zeros:
         values[0] = 0
-    found = in_blocks(values, bits)
+    found = quantize_blocks(values, bits)
     assert found.codes.shape == (rows, -(-width // BLOCK), BLOCK)
     middle = 2 ** (bits - 1)
     back = (found.codes.astype(np.float32) - middle) * found.scales[..., None]
@@ -41,11 +41,11 @@ def test_a_number_is_half_a_step_from_its_own(
 @given(st.integers(0, 999), st.sampled_from([4, 8]))
 @settings(max_examples=20, deadline=None)
 def test_packing_loses_nothing(seed: int, bits: int) -> None:
-    found = in_blocks(np.random.default_rng(seed).normal(0, 1, (3, 96)).astype(np.float32), bits)
+    found = quantize_blocks(np.random.default_rng(seed).normal(0, 1, (3, 96)).astype(np.float32), bits)
     assert found.packed.shape == (3, 3, BLOCK * bits // 8)
     assert np.array_equal(unpacked(found.packed, bits), found.codes)
 
 
 @pytest.mark.parametrize(("width", "block"), [(384, 32), (16, 16), (48, 16), (312, None), (8, None)])
 def test_blocks_divide_the_rows_of_a_table(width: int, block: int | None) -> None:
-    assert block_of(width) == block
+    assert block_size_of(width) == block

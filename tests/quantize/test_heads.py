@@ -25,7 +25,7 @@ from pocketbert.quantize import weights
 from pocketbert.quantize.coreml import THRESHOLD
 from pocketbert.quantize.files import quantize, stored_numbers
 from pocketbert.quantize.onnx import dynamic as onnx_quantizer
-from pocketbert.quantize.onnx.tables import Tie, retie, untie
+from pocketbert.quantize.onnx.tables import retie_embeddings, untie_embeddings
 from pocketbert.quantize.table import Plan, row_of
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
@@ -157,7 +157,7 @@ def test_onnx_stores_the_table_once_and_multiplies_it_in_int8(name: str, headed:
 
 
 def test_a_decoder_left_float_is_an_error(headed: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_quantizer, "untie", lambda *_: [])
+    monkeypatch.setattr(onnx_quantizer, "untie_embeddings", lambda *_: {})
     with pytest.raises(GateError, match=r"still float: .*decoder\.weight"):
         made(
             Format.ONNX,
@@ -181,17 +181,18 @@ def test_a_decoder_of_its_own_is_quantized_too(headed: Models, tmp_path: Path) -
 def test_untying_keeps_the_numbers(headed: Models, tmp_path: Path) -> None:
     source = write(Format.ONNX, headed("bert", FILL, vocab_size=WORDS), "bert", FILL, tmp_path / "a.onnx")
     model = onnx.load(source)
-    (tie,) = untie(model)
+    tables_by_matrix = untie_embeddings(model)
+    ((matrix, table),) = tables_by_matrix.items()
     stored = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    np.testing.assert_array_equal(stored[tie.table].T, stored[tie.matrix])
+    np.testing.assert_array_equal(stored[table].T, stored[matrix])
     onnx.save(model, tmp_path / "b.onnx")
     inputs = inputs_of("bert")
     np.testing.assert_allclose(
         *(OnnxPredictor(tmp_path / n, 1).run(inputs)["logits"] for n in ("a.onnx", "b.onnx")), rtol=1e-6
     )
-    assert untie(model) == []
+    assert untie_embeddings(model) == {}
     with pytest.raises(ValueError, match="no symmetric matrix"):
-        retie(model, [Tie(tie.table, tie.matrix)])
+        retie_embeddings(model, tables_by_matrix)
 
 
 @pytest.mark.slow

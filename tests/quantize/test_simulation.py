@@ -94,16 +94,16 @@ def test_halves_are_rounded_as_numpy_does_in_fp16() -> None:
         zero = np.round((np.float16(-128) * high - np.float16(127) * low) / (high - low))
         steps = np.clip(np.round(halves / scale) + zero, -128, 127)
         wanted = np.nan_to_num(((steps.astype(np.float32) - zero) * scale.astype(np.float32)).astype(np.float16))
-    found = rounding.per_row_in_halves(values)
+    found = rounding.per_row_in_fp16(values)
     assert np.array_equal(found.numpy(), wanted.astype(np.float32))
     assert (found != rounding.per_row_with_offset(values).half()).float().mean() > 0.01
 
 
 def test_only_files_made_from_halves_are_rounded_as_halves() -> None:
-    how = Simulation(rounding.per_row, rounding.per_tensor, small=7, halves=rounding.per_row_in_halves)
+    how = Simulation(rounding.per_row, rounding.per_tensor, small=7, halves=rounding.per_row_in_fp16)
     assert how.made_from(Scheme.FP32) == how
     made = how.made_from(Scheme.FP16)
-    assert made.weights is made.tables is rounding.per_row_in_halves
+    assert made.weights is made.tables is rounding.per_row_in_fp16
     assert made.small == 7
     assert Simulation(rounding.per_row, rounding.per_row).made_from(Scheme.FP16).weights is rounding.per_row
 
@@ -149,9 +149,9 @@ def test_static_ranges_are_those_of_the_calibration_rows_and_probabilities_stay_
     found = answers(model, Simulation(rounding.per_row, rounding.per_row, static=True, products=True), x, rows)
     weight = rounding.per_row(model.query.weight)
     with torch.no_grad():
-        query = rounding.unsigned(x, float(rows.min()), float(rows.max())) @ weight.T
+        query = rounding.round_between(x, float(rows.min()), float(rows.max())) @ weight.T
         most = float(model.query(rows).abs().max())
-    left, right = rounding.signed(query, most), rounding.signed(x, float(rows.abs().max()))
+    left, right = rounding.round_symmetric(query, most), rounding.round_symmetric(x, float(rows.abs().max()))
     wanted = torch.softmax(left @ right.transpose(1, 2), -1) @ x
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
@@ -159,9 +159,9 @@ def test_static_ranges_are_those_of_the_calibration_rows_and_probabilities_stay_
 @pytest.mark.parametrize(
     ("kind", "levels"),
     [
-        (rounding.four_bits_per_block, 16),
+        (rounding.tflite_int4_blocks, 16),
         (rounding.per_block_with_offset, 16),
-        (rounding.per_block_in_halves, 16),
+        (rounding.per_block_in_fp16, 16),
         (rounding.palette_of_16, 16),
         (rounding.palette_of_64, 64),
     ],
@@ -182,7 +182,7 @@ def test_few_bits_leave_few_numbers_in_each_block_and_small_errors(kind: roundin
         assert (one - before).abs().max() <= 0.6 * step
     assert (found[0] == 0).all()
     convolution = values.reshape(7, 96, 1, 1)
-    if kind is not rounding.four_bits_per_block:
+    if kind is not rounding.tflite_int4_blocks:
         assert torch.equal(kind(convolution).reshape(7, 96), found)
 
 

@@ -13,7 +13,7 @@ from pocketbert.distill.students.fake_quantization import (
     _round_in_range,
     _round_straight_through,
 )
-from pocketbert.quantize.rounding import Simulation, per_row, per_tensor, unsigned
+from pocketbert.quantize.rounding import Simulation, per_row, per_tensor, round_between
 
 
 class Two(nn.Module):
@@ -37,7 +37,7 @@ def how(**more: object) -> Simulation:
 
 def test_rounding_in_a_range_is_the_quantizers() -> None:
     values, low, high = torch.randn(50, 40), torch.tensor(-1.3), torch.tensor(2.1)
-    assert torch.equal(_round_in_range(values, low, high), unsigned(values, low, high))
+    assert torch.equal(_round_in_range(values, low, high), round_between(values, low, high))
 
 
 def test_gradients_reach_values_inside_and_the_ends_of_a_range() -> None:

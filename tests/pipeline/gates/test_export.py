@@ -108,7 +108,7 @@ def test_tflite_parity_closes_when_the_mask_is_lost_and_its_quantizer_when_it_do
     nothing = RecipeManager()
     nothing.add_dynamic_config("no operator is called so", "FULLY_CONNECTED", num_bits=8)
     with monkeypatch.context() as patch:
-        patch.setattr(quantizer, "_recipe", lambda *_: nothing.get_quantization_recipe())
+        patch.setattr(quantizer, "_quantizer_recipe", lambda *_: nothing.get_quantization_recipe())
         broken = cli(*command, "--overwrite")
     assert broken.exit_code == 3, broken.output
     assert "model_int8.tflite: no matrix product has int8 weights; the quantizer did nothing" in broken.stderr

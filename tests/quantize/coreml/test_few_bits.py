@@ -28,7 +28,7 @@ from pocketbert.quantize import coreml as reading
 from pocketbert.quantize import weights
 from pocketbert.quantize.coreml import stored_numbers, weight_types
 from pocketbert.quantize.files import quantize
-from pocketbert.quantize.rounding import palette_of, places_in
+from pocketbert.quantize.rounding import choose_palette, nearest_in_palette
 from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.table import Plan, row_of
 from pocketbert.quantize.weights import Use
@@ -139,7 +139,7 @@ def test_weights_that_blocks_leave_float_in_silence_are_an_error(
 ) -> None:
     # the check beforehand is passed by, and blocks of 48 do not divide rows of 32: coremltools warns only
     monkeypatch.setattr(quantizer, "BLOCK", 48)
-    monkeypatch.setattr(quantizer.reading, "large_widths", lambda path: {})
+    monkeypatch.setattr(quantizer, "_block_problems", lambda *_: [])
     with pytest.raises(GateError) as caught:
         quantize(exported(18), tmp_path / "a.mlpackage", plan(Scheme.W4))
     said = "\n".join(caught.value.failures)
@@ -175,8 +175,8 @@ def test_blocks_need_ios_18_and_rows_that_they_divide(
 def test_a_palette_is_where_its_numbers_are_and_never_worse_than_equal_steps(size: int) -> None:
     draw = np.random.default_rng(0)
     values = draw.standard_t(3, 50_000).astype(np.float16)  # with tails, as the weights of a trained model
-    palette = palette_of(values, size)
-    places = places_in(values, palette)
+    palette = choose_palette(values, size)
+    places = nearest_in_palette(values, palette)
     assert palette.shape == (size,)
     assert (np.diff(palette) > 0).all()
     nearest = np.abs(values.astype(np.float32)[:, None] - palette).argmin(1)
@@ -185,12 +185,12 @@ def test_a_palette_is_where_its_numbers_are_and_never_worse_than_equal_steps(siz
     means = [values[places == i].astype(np.float64).mean() for i in range(size)]
     np.testing.assert_allclose(palette, means, rtol=2e-3, atol=2e-4)
     equal = np.linspace(values.min(), values.max(), size).astype(np.float32)
-    other = np.mean((equal[places_in(values, equal)] - values.astype(np.float32)) ** 2)
+    other = np.mean((equal[nearest_in_palette(values, equal)] - values.astype(np.float32)) ** 2)
     assert error < 0.2 * other
-    assert np.array_equal(places, places_in(values.astype(np.float32), palette))
+    assert np.array_equal(places, nearest_in_palette(values.astype(np.float32), palette))
 
 
 def test_a_weight_with_fewer_numbers_than_its_palette_is_exact() -> None:
     values = np.array([[0.5, -1, 0.25], [0, 0.5, 0.5]], np.float16)
-    palette = palette_of(values, 16)
-    assert np.array_equal(palette[places_in(values, palette)].reshape(2, 3), values)
+    palette = choose_palette(values, 16)
+    assert np.array_equal(palette[nearest_in_palette(values, palette)].reshape(2, 3), values)

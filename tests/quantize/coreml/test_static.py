@@ -137,26 +137,26 @@ def test_learned_ranges_take_the_place_of_measured_ones(
     model, folder, _ = open_tiny("bert", 1)
     module = prepare(model, folder.family, TASK, Format.COREML)
     learned = learned_of(module, Format.COREML)
-    found, measured = static._learned(exported(), learned), static._measure(exported(), plan(rows), "a")
+    found, measured = static._learned_ranges(exported(), learned), static._measure_ranges(exported(), plan(rows), "a")
     assert set(found) <= set(measured)
     outputs = [name for name, own in found.items() if own == SMALL.outputs]
     assert len(outputs) == len(learned.products), "every linear layer was found by its weights in fp16"
     assert SMALL.inputs in found.values()
-    assert static._learned(exported(), None) == {}
+    assert static._learned_ranges(exported(), None) == {}
 
 
 def test_ranges_are_those_of_all_rows_without_their_padding(
     exported: Callable[..., Path], rows: list[dict[str, Any]]
 ) -> None:
     # coremltools keeps the range of the last row only
-    first, last, both = (static._measure(exported(), plan(r), "a") for r in ([rows[0]], [rows[1]], rows[:2]))
+    first, last, both = (static._measure_ranges(exported(), plan(r), "a") for r in ([rows[0]], [rows[1]], rows[:2]))
     assert set(first) == set(last) == set(both)
     assert len(both) > 8
     assert both == {n: (min(first[n][0], last[n][0]), max(first[n][1], last[n][1])) for n in both}
     # the fixed length of this package is 40: as in the one that pads the row to 16
     tokens = rows[0]["input_ids"].shape[1]
     assert tokens not in (16, 40)
-    longer = static._measure(exported(ios=17), plan([rows[0]]), "a")
+    longer = static._measure_ranges(exported(ios=17), plan([rows[0]]), "a")
     ends = np.array([first[n] for n in first if n in longer])
     again = np.array([longer[n] for n in first if n in longer])
     assert len(ends) > 4

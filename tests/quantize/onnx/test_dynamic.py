@@ -91,7 +91,7 @@ def test_a_quantizer_that_does_nothing_is_an_error(
         "onnxruntime.quantization.quantize_dynamic",
         lambda source, target, **_: shutil.copyfile(source, target),
     )
-    monkeypatch.setattr(quantizer, "pack_rows", lambda *_: None)
+    monkeypatch.setattr(quantizer, "pack_tables_int8", lambda *_: None)
     with pytest.raises(GateError) as caught:
         quantize(exported("bert"), tmp_path / "model_int8.onnx", INT8)
     found = "\n".join(caught.value.failures)
@@ -119,7 +119,7 @@ def test_a_weight_that_was_left_float_is_named(
 def test_embeddings_left_float_are_an_error(
     exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantizer, "pack_rows", lambda *_: None)
+    monkeypatch.setattr(quantizer, "pack_tables_int8", lambda *_: None)
     with pytest.raises(GateError, match="no embedding table has int8 numbers"):
         quantize(exported("bert"), tmp_path / "model_int8.onnx", INT8)
 
@@ -132,7 +132,7 @@ def test_one_scale_per_table_is_an_error(
     def tables_too(source: Path, destination: Path, **more: Any) -> None:
         quantize_dynamic(source, destination, **{**more, "op_types_to_quantize": ["MatMul", "Gemm", "Gather"]})
 
-    monkeypatch.setattr(quantizer, "pack_rows", lambda *_: None)
+    monkeypatch.setattr(quantizer, "pack_tables_int8", lambda *_: None)
     monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", tables_too)
     with pytest.raises(GateError, match=r"one scale per matrix, not per output channel: .*embeddings"):
         quantize(exported("bert"), tmp_path / "model_int8.onnx", INT8)

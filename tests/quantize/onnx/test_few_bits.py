@@ -16,7 +16,7 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize import Plan, quantize, weights
 from pocketbert.quantize.onnx import blocks
 from pocketbert.quantize.onnx import dynamic as small
-from pocketbert.quantize.onnx.tables import largest_table
+from pocketbert.quantize.onnx.tables import find_largest_table
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.onnx import OnnxPredictor
 
@@ -82,7 +82,7 @@ def test_batch_and_padding_change_no_answer_of_blocks(scheme: Scheme, made: dict
 
 
 def test_only_the_largest_table_has_4_bits(made: dict[Scheme, Path], exported: Callable[[str], Path]) -> None:
-    largest = largest_table(onnx.load(exported("bert")).graph)
+    largest = find_largest_table(onnx.load(exported("bert")).graph)
     from pocketbert.quantize import weight_types
 
     for scheme in (Scheme.SMALL, Scheme.W4):
@@ -103,7 +103,7 @@ def test_a_width_that_no_block_divides_is_refused_with_the_way_out(
     scheme: Scheme, exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("blocks", "tables"):
-        monkeypatch.setattr(f"pocketbert.quantize.onnx.{module}.block_of", lambda _: None)
+        monkeypatch.setattr(f"pocketbert.quantize.onnx.{module}.block_size_of", lambda _: None)
     with pytest.raises(InputError, match="Choose the scheme int8, or a student whose hidden size is a multiple of 16"):
         quantize(exported("bert"), tmp_path / "a.onnx", Plan(Format.ONNX, scheme))
     assert not list(tmp_path.iterdir())
@@ -112,7 +112,7 @@ def test_a_width_that_no_block_divides_is_refused_with_the_way_out(
 def test_a_table_that_stays_in_int8_is_refused(
     exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small, "pack_largest", lambda _: [])
+    monkeypatch.setattr(small, "pack_largest_table", lambda _: [])
     with pytest.raises(GateError, match="of another type: .*word_embeddings"):
         quantize(exported("bert"), tmp_path / "a.onnx", Plan(Format.ONNX, Scheme.SMALL))
 
@@ -120,7 +120,7 @@ def test_a_table_that_stays_in_int8_is_refused(
 def test_products_that_stay_float_are_refused(
     exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks._Writer, "_product", lambda self, node: [node])
+    monkeypatch.setattr(blocks._BlockWriter, "_product", lambda self, node: [node])
     with pytest.raises(GateError, match="no matrix product has int4 weights"):
         quantize(exported("bert"), tmp_path / "a.onnx", Plan(Format.ONNX, Scheme.W4))
 
@@ -130,9 +130,9 @@ def test_a_table_that_blocks_leave_float_in_silence_is_refused(
     scheme: Scheme, exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # what a quantizer does that skips a table whose rows its blocks do not divide, with a warning at most
-    lookup = blocks._Writer._lookup
+    lookup = blocks._BlockWriter._lookup
     monkeypatch.setattr(
-        blocks._Writer, "_lookup", lambda self, node: node if "word" in node.input[0] else lookup(self, node)
+        blocks._BlockWriter, "_lookup", lambda self, node: node if "word" in node.input[0] else lookup(self, node)
     )
     with pytest.raises(GateError, match="a.onnx: (still float: .*word_embeddings|no embedding table has int4 numbers)"):
         quantize(exported("bert"), tmp_path / "a.onnx", Plan(Format.ONNX, scheme))

@@ -169,7 +169,7 @@ def _ends(path: Path) -> dict[str, tuple[float, float]]:
 def test_the_constant_of_the_mask_is_as_small_as_it_may_be(made: Made) -> None:
     graph = onnx.load(made("bert", Scheme.A16W8)[0]).graph
     stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    counts = Encoding.counts()
+    counts = Encoding.of_counts()
     quantized = [n for n in graph.node if n.op_type == "QuantizeLinear" and stored[n.input[1]] != counts.step]
     least = min(float(-stored[n.input[2]].astype(np.float32) * stored[n.input[1]]) for n in quantized)
     assert -100 < least <= -16
@@ -220,7 +220,7 @@ def test_a_graph_without_a_mask_is_refused(exported: Callable[[str], Path], tmp_
 def test_a_quantizer_that_does_nothing_fails(
     exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheme.Writer, "run", lambda self: None)
+    monkeypatch.setattr(scheme._IntegerWriter, "run", lambda self: None)
     with pytest.raises(GateError, match="the quantizer did nothing"):
         quantize(exported("bert"), tmp_path / "a.onnx", plan(Scheme.A16W8, feeds(4)))
 
@@ -234,14 +234,14 @@ def test_each_file_is_refused_under_another_name(made: Made) -> None:
 
 
 def test_integers_hold_zero_exactly_and_clip() -> None:
-    encoding = Encoding.between(8, 0.5, 2.0)
+    encoding = Encoding.of_range(8, 0.5, 2.0)
     assert (encoding.zero, encoding.dtype) == (0, np.uint8)
-    assert encoding.integers(np.array([-1.0, 0.0, 2.0, 9.0], np.float32)).tolist() == [0, 0, 255, 255]
+    assert encoding.to_integers(np.array([-1.0, 0.0, 2.0, 9.0], np.float32)).tolist() == [0, 0, 255, 255]
     factors = np.array([1.0, 2.0, 4.0], np.float32)
-    exact = Encoding.of(16, factors)
-    assert np.array_equal((exact.integers(factors).astype(np.float32) - exact.zero) * exact.step, factors)
-    wide = Encoding.between(16, -1.0, 1.0)
-    assert abs(wide.integers(np.array([0.0], np.float32))[0] - wide.zero) == 0
+    exact = Encoding.of_constants(16, factors)
+    assert np.array_equal((exact.to_integers(factors).astype(np.float32) - exact.zero) * exact.step, factors)
+    wide = Encoding.of_range(16, -1.0, 1.0)
+    assert abs(wide.to_integers(np.array([0.0], np.float32))[0] - wide.zero) == 0
 
 
 def check_taken(path: Path, soc: str, rows: list[Feed]) -> None:

@@ -20,7 +20,7 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize import weights
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.onnx.reading import weight_types
-from pocketbert.quantize.onnx.tables import int8_along, pack_rows, scales_of_rows
+from pocketbert.quantize.onnx.tables import find_row_scales, pack_tables_int8, quantize_int8
 from pocketbert.quantize.table import Plan
 from pocketbert.quantize.weights import Use
 
@@ -49,7 +49,7 @@ def rows_of(model: Any, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @given(table=TABLES)
 def test_every_number_is_within_half_a_step_of_its_row(table: np.ndarray[Any, Any]) -> None:
-    codes, scales = int8_along(table, 0)
+    codes, scales = quantize_int8(table, 0)
     assert codes.dtype == np.int8
     assert scales.shape == (5, 1)
     largest = np.abs(table).max(1, keepdims=True)
@@ -62,13 +62,13 @@ def test_the_graph_looks_up_what_was_rounded() -> None:
         [[1], [9], [0], [0.1], [3]], "f4"
     )
     model = lookup_model(table)
-    pack_rows(model)
+    pack_tables_int8(model)
     onnx.checker.check_model(model, full_check=True)
-    codes, scales = int8_along(table, 0)
+    codes, scales = quantize_int8(table, 0)
     ids = np.array([[4, 0, 2], [1, 1, 3]])
     np.testing.assert_array_equal(rows_of(model, ids), (codes * scales)[ids])
     assert {t.data_type for t in model.graph.initializer if len(t.dims) == 2 and t.dims[1] > 1} == {TensorProto.INT8}
-    assert scales_of_rows(model.graph) == {"rows_codes": "table_row_scales"}
+    assert find_row_scales(model.graph) == {"rows_codes": "table_row_scales"}
 
 
 @pytest.mark.parametrize("why", ["left", "tied", "another reader"])
@@ -76,7 +76,7 @@ def test_a_table_stays_float_where_it_must(why: str) -> None:
     table = np.arange(40, dtype=np.float32).reshape(5, 8)
     model = lookup_model(table, also_added=why == "another reader")
     before = model.SerializeToString()
-    pack_rows(model, frozenset([digest_of(table)] if why == "left" else ()), ["table"] if why == "tied" else ())
+    pack_tables_int8(model, frozenset([digest_of(table)] if why == "left" else ()), ["table"] if why == "tied" else ())
     assert model.SerializeToString() == before
 
 

@@ -136,6 +136,6 @@ def test_every_way_to_choose_ranges_gives_a_file(
 def test_a_file_that_measures_while_it_answers_is_refused(
     exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(static_inputs, "_fix_ranges", lambda *_: None)
+    monkeypatch.setattr(static_inputs, "_store_ranges", lambda *_: None)
     with pytest.raises(GateError, match="on the fly, not in a measured range"):
         quantize(exported("bert"), tmp_path / "a.onnx", plan(rows(5)))

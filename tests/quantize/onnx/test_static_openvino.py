@@ -315,14 +315,14 @@ def test_a_range_that_is_none_is_an_error(value: float, tmp_path: Path) -> None:
 def test_a_weight_that_was_left_float_is_named(
     exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = static_openvino._Rewriter._plan
+    real = static_openvino._OpenvinoRewriter._plan_product
     skipped = next(n for n in onnx.load(exported("bert")).graph.node if n.op_type == "Gemm")
 
     def forgetful(self: Any, node: Any) -> None:
         if node.output[0] != skipped.output[0]:
             real(self, node)
 
-    monkeypatch.setattr(static_openvino._Rewriter, "_plan", forgetful)
+    monkeypatch.setattr(static_openvino._OpenvinoRewriter, "_plan_product", forgetful)
     with pytest.raises(GateError, match=r"still float: .*\(1 in all\)") as caught:
         quantize_static(exported("bert"), tmp_path / "a.onnx", feeds(3))
     assert skipped.input[1] in str(caught.value)

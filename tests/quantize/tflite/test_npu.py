@@ -172,8 +172,8 @@ def _steps(path: Path) -> list[float]:
 def test_the_constant_of_a_mask_in_a_range_ruins_int8(
     made: dict[Scheme, Path], exported_tflite: Exported, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(npu, "DEPTH", 1e4)
-    monkeypatch.setattr(npu, "BELOW", 1e4)
+    monkeypatch.setattr(npu, "_DEPTH", 1e4)
+    monkeypatch.setattr(npu, "_BELOW", 1e4)
     broken = tmp_path / "broken.tflite"
     with pytest.raises(GateError, match="the constant of the mask is in their range"):
         quantize(exported_tflite("bert"), broken, plan(Scheme.A8W8, rows))
@@ -203,13 +203,13 @@ def test_an_operator_that_is_left_float_is_found(
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import TFLOperationName
 
-    right, path = npu._recipe, tmp_path / "a.tflite"
+    right, path = npu._quantizer_recipe, tmp_path / "a.tflite"
 
     def forgetful(*given: Any) -> Any:
         skipped = {"regex": ".*", "operation": TFLOperationName[kind].value, "algorithm_key": AlgorithmName.NO_QUANTIZE}
         return [*right(*given), {**right(*given)[-1], **skipped}]
 
-    monkeypatch.setattr(npu, "_recipe", forgetful)
+    monkeypatch.setattr(npu, "_quantizer_recipe", forgetful)
     if told:
         with pytest.raises(GateError, match=told):
             quantize(exported_tflite("bert"), path, plan(Scheme.A16W8, rows))
@@ -223,8 +223,8 @@ def test_an_operator_that_is_left_float_is_found(
 def test_a_mask_without_a_set_range_is_attended_to(
     made: dict[Scheme, Path], exported_tflite: Exported, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(npu, "DEPTH", 1e-3)
-    monkeypatch.setattr(npu, "BELOW", 0.0)
+    monkeypatch.setattr(npu, "_DEPTH", 1e-3)
+    monkeypatch.setattr(npu, "_BELOW", 0.0)
     quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(Scheme.A16W8, rows))
     right = error(exported_tflite("bert"), made[Scheme.A16W8], rows)
     assert error(exported_tflite("bert"), tmp_path / "a.tflite", rows) > 3 * right
@@ -235,7 +235,7 @@ def test_a_quantizer_that_leaves_the_graph_float_is_found_out(
 ) -> None:
     from pocketbert.quantize.tflite import static
 
-    monkeypatch.setattr(npu, "_recipe", lambda *given: static._recipe(b"", plan(Scheme.A8W8, rows)))
+    monkeypatch.setattr(npu, "_quantizer_recipe", lambda *given: static._quantizer_recipe(b"", plan(Scheme.A8W8, rows)))
     with pytest.raises(GateError, match="only matrix products are computed in integers"):
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(Scheme.A8W8, rows))
 

@@ -181,7 +181,7 @@ def test_a_quantizer_that_does_nothing_is_an_error(
 
     manager = RecipeManager()
     manager.add_dynamic_config("no operator is called so", "FULLY_CONNECTED", num_bits=8)
-    monkeypatch.setattr(quantizer, "_recipe", lambda *_: manager.get_quantization_recipe())
+    monkeypatch.setattr(quantizer, "_quantizer_recipe", lambda *_: manager.get_quantization_recipe())
     for scheme in (Scheme.INT8, Scheme.W8, Scheme.FP16, Scheme.SMALL, Scheme.W4):
         with pytest.raises(GateError) as caught:
             quantize(exported_tflite("bert"), tmp_path / "a.tflite", Plan(Format.TFLITE, scheme))
@@ -198,7 +198,7 @@ def patched(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> N
     """Change the recipe before the quantizer reads it."""
     from ai_edge_quantizer.recipe_manager import RecipeManager
 
-    good = quantizer._recipe
+    good = quantizer._quantizer_recipe
 
     def changed(*asked: Any) -> Any:
         manager = RecipeManager()
@@ -206,7 +206,7 @@ def patched(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> N
         change(manager)
         return manager.get_quantization_recipe()
 
-    monkeypatch.setattr(quantizer, "_recipe", changed)
+    monkeypatch.setattr(quantizer, "_quantizer_recipe", changed)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -260,8 +260,8 @@ def test_another_form_than_was_asked_for_is_an_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    other = quantizer._recipe(FORMS[made_as].scheme)
-    monkeypatch.setattr(quantizer, "_recipe", lambda *_: other)
+    other = quantizer._quantizer_recipe(FORMS[made_as].scheme)
+    monkeypatch.setattr(quantizer, "_quantizer_recipe", lambda *_: other)
     with pytest.raises(GateError, match=message):
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS[form])
 
@@ -278,7 +278,7 @@ def test_scales_of_the_other_kind_are_an_error(
             quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS["old"])
     coarse = RecipeManager()
     coarse.add_dynamic_config(".*", "*", num_bits=8, granularity=QuantGranularity.TENSORWISE)
-    monkeypatch.setattr(quantizer, "_recipe", lambda *_: coarse.get_quantization_recipe())
+    monkeypatch.setattr(quantizer, "_quantizer_recipe", lambda *_: coarse.get_quantization_recipe())
     with pytest.raises(GateError, match="one scale per matrix, not per output channel: .*, .*"):
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS["int8"])
 
@@ -290,7 +290,7 @@ def test_blocks_that_are_too_large_are_an_error(
 
     whole = RecipeManager()
     whole.add_dynamic_config(".*", "*", num_bits=4)
-    monkeypatch.setattr(quantizer, "_recipe", lambda *_: whole.get_quantization_recipe())
+    monkeypatch.setattr(quantizer, "_quantizer_recipe", lambda *_: whole.get_quantization_recipe())
     with pytest.raises(GateError, match="a scale is shared by all numbers of a channel: .*, .*"):
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS["w4"])
 

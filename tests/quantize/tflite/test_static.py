@@ -194,7 +194,7 @@ def test_a_mask_in_int8_is_refused_and_with_reason(
         everything.add_static_config(".*", TFLOperationName(name), activation_num_bits=8, weight_num_bits=8)
     everything.add_dynamic_config(".*", TFLOperationName.EMBEDDING_LOOKUP, num_bits=8)
     monkeypatch.setattr(static, "_MEASURED", ("FULLY_CONNECTED", "MUL", "ADD", "SUB"))
-    monkeypatch.setattr(static, "_recipe", lambda *_: everything.get_quantization_recipe())
+    monkeypatch.setattr(static, "_quantizer_recipe", lambda *_: everything.get_quantization_recipe())
     with pytest.raises(GateError, match="nothing but zeros on the calibration texts"):
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(rows))
     assert not list(tmp_path.iterdir())
@@ -215,8 +215,8 @@ def test_products_on_the_fly_are_not_static(
 ) -> None:
     from pocketbert.quantize.tflite import quantizer
 
-    dynamic = quantizer._recipe(Scheme.INT8)
-    monkeypatch.setattr(static, "_recipe", lambda *_: dynamic)
+    dynamic = quantizer._quantizer_recipe(Scheme.INT8)
+    monkeypatch.setattr(static, "_quantizer_recipe", lambda *_: dynamic)
     with pytest.raises(GateError, match="on the fly, not in a measured range"):
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(rows))
 
