@@ -33,10 +33,9 @@ from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
-from pocketbert.core.recipe.data import CorpusSource
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.student import LIMITS
-from pocketbert.core.tasks import LabelKind, Task, task_of
+from pocketbert.core.tasks import LabelKind, task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.base import (
     ModelFile,
@@ -56,7 +55,7 @@ from pocketbert.pipeline.gates.verify import recorded_evidence, report_gates, ru
 from pocketbert.pipeline.inputs import Inputs, drop_resultless_keys, section_settings
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.augmenting import check_augmentable, write_copies
-from pocketbert.pipeline.learn.corpora import read_prepared_info, write_corpora
+from pocketbert.pipeline.learn.corpora import source_digest, write_corpora
 from pocketbert.pipeline.learn.data import CALIBRATION_ROWS, RunData, calibration_rows, load_data
 from pocketbert.pipeline.learn.finishing import EVAL, HOLDOUT, LabelledRows, head_with, read_training
 from pocketbert.pipeline.learn.quantized import check_clipping
@@ -109,11 +108,6 @@ class RunSteps:
     def length(self) -> int:
         """Longest input in tokens."""
         return self.inputs.length
-
-    @property
-    def task(self) -> Task:
-        """The task of the model."""
-        return task_of(self.recipe.task)
 
     @property
     def weights(self) -> Path:
@@ -208,7 +202,7 @@ class RunSteps:
         """Describe the step that tokenizes the plain text of general stages."""
         corpus = self.recipe.data.corpus
         assert corpus is not None
-        sources = {f"data.corpus.sources.{i}": _hash_source(s) for i, s in enumerate(corpus.sources)}
+        sources = {f"data.corpus.sources.{i}": source_digest(s) for i, s in enumerate(corpus.sources)}
         return Step(
             name=_CORPUS,
             title="corpus",
@@ -477,7 +471,7 @@ class RunSteps:
             sets=[rows for rows in sets if rows is not None],
             teacher=self._torch_score(self.path / "teacher"),
             reference=self._torch_score(self.weights),
-            labels=self.data.labels.names if self.task.names_labels else None,
+            labels=self.data.labels.names if task_of(self.recipe.task).names_labels else None,
             settled=dict.fromkeys((f.path for f in self.files), settled_by(self.recipe.answer)),
             selection=self.data.selection,
             head=self.data.head,
@@ -540,11 +534,13 @@ class RunSteps:
 
     def _make_benchmark(self, at: Places) -> Sequence[str]:
         """Measure the files and the teacher's file, and write the result."""
+        from pocketbert.benchmarks.text_steps import PostProcessing
+
         assert self.recipe.benchmark is not None
         variants = measuring.list_run_variants(self.recipe, self.path, self.files, self.weights, self.length)
         options = measuring.section_options(self.recipe.benchmark, self.recipe.export.lengths)
         head = head_with(self.recipe, self.data, read_training(self.weights).thresholds)
-        post_processing = measuring.run_post_processing(variants, head)
+        post_processing = {v.path: PostProcessing(head) for v in variants}  # temperatures are not fitted yet
         texts = self.texts(_BENCHMARK_TEXTS)
         measuring.measure(variants, texts, options, root=self.path, post_processing=post_processing).write(at.output)
         return ()
@@ -577,7 +573,9 @@ class RunSteps:
     @cached_property
     def confusions(self) -> list[tuple[str, str, int]]:
         """Label pairs that the packed file confuses most on eval: gold label, predicted label, number of rows."""
-        rows = self.labelled.named(EVAL, self.weights) if self.task.labels is LabelKind.NAME else None
+        if task_of(self.recipe.task).labels is not LabelKind.NAME:
+            return []
+        rows = self.labelled.named(EVAL, self.weights)
         if rows is None:
             return []
         return confusions_of(run_subjects(self.exported, [default_file(self.files)])[0], rows, self.data.labels.names)
@@ -586,9 +584,3 @@ class RunSteps:
 def _stage_folder(number: int) -> str:
     """Return the folder of the student after a stage of `distill`, relative to the run folder."""
     return f"distill/{number}"
-
-
-def _hash_source(source: CorpusSource) -> str | None:
-    """Return the digest of a source of plain text: of a data file, or of what a prepared corpus was made from."""
-    prepared = read_prepared_info(source)
-    return data_digest(source) if prepared is None else sha256_json(prepared)

@@ -17,7 +17,7 @@ from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.tables import BadRows
 from pocketbert.core.disk.destination import folder_destination, leaving_nothing
-from pocketbert.core.disk.files import read_json
+from pocketbert.core.disk.files import read_json, sha256_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
@@ -32,6 +32,7 @@ from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import MaskingKind, SecondSegment
 from pocketbert.distill.text.corpus import INFO
 from pocketbert.pipeline.reference import open_teacher
+from pocketbert.pipeline.run_folder import data_digest
 
 if TYPE_CHECKING:
     from pocketbert.distill.methods.method import Needs
@@ -51,9 +52,11 @@ def is_prepared(source: CorpusSource) -> bool:
     return source.path is not None and (Path(source.path) / INFO).is_file()
 
 
-def read_prepared_info(source: CorpusSource) -> object:
-    """Read what a prepared corpus was made from; None for other sources."""
-    return read_json(Path(str(source.path)) / INFO) if is_prepared(source) else None
+def source_digest(source: CorpusSource) -> str | None:
+    """Return the digest of a source of plain text: of what a prepared corpus was made from, or of a data file."""
+    if is_prepared(source):
+        return sha256_json(read_json(Path(str(source.path)) / INFO))
+    return data_digest(source)
 
 
 def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:

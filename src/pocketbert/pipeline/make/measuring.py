@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pocketbert.benchmarks.imported.saved_texts import Fact
     from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
     from pocketbert.benchmarks.text_steps import PostProcessing
-    from pocketbert.core.heads import Head
 
 TEACHER = "teacher fp32"
 """Name of the teacher's file in tables."""
@@ -119,13 +118,6 @@ def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> Benchm
     if section.preset is not Preset.STANDARD:
         return options
     return replace(options, lengths=["text", *lengths], budget_s=_RUN_BUDGET_S)
-
-
-def run_post_processing(variants: Sequence[Variant], head: Head) -> dict[Path, PostProcessing]:
-    """Return how the outputs of a run's files become answers, by path; temperatures are not fitted yet."""
-    from pocketbert.benchmarks.text_steps import PostProcessing
-
-    return {v.path: PostProcessing(head) for v in variants}
 
 
 # --- artefact folders ---

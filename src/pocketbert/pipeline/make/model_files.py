@@ -464,15 +464,14 @@ def _measure_static_ranges(
             rows = filled(rows, longest) if simulation.fills and one_length else rows
             plan = plan_of(file, calibration, model.weights, model.recipe.quantize.calibration)
             products = product_ranges(modules[file.format], rows, plan.learned, plan.calibration, plan.steps)
-            measured[key] = {name: [_round_ranges(r) for r in own] for name, own in products.items()}
+            measured[key] = {
+                name: [ProductRanges(inputs=_round_range(r.inputs), outputs=_round_range(r.outputs)) for r in own]
+                for name, own in products.items()
+            }
         ranges[file.path] = measured[key]
     return ranges
 
 
-def _round_ranges(ranges: ProductRanges) -> ProductRanges:
-    """Round ranges to the digits that are written down."""
-
-    def rounded(ends: Range | None) -> Range | None:
-        return None if ends is None else (float(f"{ends[0]:.6g}"), float(f"{ends[1]:.6g}"))
-
-    return ProductRanges(inputs=rounded(ranges.inputs), outputs=rounded(ranges.outputs))
+def _round_range(ends: Range | None) -> Range | None:
+    """Round a range to the six digits that are written down."""
+    return None if ends is None else (float(f"{ends[0]:.6g}"), float(f"{ends[1]:.6g}"))

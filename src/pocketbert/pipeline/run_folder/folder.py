@@ -112,7 +112,9 @@ class RunFolder:
             try:
                 yield
             except (InputError, MissingBackendError):
-                if new and not self._holds_results():
+                ended = any(mark.name != _DATA_STEP for mark in self.marks.all())
+                begun = any(_holds_work(p) for p in (self.path / _WORK).glob("*") if p.suffix != _NEW)
+                if new and not ended and not begun:
                     empty(self.path)
                 raise
             except BaseException as error:
@@ -126,11 +128,6 @@ class RunFolder:
             InputError: Naming it; nothing was written.
         """
         refuse_unmarked(self.path, KIND)
-
-    def _holds_results(self) -> bool:
-        """Return whether a step after the reading of the rows is finished or was begun."""
-        marked = any(mark.name != _DATA_STEP for mark in self.marks.all())
-        return marked or any(_holds_work(p) for p in (self.path / _WORK).glob("*") if p.suffix != _NEW)
 
     def hash(self, steps: Sequence[Step]) -> None:
         """Compute what every step is made from now, with its hashes."""
