@@ -105,10 +105,11 @@ class Inputs:
 
     def ready_digests(self, format: Format) -> dict[str, str | None]:
         """Return the sha256 of each file of a format that is copied instead of exported anew."""
-        return {name: digest for name, digest in self._all_ready_digests.items() if name.startswith(f"{format}/")}
+        return {name: digest for name, digest in self.all_ready_digests.items() if name.startswith(f"{format}/")}
 
     @cached_property
-    def _all_ready_digests(self) -> dict[str, str]:
+    def all_ready_digests(self) -> dict[str, str]:
+        """The sha256 of each file that is copied instead of exported anew, by its path in the artefact folder."""
         return {name: sha256_path(path) for name, path in self.ready.items()}
 
     def stage_digests(self, number: int) -> dict[str, str | None]:

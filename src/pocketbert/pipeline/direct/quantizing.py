@@ -272,7 +272,7 @@ def _search_digest(search_inputs: SearchInputs, request: _BudgetRequest, inputs:
             list(request.schemes),
             inputs.recipe.quantize.calibration,
             inputs.model.digest,
-            inputs.ready_digests,
+            inputs.all_ready_digests,
             search_inputs.calibration_digest,
             search_inputs.choosing_digest,
             [e.digest for e in search_inputs.scoring.splits["eval"].examples],
