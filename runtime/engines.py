@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.predict.predictor import Predictor, fitting
+from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.tflite import Padding, Run, TflitePredictor
+from pocketbert.runtime.tflite import TflitePredictor
 
 
 class FilePredictor(Predictor, Protocol):
@@ -24,34 +24,6 @@ class FilePredictor(Predictor, Protocol):
     def signature(self) -> Signature:
         """Names, dtypes and shapes of inputs and outputs."""
         ...
-
-
-@runtime_checkable
-class PreparesLengths(Protocol):
-    """A predictor that can prepare what rows of one length need."""
-
-    def runs(self, length: int, padding: Padding) -> Run:
-        """A function that runs rows of this length."""
-        ...
-
-
-def runs(predictor: FilePredictor, length: int, padding: Padding) -> Run:
-    """A function that runs batches of one length, padded where the file takes listed lengths only.
-
-    Args:
-        predictor: The opened file.
-        length: Tokens of the rows.
-        padding: What they are padded with.
-
-    Raises:
-        InputError: If they are longer than the file's longest.
-    """
-    if isinstance(predictor, PreparesLengths):
-        return predictor.runs(length, padding)
-    wide = fitting(predictor.lengths, length)
-    if wide == length:
-        return predictor.run
-    return lambda inputs: predictor.run(padding.widened(inputs, wide))
 
 
 def filled(predictor: FilePredictor, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

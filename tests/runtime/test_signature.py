@@ -97,7 +97,7 @@ def test_rows_of_any_lengths_in_any_order_give_the_bits_of_the_engines_own_runne
     @given(lengths=LENGTHS, side=st.sampled_from(["right", "left"]), pad_id=st.integers(0, 9), seed=st.integers(0, 99))
     def law(lengths: list[int], side: str, pad_id: int, seed: int) -> None:
         padding = Padding(pad_id, side)
-        runs = {n: call.prepared(n, padding) for n in lengths}
+        runs = {n: call.prepare_run(n, padding) for n in lengths}
         for length in [*lengths, *reversed(lengths)]:
             inputs = row(length, seed + length)
             widened = {name: v.astype(np.int32) for name, v in padding.widened(inputs, 16).items()}
@@ -117,7 +117,7 @@ def test_a_shorter_row_finds_the_padding_untouched(exported_tflite: Callable[[st
     hidden = Counted(runner)
     call = SignatureCall(hidden, INPUTS, OUTPUTS)
     hidden._inner = recorded
-    long, short = call.prepared(15, Padding(3, "left")), call.prepared(4, Padding(3, "left"))
+    long, short = call.prepare_run(15, Padding(3, "left")), call.prepare_run(4, Padding(3, "left"))
     for run, length in ((short, 4), (long, 15), (short, 4)):
         run(row(length, 0))
     first, _, last = given_to_engine
@@ -128,7 +128,7 @@ def test_a_shorter_row_finds_the_padding_untouched(exported_tflite: Callable[[st
 
 
 def test_answers_and_inputs_stay_the_callers(exported_tflite: Callable[[str], Path]) -> None:
-    run = SignatureCall(runner_of(exported_tflite("bert"), 16), INPUTS, OUTPUTS).prepared(9, Padding(0, "right"))
+    run = SignatureCall(runner_of(exported_tflite("bert"), 16), INPUTS, OUTPUTS).prepare_run(9, Padding(0, "right"))
     inputs = row(9, 1)
     before = {name: value.copy() for name, value in inputs.items()}
     run(inputs)  # the first one goes through the engine's runner
