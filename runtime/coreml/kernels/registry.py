@@ -1,4 +1,8 @@
-"""The table of operations, and what can be known of one before it runs: its parameters and its result's dtype."""
+"""The table of MIL operations: for each its numpy function, its parameters, and the rule for the dtypes of its results.
+
+`kernel` registers a decorated function; parameters and defaults are read from its signature. `like`, `always` and `named` make
+rules.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ class Parameter:
         return bool(self.kind in (Array, Arrays))
 
     def convert(self, value: Any) -> Any:
-        """What the kernel wants of an array: itself, or Python numbers.
+        """Convert an argument to what the kernel takes: the array itself, Python numbers, or texts.
 
         Raises:
             ValueError: If the array does not fit.
@@ -74,7 +78,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a program says of one operation's inputs, for the rule that gives its result's dtype.
+    """The declared dtypes of one operation's inputs, from which a `Rule` derives those of its results.
 
     Attributes:
         dtypes: By parameter; several for a variadic one. Parameters left out are absent.
@@ -97,9 +101,9 @@ class Kernel:
         name: In MIL.
         function: Computes it; fp16 arguments arrive as float32.
         parameters: By name.
-        rule: Dtypes of the results.
+        rule: Derives the dtypes of the results.
         exact: Whether it only moves or selects values, so that its results need no rounding.
-        opset: Whether it wants to know the operation set.
+        opset: Whether it has the parameter `OPSET`.
     """
 
     name: str
@@ -145,7 +149,7 @@ def register(name: str, function: Callable[..., Any], rule: Rule, exact: bool = 
 
 
 def like(*names: str) -> Rule:
-    """The result has the dtype of the first parameter of `names`, and so must the others have."""
+    """Return the rule for a result with the dtype of the parameters `names`, which must all have the same."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
         found = [d for n in names for d in declared.dtypes.get(n, ())]
@@ -157,12 +161,12 @@ def like(*names: str) -> Rule:
 
 
 def always(*dtypes: Dtype) -> Rule:
-    """The results have these dtypes."""
+    """Return the rule for results with these dtypes."""
     return lambda declared: dtypes
 
 
 def named(parameter: str, default: Dtype | None = None) -> Rule:
-    """The result has the dtype that a text parameter names."""
+    """Return the rule for a result with the dtype that a text parameter names."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
         text = declared.constants.get(parameter)
