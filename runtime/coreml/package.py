@@ -80,7 +80,7 @@ def read_package(path: Path) -> Package:
     if model_path.stat().st_size > MODEL_BYTES:
         raise _problem(model_path, f"larger than {MODEL_BYTES >> 20} MiB, refused")
     try:
-        model = parse_model(model_path.read_bytes())
+        model = _parse_model(model_path.read_bytes())
     except (ValueError, OSError) as error:
         raise _problem(model_path, f"no Core ML model: {error}") from error
     function = _only_function(model, model_path)
@@ -117,7 +117,7 @@ def _only_function(model: pb.Model, where: Path) -> pb.Function:
     return function
 
 
-def parse_model(data: bytes) -> pb.Model:
+def _parse_model(data: bytes) -> pb.Model:
     """Parse the protobuf message in the bytes of ``model.mlmodel``.
 
     Raises:

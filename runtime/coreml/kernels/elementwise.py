@@ -164,9 +164,6 @@ def erf(x: Array) -> Array:
     return np.tanh(out)
 
 
-register("erf", erf, like("x"))
-
-
 @kernel(like("x"), exact=True)
 def relu(x: Array) -> Array:
     """Compute max(x, 0)."""
@@ -186,6 +183,9 @@ def silu(x: Array) -> Array:
     """Compute x * sigmoid(x)."""
     result: Array = x / (1 + np.exp(-x))
     return result
+
+
+register("erf", erf, like("x"))
 
 
 @kernel(like("x"))
