@@ -1,7 +1,7 @@
 """The TFLite engine: run a file with ai-edge-litert, else tflite_runtime, else tensorflow.lite.
 
-`TflitePredictor` opens a file with the first of `ENGINES` that is installed. Each of its signatures takes one length:
-`Padding` fills shorter rows up, and a `SignatureCall` runs padded rows without planning the signature's memory again.
+`TflitePredictor` opens a file with the first of `_ENGINES` that is installed. Each of its signatures takes one length:
+`Padding` fills shorter rows up, and a `_SignatureCall` runs padded rows without planning the signature's memory again.
 `coverage` counts the operators that XNNPACK takes over.
 """
 
@@ -37,7 +37,7 @@ class _Engine(NamedTuple):
     distributions: tuple[str, ...]
 
 
-ENGINES = (
+_ENGINES = (
     _Engine("litert", "ai_edge_litert.interpreter", ("ai-edge-litert", "ai-edge-litert-nightly")),
     _Engine("tflite_runtime", "tflite_runtime.interpreter", ("tflite-runtime",)),
     _Engine(
@@ -111,7 +111,7 @@ class TflitePredictor:
     """
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
-        installed = installed_engine()
+        installed = _installed_engine()
         if installed is None:
             raise MissingBackendError("ai-edge-litert", _INSTALL)
         if not path.is_file():
@@ -143,7 +143,7 @@ class TflitePredictor:
         first_runner = self._runners[self.lengths[0]]
         self.inputs = tuple(sorted(first_runner.get_input_details(), key=input_order))
         self.outputs = tuple(sorted(first_runner.get_output_details(), key=output_order))
-        self._calls = {n: SignatureCall(runner, self.inputs, self.outputs) for n, runner in self._runners.items()}
+        self._calls = {n: _SignatureCall(runner, self.inputs, self.outputs) for n, runner in self._runners.items()}
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run rows [B, L] one by one, L being one of `lengths`; see `pocketbert.core.predict.predictor.Predictor`.
@@ -202,9 +202,9 @@ class TflitePredictor:
         return InputError(Problem(str(self.path), f"{self.engine} {self.engine_version} {what}: {first_line}"))
 
 
-def installed_engine() -> tuple[_Engine, str] | None:
-    """Return the first of `ENGINES` that is installed and its version, without importing it; None if none is."""
-    for engine in ENGINES:
+def _installed_engine() -> tuple[_Engine, str] | None:
+    """Return the first of `_ENGINES` that is installed and its version, without importing it; None if none is."""
+    for engine in _ENGINES:
         for name in engine.distributions:
             version = version_of(name)
             if version is not None:
@@ -268,7 +268,7 @@ class _InputBuffer(NamedTuple):
     tensor: int
 
 
-class SignatureCall:
+class _SignatureCall:
     """Runs rows through a signature of fixed shapes, one by one.
 
     The engine's runner gives every input its shape and plans the memory of the signature before each run. The shapes never

@@ -21,7 +21,7 @@ _FULL_LUT = 256
 
 
 @kernel(named("output_dtype"), exact=True)
-def quantize(
+def _quantize(
     input: Array,
     scale: Array,
     output_dtype: str,
@@ -44,7 +44,7 @@ def quantize(
 
 
 @kernel(like("scale"))
-def dequantize(input: Array, scale: Array, zero_point: Array | None = None, axis: int | None = None) -> Array:
+def _dequantize(input: Array, scale: Array, zero_point: Array | None = None, axis: int | None = None) -> Array:
     """Convert activations back from 8 bits: scale * (input - zero_point)."""
     out: Array = input.astype(np.float32)
     if zero_point is not None:
@@ -80,7 +80,7 @@ def _sparse(data: str) -> Rule:
 
 
 @kernel(like("scale"))
-def constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale: Array, axis: int) -> Array:
+def _constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale: Array, axis: int) -> Array:
     """Expand to scale * (quantized_data - zero_point), by channel along `axis` (iOS 16)."""
     out: Array = quantized_data.astype(np.float32)
     out -= _along(zero_point, quantized_data, axis).astype(np.float32)
@@ -89,14 +89,14 @@ def constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale:
 
 
 @kernel(named("output_dtype"))
-def constexpr_cast(source_val: Array, output_dtype: str) -> Array:
+def _constexpr_cast(source_val: Array, output_dtype: str) -> Array:
     """Convert a constant to another float type."""
     out: Array = source_val.astype(Dtype(output_dtype).storage)
     return out
 
 
 @kernel(like("scale"))
-def constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | None = None) -> Array:
+def _constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | None = None) -> Array:
     """Expand to scale * (data - offset), each scale serving a block of elements (iOS 18).
 
     Args:
@@ -112,7 +112,7 @@ def constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | N
 
 
 @kernel(like("lut"), exact=True)
-def constexpr_lut_to_dense(
+def _constexpr_lut_to_dense(
     indices: Array, lut: Array, shape: Ints | None = None, vector_axis: int | None = None
 ) -> Array:
     """Look up each index in a palette.
@@ -138,7 +138,7 @@ def constexpr_lut_to_dense(
 
 
 @kernel(like("nonzero_data"), exact=True)
-def constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | None = None) -> Array:
+def _constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | None = None) -> Array:
     """Write values where a mask is set, and 0 elsewhere.
 
     Args:
@@ -155,16 +155,16 @@ def constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | No
 
 
 @kernel(_sparse("scale"))
-def constexpr_sparse_blockwise_shift_scale(
+def _constexpr_sparse_blockwise_shift_scale(
     data_mask: Array, nonzero_data: Array, scale: Array, offset: Array | None = None
 ) -> tuple[Array, Array]:
     """Expand the stored values to scale * (data - offset); return the mask and them."""
-    dense = constexpr_blockwise_shift_scale(_to_dense(nonzero_data, data_mask), scale, offset)
+    dense = _constexpr_blockwise_shift_scale(_to_dense(nonzero_data, data_mask), scale, offset)
     return data_mask, dense[data_mask != 0]
 
 
 @kernel(_sparse("lut"), exact=True)
-def constexpr_lut_to_sparse(
+def _constexpr_lut_to_sparse(
     indices_mask: Array, indices_nonzero_data: Array, lut: Array, vector_axis: int | None = None
 ) -> tuple[Array, Array]:
     """Look up the stored indices in a palette; return the mask and the values."""

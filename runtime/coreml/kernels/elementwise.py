@@ -1,6 +1,6 @@
 """Elementwise operations with broadcasting, activations, reductions, and the last operation of a classifier.
 
-Most are numpy functions registered under their MIL names; the others are functions of their own. `erf` is used by GELU too.
+Most are numpy functions registered under their MIL names; the others are functions of their own. `_erf` is used by GELU too.
 """
 
 from __future__ import annotations
@@ -89,35 +89,35 @@ _unary("tanh", np.tanh)
 
 
 @kernel(like("x"))
-def log(x: Array, epsilon: float = 1e-45) -> Array:
+def _log(x: Array, epsilon: float = 1e-45) -> Array:
     """Compute the natural logarithm of x + epsilon."""
     result: Array = np.log(x + x.dtype.type(epsilon))
     return result
 
 
 @kernel(like("x"))
-def rsqrt(x: Array, epsilon: float = 1e-12) -> Array:
+def _rsqrt(x: Array, epsilon: float = 1e-12) -> Array:
     """Compute 1 / sqrt(x + epsilon)."""
     result: Array = 1 / np.sqrt(x + x.dtype.type(epsilon))
     return result
 
 
 @kernel(like("x"), exact=True)
-def clip(x: Array, alpha: float, beta: float) -> Array:
+def _clip(x: Array, alpha: float, beta: float) -> Array:
     """Clamp x to the range from alpha to beta."""
     result: Array = np.minimum(np.maximum(x, x.dtype.type(alpha)), x.dtype.type(beta))
     return result
 
 
 @kernel(like("a", "b"), exact=True)
-def select(cond: Array, a: Array, b: Array) -> Array:
+def _select(cond: Array, a: Array, b: Array) -> Array:
     """Take `a` where `cond` holds, else `b`; all three broadcast, whatever rank the program declares."""
     _check_broadcast(cond, a, b)
     return np.where(cond, a, b)
 
 
 @kernel(named("dtype"))
-def cast(x: Array, dtype: str) -> Array:
+def _cast(x: Array, dtype: str) -> Array:
     """Convert `x` to another dtype; floats become integers towards zero."""
     out: Array = x.astype(Dtype(dtype).storage)
     return out
@@ -140,7 +140,7 @@ _ERF_COEFFICIENTS = tuple(
 )
 
 
-def erf(x: Array) -> Array:
+def _erf(x: Array) -> Array:
     """Compute the error function in float32, within 1.5e-7; numpy has none.
 
     erf(x) = tanh(x P(x²)), P being a polynomial fitted to atanh(erf(x)) / x on [-4, 4], weighted by what its error
@@ -165,38 +165,38 @@ def erf(x: Array) -> Array:
 
 
 @kernel(like("x"), exact=True)
-def relu(x: Array) -> Array:
+def _relu(x: Array) -> Array:
     """Compute max(x, 0)."""
     out: Array = np.maximum(x, x.dtype.type(0))
     return out
 
 
 @kernel(like("x"))
-def sigmoid(x: Array) -> Array:
+def _sigmoid(x: Array) -> Array:
     """Compute 1 / (1 + exp(-x))."""
     result: Array = 1 / (1 + np.exp(-x))
     return result
 
 
 @kernel(like("x"))
-def silu(x: Array) -> Array:
+def _silu(x: Array) -> Array:
     """Compute x * sigmoid(x)."""
     result: Array = x / (1 + np.exp(-x))
     return result
 
 
-register("erf", erf, like("x"))
+register("erf", _erf, like("x"))
 
 
 @kernel(like("x"))
-def gelu(x: Array, mode: str = "EXACT") -> Array:
+def _gelu(x: Array, mode: str = "EXACT") -> Array:
     """Compute the Gaussian error linear unit.
 
     Raises:
         ValueError: For a mode other than MIL's three.
     """
     if mode == "EXACT":
-        out = erf(x * np.float32(math.sqrt(0.5)))
+        out = _erf(x * np.float32(math.sqrt(0.5)))
         out += 1
         out *= x
         out *= np.float32(0.5)
@@ -219,7 +219,7 @@ def gelu(x: Array, mode: str = "EXACT") -> Array:
 
 
 @kernel(like("x"))
-def softmax(x: Array, axis: int = -1) -> Array:
+def _softmax(x: Array, axis: int = -1) -> Array:
     """Compute exp(x) / sum(exp(x)) along `axis`, shifted by the largest value first."""
     out: Array = x - x.max(axis=axis, keepdims=True)
     np.exp(out, out=out)
@@ -228,7 +228,7 @@ def softmax(x: Array, axis: int = -1) -> Array:
 
 
 @kernel(always(Dtype.STRING, Dtype.FP64), exact=True)
-def classify(probabilities: Array, classes: Texts) -> tuple[str, dict[str, float]]:
+def _classify(probabilities: Array, classes: Texts) -> tuple[str, dict[str, float]]:
     """Return the most probable label, and the probability of each.
 
     Args:
@@ -265,14 +265,14 @@ _reduction("reduce_prod", np.prod)
 
 
 @kernel(named("output_dtype", Dtype.INT32), exact=True)
-def reduce_argmax(x: Array, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Array:
+def _reduce_argmax(x: Array, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Array:
     """Return the index of the largest value along `axis`, the first of equals."""
     result: Array = np.argmax(x, axis=axis, keepdims=keep_dims).astype(Dtype(output_dtype).storage)
     return result
 
 
 @kernel(like("x"))
-def cumsum(x: Array, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Array:
+def _cumsum(x: Array, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Array:
     """Compute the running sum along `axis`; `exclusive` leaves each element itself out, `reverse` runs from the end."""
     if reverse:
         x = np.flip(x, axis)

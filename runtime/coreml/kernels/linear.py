@@ -12,7 +12,7 @@ from pocketbert.runtime.coreml.types import RESULT_ELEMENTS, check_elements
 
 
 @kernel(like("x"))
-def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """Compute a dense layer: x @ weight.T + bias.
 
     Args:
@@ -36,7 +36,7 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 
 @kernel(like("x", "y"))
-def matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = False) -> Array:
+def _matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = False) -> Array:
     """Compute the product x @ y, leading axes broadcast; `transpose_` exchanges an operand's last two axes first."""
     if transpose_x and x.ndim > 1:
         x = x.swapaxes(-1, -2)
@@ -49,7 +49,7 @@ def matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = Fa
 
 
 @kernel(like("values"))
-def einsum(values: Arrays, equation: str) -> Array:
+def _einsum(values: Arrays, equation: str) -> Array:
     """Compute the Einstein summation of two tensors, e.g. ``bchq,bkhc->bkhq``.
 
     The operands are brought into the form of a stack of matrix products, which numpy's own einsum does not do for
@@ -105,7 +105,7 @@ def _to_matrices(value: Array, letters: str, groups: list[list[str]], sizes: dic
 
 
 @kernel(like("x"))
-def conv(
+def _conv(
     x: Array,
     weight: Array,
     bias: Array | None = None,
@@ -198,7 +198,7 @@ def _margins(sizes: tuple[int, ...], span: Ints, steps: Ints, pad_type: str, pad
 
 
 @kernel(like("x"))
-def layer_norm(
+def _layer_norm(
     x: Array,
     axes: Ints | None = None,
     gamma: Array | None = None,
@@ -228,7 +228,7 @@ def layer_norm(
 
 
 @kernel(like("x"))
-def batch_norm(
+def _batch_norm(
     x: Array,
     mean: Array,
     variance: Array,

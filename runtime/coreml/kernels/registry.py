@@ -120,17 +120,16 @@ KERNELS: dict[str, Kernel] = {}
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def kernel(rule: Rule, exact: bool = False, name: str = "") -> Callable[[_F], _F]:
-    """Register the decorated function as the operation of its name.
+def kernel(rule: Rule, exact: bool = False) -> Callable[[_F], _F]:
+    """Register the decorated function as the MIL operation of its name, without the underscore in front.
 
     Args:
-        rule: Dtypes of the results.
+        rule: Derives the dtypes of the results.
         exact: Whether results need no rounding.
-        name: In MIL; default the function's, without a final underscore.
     """
 
     def decorate(function: _F) -> _F:
-        register(name or function.__name__.rstrip("_"), function, rule, exact)
+        register(function.__name__.removeprefix("_"), function, rule, exact)
         return function
 
     return decorate
@@ -152,10 +151,10 @@ def like(*names: str) -> Rule:
     """Return the rule for a result with the dtype of the parameters `names`, which must all have the same."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
-        found = [d for n in names for d in declared.dtypes.get(n, ())]
-        if len(set(found)) > 1:
-            raise ValueError(f"{', '.join(names)} have different types: {', '.join(found)}")
-        return (found[0] if found else Dtype.FP32,)
+        dtypes = [d for n in names for d in declared.dtypes.get(n, ())]
+        if len(set(dtypes)) > 1:
+            raise ValueError(f"{', '.join(names)} have different types: {', '.join(dtypes)}")
+        return (dtypes[0] if dtypes else Dtype.FP32,)
 
     return rule
 

@@ -11,7 +11,7 @@ from pocketbert.runtime.coreml.types import Dtype, check_elements
 
 
 @kernel(like("x"), exact=True)
-def reshape(x: Array, shape: Ints) -> Array:
+def _reshape(x: Array, shape: Ints) -> Array:
     """Change the sizes of a tensor; 0 copies a size, -1 stands for the remaining elements."""
     if 0 in shape and x.size:
         shape = tuple(x.shape[i] if n == 0 else n for i, n in enumerate(shape))
@@ -19,25 +19,25 @@ def reshape(x: Array, shape: Ints) -> Array:
 
 
 @kernel(like("x"), exact=True)
-def transpose(x: Array, perm: Ints) -> Array:
+def _transpose(x: Array, perm: Ints) -> Array:
     """Bring the axes into the order `perm`."""
     return x.transpose(perm)
 
 
 @kernel(like("x"), exact=True)
-def expand_dims(x: Array, axes: Ints) -> Array:
+def _expand_dims(x: Array, axes: Ints) -> Array:
     """Insert axes of size 1 at the positions `axes` of the result."""
     return np.expand_dims(x, axes)
 
 
 @kernel(like("x"), exact=True)
-def squeeze(x: Array, axes: Ints | None = None) -> Array:
+def _squeeze(x: Array, axes: Ints | None = None) -> Array:
     """Remove all axes of size 1, or those named."""
     return np.squeeze(x, axis=axes)
 
 
 @kernel(like("x"), exact=True)
-def split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None) -> Arrays:
+def _split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None) -> Arrays:
     """Split along `axis` into equal pieces, or into those of `split_sizes`.
 
     Raises:
@@ -54,7 +54,7 @@ def split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints 
 
 
 @kernel(like("values"), exact=True)
-def concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
+def _concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
     """Join values along `axis`, one after the other, or element by element if `interleave`."""
     total = sum(v.size for v in values)
     check_elements((total,))
@@ -68,14 +68,14 @@ def concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
 
 
 @kernel(like("values"), exact=True)
-def stack(values: Arrays, axis: int) -> Array:
+def _stack(values: Arrays, axis: int) -> Array:
     """Join values along a new axis."""
     check_elements((sum(v.size for v in values),))
     return np.stack(values, axis=axis)
 
 
 @kernel(like("x"), exact=True)
-def tile(x: Array, reps: Ints) -> Array:
+def _tile(x: Array, reps: Ints) -> Array:
     """Repeat `x` along each axis."""
     if len(reps) != x.ndim:
         raise ValueError(f"{len(reps)} repetitions for rank {x.ndim}")
@@ -84,7 +84,7 @@ def tile(x: Array, reps: Ints) -> Array:
 
 
 @kernel(like("x"), exact=True)
-def slice_by_index(
+def _slice_by_index(
     x: Array,
     begin: Ints,
     end: Ints,
@@ -107,7 +107,7 @@ def slice_by_index(
 
 
 @kernel(like("x"), exact=True)
-def slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
+def _slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
     """Return `size` elements from `begin` on by axis; -1 for all that follow."""
     ends = [n if s == -1 else b + s for n, b, s in zip(x.shape, begin, size, strict=True)]
     if any(b < 0 or e > n for n, b, e in zip(x.shape, begin, ends, strict=True)):
@@ -117,7 +117,7 @@ def slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
 
 
 @kernel(like("x"), exact=True)
-def pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Array:
+def _pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Array:
     """Pad the last axes with a constant, the mirror image, or the edge.
 
     Args:
@@ -142,13 +142,13 @@ def pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0) 
 
 
 @kernel(named("output_dtype", Dtype.INT32), exact=True)
-def shape(x: Array, output_dtype: str = "int32") -> Array:
+def _shape(x: Array, output_dtype: str = "int32") -> Array:
     """Return the sizes of `x`."""
     return np.asarray(x.shape, Dtype(output_dtype).storage)
 
 
 @kernel(like("value"), exact=True)
-def fill(shape: Ints, value: Array | None = None) -> Array:
+def _fill(shape: Ints, value: Array | None = None) -> Array:
     """Return a tensor filled with one value."""
     check_elements(shape)
     if value is None:
@@ -157,7 +157,7 @@ def fill(shape: Ints, value: Array | None = None) -> Array:
 
 
 @kernel(like("start", "end", "step"))
-def range_1d(end: Array, start: Array, step: Array) -> Array:
+def _range_1d(end: Array, start: Array, step: Array) -> Array:
     """Return start, start + step, ... below (or above) end."""
     first, last, by = start.item(), end.item(), step.item()
     if not by or not math.isfinite(first + last + by):
@@ -175,7 +175,7 @@ _NO_NEGATIVE = 7
 
 
 @kernel(like("x"), exact=True)
-def gather(
+def _gather(
     x: Array,
     indices: Array,
     axis: int = 0,
@@ -210,7 +210,7 @@ def gather(
 
 
 @kernel(like("x"), exact=True)
-def gather_along_axis(
+def _gather_along_axis(
     x: Array, indices: Array, axis: int = 0, validate_indices: bool = False, opset: int = _NO_NEGATIVE
 ) -> Array:
     """Pick elements of `x` along `axis`; `indices` has x's rank and sizes but for that axis.
@@ -228,7 +228,7 @@ def gather_along_axis(
 
 
 @kernel(like("x"), exact=True)
-def gather_nd(
+def _gather_nd(
     x: Array,
     indices: Array,
     batch_dims: int = 0,
