@@ -25,7 +25,7 @@ from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.onnx import Spin
 from pocketbert.runtime.race import IDLE_MS, LENGTHS, Cadence, Candidate, Plan, race_apart
-from pocketbert.runtime.selftest import remembered
+from pocketbert.runtime.selftest import result_cache_file
 from pocketbert.runtime.tflite import Padding, Run
 
 _STEADY = 3
@@ -69,7 +69,7 @@ def fastest(
         spins = (Spin.RUN, Spin.ON) if cadence is Cadence.BATCH else (Spin.RUN,)
         onnx_files = [f for f in files if (f.format, f.runtime) == (Format.ONNX, None)]
         candidates += [Candidate(f, most, spin) for f in onnx_files for spin in spins]
-    stored_plan = remembered("fastest", _plan_key(candidates, max_length, cadence))
+    stored_plan = result_cache_file("fastest", _plan_key(candidates, max_length, cadence))
     plan = _read_plan(stored_plan, len(candidates)) if stored_plan is not None else None
     if plan is None:
         plan = race_apart(candidates, max_length, cadence)

@@ -175,8 +175,8 @@ def _choose_file(artefacts: Artefacts, scheme: str | None, format: str | None, f
     if format is not None and format not in [str(r.format) for r in models]:
         names = list(dict.fromkeys(str(r.format) for r in models))
         problems.append(Problem("format", f"no '{format}' file in the folder; {nearest(format, names)}."))
-    have = ", ".join(f"{r.format} {r.scheme}" for r in models if r.plain)
-    both = Problem("scheme", f"the folder has no {format_name} {scheme_name}; it has {have}.")
+    available = ", ".join(f"{r.format} {r.scheme}" for r in models if r.plain)
+    both = Problem("scheme", f"the folder has no {format_name} {scheme_name}; it has {available}.")
     raise InputError(problems or [both])
 
 

@@ -215,7 +215,7 @@ def race_apart(candidates: Sequence[Candidate], max_length: int, cadence: Cadenc
     # -P: a folder named like one of our imports in the user's working directory must not be picked up
     command = [sys.executable, "-P", "-m", __name__]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             input=request.model_dump_json(),
             capture_output=True,
@@ -228,11 +228,11 @@ def race_apart(candidates: Sequence[Candidate], max_length: int, cadence: Cadenc
     except subprocess.TimeoutExpired as error:
         reason = f"timing the files took more than {_TIMEOUT_S:.0f} s."
         raise MachineError(f"engine 'fastest': {reason} {_LEAVE_OUT}") from error
-    if done.returncode < 0:
-        reason = f"the process that timed the files ended by signal {-done.returncode}."
+    if process.returncode < 0:
+        reason = f"the process that timed the files ended by signal {-process.returncode}."
         raise MachineError(f"engine 'fastest': {reason} {_LEAVE_OUT}")
     try:
-        return Plan.model_validate_json((done.stdout.splitlines() or [""])[-1])
+        return Plan.model_validate_json((process.stdout.splitlines() or [""])[-1])
     except ValidationError:  # an embedding program that is no Python, or another set of packages
         return race(candidates, max_length, _ROUNDS, cadence)
 
@@ -262,14 +262,14 @@ def race(
         _rest(runner)
     one_thread = next((r for r in runners if r.candidate.threads == 1), None)
     order, shares, started = np.random.default_rng(0), list[float](), time.perf_counter()
-    for done in range(rounds):
-        _drop_slow_candidates(runners, max_length, _CLOSE[min(done, len(_CLOSE) - 1)])
+    for rounds_done in range(rounds):
+        _drop_slow_candidates(runners, max_length, _CLOSE[min(rounds_done, len(_CLOSE) - 1)])
         if one_thread is not None:
             shares.append(_measure_core_share(one_thread))
         # lengths at which more than one candidate is left
         undecided = {n for n, count in Counter(n for r in runners for n in r.contested).items() if count > 1}
         spent = time.perf_counter() - started
-        if not undecided or (done >= _LEAST_ROUNDS and spent * (1 + 1 / done) > _BUDGET_S[cadence]):
+        if not undecided or (rounds_done >= _LEAST_ROUNDS and spent * (1 + 1 / rounds_done) > _BUDGET_S[cadence]):
             break
         if single:
             _time_single_calls(runners, undecided, order)

@@ -1,7 +1,7 @@
 """Run a few golden rows before a file is first used, and refuse an engine that computes it wrongly on this machine.
 
 `self_test` does so once per machine, engine version and file: a pass is stored in the user's cache folder, in the file that
-`remembered` names.
+`result_cache_file` names.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def self_test(
     digests = [digest or sha256_path(folder / record.path)]
     digests += [sha256_path(folder / name) for name in ("tokenizer.json", GOLDEN_FILE)]
     key = sha256_json([predictor.engine, predictor.engine_version, digests, machine().model_dump(), _ROWS])
-    pass_file = remembered("selftest", key)
+    pass_file = result_cache_file("selftest", key)
     if pass_file is not None and pass_file.is_file():
         return
     rows = [(n, r) for n, r in enumerate(read_golden(golden), 1) if record.path in r.outputs]
@@ -84,7 +84,7 @@ def self_test(
         write_json(pass_file, {"rows": passed})
 
 
-def remembered(kind: str, key: str) -> Path | None:
+def result_cache_file(kind: str, key: str) -> Path | None:
     """Return the path of the file for a result of this machine; the file need not exist yet.
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.runtime.coreml.package import Feature, describe, read_package
+from pocketbert.runtime.coreml.package import Feature, read_description, read_package
 from pocketbert.runtime.coreml.program import Operation, Output, read_program
 from pocketbert.runtime.coreml.types import RUN_BYTES, Dtype, TensorType, ValueType, round_half
 
@@ -85,7 +85,7 @@ class Evaluator:
         package = read_package(path)
         self._model_path = package.model_path
         self._program = read_program(package, precision is Precision.DECLARED)
-        description = describe(package)
+        description = read_description(package)
         self.inputs, self.outputs = description.inputs, description.outputs
         self.lengths, self.length_range = description.lengths, description.length_range
         self.metadata, self.specification = description.metadata, description.specification
@@ -184,8 +184,8 @@ class Evaluator:
         """Check names, shapes and lengths of the inputs, and convert them to their declared dtypes."""
         names = {f.name for f in self.inputs}
         if set(inputs) != names:
-            have, want = ", ".join(sorted(inputs)) or "none", ", ".join(sorted(names))
-            raise InputError(Problem(str(self.path), f"was given the inputs {have}; it wants {want}."))
+            received, expected = ", ".join(sorted(inputs)) or "none", ", ".join(sorted(names))
+            raise InputError(Problem(str(self.path), f"was given the inputs {received}; it wants {expected}."))
         out: dict[str, NDArray[Any]] = {}
         lengths: dict[str, int] = {}
         for feature in self.inputs:

@@ -1,8 +1,8 @@
 """Read an ``.mlpackage`` folder: the manifest, the model, its inputs and outputs.
 
-`read_package` finds the model that the manifest names and checks everything but the operations. `describe` reads the inputs and
-outputs that the model description announces to an app, and compares them with the program's. protobuf is imported when a
-package is opened: prediction with other formats needs none.
+`read_package` finds the model that the manifest names and checks everything but the operations. `read_description` reads the
+inputs and outputs that the model description announces to an app, and compares them with the program's. protobuf is imported
+when a package is opened: prediction with other formats needs none.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Description:
     specification: int
 
 
-def describe(package: Package) -> Description:
+def read_description(package: Package) -> Description:
     """Read a package's features, and compare them with the inputs and outputs of its program.
 
     Raises:

@@ -22,7 +22,7 @@ from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.predictor import Arrays, input_order, output_order
 from pocketbert.runtime.coreml import REFERENCE
 from pocketbert.runtime.coreml.evaluator import Evaluator
-from pocketbert.runtime.coreml.package import Feature, FeatureKind, describe, read_package
+from pocketbert.runtime.coreml.package import Feature, FeatureKind, read_description, read_package
 from pocketbert.runtime.coreml.types import Shape, TensorType
 
 _DEVICE = "coreml"
@@ -50,7 +50,7 @@ class CoremlPredictor:
     def __init__(self, path: Path, threads: int | None = None, reference: bool = False) -> None:
         self.path = path
         package = read_package(path)
-        self._description = describe(package)
+        self._description = read_description(package)
         reference = reference or os.environ.get(SWITCH, "0") != "0" or sys.platform != "darwin"
         version = None if reference else version_of("coremltools")
         self._model: _Reference | _Device

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Step
-from pocketbert.runtime.coreml.types import LARGEST, SMALLEST, Dtype, TensorType
+from pocketbert.runtime.coreml.types import LARGEST, SMALLEST_FP16, Dtype, TensorType
 
 Inputs = Mapping[str, NDArray[np.generic]]
 
@@ -64,7 +64,7 @@ class Range:
         if finite.size:
             self.largest = max(self.largest, float(finite.max()))
         self._nonzero += int(np.count_nonzero(finite))
-        self._below += int(np.count_nonzero((finite > 0) & (finite < SMALLEST)))
+        self._below += int(np.count_nonzero((finite > 0) & (finite < SMALLEST_FP16)))
         self.underflow = self._below / self._nonzero if self._nonzero else 0.0
 
 

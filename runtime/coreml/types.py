@@ -132,7 +132,7 @@ class TensorType:
     def admits(self, shape: tuple[int, ...]) -> bool:
         """Return whether a value of that shape has the declared rank and every fixed size."""
         return len(shape) == len(self.shape) and all(
-            want is None or want == have for want, have in zip(self.shape, shape, strict=True)
+            declared is None or declared == size for declared, size in zip(self.shape, shape, strict=True)
         )
 
     def __str__(self) -> str:
@@ -263,7 +263,7 @@ def check_elements(shape: Sequence[int]) -> None:
 
 LARGEST = 65504.0
 """Largest finite fp16 number."""
-SMALLEST = 2.0**-24
+SMALLEST_FP16 = 2.0**-24
 """Smallest fp16 number above 0."""
 
 _EXPONENT = np.uint32(0x7F800000)

@@ -16,7 +16,7 @@ from pocketbert.core.types import Client, Format, Runtime, Scheme
 from pocketbert.runtime import selftest
 from pocketbert.runtime.model import load
 from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.selftest import _ROWS, _choose_rows, _golden_difference, remembered, self_test
+from pocketbert.runtime.selftest import _ROWS, _choose_rows, _golden_difference, result_cache_file, self_test
 
 FILE = "onnx/model_int8.onnx"
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
@@ -222,9 +222,9 @@ def test_a_golden_row_is_reproduced(phone: Path) -> None:
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POCKETBERT_CACHE", str(tmp_path / "a"))
-    assert remembered("selftest", "k") == tmp_path / "a/selftest/k.json"
+    assert result_cache_file("selftest", "k") == tmp_path / "a/selftest/k.json"
     monkeypatch.delenv("POCKETBERT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert remembered("selftest", "k") == tmp_path / "b/pocketbert/selftest/k.json"
+    assert result_cache_file("selftest", "k") == tmp_path / "b/pocketbert/selftest/k.json"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert remembered("fastest", "k") == Path.home() / ".cache/pocketbert/fastest/k.json"
+    assert result_cache_file("fastest", "k") == Path.home() / ".cache/pocketbert/fastest/k.json"

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from pocketbert.runtime.coreml.kernels.registry import Array, Declared, Ints, Rule, kernel, like, named
+from pocketbert.runtime.coreml.kernels.registry import Array, Declared, Ints, Rule, dtype_named_by, dtype_of, kernel
 from pocketbert.runtime.coreml.types import Dtype, check_elements
 from pocketbert.runtime.coreml.weights import unpack
 
@@ -20,7 +20,7 @@ _LUT_BITS = {2: Dtype.UINT1, 4: Dtype.UINT2, 16: Dtype.UINT4, 64: Dtype.UINT6}
 _FULL_LUT = 256
 
 
-@kernel(named("output_dtype"), exact=True)
+@kernel(dtype_named_by("output_dtype"), exact=True)
 def _quantize(
     input: Array,
     scale: Array,
@@ -43,7 +43,7 @@ def _quantize(
     return np.clip(out, low, high).astype(target.numpy)
 
 
-@kernel(like("scale"))
+@kernel(dtype_of("scale"))
 def _dequantize(input: Array, scale: Array, zero_point: Array | None = None, axis: int | None = None) -> Array:
     """Convert activations back from 8 bits: scale * (input - zero_point)."""
     out: Array = input.astype(np.float32)
@@ -79,7 +79,7 @@ def _sparse(data: str) -> Rule:
     return rule
 
 
-@kernel(like("scale"))
+@kernel(dtype_of("scale"))
 def _constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale: Array, axis: int) -> Array:
     """Expand to scale * (quantized_data - zero_point), by channel along `axis` (iOS 16)."""
     out: Array = quantized_data.astype(np.float32)
@@ -88,14 +88,14 @@ def _constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale
     return out
 
 
-@kernel(named("output_dtype"))
+@kernel(dtype_named_by("output_dtype"))
 def _constexpr_cast(source_val: Array, output_dtype: str) -> Array:
     """Convert a constant to another float type."""
     out: Array = source_val.astype(Dtype(output_dtype).storage)
     return out
 
 
-@kernel(like("scale"))
+@kernel(dtype_of("scale"))
 def _constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | None = None) -> Array:
     """Expand to scale * (data - offset), each scale serving a block of elements (iOS 18).
 
@@ -111,7 +111,7 @@ def _constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | 
     return out
 
 
-@kernel(like("lut"), exact=True)
+@kernel(dtype_of("lut"), exact=True)
 def _constexpr_lut_to_dense(
     indices: Array, lut: Array, shape: Ints | None = None, vector_axis: int | None = None
 ) -> Array:
@@ -137,7 +137,7 @@ def _constexpr_lut_to_dense(
     return out.reshape(shape)
 
 
-@kernel(like("nonzero_data"), exact=True)
+@kernel(dtype_of("nonzero_data"), exact=True)
 def _constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | None = None) -> Array:
     """Write values where a mask is set, and 0 elsewhere.
 
@@ -189,11 +189,11 @@ def _repeat_blocks(value: Array, shape: tuple[int, ...]) -> Array:
     """Repeat `value` along each axis up to `shape`; size 1 is left to broadcasting."""
     if value.ndim != len(shape):
         raise ValueError(f"{value.shape} blocks of {shape}")
-    for axis, (have, want) in enumerate(zip(value.shape, shape, strict=True)):
-        if have < 1 or want % have:
+    for axis, (blocks, size) in enumerate(zip(value.shape, shape, strict=True)):
+        if blocks < 1 or size % blocks:
             raise ValueError(f"{value.shape} blocks of {shape}")
-        if 1 < have < want:
-            value = np.repeat(value, want // have, axis)
+        if 1 < blocks < size:
+            value = np.repeat(value, size // blocks, axis)
     return value
 
 

@@ -11,15 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from pocketbert.runtime.coreml.kernels.registry import Array, Ints, Texts, always, kernel, like, named, register
+from pocketbert.runtime.coreml.kernels.registry import (
+    Array,
+    Declared,
+    Ints,
+    Texts,
+    dtype_named_by,
+    dtype_of,
+    fixed_dtypes,
+    kernel,
+    register,
+)
 from pocketbert.runtime.coreml.types import RESULT_ELEMENTS, Dtype, check_elements
 
 
 def _check_broadcast(*operands: Array) -> None:
     """Refuse a broadcast that would be absurdly large, before numpy allocates it."""
-    product = 1
-    for operand in operands:
-        product *= operand.size
+    product = math.prod(operand.size for operand in operands)
     if product > RESULT_ELEMENTS:  # the result cannot be larger than the product, which is cheap to know
         check_elements(np.broadcast_shapes(*(o.shape for o in operands)))
 
@@ -32,16 +40,13 @@ def _binary(name: str, function: Callable[[Any, Any], Any], boolean: bool = Fals
         result: Array = function(x, y)
         return result
 
-    same = like("x", "y")
-    if boolean:
+    same_dtype = dtype_of("x", "y")
 
-        def rule(declared: Any) -> tuple[Dtype, ...]:
-            same(declared)
-            return (Dtype.BOOL,)
+    def boolean_rule(declared: Declared) -> tuple[Dtype, ...]:
+        same_dtype(declared)  # refuses operands of different dtypes
+        return (Dtype.BOOL,)
 
-        register(name, run, rule, exact=True)
-    else:
-        register(name, run, same, exact)
+    register(name, run, boolean_rule if boolean else same_dtype, exact or boolean)
 
 
 def _unary(name: str, function: Callable[[Any], Any], exact: bool = False) -> None:
@@ -51,7 +56,7 @@ def _unary(name: str, function: Callable[[Any], Any], exact: bool = False) -> No
         result: Array = function(x)
         return result
 
-    register(name, run, like("x"), exact)
+    register(name, run, dtype_of("x"), exact)
 
 
 _binary("add", np.add)
@@ -88,35 +93,35 @@ _unary("square", np.square)
 _unary("tanh", np.tanh)
 
 
-@kernel(like("x"))
+@kernel(dtype_of("x"))
 def _log(x: Array, epsilon: float = 1e-45) -> Array:
     """Compute the natural logarithm of x + epsilon."""
     result: Array = np.log(x + x.dtype.type(epsilon))
     return result
 
 
-@kernel(like("x"))
+@kernel(dtype_of("x"))
 def _rsqrt(x: Array, epsilon: float = 1e-12) -> Array:
     """Compute 1 / sqrt(x + epsilon)."""
     result: Array = 1 / np.sqrt(x + x.dtype.type(epsilon))
     return result
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _clip(x: Array, alpha: float, beta: float) -> Array:
     """Clamp x to the range from alpha to beta."""
     result: Array = np.minimum(np.maximum(x, x.dtype.type(alpha)), x.dtype.type(beta))
     return result
 
 
-@kernel(like("a", "b"), exact=True)
+@kernel(dtype_of("a", "b"), exact=True)
 def _select(cond: Array, a: Array, b: Array) -> Array:
     """Take `a` where `cond` holds, else `b`; all three broadcast, whatever rank the program declares."""
     _check_broadcast(cond, a, b)
     return np.where(cond, a, b)
 
 
-@kernel(named("dtype"))
+@kernel(dtype_named_by("dtype"))
 def _cast(x: Array, dtype: str) -> Array:
     """Convert `x` to another dtype; floats become integers towards zero."""
     out: Array = x.astype(Dtype(dtype).storage)
@@ -164,31 +169,31 @@ def _erf(x: Array) -> Array:
     return np.tanh(out)
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _relu(x: Array) -> Array:
     """Compute max(x, 0)."""
     out: Array = np.maximum(x, x.dtype.type(0))
     return out
 
 
-@kernel(like("x"))
+@kernel(dtype_of("x"))
 def _sigmoid(x: Array) -> Array:
     """Compute 1 / (1 + exp(-x))."""
     result: Array = 1 / (1 + np.exp(-x))
     return result
 
 
-@kernel(like("x"))
+@kernel(dtype_of("x"))
 def _silu(x: Array) -> Array:
     """Compute x * sigmoid(x)."""
     result: Array = x / (1 + np.exp(-x))
     return result
 
 
-register("erf", _erf, like("x"))
+register("erf", _erf, dtype_of("x"))
 
 
-@kernel(like("x"))
+@kernel(dtype_of("x"))
 def _gelu(x: Array, mode: str = "EXACT") -> Array:
     """Compute the Gaussian error linear unit.
 
@@ -218,7 +223,7 @@ def _gelu(x: Array, mode: str = "EXACT") -> Array:
     raise ValueError(f"gelu mode {mode!r}")
 
 
-@kernel(like("x"))
+@kernel(dtype_of("x"))
 def _softmax(x: Array, axis: int = -1) -> Array:
     """Compute exp(x) / sum(exp(x)) along `axis`, shifted by the largest value first."""
     out: Array = x - x.max(axis=axis, keepdims=True)
@@ -227,7 +232,7 @@ def _softmax(x: Array, axis: int = -1) -> Array:
     return out
 
 
-@kernel(always(Dtype.STRING, Dtype.FP64), exact=True)
+@kernel(fixed_dtypes(Dtype.STRING, Dtype.FP64), exact=True)
 def _classify(probabilities: Array, classes: Texts) -> tuple[str, dict[str, float]]:
     """Return the most probable label, and the probability of each.
 
@@ -254,7 +259,7 @@ def _reduction(name: str, function: Callable[..., Any], exact: bool = False) -> 
         result: Array = function(x, axis=axes, keepdims=keep_dims)
         return result
 
-    register(name, run, like("x"), exact)
+    register(name, run, dtype_of("x"), exact)
 
 
 _reduction("reduce_mean", np.mean)
@@ -264,14 +269,14 @@ _reduction("reduce_min", np.min, exact=True)
 _reduction("reduce_prod", np.prod)
 
 
-@kernel(named("output_dtype", Dtype.INT32), exact=True)
+@kernel(dtype_named_by("output_dtype", Dtype.INT32), exact=True)
 def _reduce_argmax(x: Array, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Array:
     """Return the index of the largest value along `axis`, the first of equals."""
     result: Array = np.argmax(x, axis=axis, keepdims=keep_dims).astype(Dtype(output_dtype).storage)
     return result
 
 
-@kernel(like("x"))
+@kernel(dtype_of("x"))
 def _cumsum(x: Array, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Array:
     """Compute the running sum along `axis`; `exclusive` leaves each element itself out, `reverse` runs from the end."""
     if reverse:

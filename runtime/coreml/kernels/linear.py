@@ -7,11 +7,11 @@ import math
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from pocketbert.runtime.coreml.kernels.registry import Array, Arrays, Ints, kernel, like
+from pocketbert.runtime.coreml.kernels.registry import Array, Arrays, Ints, dtype_of, kernel
 from pocketbert.runtime.coreml.types import RESULT_ELEMENTS, check_elements
 
 
-@kernel(like("x"))
+@kernel(dtype_of("x"))
 def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """Compute a dense layer: x @ weight.T + bias.
 
@@ -35,7 +35,7 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     return out.T.reshape(shape)
 
 
-@kernel(like("x", "y"))
+@kernel(dtype_of("x", "y"))
 def _matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = False) -> Array:
     """Compute the product x @ y, leading axes broadcast; `transpose_` exchanges an operand's last two axes first."""
     if transpose_x and x.ndim > 1:
@@ -48,7 +48,7 @@ def _matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = F
     return result
 
 
-@kernel(like("values"))
+@kernel(dtype_of("values"))
 def _einsum(values: Arrays, equation: str) -> Array:
     """Compute the Einstein summation of two tensors, e.g. ``bchq,bkhc->bkhq``.
 
@@ -104,7 +104,7 @@ def _to_matrices(value: Array, letters: str, groups: list[list[str]], sizes: dic
     return moved.reshape([math.prod(sizes[t] for t in group) for group in groups])
 
 
-@kernel(like("x"))
+@kernel(dtype_of("x"))
 def _conv(
     x: Array,
     weight: Array,
@@ -197,7 +197,7 @@ def _margins(sizes: tuple[int, ...], span: Ints, steps: Ints, pad_type: str, pad
     return out
 
 
-@kernel(like("x"))
+@kernel(dtype_of("x"))
 def _layer_norm(
     x: Array,
     axes: Ints | None = None,
@@ -227,7 +227,7 @@ def _layer_norm(
     return out
 
 
-@kernel(like("x"))
+@kernel(dtype_of("x"))
 def _batch_norm(
     x: Array,
     mean: Array,

@@ -1,7 +1,7 @@
 """The table of MIL operations: for each its numpy function, its parameters, and the rule for the dtypes of its results.
 
-`kernel` registers a decorated function; parameters and defaults are read from its signature. `like`, `always` and `named` make
-rules.
+`kernel` registers a decorated function; parameters and defaults are read from its signature. `dtype_of`, `fixed_dtypes` and
+`dtype_named_by` make rules.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def register(name: str, function: Callable[..., Any], rule: Rule, exact: bool = 
     KERNELS[name] = Kernel(name, function, parameters, rule, exact, OPSET in signature)
 
 
-def like(*names: str) -> Rule:
+def dtype_of(*names: str) -> Rule:
     """Return the rule for a result with the dtype of the parameters `names`, which must all have the same."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
@@ -159,12 +159,12 @@ def like(*names: str) -> Rule:
     return rule
 
 
-def always(*dtypes: Dtype) -> Rule:
+def fixed_dtypes(*dtypes: Dtype) -> Rule:
     """Return the rule for results with these dtypes."""
     return lambda declared: dtypes
 
 
-def named(parameter: str, default: Dtype | None = None) -> Rule:
+def dtype_named_by(parameter: str, default: Dtype | None = None) -> Rule:
     """Return the rule for a result with the dtype that a text parameter names."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from pocketbert.runtime.coreml.kernels.registry import Array, Arrays, Flags, Ints, kernel, like, named
+from pocketbert.runtime.coreml.kernels.registry import Array, Arrays, Flags, Ints, dtype_named_by, dtype_of, kernel
 from pocketbert.runtime.coreml.types import Dtype, check_elements
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _reshape(x: Array, shape: Ints) -> Array:
     """Change the sizes of a tensor; 0 copies a size, -1 stands for the remaining elements."""
     if 0 in shape and x.size:
@@ -18,25 +18,25 @@ def _reshape(x: Array, shape: Ints) -> Array:
     return x.reshape(shape)
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _transpose(x: Array, perm: Ints) -> Array:
     """Bring the axes into the order `perm`."""
     return x.transpose(perm)
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _expand_dims(x: Array, axes: Ints) -> Array:
     """Insert axes of size 1 at the positions `axes` of the result."""
     return np.expand_dims(x, axes)
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _squeeze(x: Array, axes: Ints | None = None) -> Array:
     """Remove all axes of size 1, or those named."""
     return np.squeeze(x, axis=axes)
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None) -> Arrays:
     """Split along `axis` into equal pieces, or into those of `split_sizes`.
 
@@ -53,7 +53,7 @@ def _split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints
     return tuple(np.split(x, np.cumsum(split_sizes)[:-1].tolist(), axis=axis))
 
 
-@kernel(like("values"), exact=True)
+@kernel(dtype_of("values"), exact=True)
 def _concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
     """Join values along `axis`, one after the other, or element by element if `interleave`."""
     total = sum(v.size for v in values)
@@ -67,14 +67,14 @@ def _concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
     return stacked.reshape(*stacked.shape[:axis], -1, *stacked.shape[axis + 2 :])
 
 
-@kernel(like("values"), exact=True)
+@kernel(dtype_of("values"), exact=True)
 def _stack(values: Arrays, axis: int) -> Array:
     """Join values along a new axis."""
     check_elements((sum(v.size for v in values),))
     return np.stack(values, axis=axis)
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _tile(x: Array, reps: Ints) -> Array:
     """Repeat `x` along each axis."""
     if len(reps) != x.ndim:
@@ -83,7 +83,7 @@ def _tile(x: Array, reps: Ints) -> Array:
     return np.tile(x, reps)
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _slice_by_index(
     x: Array,
     begin: Ints,
@@ -106,7 +106,7 @@ def _slice_by_index(
     return result
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
     """Return `size` elements from `begin` on by axis; -1 for all that follow."""
     ends = [n if s == -1 else b + s for n, b, s in zip(x.shape, begin, size, strict=True)]
@@ -116,7 +116,7 @@ def _slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
     return result
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Array:
     """Pad the last axes with a constant, the mirror image, or the edge.
 
@@ -141,13 +141,13 @@ def _pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0)
     raise ValueError(f"pad mode {mode!r}")
 
 
-@kernel(named("output_dtype", Dtype.INT32), exact=True)
+@kernel(dtype_named_by("output_dtype", Dtype.INT32), exact=True)
 def _shape(x: Array, output_dtype: str = "int32") -> Array:
     """Return the sizes of `x`."""
     return np.asarray(x.shape, Dtype(output_dtype).storage)
 
 
-@kernel(like("value"), exact=True)
+@kernel(dtype_of("value"), exact=True)
 def _fill(shape: Ints, value: Array | None = None) -> Array:
     """Return a tensor filled with one value."""
     check_elements(shape)
@@ -156,7 +156,7 @@ def _fill(shape: Ints, value: Array | None = None) -> Array:
     return np.full(shape, value.reshape(()), value.dtype)
 
 
-@kernel(like("start", "end", "step"))
+@kernel(dtype_of("start", "end", "step"))
 def _range_1d(end: Array, start: Array, step: Array) -> Array:
     """Return start, start + step, ... below (or above) end."""
     first, last, by = start.item(), end.item(), step.item()
@@ -174,7 +174,7 @@ _NO_NEGATIVE = 7
 """From this operation set (iOS 17) on, negative indices are out of range."""
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _gather(
     x: Array,
     indices: Array,
@@ -209,7 +209,7 @@ def _gather(
     return taken.reshape(shared + taken.shape[1:])
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _gather_along_axis(
     x: Array, indices: Array, axis: int = 0, validate_indices: bool = False, opset: int = _NO_NEGATIVE
 ) -> Array:
@@ -227,7 +227,7 @@ def _gather_along_axis(
     return np.take_along_axis(x, _checked_indices(indices, x.shape[axis], opset), axis)
 
 
-@kernel(like("x"), exact=True)
+@kernel(dtype_of("x"), exact=True)
 def _gather_nd(
     x: Array,
     indices: Array,
