@@ -1,20 +1,24 @@
-"""Which engine opens which format."""
+"""Open a model file with the engine of its format, or with that of the runtime that it was made for.
+
+`EngineFile` names a file with its format and runtime; `open_file` opens it as a `FilePredictor`. `register_engine` adds the
+engine of a format that a plugin brings. `filled` completes the inputs of a file that takes more than token ids.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.predict.predictor import Predictor, fitting
+from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.tflite import Padding, Run, TflitePredictor
+from pocketbert.runtime.tflite import TflitePredictor
 
 
 class FilePredictor(Predictor, Protocol):
@@ -26,51 +30,12 @@ class FilePredictor(Predictor, Protocol):
         ...
 
 
-@runtime_checkable
-class PreparesLengths(Protocol):
-    """A predictor that can prepare what rows of one length need."""
-
-    def runs(self, length: int, padding: Padding) -> Run:
-        """A function that runs rows of this length."""
-        ...
-
-
-def runs(predictor: FilePredictor, length: int, padding: Padding) -> Run:
-    """A function that runs batches of one length, padded where the file takes listed lengths only.
-
-    Args:
-        predictor: The opened file.
-        length: Tokens of the rows.
-        padding: What they are padded with.
-
-    Raises:
-        InputError: If they are longer than the file's longest.
-    """
-    if isinstance(predictor, PreparesLengths):
-        return predictor.runs(length, padding)
-    wide = fitting(predictor.lengths, length)
-    if wide == length:
-        return predictor.run
-    return lambda inputs: predictor.run(padding.widened(inputs, wide))
-
-
-def filled(predictor: FilePredictor, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Add zeros for what a file takes beyond the inputs of every text: language 0, no entities.
-
-    Args:
-        predictor: The opened file.
-        feed: Inputs [B, L] by name.
-    """
-    rows, length = feed["input_ids"].shape
-    if set(predictor.inputs) <= set(feed):
-        return dict(feed)
-    lacking = [t for t in predictor.signature.inputs if t.name not in feed]
-    widths = {t.name: [int(n) for n in t.shape[2:]] for t in lacking}
-    return {**feed, **{t.name: np.zeros((rows, length, *widths[t.name]), t.dtype) for t in lacking}}
+Opener = Callable[[Path, int | None], FilePredictor]
+"""Opens a file, with a number of threads or None for all cores that this process may use."""
 
 
 class EngineFile(NamedTuple):
-    """A model file, and what tells its engine.
+    """A model file, and what decides its engine.
 
     Attributes:
         path: The file.
@@ -91,48 +56,13 @@ class EngineFile(NamedTuple):
     def lengths(self) -> tuple[int, ...]:
         """The only lengths that it takes; empty where it takes any.
 
-        No other file is opened to ask it: a large ONNX file is optimized for seconds.
+        A file of the second kind is not opened for it: a large ONNX file is optimized for seconds.
         """
         return self.open(1).lengths if self.lists_lengths else ()
 
     def open(self, threads: int | None = None) -> FilePredictor:
         """Open it; see `open_file`."""
         return open_file(self.path, self.format, threads, self.runtime)
-
-
-def _coreml(path: Path, threads: int | None) -> FilePredictor:
-    from pocketbert.runtime.coreml.predictor import (
-        CoremlPredictor,
-    )  # 30 modules that few prediction processes need
-
-    return CoremlPredictor(path, threads)
-
-
-def _openvino(path: Path, threads: int | None) -> FilePredictor:
-    from pocketbert.runtime.openvino import OpenVinoPredictor  # few folders have a file for it
-
-    return OpenVinoPredictor(path, threads)
-
-
-Opener = Callable[[Path, int | None], FilePredictor]
-"""Opens a file, with a number of threads or None for all cores that this process may use."""
-
-_ENGINES: dict[Format, Opener] = {Format.ONNX: OnnxPredictor, Format.TFLITE: TflitePredictor, Format.COREML: _coreml}
-
-
-def register_engine(format: Format, opener: Opener) -> None:
-    """Register the engine that opens the files of a format.
-
-    Raises:
-        ValueError: If the format has one.
-    """
-    if format in _ENGINES:
-        raise ValueError(f"format '{format}' has an engine already")
-    _ENGINES[format] = opener
-
-
-_OWN_ENGINES: dict[Runtime, Opener] = {Runtime.OPENVINO: _openvino}
-"""For files made for one runtime that is another than their format's usual engine."""
 
 
 def open_file(path: Path, kind: Format, threads: int | None = None, runtime: Runtime | None = None) -> FilePredictor:
@@ -147,5 +77,52 @@ def open_file(path: Path, kind: Format, threads: int | None = None, runtime: Run
     Returns:
         A predictor.
     """
-    own = _OWN_ENGINES.get(runtime) if runtime else None
-    return (own or _ENGINES[kind])(path, threads)
+    runtime_engine = _RUNTIME_ENGINES.get(runtime) if runtime else None
+    return (runtime_engine or _ENGINES[kind])(path, threads)
+
+
+def register_engine(format: Format, opener: Opener) -> None:
+    """Register the engine that opens the files of a format.
+
+    Raises:
+        ValueError: If the format has one.
+    """
+    if format in _ENGINES:
+        raise ValueError(f"format '{format}' has an engine already")
+    _ENGINES[format] = opener
+
+
+def _open_coreml(path: Path, threads: int | None) -> FilePredictor:
+    from pocketbert.runtime.coreml.predictor import CoremlPredictor  # many modules that few prediction processes need
+
+    return CoremlPredictor(path, threads)
+
+
+def _open_openvino(path: Path, threads: int | None) -> FilePredictor:
+    from pocketbert.runtime.openvino import OpenVinoPredictor  # few folders have a file for it
+
+    return OpenVinoPredictor(path, threads)
+
+
+_ENGINES: dict[Format, Opener] = {
+    Format.ONNX: OnnxPredictor,
+    Format.TFLITE: TflitePredictor,
+    Format.COREML: _open_coreml,
+}
+_RUNTIME_ENGINES: dict[Runtime, Opener] = {Runtime.OPENVINO: _open_openvino}
+"""For files made for one runtime that is another than their format's usual engine."""
+
+
+def filled(predictor: FilePredictor, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Add zeros for the inputs that a file takes beyond those of every text: language 0, no entities.
+
+    Args:
+        predictor: The opened file.
+        feed: Inputs [B, L] by name.
+    """
+    rows, length = feed["input_ids"].shape
+    if set(predictor.inputs) <= set(feed):
+        return dict(feed)
+    missing = [t for t in predictor.signature.inputs if t.name not in feed]
+    zeros = {t.name: np.zeros((rows, length, *(int(n) for n in t.shape[2:])), t.dtype) for t in missing}
+    return {**feed, **zeros}

@@ -1,4 +1,8 @@
-"""The ONNX Runtime engine."""
+"""The ONNX Runtime engine.
+
+`OnnxPredictor` opens a file on the CPU with the settings of `session_entries`. On x86 processors without VNNI some files cannot be
+opened as they are: `unsigned` then turns the int8 weights that several products share into uint8, in memory.
+"""
 
 from __future__ import annotations
 
@@ -18,78 +22,10 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.hardware import default_threads, machine
 from pocketbert.core.predict.predictor import Arrays
 
-# --- shared_weights ---
-# Weights that several products share, turned into uint8 in memory for processors on which int8 saturates.
-#
-# Int8 products saturate on x86 processors without VNNI unless ONNX Runtime is told to make weights uint8, and it cannot (1.31)
-# where one weight has several readers, as the layers of ALBERT. Files keep int8: two uint8 operands take several times as long
-# with VNNI, and half as long again on Arm processors without dot products. Both hold the same numbers.
-
-
-_UINT8, _INT8, _MIDDLE = 2, 3, 128
-_OPTIONAL, _REPEATED = 1, 3
-_INTEGER, _STRING, _MESSAGE, _BYTES = 5, 9, 11, 12
-_FIELDS: dict[str, dict[str, tuple[int, int, int, str | None]]] = {
-    "Model": {"graph": (7, _OPTIONAL, _MESSAGE, "Graph")},
-    "Graph": {"node": (1, _REPEATED, _MESSAGE, "Node"), "initializer": (5, _REPEATED, _MESSAGE, "Tensor")},
-    "Node": {"input": (1, _REPEATED, _STRING, None), "op_type": (4, _OPTIONAL, _STRING, None)},
-    "Tensor": {
-        "data_type": (2, _OPTIONAL, _INTEGER, None),
-        "int32_data": (5, _REPEATED, _INTEGER, None),
-        "name": (8, _OPTIONAL, _STRING, None),
-        "raw_data": (9, _OPTIONAL, _BYTES, None),
-    },
-}
-"""The fields of onnx.proto that are read: number, label, type and message. Protobuf keeps all others as they are."""
-
-
-def unsigned(path: Path) -> bytes | None:
-    """Read an ONNX file, and make the int8 weights that several of its integer products share uint8 with the zero point 128.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The changed file; None if it has no such weights, or is no ONNX file.
-    """
-    from google.protobuf.message import DecodeError
-
-    model = _message("Model")()
-    try:
-        model.ParseFromString(path.read_bytes())
-    except (DecodeError, RuntimeError):
-        return None
-    stored = {t.name: t for t in model.graph.initializer if t.data_type == _INT8}
-    uses = Counter(name for node in model.graph.node for name in node.input if name in stored)
-    products = [n for n in model.graph.node if n.op_type == "MatMulInteger" and len(n.input) == 4]
-    reads = Counter((n.input[1], n.input[3]) for n in products)
-    shared = {pair for pair, count in reads.items() if uses[pair[0]] == uses[pair[1]] == count > 1}
-    for name in {name for pair in shared for name in pair}:
-        tensor = stored[name]
-        numbers = np.array(tensor.int32_data, np.int8) if tensor.int32_data else np.frombuffer(tensor.raw_data, np.int8)
-        tensor.raw_data = (numbers.astype(np.int16) + _MIDDLE).astype(np.uint8).tobytes()
-        tensor.data_type = _UINT8
-        tensor.ClearField("int32_data")
-    return bytes(model.SerializeToString()) if shared else None
-
-
-@cache
-def _message(name: str) -> Any:
-    """The class of a message of `_FIELDS`."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    package = "pocketbert.onnx"
-    file = descriptor_pb2.FileDescriptorProto(name="pocketbert/onnx.proto", package=package)
-    for message, fields in _FIELDS.items():
-        made = file.message_type.add(name=message)
-        for field, (number, label, kind, of) in fields.items():
-            made.field.add(
-                name=field, number=number, label=label, type=kind, type_name=f".{package}.{of}" if of else None
-            )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
-
+PRECISE = "session.x64quantprecision"
+"""x86 processors without VNNI add two int8 products in 16 bits, which saturate; ARM and all others add in 32 bits. With this
+setting they use kernels that add in 32 bits too, and answer as the others do. Other processors need none, and those with AMX
+take twice the time with it."""
 
 _DTYPES = {
     "tensor(int64)": "int64",
@@ -108,44 +44,6 @@ class Spin(StrEnum):
     """Busily until the run ends."""
     ON = "on"
     """Busily also after a run, for some 50 ms: ONNX Runtime's own default."""
-
-
-PRECISE = "session.x64quantprecision"
-"""x86 processors without VNNI add two int8 products in 16 bits, which saturate; ARM and all others add in 32 bits. With this
-setting they use kernels that add in 32 bits too, and answer as the others do. Other processors need none, and those with AMX
-take twice the time with it."""
-
-
-def session_entries(saturates: bool, spin: Spin = Spin.NO) -> dict[str, str]:
-    """ONNX Runtime's settings of a session, by its own names.
-
-    Args:
-        saturates: Whether int8 products of the processor saturate (`Machine.saturates`).
-        spin: How threads wait.
-    """
-    return {
-        PRECISE: "1" if saturates else "0",
-        "session.intra_op.allow_spinning": "0" if spin is Spin.NO else "1",
-        "session.force_spinning_stop": "0" if spin is Spin.ON else "1",
-    }
-
-
-def _session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    """Open a file.
-
-    On processors that need `PRECISE`, ONNX Runtime 1.31 cannot open a file with it in which several products read an int8
-    weight, as in ALBERT's: it is told the same numbers in uint8. Where the products read them through DequantizeLinear, as in
-    files for `qnn`, they are computed in fp32, and do not saturate either.
-    """
-    try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception:
-        if not machine().saturates:
-            raise
-        content = unsigned(path)
-        if content is None:
-            options.add_session_config_entry("session.disable_quant_qdq", "1")
-        return onnxruntime.InferenceSession(content or str(path), options, providers=["CPUExecutionProvider"])
 
 
 class OnnxPredictor:
@@ -179,12 +77,11 @@ class OnnxPredictor:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
         try:
-            self._session = _session(path, options)
+            self._session = _open_session(path, options)
         except Exception as error:  # the library's own exception classes are private
-            first = str(error).splitlines()[0]
-            raise InputError(
-                Problem(str(path), f"ONNX Runtime {self.engine_version} refuses the file: {first}")
-            ) from error
+            first_line = str(error).splitlines()[0]
+            what = f"ONNX Runtime {self.engine_version} refuses the file: {first_line}"
+            raise InputError(Problem(str(path), what)) from error
         self.path = path
         self.inputs = tuple(i.name for i in self._session.get_inputs())
         self.outputs = tuple(o.name for o in self._session.get_outputs())
@@ -201,16 +98,17 @@ class OnnxPredictor:
             raise InputError(Problem(str(self.path), f"wants the inputs {missing} too.")) from None
         rows = len(next(iter(feed.values()))) if self._one_row else 1
         if rows > 1:  # a file for an accelerator takes one at a time
-            parts = [self._computed({n: v[i : i + 1] for n, v in feed.items()}) for i in range(rows)]
+            parts = [self._run_session({n: v[i : i + 1] for n, v in feed.items()}) for i in range(rows)]
             return {n: np.concatenate([p[n] for p in parts]) for n in self.outputs}
-        return self._computed(feed)
+        return self._run_session(feed)
 
-    def _computed(self, feed: Mapping[str, NDArray[np.generic]]) -> Arrays:
+    def _run_session(self, feed: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        """Call ONNX Runtime; its exceptions become an InputError that names the file."""
         try:
             results = self._session.run(self.outputs, feed)
         except Exception as error:  # an id beyond the table; the library's own exception classes are private
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            what = f"ONNX Runtime {self.engine_version} cannot run the file on this input: {first}"
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
+            what = f"ONNX Runtime {self.engine_version} cannot run the file on this input: {first_line}"
             raise InputError(Problem(str(self.path), what)) from error
         return dict(zip(self.outputs, results, strict=True))
 
@@ -230,3 +128,105 @@ class OnnxPredictor:
 
 def _tensor(node: onnxruntime.NodeArg) -> Tensor:
     return Tensor(name=node.name, dtype=_DTYPES.get(node.type, node.type), shape=list(node.shape))
+
+
+def session_entries(saturates: bool, spin: Spin = Spin.NO) -> dict[str, str]:
+    """Return ONNX Runtime's settings of a session, by its own names.
+
+    Args:
+        saturates: Whether int8 products of the processor saturate (`Machine.saturates`).
+        spin: How threads wait.
+    """
+    return {
+        PRECISE: "1" if saturates else "0",
+        "session.intra_op.allow_spinning": "0" if spin is Spin.NO else "1",
+        "session.force_spinning_stop": "0" if spin is Spin.ON else "1",
+    }
+
+
+def _open_session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    """Open a file.
+
+    On processors that need `PRECISE`, ONNX Runtime 1.31 cannot open a file with it in which several products read an int8
+    weight, as in ALBERT's: it gets the same numbers in uint8. Where the products read them through DequantizeLinear, as in
+    files for `qnn`, they are computed in fp32, and do not saturate either.
+    """
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception:
+        if not machine().saturates:
+            raise
+        content = unsigned(path)
+        if content is None:
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
+        return onnxruntime.InferenceSession(content or str(path), options, providers=["CPUExecutionProvider"])
+
+
+# --- int8 weights that several products share, as uint8 -----------------------------------------------------------------
+
+_UINT8, _INT8, _MIDDLE = 2, 3, 128
+_OPTIONAL, _REPEATED = 1, 3
+_INTEGER, _STRING, _MESSAGE, _BYTES = 5, 9, 11, 12
+_FIELDS: dict[str, dict[str, tuple[int, int, int, str | None]]] = {
+    "Model": {"graph": (7, _OPTIONAL, _MESSAGE, "Graph")},
+    "Graph": {"node": (1, _REPEATED, _MESSAGE, "Node"), "initializer": (5, _REPEATED, _MESSAGE, "Tensor")},
+    "Node": {"input": (1, _REPEATED, _STRING, None), "op_type": (4, _OPTIONAL, _STRING, None)},
+    "Tensor": {
+        "data_type": (2, _OPTIONAL, _INTEGER, None),
+        "int32_data": (5, _REPEATED, _INTEGER, None),
+        "name": (8, _OPTIONAL, _STRING, None),
+        "raw_data": (9, _OPTIONAL, _BYTES, None),
+    },
+}
+"""The fields of onnx.proto that are read: number, label, type and message. Protobuf keeps all others as they are."""
+
+
+def unsigned(path: Path) -> bytes | None:
+    """Read an ONNX file, and make the int8 weights that several of its integer products share uint8 with the zero point 128.
+
+    Int8 products saturate on x86 processors without VNNI unless ONNX Runtime makes weights uint8 (`PRECISE`), and it cannot
+    (1.31) where one weight has several readers, as the layers of ALBERT. Files keep int8: two uint8 operands take several times
+    as long with VNNI, and half as long again on Arm processors without dot products. Both hold the same numbers.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The changed file; None if it has no such weights, or is no ONNX file.
+    """
+    from google.protobuf.message import DecodeError
+
+    model = _onnx_model_class()()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except (DecodeError, RuntimeError):
+        return None
+    stored = {t.name: t for t in model.graph.initializer if t.data_type == _INT8}
+    uses = Counter(name for node in model.graph.node for name in node.input if name in stored)
+    products = [n for n in model.graph.node if n.op_type == "MatMulInteger" and len(n.input) == 4]
+    reads = Counter((n.input[1], n.input[3]) for n in products)  # weight and its zero point
+    shared = {pair for pair, count in reads.items() if uses[pair[0]] == uses[pair[1]] == count > 1}
+    for name in {name for pair in shared for name in pair}:
+        tensor = stored[name]
+        values = np.array(tensor.int32_data, np.int8) if tensor.int32_data else np.frombuffer(tensor.raw_data, np.int8)
+        tensor.raw_data = (values.astype(np.int16) + _MIDDLE).astype(np.uint8).tobytes()
+        tensor.data_type = _UINT8
+        tensor.ClearField("int32_data")
+    return bytes(model.SerializeToString()) if shared else None
+
+
+@cache
+def _onnx_model_class() -> Any:
+    """Build the protobuf class of an ONNX model from `_FIELDS`: the onnx package need not be installed."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    package = "pocketbert.onnx"
+    file = descriptor_pb2.FileDescriptorProto(name="pocketbert/onnx.proto", package=package)
+    for message, fields in _FIELDS.items():
+        descriptor = file.message_type.add(name=message)
+        for field, (number, label, kind, of) in fields.items():
+            type_name = f".{package}.{of}" if of else None
+            descriptor.field.add(name=field, number=number, label=label, type=kind, type_name=type_name)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Model"))

@@ -1,4 +1,8 @@
-"""The OpenVINO engine: runs the ONNX file that was made for it. Imports openvino when a file is opened."""
+"""The OpenVINO engine, which runs the ONNX file that was made for it. openvino is imported when a file is opened.
+
+`OpenVinoPredictor` opens a file; `precision` chooses the type of its float operations and `arithmetic` the settings of its int8
+products on this CPU.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +21,10 @@ from pocketbert.core.host.quiet import without_openvino_telemetry
 from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.predictor import Arrays
 
-DISTRIBUTION = "openvino"
+_DISTRIBUTION = "openvino"
+_INSTALL = "pip install 'pocketbert[openvino]'"
 _SETTINGS = {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
 """One text at a time."""
-
-
-def precision() -> str:
-    """What OpenVINO computes in on this CPU where the file is not int8: ``bf16`` or ``f32``.
-
-    With AVX-512 BF16 alone, bf16 takes less time on long texts and adds less error than int8 has. With AMX, where it is
-    OpenVINO's default too, it adds three to four times the error of int8 (tests/quantize/test_onnx_static.py).
-    """
-    isa = machine().isa
-    return "bf16" if "avx512_bf16" in isa and "amx_bf16" not in isa else "f32"
-
-
-def arithmetic() -> dict[str, int]:
-    """OpenVINO's settings of int8 products. Where they would saturate, OpenVINO computes them in fp32: right, and faster there.
-
-    Without a group size of 0, OpenVINO may quantize what is read by weights in 8 bits anew: processors with VNNI do.
-    """
-    return {"LP_TRANSFORMS_MODE": False, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0} if machine().saturates else {}
 
 
 class OpenVinoPredictor:
@@ -56,9 +43,9 @@ class OpenVinoPredictor:
     lengths: tuple[int, ...] = ()
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
-        version = version_of(DISTRIBUTION)
+        version = version_of(_DISTRIBUTION)
         if version is None:
-            raise MissingBackendError(DISTRIBUTION, "pip install 'pocketbert[openvino]'")
+            raise MissingBackendError(_DISTRIBUTION, _INSTALL)
         if not path.is_file():
             raise InputError(Problem(str(path), "file not found."))
         try:
@@ -66,7 +53,7 @@ class OpenVinoPredictor:
                 import openvino
                 from openvino.frontend import FrontEndManager
         except ImportError as error:
-            raise MissingBackendError(f"{DISTRIBUTION} ({error})", "pip install 'pocketbert[openvino]'") from error
+            raise MissingBackendError(f"{_DISTRIBUTION} ({error})", _INSTALL) from error
 
         self.engine_version, self.path, self._alone = version, path, Lock()
         # named in any case: on Arm the default is fp16, in which large activations overflow
@@ -108,21 +95,36 @@ class OpenVinoPredictor:
         return Signature(inputs=inputs, outputs=outputs)
 
     def _problem(self, what: str, error: Exception) -> InputError:
+        """Make an InputError from OpenVINO's message: the place in its own sources comes first and the reason last."""
         lines = [line for line in str(error).splitlines() if line.strip()]
-        # OpenVINO says where in its own sources first and what is wrong last
-        return InputError(
-            Problem(
-                str(self.path),
-                f"OpenVINO {self.engine_version} {what}: {(lines or ['no reason given'])[-1].strip()}",
-            )
-        )
+        reason = (lines or ["no reason given"])[-1].strip()
+        return InputError(Problem(str(self.path), f"OpenVINO {self.engine_version} {what}: {reason}"))
+
+
+def precision() -> str:
+    """Return the type that OpenVINO computes in on this CPU where the file is not int8: ``bf16`` or ``f32``.
+
+    With AVX-512 BF16 alone, bf16 takes less time on long texts and adds less error than int8 has. With AMX, where it is
+    OpenVINO's default too, it adds three to four times the error of int8 (tests/quantize/test_onnx_static.py).
+    """
+    isa = machine().isa
+    return "bf16" if "avx512_bf16" in isa and "amx_bf16" not in isa else "f32"
+
+
+def arithmetic() -> dict[str, int]:
+    """Return OpenVINO's settings of int8 products. Where they would saturate, it computes them in fp32: right, and faster there.
+
+    Without a group size of 0, OpenVINO may quantize what is read by weights in 8 bits anew: processors with VNNI do.
+    """
+    return {"LP_TRANSFORMS_MODE": False, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0} if machine().saturates else {}
 
 
 def _tensor(port: Any) -> Tensor:
-    free = dict(enumerate(("batch", "sequence")))  # OpenVINO forgets what the file calls them
+    """Describe an input or output; free axes are called ``batch`` and ``sequence``, as OpenVINO drops the file's names."""
+    axis_names = dict(enumerate(("batch", "sequence")))
     shape = port.get_partial_shape()
     return Tensor(
         name=port.get_any_name(),
         dtype=port.get_element_type().to_dtype().name,
-        shape=[free.get(i, "?") if n.is_dynamic else n.get_length() for i, n in enumerate(shape)],
+        shape=[axis_names.get(i, "?") if n.is_dynamic else n.get_length() for i, n in enumerate(shape)],
     )

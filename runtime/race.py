@@ -1,16 +1,17 @@
-"""Find which file, engine and number of threads is fastest at each length on this machine, in a short race.
+"""Time files, engines and numbers of threads against each other at each length on this machine.
 
-All candidates stay open and take turns, so that a disturbance affects all of them, and are compared within each round: the speed
-of a machine that others use too changes by a third from one second to the next. A candidate that is far behind at a length is not
-run there any more: the time goes to those that are close. A turn looks like use: some texts of mixed lengths, then, length by
-length, texts of one length in a row until the caches are warm. (One text after another engine's tells little: a small
-model takes twice its usual time there.)
+In the order of a run: `race_apart` starts this module as a process of its own, whose `main` calls `race`; its `Plan` holds a
+`Timing` for each `Candidate`. A process of its own, because what the race opens and closes would leave the memory of this
+process in pieces, and a model of a millisecond 5 % slower for good.
+
+The speed of a machine that others use too changes by a third from one second to the next. So all candidates take turns in
+rounds, a disturbance affects all of them, and they are compared within each round. A candidate that is far behind at a length
+is not run there any more: the time goes to those that are close. A turn looks like use: some texts of mixed lengths, then,
+length by length, texts of one length in a row until the caches are warm. (One text right after another engine's is no measure:
+a small model takes twice its usual time there.)
 
 For the cadence `interactive` a turn is one untimed call, which fills the caches, and then calls after an idle time each, of one
 length and of mixed lengths.
-
-It is run by a process of its own: what it opens and closes would leave the memory of this one in pieces, and a model of a
-millisecond 5 % slower for good.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -34,12 +35,41 @@ from pocketbert.core.predict.predictor import fitting
 from pocketbert.runtime.engines import EngineFile, FilePredictor, filled
 from pocketbert.runtime.onnx import OnnxPredictor, Spin
 
-# --- plan ---
-# Times of the candidates on one machine, and which of them is expected to be fastest.
-
-
-SPIN_ON_PRICE = 1.02
+IDLE_MS = 100.0
+"""Idle time before each call of the cadence `interactive`."""
+LENGTHS = (8, 16, 24, 32, 48, 64, 128, 256, 512)
+"""Lengths at which a file that takes any length is timed; between them its time is interpolated."""
+_SINGLE_LENGTHS = (8, 16, 32, 64, 128, 512)
+"""The same for single calls, of which each costs the idle time."""
+_SINGLES = 2
+"""Timed calls of a turn of the cadence `interactive`."""
+_ROUNDS, _LEAST_ROUNDS = 24, 3
+_SPIN_ON_PRICE = 1.02
 """Threads that wait busily between runs occupy a core without use: they have to be faster by this factor."""
+_CLOSE = (3.0, 1.6, 1.35, 1.25, 1.2, 1.15, 1.12)
+"""A candidate that took more than this multiple of the best time at a length is out of the race there: before the first round, when
+a disturbance may have affected its only inferences, before the second one, and so on."""
+_QUIET = 0.8
+"""The machine counts as quiet when one thread had at least this share of a core in three quarters of the rounds."""
+_WARM_MS, _BURST_MS, _MOST = 8.0, 16.0, 12
+"""A burst: ms of untimed inferences, ms of timed ones, and the most inferences of each."""
+_FIRST_MS = 40.0
+"""The first time of a length is the best of two inferences; below this number of ms, of up to four."""
+_MIXED_MS = 25.0
+"""The time of an inference of at least this number of ms does not depend on what ran before it."""
+_MIXED_CYCLES, _MIXED_CYCLES_MS = (2, 5), 100.0
+"""A turn of mixed lengths: once to fill the caches, then up to four times, together in about this number of ms."""
+_SENTENCE = 64
+"""Lengths are mixed among sentences, of at most this number of tokens, and among what is longer: a document between two sentences
+would empty the caches that the second one finds full in use."""
+_THREADS_PAY = 1.3
+"""Where a file is faster by this factor with more threads, one thread is not tried at longer lengths."""
+_REST_S, _SETTLE_S = 0.08, 0.005
+"""ONNX Runtime's threads may wait busily for some 50 ms after a run, those of a LiteRT signature for some ms; meanwhile
+the next candidate has one core less."""
+_TIMEOUT_S = 600.0
+"""No race takes nearly so long; a process that does hangs."""
+_LEAVE_OUT = "Leave engine='fastest' out, or name a file."
 
 
 class Cadence(StrEnum):
@@ -51,13 +81,15 @@ class Cadence(StrEnum):
     """Single calls, each after an idle time of `IDLE_MS`, as when a user types."""
 
 
-IDLE_MS = 100.0
-"""Idle time before each call of the cadence `interactive`."""
+_BUDGET_S = {Cadence.BATCH: 25.0, Cadence.INTERACTIVE: 60.0}
+"""Most seconds spent on rounds, which are mostly idle where single calls are timed, since those vary more; the slower the model, the
+fewer rounds, never fewer than `_LEAST_ROUNDS`. A length at which all candidates but one are out is decided and not run again; where
+all lengths are, the race is over."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file, and how to open it.
+    """A model file with the settings to open it.
 
     Attributes:
         file: The file.
@@ -70,12 +102,10 @@ class Candidate:
     spin: Spin = Spin.NO
 
     def open(self) -> FilePredictor:
-        """Open it."""
-        return (
-            OnnxPredictor(self.file.path, self.threads, spin=self.spin)
-            if self.spin is not Spin.NO
-            else self.file.open(self.threads)
-        )
+        """Open the file with its engine."""
+        if self.spin is Spin.NO:
+            return self.file.open(self.threads)
+        return OnnxPredictor(self.file.path, self.threads, spin=self.spin)
 
 
 class Timing(BaseModel):
@@ -98,15 +128,15 @@ class Timing(BaseModel):
     steady: dict[int, float]
     mixed: dict[int, float]
 
-    def at(self, length: int, steady: bool = True) -> float:
-        """Expected milliseconds for one text of a length; infinite where it does not fit."""
-        ms = self.steady if steady else self.mixed
-        known = sorted(ms)
+    def expected_ms(self, length: int, steady: bool = True) -> float:
+        """Return the expected milliseconds for one text of a length; infinite where it does not fit."""
+        ms_by_length = self.steady if steady else self.mixed
+        known = sorted(ms_by_length)
         if self.fixed:
-            return ms[fitting(known, length)] if length <= known[-1] else float("inf")
+            return ms_by_length[fitting(known, length)] if length <= known[-1] else float("inf")
         if length > known[-1]:
-            return ms[known[-1]] * length / known[-1]
-        return float(np.interp(length, known, [ms[n] for n in known]))
+            return ms_by_length[known[-1]] * length / known[-1]
+        return float(np.interp(length, known, [ms_by_length[n] for n in known]))
 
 
 class Plan(BaseModel):
@@ -121,16 +151,17 @@ class Plan(BaseModel):
     disturbed: bool = False
 
     def costs(self, length: int, steady: bool = True) -> NDArray[np.float64]:
-        """What one text costs each candidate: its expected ms, more where threads spin on; shape [candidates].
+        """Return the cost of one text for each candidate: its expected ms, more where threads spin on; shape [candidates].
 
         Args:
             length: Tokens.
             steady: Whether the text comes after another of its own length.
         """
-        return np.array([t.at(length, steady) * (SPIN_ON_PRICE if t.spin is Spin.ON else 1) for t in self.timings])
+        prices = [_SPIN_ON_PRICE if t.spin is Spin.ON else 1 for t in self.timings]
+        return np.array([t.expected_ms(length, steady) * p for t, p in zip(self.timings, prices, strict=True)])
 
     def best(self, lengths: Sequence[int], steady: bool = True) -> int:
-        """Number of the candidate that is expected to need least time for texts of these lengths, one after the other.
+        """Return the index of the candidate with the lowest cost for texts of these lengths, one after the other.
 
         Args:
             lengths: Tokens of each text.
@@ -139,53 +170,8 @@ class Plan(BaseModel):
         return int(np.sum([self.costs(n, steady) for n in lengths], axis=0).argmin())
 
 
-LENGTHS = (8, 16, 24, 32, 48, 64, 128, 256, 512)
-"""Where a file that takes any length is raced; between them its time is interpolated."""
-SINGLE_LENGTHS = (8, 16, 32, 64, 128, 512)
-"""The same for single calls, of which each costs the idle time."""
-SINGLES = 2
-"""Timed calls of a turn of the cadence `interactive`."""
-ROUNDS = 24
-BUDGET_S = {Cadence.BATCH: 25.0, Cadence.INTERACTIVE: 60.0}
-"""Most seconds spent on rounds, which are mostly idle where single calls are timed, since those vary more; the slower the model, the
-fewer rounds, never fewer than 3. A length at which all candidates but one are out is decided and not run again; where all lengths
-are, the race is over."""
-CLOSE = (3.0, 1.6, 1.35, 1.25, 1.2, 1.15, 1.12)
-"""A candidate that took more than this multiple of the best time at a length is out of the race there: before the first round, when
-a disturbance may have affected its only inferences, before the second one, and so on."""
-QUIET = 0.8
-"""A race is remembered when one thread had at least this share of a core in three quarters of the rounds."""
-WARM_MS, BURST_MS, MOST = 8.0, 16.0, 12
-"""A burst: ms of untimed inferences, ms of timed ones, and the most inferences of each. One of `MIXED_MS` needs no warming."""
-FIRST_MS = 40.0
-"""The first time of a length is the best of two inferences; below this number of ms, of up to four."""
-MIXED_MS = 25.0
-"""The time of an inference of this number of ms does not depend on what ran before it."""
-MIXED_CYCLES, MIXED_CYCLES_MS = (2, 5), 100.0
-"""A turn of mixed lengths: once to fill the caches, then up to four times, together in about this number of ms."""
-SENTENCE = 64
-"""Lengths are mixed among sentences, of at most this number of tokens, and among what is longer: a document between two sentences
-would empty the caches that the second one finds full in use."""
-THREADS_PAY = 1.3
-"""Where a file is faster by this factor with more threads, one thread is not tried at longer lengths."""
-REST_S, SETTLE_S = 0.08, 0.005
-"""ONNX Runtime's threads may wait busily for some 50 ms after a run, those of a LiteRT signature for some ms; meanwhile
-the next candidate has one core less."""
-TIMEOUT_S = 600.0
-"""No race takes nearly so long; a process that does hangs."""
-_LEAST_ROUNDS = 3
-_LEAVE_OUT = "Leave engine='fastest' out, or name a file."
-
-
-class Request(BaseModel):
-    """What the process that runs a race is told.
-
-    Attributes:
-        candidates: What to time.
-        max_length: Longest input in tokens.
-        rounds: Most rounds.
-        cadence: How the model will be called.
-    """
+class _Request(BaseModel):
+    """The arguments of `race`, as JSON on the standard input of the process that runs it."""
 
     candidates: list[Candidate]
     max_length: int
@@ -195,7 +181,18 @@ class Request(BaseModel):
 
 @dataclass
 class _Runner:
-    """A candidate in the race and its ms by length; once out at a length it stays out, so that value i is that of round i."""
+    """An open candidate and its measured ms by length.
+
+    Attributes:
+        candidate: What is timed.
+        predictor: The open file.
+        grid: Lengths to time, ascending.
+        first: Best ms before the first round.
+        steady: ms of each round, after texts of the same length. A candidate that is out at a length stays out, so that
+            value i is that of round i.
+        mixed: The same after texts of other lengths.
+        contested: Lengths at which it is still in the race.
+    """
 
     candidate: Candidate
     predictor: FilePredictor
@@ -212,40 +209,38 @@ def race_apart(candidates: Sequence[Candidate], max_length: int, cadence: Cadenc
     Raises:
         MachineError: If the process crashes or hangs, as this one then would.
     """
-    request = Request(candidates=list(candidates), max_length=max_length, rounds=ROUNDS, cadence=cadence)
+    request = _Request(candidates=list(candidates), max_length=max_length, rounds=_ROUNDS, cadence=cadence)
     if not can_start_python():
-        return race(candidates, max_length, ROUNDS, cadence)
+        return race(candidates, max_length, _ROUNDS, cadence)
     # -P: a folder named like one of our imports in the user's working directory must not be picked up
     command = [sys.executable, "-P", "-m", __name__]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             input=request.model_dump_json(),
             capture_output=True,
             encoding="utf-8",
-            timeout=TIMEOUT_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except OSError:
-        return race(candidates, max_length, ROUNDS, cadence)
+        return race(candidates, max_length, _ROUNDS, cadence)
     except subprocess.TimeoutExpired as error:
-        raise MachineError(
-            f"engine 'fastest': timing the files took more than {TIMEOUT_S:.0f} s. {_LEAVE_OUT}"
-        ) from error
-    if done.returncode < 0:
-        raise MachineError(
-            f"engine 'fastest': the process that timed the files ended by signal {-done.returncode}. {_LEAVE_OUT}"
-        )
+        reason = f"timing the files took more than {_TIMEOUT_S:.0f} s."
+        raise MachineError(f"engine 'fastest': {reason} {_LEAVE_OUT}") from error
+    if process.returncode < 0:
+        reason = f"the process that timed the files ended by signal {-process.returncode}."
+        raise MachineError(f"engine 'fastest': {reason} {_LEAVE_OUT}")
     try:
-        return Plan.model_validate_json((done.stdout.splitlines() or [""])[-1])
+        return Plan.model_validate_json((process.stdout.splitlines() or [""])[-1])
     except ValidationError:  # an embedding program that is no Python, or another set of packages
-        return race(candidates, max_length, ROUNDS, cadence)
+        return race(candidates, max_length, _ROUNDS, cadence)
 
 
 def race(
-    candidates: Sequence[Candidate], max_length: int, rounds: int = ROUNDS, cadence: Cadence = Cadence.BATCH
+    candidates: Sequence[Candidate], max_length: int, rounds: int = _ROUNDS, cadence: Cadence = Cadence.BATCH
 ) -> Plan:
-    """Time the candidates at all lengths.
+    """Time the candidates at all lengths in rounds, until each length is decided or the time is spent.
 
     Args:
         candidates: What to time.
@@ -257,107 +252,187 @@ def race(
         Wall times of one text.
     """
     single = cadence is Cadence.INTERACTIVE
-    grid = SINGLE_LENGTHS if single else LENGTHS
-    runners = [_Runner(c, p, _grid(p, max_length, grid)) for c, p in ((c, c.open()) for c in candidates)]
+    runners = []
+    for candidate in candidates:
+        predictor = candidate.open()
+        lengths = _lengths_to_time(predictor, max_length, _SINGLE_LENGTHS if single else LENGTHS)
+        runners.append(_Runner(candidate, predictor, lengths))
     for runner in sorted(runners, key=lambda r: -r.candidate.threads):
-        _first_times(runner, runners, _single_time if single else _burst_time)
+        _time_first_runs(runner, runners, single)
         _rest(runner)
-    one = next((r for r in runners if r.candidate.threads == 1), None)
+    one_thread = next((r for r in runners if r.candidate.threads == 1), None)
     order, shares, started = np.random.default_rng(0), list[float](), time.perf_counter()
-    for done in range(rounds):
-        _choose_contested(runners, max_length, CLOSE[min(done, len(CLOSE) - 1)])
-        if one is not None:
-            shares.append(_share(one))
-        undecided = _undecided(runners)
+    for rounds_done in range(rounds):
+        _drop_slow_candidates(runners, max_length, _CLOSE[min(rounds_done, len(_CLOSE) - 1)])
+        if one_thread is not None:
+            shares.append(_measure_core_share(one_thread))
+        # lengths at which more than one candidate is left
+        undecided = {n for n, count in Counter(n for r in runners for n in r.contested).items() if count > 1}
         spent = time.perf_counter() - started
-        if not undecided or (done >= _LEAST_ROUNDS and spent * (1 + 1 / done) > BUDGET_S[cadence]):
+        if not undecided or (rounds_done >= _LEAST_ROUNDS and spent * (1 + 1 / rounds_done) > _BUDGET_S[cadence]):
             break
-        (_round_of_singles if single else _round)(runners, undecided, order)
-    return Plan(
-        timings=_timings(runners),
-        disturbed=bool(shares) and float(np.quantile(shares, 0.25)) < QUIET,
-    )
+        if single:
+            _time_single_calls(runners, undecided, order)
+        else:
+            _time_bursts(runners, undecided, order)
+    disturbed = bool(shares) and float(np.quantile(shares, 0.25)) < _QUIET
+    return Plan(timings=_estimated_timings(runners), disturbed=disturbed)
 
 
-def _grid(predictor: FilePredictor, max_length: int, lengths: Sequence[int]) -> list[int]:
-    free = sorted({min(n, max_length) for n in lengths})
+def _lengths_to_time(predictor: FilePredictor, max_length: int, grid: Sequence[int]) -> list[int]:
+    """Return the file's own lengths up to the first that holds `max_length`, or those of the grid if it takes any length."""
     listed = [n for n in predictor.lengths if n <= max_length or n == fitting(predictor.lengths, max_length)]
-    return listed or free
+    return listed or sorted({min(n, max_length) for n in grid})
 
 
-def _first_times(
-    runner: _Runner, runners: Sequence[_Runner], timed: Callable[[FilePredictor, dict[str, NDArray[Any]]], float]
-) -> None:
-    """Plan the memory and pack the weights of each length, which the first run does, then a first time."""
-    more = next((r for r in runners if r.first and _same_file(r, runner)), None)
+def _time_first_runs(runner: _Runner, runners: Sequence[_Runner], single: bool) -> None:
+    """Run a candidate once at each length, untimed, which plans its memory and packs its weights; then take a first time.
+
+    Single calls are timed after an idle time each. A candidate with fewer threads stops at the length where more threads pay.
+    """
+    more_threads = next(
+        (
+            r
+            for r in runners
+            if r.first and r.candidate.file == runner.candidate.file and r.candidate.threads > runner.candidate.threads
+        ),
+        None,
+    )
+    predictor = runner.predictor
     for n in runner.grid:
-        feed = _sample(n, runner.predictor)
-        _time(runner.predictor, feed)
-        runner.first[n] = timed(runner.predictor, feed)
+        feed = _sample(n, predictor)
+        _time(predictor, feed)
+        if single:
+            best = min(_time_after_idle(predictor, feed) for _ in range(_SINGLES))
+        else:
+            ms = _time(predictor, feed)
+            repeats = int(np.clip(_FIRST_MS / max(ms, 0.01), 1, 3))
+            best = min(ms, *(_time(predictor, feed) for _ in range(repeats)))
+        runner.first[n] = best
         runner.contested.append(n)
-        if more is not None and more.first.get(n, np.inf) * THREADS_PAY < runner.first[n]:
+        if more_threads is not None and more_threads.first.get(n, np.inf) * _THREADS_PAY < best:
             break  # one thread falls back further the longer the text
 
 
-def _burst_time(predictor: FilePredictor, feed: dict[str, NDArray[Any]]) -> float:
-    again = int(np.clip(FIRST_MS / max(ms := _time(predictor, feed), 0.01), 1, 3))
-    return min(ms, *(_time(predictor, feed) for _ in range(again)))
+def _drop_slow_candidates(runners: Sequence[_Runner], max_length: int, within: float) -> None:
+    """Take each candidate out of the race at the lengths where it needs more than `within` times the best time.
 
+    It stays if it is close by the estimate from all rounds, or by its best time, since one undisturbed inference is enough.
+    """
+    at_their_best = []
+    for runner in runners:
+        steady = {n: min([ms, *runner.steady.get(n, [])]) for n, ms in runner.first.items()}
+        mixed = {n: min(runner.mixed.get(n) or [ms]) for n, ms in steady.items()}
+        at_their_best.append(_timing(runner, steady, mixed))
+    estimates = [_estimated_timings(runners), at_their_best]
 
-def _single_time(predictor: FilePredictor, feed: dict[str, NDArray[Any]]) -> float:
-    return min(_after_idle(predictor, feed) for _ in range(SINGLES))
-
-
-def _after_idle(predictor: FilePredictor, feed: dict[str, NDArray[Any]]) -> float:
-    time.sleep(IDLE_MS / 1000)
-    return _time(predictor, feed)
-
-
-def _same_file(other: _Runner, runner: _Runner) -> bool:
-    return other.candidate.file == runner.candidate.file and other.candidate.threads > runner.candidate.threads
-
-
-def _choose_contested(runners: Sequence[_Runner], max_length: int, within: float) -> None:
-    """Keep candidates that were close at their best, as one undisturbed inference is enough, and those that are close by all rounds."""
-    kinds = [_timings(runners), [_timing(r, *_bests(r)) for r in runners]]
-
-    def close(number: int, n: int) -> bool:
+    def is_close(number: int, n: int) -> bool:
         length = min(n, max_length)
         return any(
-            timings[number].at(length, steady) <= within * min(t.at(length, steady) for t in timings)
-            for timings in kinds
+            timings[number].expected_ms(length, steady) <= within * min(t.expected_ms(length, steady) for t in timings)
+            for timings in estimates
             for steady in (True, False)
         )
 
     for number, runner in enumerate(runners):
-        runner.contested = [n for n in runner.contested if close(number, n)]
+        runner.contested = [n for n in runner.contested if is_close(number, n)]
 
 
-def _timings(runners: Sequence[_Runner]) -> list[Timing]:
-    """The times of all candidates, as far as they are known."""
-    lengths = sorted({n for r in runners for n in r.first})
+def _time_bursts(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
+    """Run one round of the cadence `batch`: each candidate at mixed lengths, then all of them at one length after the other.
+
+    Candidates whose threads spin on run their lengths at the end, and rest once: ten rests would take most of the time there is.
+    """
+    running = [r for r in runners if undecided.intersection(r.contested)]
+    for i in order.permutation(len(running)):
+        _time_mixed_bursts(running[i], order)
+    others = [r for r in running if r.candidate.spin is not Spin.ON]
+    for n in order.permutation(sorted(undecided.intersection(n for r in others for n in r.contested))):
+        competing = [r for r in others if n in r.contested]
+        for i in order.permutation(len(competing)):
+            _time_burst(competing[i], int(n))
+    for runner in (r for r in running if r.candidate.spin is Spin.ON):
+        for n in order.permutation(sorted(undecided.intersection(runner.contested))):
+            _time_burst(runner, int(n))
+        _rest(runner)
+
+
+def _time_mixed_bursts(runner: _Runner, order: np.random.Generator) -> None:
+    """Time texts of alternating lengths, sentences and documents apart; append each length's median without the first cycle."""
+    quick = [n for n in order.permutation(runner.contested).tolist() if runner.first[n] < _MIXED_MS]
+    groups = [n for n in quick if n <= _SENTENCE], [n for n in quick if n > _SENTENCE]
+    several = [lengths for lengths in groups if len(lengths) > 1]
+    for lengths in several:
+        count = int(np.clip(_MIXED_CYCLES_MS / max(sum(runner.first[n] for n in lengths), 0.01), *_MIXED_CYCLES))
+        cycles = [[_time(runner.predictor, _sample(n, runner.predictor)) for n in lengths] for _ in range(count)]
+        # the first one finds another engine's weights in the caches
+        for n, ms in zip(lengths, np.median(cycles[1:], axis=0), strict=True):
+            runner.mixed.setdefault(n, []).append(float(ms))
+    if several:
+        _rest(runner)
+
+
+def _time_burst(runner: _Runner, n: int) -> None:
+    """Run texts of one length until the caches are warm, then time some more and append their median."""
+    feed, ms = _sample(n, runner.predictor), max(runner.first[n], 0.01)
+    if runner.candidate.threads > 1:
+        time.sleep(_SETTLE_S)
+    for _ in range(int(np.clip(_WARM_MS / ms, ms < _MIXED_MS, _MOST))):  # slow ones need no warming
+        runner.predictor.run(feed)
+    burst = [_time(runner.predictor, feed) for _ in range(int(np.clip(_BURST_MS / ms, 1, _MOST)))]
+    runner.steady.setdefault(n, []).append(float(np.median(burst)))
+
+
+def _time_single_calls(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
+    """Run one round of the cadence `interactive`: calls after an idle time each, at mixed lengths and then at each length."""
+    running = [r for r in runners if undecided.intersection(r.contested)]
+    for i in order.permutation(len(running)):
+        _time_mixed_singles(running[i], order)
+    for n in order.permutation(sorted(undecided)):
+        competing = [r for r in runners if n in r.contested]
+        for i in order.permutation(len(competing)):
+            predictor = competing[i].predictor
+            feed = _sample(int(n), predictor)
+            predictor.run(feed)  # the caches hold the weights of the engine before
+            calls = [_time_after_idle(predictor, feed) for _ in range(_SINGLES)]
+            competing[i].steady.setdefault(int(n), []).append(float(np.median(calls)))
+
+
+def _time_mixed_singles(runner: _Runner, order: np.random.Generator) -> None:
+    """Time one call of each sentence's length, each after a call of another length: LiteRT's weights of it are in no cache then."""
+    lengths = [n for n in order.permutation(runner.contested).tolist() if n <= _SENTENCE]
+    if len(lengths) < 2:
+        return
+    runner.predictor.run(_sample(lengths[-1], runner.predictor))
+    for n in lengths:
+        runner.mixed.setdefault(n, []).append(_time_after_idle(runner.predictor, _sample(n, runner.predictor)))
+
+
+def _estimated_timings(runners: Sequence[_Runner]) -> list[Timing]:
+    """Estimate the times of all candidates from the rounds so far, or from the first runs where there was no round."""
     steady: list[dict[int, float]] = [{} for _ in runners]
     mixed: list[dict[int, float]] = [{} for _ in runners]
-    for n in lengths:
-        there = [i for i, r in enumerate(runners) if n in r.first]
-        times = _compared([runners[i].steady.get(n, []) for i in there], [runners[i].first[n] for i in there])
-        changed = _compared([runners[i].mixed.get(n, []) for i in there], times)
-        for i, ms, after in zip(there, times, changed, strict=True):
-            steady[i][n], mixed[i][n] = ms, after
+    for n in sorted({n for r in runners for n in r.first}):
+        timed = [i for i, r in enumerate(runners) if n in r.first]
+        first = [runners[i].first[n] for i in timed]
+        steady_ms = _estimate_times([runners[i].steady.get(n, []) for i in timed], first)
+        mixed_ms = _estimate_times([runners[i].mixed.get(n, []) for i in timed], steady_ms)
+        for i, after_same, after_other in zip(timed, steady_ms, mixed_ms, strict=True):
+            steady[i][n], mixed[i][n] = after_same, after_other
     return [_timing(r, s, m) for r, s, m in zip(runners, steady, mixed, strict=True)]
 
 
-def _compared(rounds: Sequence[Sequence[float]], otherwise: Sequence[float]) -> list[float]:
-    """One time for each candidate at one length.
+def _estimate_times(rounds: Sequence[Sequence[float]], otherwise: Sequence[float]) -> list[float]:
+    """Estimate one time for each candidate at one length from rounds in which they took turns.
 
     Args:
         rounds: ms of each round, by candidate; some left early.
         otherwise: The ms of candidates that were in no round.
 
     Returns:
-        That of the leader, the best one of those that stayed longest, is its lower quartile, since whatever else runs
-        only ever makes a time longer. That of another one is the leader's times their ratio in the rounds that they share; where
-        those are fewer than three, times the ratio of their best times, `otherwise` included.
+        ms by candidate. The leader is the best of those that stayed longest; its time is its lower quartile, since whatever
+        else runs only ever makes a time longer. The time of another one is the leader's times the median of their ratios in
+        the rounds that they share; where those are fewer than three, times the ratio of their best times, `otherwise` included.
     """
     most = max(map(len, rounds))
     if most == 0:
@@ -365,109 +440,29 @@ def _compared(rounds: Sequence[Sequence[float]], otherwise: Sequence[float]) -> 
     first = min((i for i, r in enumerate(rounds) if len(r) == most), key=lambda i: float(np.median(rounds[i])))
     leader, low = rounds[first], float(np.quantile(rounds[first], 0.25))
 
-    def ratio(number: int) -> float:
-        ms, its = rounds[number], leader[: len(rounds[number])]
+    def ratio_to_leader(number: int) -> float:
+        ms, shared = rounds[number], leader[: len(rounds[number])]
         if len(ms) < _LEAST_ROUNDS:  # a leader that was interrupted in the only round would make all others look fast
-            return min(*ms, otherwise[number]) / min(*its, otherwise[first])
-        return float(np.median(np.asarray(ms) / np.asarray(its)))
+            return min(*ms, otherwise[number]) / min(*shared, otherwise[first])
+        return float(np.median(np.asarray(ms) / np.asarray(shared)))
 
-    return [low * ratio(i) if ms else other for i, (ms, other) in enumerate(zip(rounds, otherwise, strict=True))]
-
-
-def _bests(runner: _Runner) -> tuple[dict[int, float], dict[int, float]]:
-    steady = {n: min([ms, *runner.steady.get(n, [])]) for n, ms in runner.first.items()}
-    return steady, {n: min(runner.mixed.get(n) or [ms]) for n, ms in steady.items()}
+    return [
+        low * ratio_to_leader(i) if ms else other for i, (ms, other) in enumerate(zip(rounds, otherwise, strict=True))
+    ]
 
 
 def _timing(runner: _Runner, steady: dict[int, float], mixed: dict[int, float]) -> Timing:
-    c = runner.candidate
-    return Timing(
-        file=c.file.path.name,
-        threads=c.threads,
-        spin=c.spin,
-        fixed=bool(runner.predictor.lengths),
-        steady=steady,
-        mixed=mixed,
-    )
+    """Make the timing of a candidate from its ms by length."""
+    candidate, fixed = runner.candidate, bool(runner.predictor.lengths)
+    name, threads, spin = candidate.file.path.name, candidate.threads, candidate.spin
+    return Timing(file=name, threads=threads, spin=spin, fixed=fixed, steady=steady, mixed=mixed)
 
 
-def _undecided(runners: Sequence[_Runner]) -> set[int]:
-    """Lengths at which more than one candidate is left."""
-    return {n for n, count in Counter(n for r in runners for n in r.contested).items() if count > 1}
-
-
-def _round(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
-    """Give each candidate a turn at mixed lengths, then at each length, with those at one length right after each other."""
-    running = [r for r in runners if undecided.intersection(r.contested)]
-    for i in order.permutation(len(running)):
-        _mix(running[i], order)
-    others = [r for r in running if r.candidate.spin is not Spin.ON]
-    for n in order.permutation(sorted(undecided.intersection(n for r in others for n in r.contested))):
-        there = [r for r in others if n in r.contested]
-        for i in order.permutation(len(there)):
-            _burst(there[i], int(n))
-    for runner in (r for r in running if r.candidate.spin is Spin.ON):
-        for n in order.permutation(sorted(undecided.intersection(runner.contested))):
-            _burst(runner, int(n))
-        _rest(runner)  # once for all its lengths: ten rests would take most of the time there is
-
-
-def _round_of_singles(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
-    """Time single calls of each candidate after idle times, at mixed lengths and then at each length."""
-    running = [r for r in runners if undecided.intersection(r.contested)]
-    for i in order.permutation(len(running)):
-        _mix_singles(running[i], order)
-    for n in order.permutation(sorted(undecided)):
-        there = [r for r in runners if n in r.contested]
-        for i in order.permutation(len(there)):
-            predictor = there[i].predictor
-            feed = _sample(int(n), predictor)
-            predictor.run(feed)  # the caches hold the weights of the engine before
-            calls = [_after_idle(predictor, feed) for _ in range(SINGLES)]
-            there[i].steady.setdefault(int(n), []).append(float(np.median(calls)))
-
-
-def _mix(runner: _Runner, order: np.random.Generator) -> None:
-    quick = [n for n in order.permutation(runner.contested).tolist() if runner.first[n] < MIXED_MS]
-    kinds = [n for n in quick if n <= SENTENCE], [n for n in quick if n > SENTENCE]
-    several = [kind for kind in kinds if len(kind) > 1]
-    for kind in several:
-        count = int(np.clip(MIXED_CYCLES_MS / max(sum(runner.first[n] for n in kind), 0.01), *MIXED_CYCLES))
-        cycles = [[_time(runner.predictor, _sample(n, runner.predictor)) for n in kind] for _ in range(count)]
-        # the first one finds another engine's weights in the caches
-        for n, ms in zip(kind, np.median(cycles[1:], axis=0), strict=True):
-            runner.mixed.setdefault(n, []).append(float(ms))
-    if several:
-        _rest(runner)
-
-
-def _mix_singles(runner: _Runner, order: np.random.Generator) -> None:
-    """One call of each sentence's length, each after a call of another length: LiteRT's weights of it are in no cache then."""
-    lengths = [n for n in order.permutation(runner.contested).tolist() if n <= SENTENCE]
-    if len(lengths) < 2:
-        return
-    runner.predictor.run(_sample(lengths[-1], runner.predictor))
-    for n in lengths:
-        runner.mixed.setdefault(n, []).append(_after_idle(runner.predictor, _sample(n, runner.predictor)))
-
-
-def _burst(runner: _Runner, n: int) -> None:
-    feed, ms = _sample(n, runner.predictor), max(runner.first[n], 0.01)
-    if runner.candidate.threads > 1:
-        time.sleep(SETTLE_S)
-    for _ in range(int(np.clip(WARM_MS / ms, ms < MIXED_MS, MOST))):
-        runner.predictor.run(feed)
-    burst = [_time(runner.predictor, feed) for _ in range(int(np.clip(BURST_MS / ms, 1, MOST)))]
-    runner.steady.setdefault(n, []).append(float(np.median(burst)))
-
-
-def _share(runner: _Runner) -> float:
-    """The share of a core that one thread gets now."""
+def _measure_core_share(runner: _Runner) -> float:
+    """Return the share of a core that one thread gets now: CPU time over wall time of some short texts."""
     shortest = min(runner.first)
-    feed, count = (
-        _sample(shortest, runner.predictor),
-        int(np.clip(BURST_MS / max(runner.first[shortest], 0.01), 1, MOST)),
-    )
+    feed = _sample(shortest, runner.predictor)
+    count = int(np.clip(_BURST_MS / max(runner.first[shortest], 0.01), 1, _MOST))
     cpu, began = time.process_time(), time.perf_counter()
     for _ in range(count):
         runner.predictor.run(feed)
@@ -475,9 +470,9 @@ def _share(runner: _Runner) -> float:
 
 
 def _rest(runner: _Runner) -> None:
-    """Wait until threads that wait busily are asleep: they would take the next candidate's core."""
+    """Sleep until threads that wait busily are asleep: they would take the next candidate's core."""
     if runner.candidate.spin is Spin.ON:
-        time.sleep(REST_S)
+        time.sleep(_REST_S)
 
 
 def _time(predictor: FilePredictor, feed: Mapping[str, NDArray[np.generic]]) -> float:
@@ -486,15 +481,21 @@ def _time(predictor: FilePredictor, feed: Mapping[str, NDArray[np.generic]]) -> 
     return (time.perf_counter_ns() - begin) / 1e6
 
 
+def _time_after_idle(predictor: FilePredictor, feed: Mapping[str, NDArray[np.generic]]) -> float:
+    time.sleep(IDLE_MS / 1000)
+    return _time(predictor, feed)
+
+
 def _sample(length: int, predictor: FilePredictor) -> dict[str, NDArray[Any]]:
+    """Make one row of `length` tokens with every input that the file has."""
     ids = (np.arange(length, dtype=np.int64) * 7 % 97)[None, :]  # any small ids: every vocabulary has them
     mask, types = np.ones_like(ids), np.zeros_like(ids)
     return filled(predictor, {"input_ids": ids, "attention_mask": mask, "token_type_ids": types})
 
 
 def main() -> None:
-    """The child: a request on stdin, a plan on the last line of stdout."""
-    request = Request.model_validate_json(sys.stdin.read())
+    """Read a request from stdin, run the race and print its plan as JSON on the last line of stdout."""
+    request = _Request.model_validate_json(sys.stdin.read())
     print(race(request.candidates, request.max_length, request.rounds, request.cadence).model_dump_json())
 
 

@@ -1,6 +1,7 @@
-"""A few golden rows before first use: a runtime that miscomputes a file is refused, not believed.
+"""Run a few golden rows before a file is first used, and refuse an engine that computes it wrongly on this machine.
 
-The result is remembered per machine, engine version and file, so that it costs four inferences once.
+`self_test` does so once per machine, engine version and file: a pass is stored in the user's cache folder, in the file that
+`result_cache_file` names.
 """
 
 from __future__ import annotations
@@ -23,33 +24,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Runtime, Scheme
 
-# --- cache ---
-# Where results that belong to this machine are remembered.
-
-
-def remembered(kind: str, key: str) -> Path | None:
-    """Return the file that holds a result of this machine, there or not.
-
-    Args:
-        kind: What was found out, a folder name.
-        key: Digest of everything that the result depends on.
-
-    Returns:
-        A file below ``$POCKETBERT_CACHE``, else below the user's cache folder; None where there is no home folder. Results
-        are then found anew by each process: a temporary folder could be another user's.
-    """
-    base = os.environ.get("POCKETBERT_CACHE")
-    if base:
-        return Path(base) / kind / f"{key}.json"
-    caches = os.environ.get("XDG_CACHE_HOME")
-    home = home_folder()
-    if not caches and home is None:
-        return None
-    folder = Path(caches) if caches else home / ".cache"  # type: ignore[operator]  # one of them is there
-    return folder / "pocketbert" / kind / f"{key}.json"
-
-
-ROWS = 4
+_ROWS = 4
 """Rows that are run: a wrong kernel can be right on one text, and a golden file may hold thousands."""
 _LITERT = "litert"
 
@@ -62,7 +37,7 @@ def self_test(
     task: Task,
     digest: str | None = None,
 ) -> None:
-    """Run up to `ROWS` golden rows unless this machine, engine version and file passed before.
+    """Run up to `_ROWS` golden rows unless this machine, engine version and file passed before.
 
     Args:
         predictor: The opened file.
@@ -70,7 +45,7 @@ def self_test(
         folder: The artefact folder.
         record: The file's record.
         task: What the model does.
-        digest: sha256 of the file as it lies there, where the caller has it already.
+        digest: sha256 of the file on disk, where the caller has it already.
 
     Raises:
         GateError: If a result is outside its row's tolerance.
@@ -79,58 +54,81 @@ def self_test(
     if not golden.is_file():
         return
     check_size(golden, MAX_MIB)
-    # what lies on disk, not what the list says: a swapped file or tokenizer must be tested again
-    file = digest or sha256_path(folder / record.path)
-    digests = [file, *(sha256_path(folder / name) for name in ("tokenizer.json", GOLDEN_FILE))]
-    key = sha256_json([predictor.engine, predictor.engine_version, digests, machine().model_dump(), ROWS])
-    mark = remembered("selftest", key)
-    if mark is not None and mark.is_file():
+    # digests of what lies on disk, not those of the list: a swapped file or tokenizer must be tested again
+    digests = [digest or sha256_path(folder / record.path)]
+    digests += [sha256_path(folder / name) for name in ("tokenizer.json", GOLDEN_FILE)]
+    key = sha256_json([predictor.engine, predictor.engine_version, digests, machine().model_dump(), _ROWS])
+    pass_file = result_cache_file("selftest", key)
+    if pass_file is not None and pass_file.is_file():
         return
     rows = [(n, r) for n, r in enumerate(read_golden(golden), 1) if record.path in r.outputs]
     if not rows:
         return
     passed = []
-    for number, row in spread_out(rows):
-        difference = golden_difference(predictor, tokenizer, row, record.path, task)
+    for number, row in _choose_rows(rows):
+        difference = _golden_difference(predictor, tokenizer, row, record.path, task)
         bound = row.tolerance[record.path]
         if not difference <= bound:
             raise GateError(
                 [
                     f"{record.path}: {predictor.engine} {predictor.engine_version} computes this file wrongly on this "
                     f"machine: golden row {number} differs by {difference:.3g}, allowed {bound:.3g}. "
-                    f"{_fix(predictor, record)}"
+                    f"{_suggest_fix(predictor, record)}"
                 ]
             )
         passed.append({"row": number, "difference": difference, "allowed": bound})
-    if mark is None:
+    if pass_file is None:
         return
     with contextlib.suppress(OSError):  # a read-only home only means that the test runs again
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        write_json(mark, {"rows": passed})
+        pass_file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(pass_file, {"rows": passed})
 
 
-def spread_out(rows: Sequence[tuple[int, GoldenRow]]) -> list[tuple[int, GoldenRow]]:
-    """The shortest row of each of `ROWS` equal stretches of a file, shortest first; all rows where there are fewer."""
-    parts = min(ROWS, len(rows))
+def result_cache_file(kind: str, key: str) -> Path | None:
+    """Return the path of the file for a result of this machine; the file need not exist yet.
+
+    Args:
+        kind: Kind of the result, a folder name.
+        key: Digest of everything that the result depends on.
+
+    Returns:
+        A file below ``$POCKETBERT_CACHE``, else below the user's cache folder; None where there is no home folder. Results
+        are then computed anew by each process: a temporary folder could be another user's.
+    """
+    base = os.environ.get("POCKETBERT_CACHE")
+    if base:
+        return Path(base) / kind / f"{key}.json"
+    caches = os.environ.get("XDG_CACHE_HOME")
+    home = home_folder()
+    if not caches and home is None:
+        return None
+    folder = Path(caches) if caches else home / ".cache"  # type: ignore[operator]  # one of them is there
+    return folder / "pocketbert" / kind / f"{key}.json"
+
+
+def _choose_rows(rows: Sequence[tuple[int, GoldenRow]]) -> list[tuple[int, GoldenRow]]:
+    """Return the shortest row of each of `_ROWS` equal stretches of a file, shortest first; all rows where there are fewer."""
+    parts = min(_ROWS, len(rows))
     edges = [len(rows) * i // parts for i in range(parts + 1)]
-    chosen = [min(rows[a:b], key=_letters) for a, b in pairwise(edges)]
-    return sorted(chosen, key=_letters)
+    chosen = [min(rows[a:b], key=_count_letters) for a, b in pairwise(edges)]
+    return sorted(chosen, key=_count_letters)
 
 
-def _letters(row: tuple[int, GoldenRow]) -> int:
+def _count_letters(row: tuple[int, GoldenRow]) -> int:
     text = row[1].text
     return len(text) if isinstance(text, str) else sum(map(len, text))
 
 
-def _fix(predictor: Predictor, record: ModelRecord) -> str:
+def _golden_difference(predictor: Predictor, tokenizer: TextTokenizer, row: GoldenRow, path: str, task: Task) -> float:
+    """Return the largest absolute difference between a predictor's outputs and those of a golden row; NaN if any is NaN."""
+    answer = run_rows(predictor, tokenizer, tokenizer.encode([row.input]), task)[0]
+    return worst_difference(row.pick(answer), row.expected(path))
+
+
+def _suggest_fix(predictor: Predictor, record: ModelRecord) -> str:
+    """Return what a user can do about a file that is computed wrongly: older TFLite engines have known faults."""
     if record.format is not Format.TFLITE or predictor.engine == _LITERT:
         return "Use another engine or version, or another file of the folder."
     if record.scheme is Scheme.INT8 and record.plain:
         return f"Use the file for {Runtime.TFLITE_2_16} (`--runtime {Runtime.TFLITE_2_16}` adds it), or ai-edge-litert >= 2.3."
     return "Use another file of the folder, or ai-edge-litert >= 2.3."
-
-
-def golden_difference(predictor: Predictor, tokenizer: TextTokenizer, row: GoldenRow, path: str, task: Task) -> float:
-    """Largest absolute difference between a predictor's answer and a golden row; NaN-sticky."""
-    answer = run_rows(predictor, tokenizer, tokenizer.encode([row.input]), task)[0]
-    return worst_difference(row.pick(answer), row.expected(path))

@@ -10,4 +10,4 @@ LIMITS: tuple[str, ...] = (
     "Whether a device compiles the program, and on which unit each operation runs, is not known.",
     "The evaluator's time is not the latency of a device.",
 )
-"""What the evaluator cannot tell."""
+"""Limits of the evaluator, as sentences for a report."""

@@ -1,4 +1,8 @@
-"""Runs a package's program on the CPU, in numpy, with the precision that it declares."""
+"""Compute a Core ML package on the CPU, in numpy, with the precision that its program declares.
+
+`Evaluator` reads the package when it is made; `Evaluator.run` checks the inputs, runs the operations in order and returns the
+outputs. A `trace` function receives every result as a `Step`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.runtime.coreml.package import Feature, describe, read_package
+from pocketbert.runtime.coreml.package import Feature, read_description, read_package
 from pocketbert.runtime.coreml.program import Operation, Output, read_program
 from pocketbert.runtime.coreml.types import RUN_BYTES, Dtype, TensorType, ValueType, round_half
 
@@ -25,9 +29,9 @@ class Precision(StrEnum):
     """The number type that floating-point results are rounded to."""
 
     DECLARED = "declared"
-    """What the program says: results declared fp16 are rounded to fp16, sums inside an operation are not."""
+    """As the program declares: results declared fp16 are rounded to fp16, sums inside an operation are not."""
     FP32 = "fp32"
-    """Nothing: what the weights alone cost."""
+    """No rounding: shows the error of the weights alone."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Step:
         op_name: The operation's own name.
         output: Name of the result.
         value: The result in its declared dtype (float32 where precision is FP32); a text or dictionary of classify.
-        type: What the program declares.
+        type: Type that the program declares.
         reads: Names of the values it was made from, constants left out.
     """
 
@@ -68,8 +72,7 @@ class Evaluator:
         lengths: Sequence lengths that the model takes, ascending; empty where a range is taken.
         length_range: Smallest and largest length where a range is taken; -1 for no upper bound.
         labels: Of a classifier; empty otherwise.
-        metadata: What the model says about itself, its own keys and ``author``, ``license``, ``shortDescription``,
-            ``versionString``.
+        metadata: The model's own keys, and ``author``, ``license``, ``shortDescription``, ``versionString``.
         specification: Version of the model format.
 
     Raises:
@@ -80,12 +83,12 @@ class Evaluator:
     def __init__(self, path: Path, precision: Precision = Precision.DECLARED) -> None:
         self.path, self.precision = path, precision
         package = read_package(path)
-        self._where = str(package.model_path)
+        self._model_path = package.model_path
         self._program = read_program(package, precision is Precision.DECLARED)
-        about = describe(package)
-        self.inputs, self.outputs = about.inputs, about.outputs
-        self.lengths, self.length_range = about.lengths, about.length_range
-        self.metadata, self.specification = about.metadata, about.specification
+        description = read_description(package)
+        self.inputs, self.outputs = description.inputs, description.outputs
+        self.lengths, self.length_range = description.lengths, description.length_range
+        self.metadata, self.specification = description.metadata, description.specification
         self.labels = self._program.labels
 
     def run(
@@ -95,7 +98,7 @@ class Evaluator:
 
         Args:
             inputs: Arrays by name, of a shape and dtype that the model takes; integers may have any integer dtype.
-                Names the model does not want are an error.
+                Names that the model does not have are an error.
             trace: Called with every result, in order. It must not change them.
 
         Returns:
@@ -106,16 +109,16 @@ class Evaluator:
         """
         program = self._program
         values: list[Any] = [None] * program.size
-        kept = 0
+        bytes_in_use = 0
         for slot, value in program.preset.items():
             values[slot] = value
-        for name, value in self._checked(inputs).items():
+        for name, value in self._convert_inputs(inputs).items():
             values[program.inputs[name][1]] = value
         with np.errstate(all="ignore"):
             for operation in program.operations:
                 try:
-                    kept += self._step(operation, values)
-                    if kept > RUN_BYTES:
+                    bytes_in_use += self._run_operation(operation, values)
+                    if bytes_in_use > RUN_BYTES:
                         raise MemoryError
                 except InputError:
                     raise
@@ -124,15 +127,18 @@ class Evaluator:
                 except Exception as error:  # kernels meet any nonsense that a file may hold
                     raise self._problem(operation, str(error) or type(error).__name__) from error
                 if trace is not None:
-                    self._show(operation, values, trace)
+                    for output in operation.outputs:
+                        value = self._in_declared_dtype(values[output.slot], output.type)
+                        trace(Step(operation.type, operation.name, output.name, value, output.type, operation.reads))
                 for slot in operation.free:
-                    kept -= getattr(values[slot], "nbytes", 0)
+                    bytes_in_use -= getattr(values[slot], "nbytes", 0)
                     values[slot] = None
-        return {name: self._narrowed(values[slot], program.types[name]) for name, slot in program.outputs.items()}
+        return {
+            name: self._in_declared_dtype(values[slot], program.types[name]) for name, slot in program.outputs.items()
+        }
 
-    def _step(self, operation: Operation, values: list[Any]) -> int:
-        """Run one operation; returns the bytes of its results."""
-        grown = 0
+    def _run_operation(self, operation: Operation, values: list[Any]) -> int:
+        """Run one operation, write its results to their slots in `values`, and return the bytes that they take."""
         arguments = operation.fixed
         if operation.slots or operation.lists:
             arguments = arguments.copy()
@@ -146,67 +152,56 @@ class Evaluator:
             results = (results,)
         if len(results) != len(operation.outputs):
             raise ValueError(f"{len(operation.outputs)} results declared, {len(results)} made")
+        result_bytes = 0
         for output, result in zip(operation.outputs, results, strict=True):
-            value = self._settled(operation, output, result)
+            value = self._checked_result(operation, output, result)
             values[output.slot] = value
-            grown += getattr(value, "nbytes", 0)
-        return grown
+            result_bytes += getattr(value, "nbytes", 0)
+        return result_bytes
 
-    def _show(self, operation: Operation, values: list[Any], trace: Callable[[Step], None]) -> None:
-        for output in operation.outputs:
-            value = self._narrowed(values[output.slot], output.type)
-            trace(Step(operation.type, operation.name, output.name, value, output.type, operation.reads))
-
-    def _settled(self, operation: Operation, output: Output, value: Any) -> Any:
-        """A kernel's result with the declared dtype, after the strict check of its shape."""
+    def _checked_result(self, operation: Operation, output: Output, value: Any) -> Any:
+        """Compare the shape of a kernel's result with the declared one, then convert and round it to the declared dtype."""
         kind = output.type
         if not isinstance(kind, TensorType) or kind.dtype is Dtype.STRING:
             return value
         if type(value) is not np.ndarray:
             value = np.asarray(value)
         if value.shape != output.sizes and not kind.admits(value.shape):
-            raise self._problem(
-                operation,
-                f"declares the result {kind}, which has shape {list(value.shape)}; Core ML refuses such a program",
-            )
+            shape = list(value.shape)
+            what = f"declares the result {kind}, which has shape {shape}; Core ML refuses such a program"
+            raise self._problem(operation, what)
         storage = kind.dtype.storage
         if value.dtype != storage:
             value = value.astype(storage)
         return round_half(value) if output.rounds else value
 
-    def _narrowed(self, value: Any, kind: ValueType) -> Any:
-        """A value as the program declares it, for those outside."""
+    def _in_declared_dtype(self, value: Any, kind: ValueType) -> Any:
+        """Return a value in the dtype that the program declares: fp16 numbers are held in float32 while it runs."""
         narrow = self.precision is Precision.DECLARED and isinstance(kind, TensorType) and kind.dtype is Dtype.FP16
         return value.astype(np.float16) if narrow else value
 
-    def _checked(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[Any]]:
-        known = {f.name for f in self.inputs}
-        if set(inputs) != known:
-            raise InputError(
-                Problem(
-                    str(self.path),
-                    f"was given the inputs {', '.join(sorted(inputs)) or 'none'}; it wants {', '.join(sorted(known))}.",
-                )
-            )
+    def _convert_inputs(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[Any]]:
+        """Check names, shapes and lengths of the inputs, and convert them to their declared dtypes."""
+        names = {f.name for f in self.inputs}
+        if set(inputs) != names:
+            received, expected = ", ".join(sorted(inputs)) or "none", ", ".join(sorted(names))
+            raise InputError(Problem(str(self.path), f"was given the inputs {received}; it wants {expected}."))
         out: dict[str, NDArray[Any]] = {}
         lengths: dict[str, int] = {}
         for feature in self.inputs:
             value = np.asarray(inputs[feature.name])
             if not feature.allows(value.shape):
-                raise InputError(
-                    Problem(
-                        str(self.path),
-                        f"input {feature.name!r} of shape {list(value.shape)}; allowed: {feature.allowed}.",
-                    )
-                )
-            out[feature.name] = self._as_declared(feature, value)
+                what = f"input {feature.name!r} of shape {list(value.shape)}; allowed: {feature.allowed}."
+                raise InputError(Problem(str(self.path), what))
+            out[feature.name] = self._convert_input(feature, value)
             if (feature.shapes or feature.ranges) and value.ndim == 2:
                 lengths[feature.name] = value.shape[1]
         if len(set(lengths.values())) > 1:
             raise InputError(Problem(str(self.path), f"inputs of different lengths: {lengths}."))
         return out
 
-    def _as_declared(self, feature: Feature, value: NDArray[Any]) -> NDArray[Any]:
+    def _convert_input(self, feature: Feature, value: NDArray[Any]) -> NDArray[Any]:
+        """Convert an input to its declared dtype. Raises InputError for floats where integers are declared, and overflow."""
         dtype = feature.dtype
         assert dtype is not None
         kinds = "fiub" if dtype.is_float else "iub"
@@ -221,4 +216,4 @@ class Evaluator:
         return value.astype(dtype.storage)
 
     def _problem(self, operation: Operation, what: str) -> InputError:
-        return InputError(Problem(f"{self._where} {operation.type} {operation.name!r}", f"{what}."))
+        return InputError(Problem(f"{self._model_path} {operation.type} {operation.name!r}", f"{what}."))

@@ -1,4 +1,9 @@
-"""The files of an ``.mlpackage``: the manifest, the model, the weights."""
+"""Read an ``.mlpackage`` folder: the manifest, the model, its inputs and outputs.
+
+`read_package` finds the model that the manifest names and checks everything but the operations. `read_description` reads the
+inputs and outputs that the model description announces to an app, and compares them with the program's. protobuf is imported
+when a package is opened: prediction with other formats needs none.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +19,106 @@ from pocketbert.runtime.coreml.types import MODEL_BYTES, DictionaryType, Dtype, 
 if TYPE_CHECKING:
     from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb
 
+_MANIFEST = "Manifest.json"
+_DATA = "Data"
+_MODEL_PATH = "@model_path/"
+OPSETS = {"CoreML5": 5, "CoreML6": 6, "CoreML7": 7, "CoreML8": 8, "CoreML9": 9}
+"""Operation sets by name: 5 is iOS 15, 6 iOS 16, 7 iOS 17, 8 iOS 18, 9 iOS 26."""
 
-# --- schema ---
-# The protobuf classes, loaded when a package is opened: who predicts with other formats needs no protobuf.
+
+@dataclass(frozen=True)
+class Package:
+    """A package whose manifest and model were read.
+
+    Attributes:
+        path: The folder.
+        model_path: Its ``model.mlmodel``.
+        model: The message in it.
+        function: Its only function.
+        block: The function's body.
+        opset: Number in `OPSETS`.
+    """
+
+    path: Path
+    model_path: Path
+    model: pb.Model
+    function: pb.Function
+    block: pb.Block
+    opset: int
+
+    def weights(self, name: str) -> Path:
+        """Return the path of a weight file from its name in the program, ``@model_path/weights/weight.bin``.
+
+        Raises:
+            InputError: If the name leads out of the package.
+        """
+        if not name.startswith(_MODEL_PATH):
+            raise _problem(self.model_path, f"names a weight file {name!r}; expected {_MODEL_PATH}...")
+        folder = self.model_path.parent
+        return safe_join(folder, name.removeprefix(_MODEL_PATH), str(self.model_path))
 
 
-def parse_model(data: bytes) -> pb.Model:
-    """The message in ``model.mlmodel``.
+def read_package(path: Path) -> Package:
+    """Open a package and check everything but the operations.
 
     Args:
-        data: The file's bytes.
+        path: The ``.mlpackage`` folder.
+
+    Raises:
+        InputError: If it is no package, its manifest leads elsewhere, files are missing or too large, or the model is
+            not a single-function ML program.
+        MissingBackendError: If protobuf is not installed.
+    """
+    if not path.is_dir():
+        what = "is a file; an .mlpackage is a folder." if path.exists() else "folder not found."
+        raise InputError(Problem(str(path), what))
+    model_path = safe_join(path / _DATA, _read_manifest(path), str(path / _MANIFEST))
+    if not model_path.resolve().is_relative_to(path.resolve()):
+        raise _problem(path / _MANIFEST, "leads out of the package")
+    if not model_path.is_file():
+        raise InputError(Problem(str(model_path), "file not found."))
+    if model_path.stat().st_size > MODEL_BYTES:
+        raise _problem(model_path, f"larger than {MODEL_BYTES >> 20} MiB, refused")
+    try:
+        model = _parse_model(model_path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise _problem(model_path, f"no Core ML model: {error}") from error
+    function = _only_function(model, model_path)
+    if function.opset not in OPSETS or function.opset not in function.block_specializations:
+        bodies = f"with bodies for {sorted(function.block_specializations)}; known: {', '.join(OPSETS)}"
+        raise _problem(model_path, f"written for operation set {function.opset!r} {bodies}")
+    block = function.block_specializations[function.opset]
+    return Package(path, model_path, model, function, block, OPSETS[function.opset])
+
+
+def _read_manifest(path: Path) -> str:
+    """Return the path of the model that the manifest names, relative to the data folder."""
+    manifest: Any = read_json(path / _MANIFEST, limit_mib=1)
+    try:
+        relative = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
+        if not isinstance(relative, str) or not relative:
+            raise TypeError("its path is not text")
+    except (KeyError, TypeError, IndexError) as error:
+        raise _problem(path / _MANIFEST, f"names no root model ({error})") from error
+    return relative
+
+
+def _only_function(model: pb.Model, where: Path) -> pb.Function:
+    """Return the function of an ML program. Raises InputError for other models, several functions, and models with a state."""
+    kind = model.WhichOneof("Type")
+    if kind != "mlProgram":
+        raise _problem(where, "is no ML program (older Core ML kinds are not read)")
+    functions = model.mlProgram.functions
+    if len(functions) != 1 or len(model.description.functions) > 1:
+        raise _problem(where, f"has the functions {sorted(functions)}; one is expected")
+    if model.description.state:
+        raise _problem(where, "keeps a state between calls; not supported")
+    function: pb.Function = functions[next(iter(functions))]
+    return function
+
+
+def _parse_model(data: bytes) -> pb.Model:
+    """Parse the protobuf message in the bytes of ``model.mlmodel``.
 
     Raises:
         MissingBackendError: If protobuf is not installed.
@@ -43,120 +138,18 @@ def parse_model(data: bytes) -> pb.Model:
     return model
 
 
-_MANIFEST = "Manifest.json"
-_DATA = "Data"
-_MODEL_PATH = "@model_path/"
-OPSETS = {"CoreML5": 5, "CoreML6": 6, "CoreML7": 7, "CoreML8": 8, "CoreML9": 9}
-"""Operation sets by name: 5 is iOS 15, 6 iOS 16, 7 iOS 17, 8 iOS 18, 9 iOS 26."""
-
-
-@dataclass(frozen=True)
-class Package:
-    """A package that was read.
-
-    Attributes:
-        path: The folder.
-        model_path: Its ``model.mlmodel``.
-        model: The message in it.
-        function: Its only function.
-        block: The function's body.
-        opset: Number in `OPSETS`.
-    """
-
-    path: Path
-    model_path: Path
-    model: pb.Model
-    function: pb.Function
-    block: pb.Block
-    opset: int
-
-    def weights(self, name: str) -> Path:
-        """The path of a weight file that the program names ``@model_path/weights/weight.bin``.
-
-        Raises:
-            InputError: If the name leads out of the package.
-        """
-        if not name.startswith(_MODEL_PATH):
-            raise _problem(self.model_path, f"names a weight file {name!r}; expected {_MODEL_PATH}...")
-        folder = self.model_path.parent
-        return safe_join(folder, name.removeprefix(_MODEL_PATH), str(self.model_path))
-
-
-def read_package(path: Path) -> Package:
-    """Open a package and look at everything but the operations.
-
-    Args:
-        path: The ``.mlpackage`` folder.
-
-    Raises:
-        InputError: If it is no package, its manifest leads elsewhere, files are missing or too large, or the model is
-            not a single-function ML program.
-        MissingBackendError: If protobuf is not installed.
-    """
-    if not path.is_dir():
-        what = "is a file; an .mlpackage is a folder." if path.exists() else "folder not found."
-        raise InputError(Problem(str(path), what))
-    model_path = safe_join(path / _DATA, _root_path(path), str(path / _MANIFEST))
-    if not model_path.resolve().is_relative_to(path.resolve()):
-        raise _problem(path / _MANIFEST, "leads out of the package")
-    if not model_path.is_file():
-        raise InputError(Problem(str(model_path), "file not found."))
-    if model_path.stat().st_size > MODEL_BYTES:
-        raise _problem(model_path, f"larger than {MODEL_BYTES >> 20} MiB, refused")
-    try:
-        model = parse_model(model_path.read_bytes())
-    except (ValueError, OSError) as error:
-        raise _problem(model_path, f"no Core ML model: {error}") from error
-    function = _function(model, model_path)
-    if function.opset not in OPSETS or function.opset not in function.block_specializations:
-        raise _problem(
-            model_path,
-            f"written for operation set {function.opset!r} with bodies for "
-            f"{sorted(function.block_specializations)}; known: {', '.join(OPSETS)}",
-        )
-    block = function.block_specializations[function.opset]
-    return Package(path, model_path, model, function, block, OPSETS[function.opset])
-
-
-def _root_path(path: Path) -> str:
-    """Where the manifest says that the model is, relative to the data folder."""
-    manifest: Any = read_json(path / _MANIFEST, limit_mib=1)
-    try:
-        relative = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
-        if not isinstance(relative, str) or not relative:
-            raise TypeError("its path is not text")
-    except (KeyError, TypeError, IndexError) as error:
-        raise _problem(path / _MANIFEST, f"names no root model ({error})") from error
-    return relative
-
-
-def _function(model: pb.Model, where: Path) -> pb.Function:
-    kind = model.WhichOneof("Type")
-    if kind != "mlProgram":
-        raise _problem(where, "is no ML program (older Core ML kinds are not read)")
-    functions = model.mlProgram.functions
-    if len(functions) != 1 or len(model.description.functions) > 1:
-        raise _problem(where, f"has the functions {sorted(functions)}; one is expected")
-    if model.description.state:
-        raise _problem(where, "keeps a state between calls; not supported")
-    function: pb.Function = functions[next(iter(functions))]
-    return function
-
-
 def _problem(where: Path, what: str) -> InputError:
     return InputError(Problem(str(where), f"{what}."))
 
 
-# --- features ---
-# Inputs and outputs as the model description announces them to an app.
-
+# --- inputs and outputs as an app sees them -----------------------------------------------------------------------------
 
 _ARRAY_TYPES = {65568: Dtype.FP32, 65600: Dtype.FP64, 131104: Dtype.INT32, 131080: Dtype.INT8, 65552: Dtype.FP16}
 """FeatureTypes.proto's ArrayDataType."""
 
 
 class FeatureKind(StrEnum):
-    """What a feature is."""
+    """Kinds of inputs and outputs."""
 
     ARRAY = "array"
     TEXT = "text"
@@ -170,9 +163,9 @@ class Feature:
 
     Attributes:
         name: Its name.
-        kind: What it is.
-        dtype: Of arrays; None otherwise.
-        shape: Of arrays, the default one.
+        kind: Its kind.
+        dtype: Element type of an array; None otherwise.
+        shape: Default shape of an array.
         shapes: The only shapes allowed, where the model enumerates them.
         ranges: Smallest and largest size by axis, where the model gives ranges; -1 for no upper bound.
     """
@@ -185,7 +178,7 @@ class Feature:
     ranges: tuple[tuple[int, int], ...] = ()
 
     def allows(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of that shape may be given."""
+        """Return whether the model takes an array of that shape."""
         if self.shapes:
             return shape in self.shapes
         if self.ranges:
@@ -196,7 +189,7 @@ class Feature:
 
     @property
     def allowed(self) -> str:
-        """The shapes that `allows` accepts, for people."""
+        """The shapes that `allows` accepts, as text for error messages."""
         if self.shapes:
             return " or ".join(str(list(s)) for s in self.shapes)
         if self.ranges:
@@ -204,8 +197,60 @@ class Feature:
         return str(list(self.shape))
 
 
-def read_feature(message: pb.FeatureDescription) -> Feature:
-    """The feature in a message.
+@dataclass(frozen=True)
+class Description:
+    """The inputs and outputs of a package, from its model description and its program.
+
+    Attributes:
+        inputs: Features that an app must give.
+        outputs: Features it gets back.
+        lengths: Sequence lengths that the model takes, ascending; empty where a range is taken.
+        length_range: Smallest and largest length where a range is taken; -1 for no upper bound.
+        types: Declared type by output name.
+        metadata: The model's own keys, and ``author``, ``license``, ``shortDescription``, ``versionString``.
+        specification: Version of the model format.
+    """
+
+    inputs: tuple[Feature, ...]
+    outputs: tuple[Feature, ...]
+    lengths: tuple[int, ...]
+    length_range: tuple[int, int] | None
+    types: dict[str, ValueType]
+    metadata: dict[str, str]
+    specification: int
+
+
+def read_description(package: Package) -> Description:
+    """Read a package's features, and compare them with the inputs and outputs of its program.
+
+    Raises:
+        InputError: If the two differ, or a feature is nothing that an encoder has.
+    """
+    message = package.model.description
+    try:
+        inputs = tuple(_read_feature(f) for f in message.input)
+        outputs = tuple(_read_feature(f) for f in message.output)
+        input_types = {i.name: read_type(i.type) for i in package.function.inputs}
+        names, results = set(package.block.outputs), [o for m in package.block.operations for o in m.outputs]
+        output_types = {o.name: read_type(o.type) for o in results if o.name in names}
+        _compare_features(inputs, input_types, "input")
+        _compare_features(outputs, output_types, "output")
+        if names != set(output_types):
+            raise ValueError(f"no operation makes the outputs {sorted(names - set(output_types))}")
+    except ValueError as error:
+        raise InputError(Problem(str(package.model_path), f"{error}.")) from error
+    lengths, length_range = _lengths(inputs)
+    metadata = dict(message.metadata.userDefined) | {
+        key: text
+        for key in ("author", "license", "shortDescription", "versionString")
+        if (text := str(getattr(message.metadata, key)))
+    }
+    specification = int(package.model.specificationVersion)
+    return Description(inputs, outputs, lengths, length_range, output_types, metadata, specification)
+
+
+def _read_feature(message: pb.FeatureDescription) -> Feature:
+    """Read the feature in a message.
 
     Raises:
         ValueError: For kinds that no encoder has (images, sequences, states), and unknown element types.
@@ -232,65 +277,15 @@ def read_feature(message: pb.FeatureDescription) -> Feature:
     )
 
 
-@dataclass(frozen=True)
-class Description:
-    """What a package tells an app, and what its program declares of the same names.
-
-    Attributes:
-        inputs: Features an app must give.
-        outputs: Features it gets back.
-        lengths: Sequence lengths that the model takes, ascending; empty where a range is taken.
-        length_range: Smallest and largest length where a range is taken; -1 for no upper bound.
-        types: Declared type by output name.
-        metadata: The model's own keys, and ``author``, ``license``, ``shortDescription``, ``versionString``.
-        specification: Version of the model format.
-    """
-
-    inputs: tuple[Feature, ...]
-    outputs: tuple[Feature, ...]
-    lengths: tuple[int, ...]
-    length_range: tuple[int, int] | None
-    types: dict[str, ValueType]
-    metadata: dict[str, str]
-    specification: int
-
-
-def describe(package: Package) -> Description:
-    """A package's features, compared with what its program takes and gives.
-
-    Raises:
-        InputError: If the two differ, or a feature is nothing that an encoder has.
-    """
-    message = package.model.description
-    try:
-        inputs = tuple(read_feature(f) for f in message.input)
-        outputs = tuple(read_feature(f) for f in message.output)
-        takes = {i.name: read_type(i.type) for i in package.function.inputs}
-        wanted = set(package.block.outputs)
-        gives = {o.name: read_type(o.type) for m in package.block.operations for o in m.outputs if o.name in wanted}
-        _compare(inputs, takes, "input")
-        _compare(outputs, gives, "output")
-        if wanted != set(gives):
-            raise ValueError(f"no operation makes the outputs {sorted(wanted - set(gives))}")
-    except ValueError as error:
-        raise InputError(Problem(str(package.model_path), f"{error}.")) from error
-    lengths, length_range = _lengths(inputs)
-    metadata = dict(message.metadata.userDefined) | {
-        key: text
-        for key in ("author", "license", "shortDescription", "versionString")
-        if (text := str(getattr(message.metadata, key)))
-    }
-    return Description(inputs, outputs, lengths, length_range, gives, metadata, int(package.model.specificationVersion))
-
-
-def _compare(features: tuple[Feature, ...], program: dict[str, ValueType], what: str) -> None:
+def _compare_features(features: tuple[Feature, ...], program: dict[str, ValueType], what: str) -> None:
+    """Compare the names, kinds, dtypes and shapes of features with the program's types. Raises ValueError if they differ."""
     names = [f.name for f in features]
     if set(names) != set(program) or len(names) != len(program):
         raise ValueError(f"describes the {what}s {sorted(names)}; the program has {sorted(program)}")
     for feature in features:
         kind = program[feature.name]
         if feature.kind is not FeatureKind.ARRAY:
-            if what == "input" or not _fits(feature.kind, kind):
+            if what == "input" or not _matches_kind(feature.kind, kind):
                 raise ValueError(f"describes {what} {feature.name!r} as a {feature.kind}, the program as {kind}")
             continue
         shapes = feature.shapes or ((feature.shape,) if what == "input" or feature.shape else ())
@@ -300,21 +295,20 @@ def _compare(features: tuple[Feature, ...], program: dict[str, ValueType], what:
             or not all(kind.admits(s) for s in shapes)
             or any(n < 0 for s in shapes for n in s)
         ):
-            raise ValueError(
-                f"describes {what} {feature.name!r} as {feature.dtype} {feature.allowed}, the program as {kind}"
-            )
+            described = f"{feature.dtype} {feature.allowed}"
+            raise ValueError(f"describes {what} {feature.name!r} as {described}, the program as {kind}")
 
 
-def _fits(feature: FeatureKind, kind: ValueType) -> bool:
-    """Whether a program's value can be handed out as a feature other than an array."""
+def _matches_kind(feature: FeatureKind, kind: ValueType) -> bool:
+    """Return whether a program's value can be returned as a text, number or dictionary feature."""
     if feature is FeatureKind.DICTIONARY:
         return isinstance(kind, DictionaryType)
-    wanted = Dtype.STRING if feature is FeatureKind.TEXT else Dtype.INT64
-    return isinstance(kind, TensorType) and kind.dtype is wanted and not kind.shape
+    dtype = Dtype.STRING if feature is FeatureKind.TEXT else Dtype.INT64
+    return isinstance(kind, TensorType) and kind.dtype is dtype and not kind.shape
 
 
 def _lengths(inputs: tuple[Feature, ...]) -> tuple[tuple[int, ...], tuple[int, int] | None]:
-    """Lengths, or their range, of the first input of shape [rows, length]."""
+    """Return the lengths, or their range, of the first input of shape [rows, length]."""
     for feature in inputs:
         if len(feature.ranges) == 2:
             low, high = feature.ranges[1]

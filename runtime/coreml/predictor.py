@@ -1,4 +1,7 @@
-"""Core ML files behind the interface of all engines: the real thing on macOS, the reference evaluator elsewhere."""
+"""The Core ML engine: Core ML itself on macOS with coremltools, the reference evaluator elsewhere.
+
+`CoremlPredictor` opens a package with one of the two; coremltools is imported when a package is opened on macOS.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,13 @@ from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.predictor import Arrays, input_order, output_order
 from pocketbert.runtime.coreml import REFERENCE
 from pocketbert.runtime.coreml.evaluator import Evaluator
-from pocketbert.runtime.coreml.package import Description, Feature, FeatureKind, describe, read_package
+from pocketbert.runtime.coreml.package import Feature, FeatureKind, read_description, read_package
 from pocketbert.runtime.coreml.types import Shape, TensorType
 
-DEVICE = "coreml"
+_DEVICE = "coreml"
 """Core ML's own engine name."""
 SWITCH = "POCKETBERT_COREML_REFERENCE"
 """Environment variable that, set to anything but 0, chooses the evaluator on macOS too."""
-
-
-def real_engine() -> str | None:
-    """Version of coremltools where it can run models here: on macOS; None elsewhere or without it."""
-    return version_of("coremltools") if sys.platform == "darwin" else None
 
 
 class CoremlPredictor:
@@ -52,19 +50,20 @@ class CoremlPredictor:
     def __init__(self, path: Path, threads: int | None = None, reference: bool = False) -> None:
         self.path = path
         package = read_package(path)
-        self._about: Description = describe(package)
-        version = None if reference or os.environ.get(SWITCH, "0") != "0" else real_engine()
+        self._description = read_description(package)
+        reference = reference or os.environ.get(SWITCH, "0") != "0" or sys.platform != "darwin"
+        version = None if reference else version_of("coremltools")
         self._model: _Reference | _Device
         if version is None:
             self.engine, self.engine_version = REFERENCE, version_of("pocketbert") or "0"
             self._model = _Reference(path, threads)
         else:
-            self.engine, self.engine_version = DEVICE, version
+            self.engine, self.engine_version = _DEVICE, version
             self._model = _Device(path)
-        self.lengths = self._about.lengths
-        names = [f.name for f in self._about.inputs]
+        self.lengths = self._description.lengths
+        names = [f.name for f in self._description.inputs]
         self.inputs = tuple(sorted(names, key=input_order))
-        arrays = [f.name for f in self._about.outputs if f.kind is FeatureKind.ARRAY]
+        arrays = [f.name for f in self._description.outputs if f.kind is FeatureKind.ARRAY]
         self.outputs = tuple(sorted(arrays, key=output_order))
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
@@ -78,22 +77,21 @@ class CoremlPredictor:
             raise InputError(Problem(str(self.path), f"wants the inputs {', '.join(missing)} too."))
         rows, length = inputs[self.inputs[0]].shape
         if self.lengths and length not in self.lengths:
-            raise InputError(
-                Problem(
-                    str(self.path),
-                    f"takes {', '.join(map(str, self.lengths))} tokens, not {length}.",
-                    "Pad to the next one: pocketbert.core.predict.predictor.feed does.",
-                )
-            )
-        shortest = self._about.length_range[0] if self._about.length_range else 0
-        more = max(0, shortest - length)  # masked, at the end: only an empty text is so short
-        feed = {n: _longer(inputs[n], more) if more else inputs[n] for n in self.inputs}
+            what = f"takes {', '.join(map(str, self.lengths))} tokens, not {length}."
+            fix = "Pad to the next one: pocketbert.core.predict.predictor.feed does."
+            raise InputError(Problem(str(self.path), what, fix))
+        shortest = self._description.length_range[0] if self._description.length_range else 0
+        missing_tokens = max(0, shortest - length)  # masked, at the end: only an empty text is so short
+        feed = {n: inputs[n] for n in self.inputs}
+        if missing_tokens:
+            behind = ((0, 0), (0, missing_tokens))
+            feed = {n: np.pad(v, (*behind, *((0, 0),) * (v.ndim - 2))) for n, v in feed.items()}
         results = [self._model.run({n: v[i : i + 1] for n, v in feed.items()}) for i in range(rows)]
         out: Arrays = {}
         for name in self.outputs:
             parts = [np.asarray(r[name]) for r in results]
             value = parts[0] if rows == 1 else np.concatenate(parts)
-            if more and self._declared(name)[1:2] == (None,):
+            if missing_tokens and self._declared_shape(name)[1:2] == (None,):
                 value = value[:, :length]
             out[name] = value.astype(np.float32) if value.dtype == np.float16 else value
         return out
@@ -101,29 +99,39 @@ class CoremlPredictor:
     @property
     def signature(self) -> Signature:
         """Names, dtypes and shapes of inputs and outputs; the length is a name where the file takes several."""
-        several = len(self.lengths) != 1
-        features = {f.name: f for f in (*self._about.inputs, *self._about.outputs)}
+        free_axis = 1 if len(self.lengths) != 1 else None
+        inputs = {f.name: f for f in self._description.inputs}
+        outputs = {f.name: f for f in self._description.outputs}
+        input_shapes = {
+            n: tuple(None if i == free_axis else k for i, k in enumerate(f.shape)) for n, f in inputs.items()
+        }
         return Signature(
-            inputs=[_tensor(features[n], _open_shape(features[n], several)) for n in self.inputs],
-            outputs=[_tensor(features[n], self._declared(n)) for n in self.outputs],
+            inputs=[_tensor(inputs[n], input_shapes[n]) for n in self.inputs],
+            outputs=[_tensor(outputs[n], self._declared_shape(n)) for n in self.outputs],
             lengths=list(self.lengths),
         )
 
-    def _declared(self, name: str) -> Shape:
-        """The declared shape; a program of enumerated lengths leaves the batch axis open too, though it is always 1."""
-        kind = self._about.types[name]
+    def _declared_shape(self, name: str) -> Shape:
+        """Return the declared shape of an output.
+
+        A program of enumerated lengths leaves the batch axis open too, though it is always 1: 1 is returned for it.
+        """
+        kind = self._description.types[name]
         shape = kind.shape if isinstance(kind, TensorType) else ()
-        if shape and shape[0] is None and all(f.shape[:1] == (1,) for f in self._about.inputs):
+        if shape and shape[0] is None and all(f.shape[:1] == (1,) for f in self._description.inputs):
             return (1, *shape[1:])
         return shape
 
 
 class _Reference:
-    """The evaluator."""
+    """A package opened with the evaluator, whose matrix products use `threads` threads."""
 
     def __init__(self, path: Path, threads: int | None) -> None:
         self._evaluator = Evaluator(path)
-        self._threads, self._pools = threads, _pools() if threads else None
+        self._threads, self._pools = threads, None
+        if threads:
+            with contextlib.suppress(ImportError):  # it is no dependency
+                self._pools = importlib.import_module("threadpoolctl").ThreadpoolController()
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Mapping[str, Any]:
         if self._pools is None:
@@ -133,7 +141,7 @@ class _Reference:
 
 
 class _Device:
-    """Core ML."""
+    """A package opened with Core ML itself."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -146,7 +154,9 @@ class _Device:
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Mapping[str, Any]:
         try:
-            result: Mapping[str, Any] = self._model.predict({n: _narrow(v) for n, v in inputs.items()})
+            # packages take int32 or float32
+            feed = {n: v.astype(np.float32 if v.dtype.kind == "f" else np.int32) for n, v in inputs.items()}
+            result: Mapping[str, Any] = self._model.predict(feed)
         except Exception as error:  # as above
             raise self._problem("cannot run the file on this input", error) from error
         return result
@@ -156,29 +166,7 @@ class _Device:
         return InputError(Problem(str(self._path), f"Core ML {what}: {first}"))
 
 
-def _narrow(values: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Numbers as packages take them: int32, or float32."""
-    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
-
-
-def _longer(values: NDArray[np.generic], more: int) -> NDArray[np.generic]:
-    """An input [B, L, ...] with zeros behind its last tokens."""
-    return np.pad(values, ((0, 0), (0, more), *((0, 0),) * (values.ndim - 2)))
-
-
-def _pools() -> Any:
-    """The controller of threadpoolctl, or None: it is no dependency."""
-    with contextlib.suppress(ImportError):
-        return importlib.import_module("threadpoolctl").ThreadpoolController()
-    return None
-
-
-def _open_shape(feature: Feature, several: bool) -> Shape:
-    return tuple(None if several and i == 1 else n for i, n in enumerate(feature.shape))
-
-
 def _tensor(feature: Feature, shape: Shape) -> Tensor:
     assert feature.dtype is not None
-    return Tensor(
-        name=feature.name, dtype=feature.dtype.numpy.name, shape=["sequence" if n is None else n for n in shape]
-    )
+    sizes: list[int | str] = ["sequence" if n is None else n for n in shape]
+    return Tensor(name=feature.name, dtype=feature.dtype.numpy.name, shape=sizes)

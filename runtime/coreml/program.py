@@ -1,11 +1,16 @@
-"""A program, ready to run: operations in order, constants resolved and compressed ones expanded, dtypes checked."""
+"""Read the program of a package so that it is ready to run.
+
+`read_program` goes through the operations in order: it resolves constants, expands compressed ones, finds the kernel of each
+other operation, checks parameters and dtypes against it, and gives each value a slot. `Operation` and `Program` are what the
+evaluator runs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,8 +37,11 @@ if TYPE_CHECKING:
 
 _CONST = "const"
 _NAME = "name"
-_NARROW = ("gather", "x")
+_GATHERED_TABLE = ("gather", "x")
 """A table that is only gathered from stays as it lies in the file: a row is widened when it is picked."""
+
+_Arguments = Mapping[str, list[Constant | str]]
+"""Constants, or names of values, by parameter."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Output:
     """One result of an operation.
 
     Attributes:
-        slot: Where it is kept.
+        slot: Index in the evaluator's list of values.
         name: Its name.
         type: As declared.
         sizes: The declared shape where it is fixed.
@@ -87,9 +95,9 @@ class Program:
     """A whole program.
 
     Attributes:
-        inputs: Name, type and slot of each input.
+        inputs: Type and slot of each input by name.
         operations: In order.
-        outputs: Slot by name; constants are already there.
+        outputs: Slot by name.
         types: Declared type by output name.
         size: Number of slots.
         preset: Values of slots that are constants.
@@ -116,153 +124,141 @@ def read_program(package: Package, rounds: bool) -> Program:
         InputError: For unknown operations, parameters or types, contradictions in them, and constants that are not in
             the weight file or take too much memory.
     """
-    return _Builder(package, rounds).build()
+    return _ProgramReader(package, rounds).read()
 
 
-class _Builder:
+class _ProgramReader:
+    """Reads one program: values and constants that earlier operations defined are looked up by name."""
+
     def __init__(self, package: Package, rounds: bool) -> None:
         self._package, self._rounds = package, rounds
-        self._where = str(package.model_path)
         self._budget = Budget(str(package.path))
-        self._reader = ConstantReader(package, self._budget)
+        self._constant_reader = ConstantReader(package, self._budget)
         self._program = Program()
         self._slots: dict[str, int] = {}
         self._types: dict[str, ValueType] = {}
         self._constants: dict[str, Constant] = {}
-        self._uses: dict[str, set[tuple[str, str]]] = {}
+        self._uses: dict[str, set[tuple[str, str]]] = {}  # operation types and parameters that read a name
 
-    def build(self) -> Program:
+    def read(self) -> Program:
+        """Read inputs, operations and outputs, in this order."""
         block, program = self._package.block, self._program
         for declared in self._package.function.inputs:
-            kind = self._guard(declared.name, partial(read_type, declared.type))
+            with self._errors_at(declared.name):
+                kind = read_type(declared.type)
             if not isinstance(kind, TensorType):
                 raise self._problem(declared.name, f"input of type {kind}")
-            program.inputs[declared.name] = (kind, self._new(declared.name, kind))
+            program.inputs[declared.name] = (kind, self._new_slot(declared.name, kind))
         for message in block.operations:
             for parameter, argument in message.inputs.items():
                 for binding in argument.arguments:
                     self._uses.setdefault(binding.name, set()).add((message.type, parameter))
         for message in block.operations:
-            where = _place(message)
-            self._guard(where, partial(self._add, message))
+            with self._errors_at(f"{message.type or 'operation'} {_own_name(message)!r}"):
+                self._read_operation(message)
         for name in block.outputs:
             if name in self._constants:
-                slot = self._new(name, self._constants[name].type)
+                slot = self._new_slot(name, self._constants[name].type)
                 program.preset[slot] = self._constants[name].widened(self._budget)
             elif name not in self._slots:
                 raise self._problem(name, "an output that no operation makes")
             program.outputs[name] = self._slots[name]
             program.types[name] = self._types[name]
-        self._free()
+        _mark_last_uses(program)
         return program
 
-    def _new(self, name: str, kind: ValueType) -> int:
-        if name in self._slots or (name in self._constants and name not in self._package.block.outputs):
-            raise self._problem(name, "defined twice")
-        slot = self._program.size
-        self._program.size += 1
-        self._slots[name], self._types[name] = slot, kind
-        return slot
-
-    def _add(self, message: pb.Operation) -> None:
+    def _read_operation(self, message: pb.Operation) -> None:
+        """Keep the value of a constant, or check an operation against its kernel and add it to the program."""
         if message.blocks:
             raise ValueError("nested blocks are not supported")
         if message.type == _CONST:
             if len(message.outputs) != 1 or "val" not in message.attributes:
                 raise ValueError("a const without a value")
-            constant = self._reader.read(message.attributes["val"])
+            constant = self._constant_reader.read(message.attributes["val"])
             declared = read_type(message.outputs[0].type)
             if constant.type != declared:
                 raise ValueError(f"declared {declared}, its value is {constant.type}")
-            self._define(message.outputs[0].name, constant)
+            self._define_constant(message.outputs[0].name, constant)
             return
         kernel = KERNELS.get(message.type)
         if kernel is None:
             raise ValueError("an operation that this evaluator does not know")
-        arguments = self._arguments(message, kernel)
+        arguments = self._read_arguments(message, kernel)
         types = [read_type(o.type) for o in message.outputs]
         if not types:
             raise ValueError("no result")
         self._check_dtypes(kernel, arguments, types)
         if message.type.startswith(PREFIX):
-            self._expand(message, kernel, arguments, types)
+            self._expand_constant(message, kernel, arguments, types)
             return
-        operation = self._operation(message, kernel, arguments, types)
+        operation = self._make_operation(message, kernel, arguments, types)
         self._program.operations.append(operation)
         if message.type == "classify":
             self._program.labels = tuple(operation.fixed["classes"])
 
-    def _define(self, name: str, constant: Constant) -> None:
-        if name in self._constants or name in self._slots:
-            raise self._problem(name, "defined twice")
-        self._constants[name] = constant
-
-    def _arguments(self, message: pb.Operation, kernel: Kernel) -> dict[str, list[Constant | str]]:
-        """Constants, or names of values, by parameter."""
-        out: dict[str, list[Constant | str]] = {}
+    def _read_arguments(self, message: pb.Operation, kernel: Kernel) -> dict[str, list[Constant | str]]:
+        """Read constants, or names of values, by parameter. Raises ValueError for unknown, doubled or missing parameters."""
+        arguments: dict[str, list[Constant | str]] = {}
         for parameter, argument in message.inputs.items():
-            out[parameter] = [self._argument(b) for b in argument.arguments]
+            arguments[parameter] = [self._read_argument(b) for b in argument.arguments]
         for parameter, value in message.attributes.items():
             if parameter != _NAME:
-                out[parameter] = [self._reader.read(value)]
-        for parameter, given in out.items():
+                arguments[parameter] = [self._constant_reader.read(value)]
+        for parameter, values in arguments.items():
             if parameter not in kernel.parameters:
                 raise ValueError(f"parameter {parameter!r} is not known")
-            if not given or (len(given) > 1 and not kernel.parameters[parameter].variadic):
-                raise ValueError(f"{len(given)} values for parameter {parameter!r}")
-        missing = [p for p, q in kernel.parameters.items() if q.required and p not in out]
+            if not values or (len(values) > 1 and not kernel.parameters[parameter].variadic):
+                raise ValueError(f"{len(values)} values for parameter {parameter!r}")
+        missing = [p for p, q in kernel.parameters.items() if q.required and p not in arguments]
         if missing:
             raise ValueError(f"lacks {', '.join(missing)}")
-        return out
+        return arguments
 
-    def _argument(self, binding: pb.Argument.Binding) -> Constant | str:
+    def _read_argument(self, binding: pb.Argument.Binding) -> Constant | str:
+        """Return the constant of an argument, or the name of the value that an earlier operation makes."""
         if binding.WhichOneof("binding") == "value":
-            return self._reader.read(binding.value)
+            return self._constant_reader.read(binding.value)
         if binding.name in self._constants:
             return self._constants[binding.name]
         if binding.name not in self._slots:
             raise ValueError(f"reads {binding.name!r}, which no earlier operation makes")
         return str(binding.name)
 
-    def _check_dtypes(
-        self, kernel: Kernel, arguments: Mapping[str, list[Constant | str]], declared: list[ValueType]
-    ) -> None:
-        """The declared dtypes of the results against those that follow from the arguments'."""
+    def _check_dtypes(self, kernel: Kernel, arguments: _Arguments, declared: list[ValueType]) -> None:
+        """Compare the declared dtypes of the results with those that follow from the arguments."""
         dtypes: dict[str, tuple[Dtype, ...]] = {}
         texts: dict[str, str] = {}
-        for parameter, given in arguments.items():
-            kinds = [g.type if isinstance(g, Constant) else self._types[g] for g in given]
+        for parameter, values in arguments.items():
+            kinds = [v.type if isinstance(v, Constant) else self._types[v] for v in values]
             dtypes[parameter] = tuple(k.dtype for k in kinds if isinstance(k, (TensorType, ListType)))
-            if isinstance(given[0], Constant) and isinstance(given[0].value, str):
-                texts[parameter] = given[0].value
-        rule = kernel.rule(Declared(dtypes, texts))
+            if isinstance(values[0], Constant) and isinstance(values[0].value, str):
+                texts[parameter] = values[0].value
+        expected_dtypes = kernel.rule(Declared(dtypes, texts))
         for i, kind in enumerate(declared):
-            want = rule[min(i, len(rule) - 1)]
-            have = kind.value if isinstance(kind, DictionaryType) else kind.dtype
-            if isinstance(kind, ListType) or have is not want:
-                raise ValueError(f"declares the result {kind}, which is {want}")
+            expected = expected_dtypes[min(i, len(expected_dtypes) - 1)]
+            dtype = kind.value if isinstance(kind, DictionaryType) else kind.dtype
+            if isinstance(kind, ListType) or dtype is not expected:
+                raise ValueError(f"declares the result {kind}, which is {expected}")
 
-    def _expand(
-        self,
-        message: pb.Operation,
-        kernel: Kernel,
-        arguments: Mapping[str, list[Constant | str]],
-        types: list[ValueType],
+    # --- compressed constants ---
+
+    def _expand_constant(
+        self, message: pb.Operation, kernel: Kernel, arguments: _Arguments, types: list[ValueType]
     ) -> None:
-        """Compute a compressed constant now."""
-        given: dict[str, Any] = {}
+        """Compute a compressed constant now, and keep its results as constants."""
+        plain_arguments: dict[str, Any] = {}
         for parameter, (value, *_) in arguments.items():
             if not isinstance(value, Constant):
                 raise ValueError(f"{parameter} is not a constant")
             plain = value.value
             if isinstance(plain, np.ndarray) and plain.dtype == np.float16:
                 plain = plain.astype(np.float32)  # small: scales and palettes
-            given[parameter] = kernel.parameters[parameter].convert(plain)
+            plain_arguments[parameter] = kernel.parameters[parameter].convert(plain)
         for kind in types:
             if not isinstance(kind, TensorType) or kind.sizes is None:
                 raise ValueError(f"declares the result {kind}")
             self._budget.take(2 * 4 * math.prod(kind.sizes))
-        results = kernel.function(**given)
+        results = kernel.function(**plain_arguments)
         results = results if isinstance(results, tuple) else (results,)
         if len(results) != len(types):
             raise ValueError(f"{len(types)} results declared, {len(results)} made")
@@ -270,74 +266,76 @@ class _Builder:
             assert isinstance(kind, TensorType)
             if value.shape != kind.sizes:
                 raise ValueError(f"declares the result {kind}, it has shape {list(value.shape)}")
-            self._define(output.name, Constant(kind, self._settled(value, kind, kernel.exact, output.name)))
+            self._define_constant(output.name, Constant(kind, self._stored(value, kind, kernel.exact, output.name)))
 
-    def _settled(self, value: Any, kind: TensorType, exact: bool, name: str) -> Any:
-        """An expanded constant as it is kept: rounded where declared, narrow where it is only gathered from."""
+    def _stored(self, value: Any, kind: TensorType, exact: bool, name: str) -> Any:
+        """Return an expanded constant as it is kept: rounded where declared fp16, in fp16 where it is only gathered from."""
         if kind.dtype is not Dtype.FP16:
             return value.astype(kind.dtype.numpy, copy=False)
         rounded = value if exact or not self._rounds else round_half(np.ascontiguousarray(value, np.float32))
-        if self._gathered(name) and (exact or self._rounds):
+        if self._only_gathered(name) and (exact or self._rounds):
             return rounded.astype(np.float16)
         return rounded
 
-    def _gathered(self, name: str) -> bool:
-        return self._uses.get(name) == {_NARROW}
+    def _only_gathered(self, name: str) -> bool:
+        return self._uses.get(name) == {_GATHERED_TABLE}
 
-    def _operation(
-        self,
-        message: pb.Operation,
-        kernel: Kernel,
-        arguments: Mapping[str, list[Constant | str]],
-        types: list[ValueType],
+    # --- operations that run ---
+
+    def _make_operation(
+        self, message: pb.Operation, kernel: Kernel, arguments: _Arguments, types: list[ValueType]
     ) -> Operation:
+        """Sort arguments into constants, slots and lists of both, and give each result a slot."""
         fixed: dict[str, Any] = {OPSET: self._package.opset} if kernel.opset else {}
         slots: list[tuple[str, int, Callable[[Any], Any] | None]] = []
         lists: list[tuple[str, tuple[Any, ...]]] = []
         names = {b.name for a in message.inputs.values() for b in a.arguments}
-        for parameter, given in arguments.items():
+        for parameter, values in arguments.items():
             kind = kernel.parameters[parameter]
-            plain = [self._plain(g, names) if isinstance(g, Constant) else self._slots[g] for g in given]
+            plain = [self._plain_value(v, names) if isinstance(v, Constant) else self._slots[v] for v in values]
             if kind.variadic:
                 lists.append((parameter, tuple(plain)))
-            elif isinstance(given[0], Constant):
+            elif isinstance(values[0], Constant):
                 if kind.tensor and not isinstance(plain[0], np.ndarray):
                     raise ValueError(f"{parameter} is not a tensor")
                 fixed[parameter] = kind.convert(plain[0])
             else:
                 slots.append((parameter, plain[0], None if kind.tensor else kind.convert))
-        outputs = tuple(
-            Output(
-                self._new(o.name, t),
-                o.name,
-                t,
-                t.sizes if isinstance(t, TensorType) else None,
-                self._rounds and not kernel.exact and isinstance(t, TensorType) and t.dtype is Dtype.FP16,
-            )
-            for o, t in zip(message.outputs, types, strict=True)
-        )
-        reads = tuple(g for given in arguments.values() for g in given if isinstance(g, str))
-        return Operation(message.type, _own_name(message), kernel, fixed, slots, lists, outputs, reads)
+        outputs = []
+        for output, declared in zip(message.outputs, types, strict=True):
+            tensor = declared if isinstance(declared, TensorType) else None
+            rounds = self._rounds and not kernel.exact and tensor is not None and tensor.dtype is Dtype.FP16
+            slot, sizes = self._new_slot(output.name, declared), tensor.sizes if tensor is not None else None
+            outputs.append(Output(slot, output.name, declared, sizes, rounds))
+        reads = tuple(v for values in arguments.values() for v in values if isinstance(v, str))
+        return Operation(message.type, _own_name(message), kernel, fixed, slots, lists, tuple(outputs), reads)
 
-    def _plain(self, constant: Constant, names: set[str]) -> Any:
-        narrow = any(self._constants.get(n) is constant and self._gathered(n) for n in names)
-        return constant.value if narrow else constant.widened(self._budget)
+    def _plain_value(self, constant: Constant, names: set[str]) -> Any:
+        """Return a constant as kernels take it: fp16 as float32, except for a table that is only gathered from."""
+        stays_narrow = any(self._constants.get(n) is constant and self._only_gathered(n) for n in names)
+        return constant.value if stays_narrow else constant.widened(self._budget)
 
-    def _free(self) -> None:
-        """Note after which operation each value is no longer needed."""
-        kept = set(self._program.outputs.values())
-        for operation in reversed(self._program.operations):
-            read = {slot for _, slot, _ in operation.slots}
-            read |= {e for _, entries in operation.lists for e in entries if isinstance(e, int)}
-            read |= {o.slot for o in operation.outputs}
-            operation.free = tuple(sorted(read - kept))
-            kept |= read
+    # --- names and errors ---
 
-    def _guard(self, where: str, step: Callable[[], Any]) -> Any:
-        """Call `step`; whatever a damaged program makes go wrong becomes one line with the place."""
+    def _new_slot(self, name: str, kind: ValueType) -> int:
+        if name in self._slots or (name in self._constants and name not in self._package.block.outputs):
+            raise self._problem(name, "defined twice")
+        slot = self._program.size
+        self._program.size += 1
+        self._slots[name], self._types[name] = slot, kind
+        return slot
+
+    def _define_constant(self, name: str, constant: Constant) -> None:
+        if name in self._constants or name in self._slots:
+            raise self._problem(name, "defined twice")
+        self._constants[name] = constant
+
+    @contextmanager
+    def _errors_at(self, where: str) -> Iterator[None]:
+        """Turn whatever a damaged program makes go wrong in the block into an InputError that names the place."""
         try:
             with np.errstate(all="ignore"):
-                return step()
+                yield
         except InputError:
             raise
         except MemoryError as error:
@@ -346,16 +344,24 @@ class _Builder:
             raise self._problem(where, str(error) or type(error).__name__) from error
 
     def _problem(self, where: str, what: str) -> InputError:
-        return InputError(Problem(f"{self._where} {where}", f"{what}."))
+        return InputError(Problem(f"{self._package.model_path} {where}", f"{what}."))
+
+
+def _mark_last_uses(program: Program) -> None:
+    """Note after which operation each value is no longer needed."""
+    needed_later = set(program.outputs.values())
+    for operation in reversed(program.operations):
+        used = {slot for _, slot, _ in operation.slots}
+        used |= {e for _, entries in operation.lists for e in entries if isinstance(e, int)}
+        used |= {o.slot for o in operation.outputs}
+        operation.free = tuple(sorted(used - needed_later))
+        needed_later |= used
 
 
 def _own_name(message: pb.Operation) -> str:
+    """Return the name attribute of an operation, else the name of its first result."""
     if _NAME in message.attributes:
         values = message.attributes[_NAME].immediateValue.tensor.strings.values
         if values:
             return str(values[0])
     return str(message.outputs[0].name) if message.outputs else "?"
-
-
-def _place(message: pb.Operation) -> str:
-    return f"{message.type or 'operation'} {_own_name(message)!r}"

@@ -1,4 +1,8 @@
-"""What happens inside a package: overflow of fp16, ranges of activations, and where rounding moves the result."""
+"""Run a Core ML package and compare the results inside it.
+
+`overflow_scan` finds results that fp16 cannot hold, `activation_statistics` measures the ranges of all results, and
+`layer_differences` finds the operations where rounding or compression changes the results most.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Step
-from pocketbert.runtime.coreml.types import LARGEST, SMALLEST, Dtype, TensorType
+from pocketbert.runtime.coreml.types import LARGEST, SMALLEST_FP16, Dtype, TensorType
 
 Inputs = Mapping[str, NDArray[np.generic]]
 
 
 @dataclass
 class Range:
-    """One operation's result over all inputs, computed in fp32.
+    """Magnitudes of one operation's result over all inputs, computed in fp32.
 
     Attributes:
         op_type: MIL name of the operation.
@@ -43,7 +47,7 @@ class Range:
 
     @property
     def headroom(self) -> float:
-        """How many times the largest magnitude fits into fp16; infinite for all zeros."""
+        """Largest fp16 number over the largest magnitude; infinite for all zeros."""
         return LARGEST / self.largest if self.largest else float("inf")
 
     @property
@@ -60,17 +64,17 @@ class Range:
         if finite.size:
             self.largest = max(self.largest, float(finite.max()))
         self._nonzero += int(np.count_nonzero(finite))
-        self._below += int(np.count_nonzero((finite > 0) & (finite < SMALLEST)))
+        self._below += int(np.count_nonzero((finite > 0) & (finite < SMALLEST_FP16)))
         self.underflow = self._below / self._nonzero if self._nonzero else 0.0
 
 
 @dataclass(frozen=True)
 class Scan:
-    """What `overflow_scan` found.
+    """The ranges of all floating-point results of a package.
 
     Attributes:
         ranges: Floating-point results in the program's order.
-        rows: Inputs that were run.
+        rows: Number of inputs that were run.
     """
 
     ranges: tuple[Range, ...]
@@ -78,7 +82,7 @@ class Scan:
 
     @property
     def first(self) -> Range | None:
-        """The first result that fp16 cannot hold, which the later ones come from; None where all is well."""
+        """The first result that fp16 cannot hold, from which later ones follow; None if it holds all."""
         return next((r for r in self.ranges if r.overflows), None)
 
     @property
@@ -95,18 +99,19 @@ class Scan:
             return f"{first.op_type} {first.output!r} {what}; the largest fp16 number is {LARGEST:.0f}"
         if top is None:
             return "no floating-point results"
-        return f"largest magnitude {top.largest:.4g} ({top.op_type} {top.output!r}), {top.headroom:.3g} times below the largest fp16 number"
+        where = f"{top.op_type} {top.output!r}"
+        return f"largest magnitude {top.largest:.4g} ({where}), {top.headroom:.3g} times below the largest fp16 number"
 
 
 @dataclass
 class Statistic:
-    """One result's values over all inputs.
+    """Statistics of one result over all inputs.
 
     Attributes:
         op_type: MIL name of the operation; empty for inputs.
         output: Name of the result.
-        minimum: Smallest.
-        maximum: Largest.
+        minimum: Smallest element.
+        maximum: Largest element.
         mean_abs: Mean magnitude.
         count: Elements seen.
     """
@@ -132,7 +137,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Difference:
-    """One result with rounding against the same without.
+    """The difference between one result computed with rounding and without.
 
     Attributes:
         op_type: MIL name of the operation.
@@ -140,7 +145,7 @@ class Difference:
         output: Name of the result.
         relative: Norm of the difference, over the norm of the reference.
         largest: Largest absolute difference.
-        growth: What the operation added: `relative` less the largest one among its arguments.
+        growth: Error added by the operation: `relative` minus the largest one among its arguments.
     """
 
     op_type: str
@@ -152,7 +157,7 @@ class Difference:
 
 
 def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
-    """Look for results that fp16 cannot hold.
+    """Run a package in fp32 and as declared, and find results that fp16 cannot hold.
 
     Args:
         path: The package.
@@ -161,23 +166,25 @@ def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
     Raises:
         InputError: If the package or an input is refused.
     """
-    wide, declared = Evaluator(path, Precision.FP32), Evaluator(path, Precision.DECLARED)
+    in_fp32, declared = Evaluator(path, Precision.FP32), Evaluator(path, Precision.DECLARED)
     ranges: dict[str, Range] = {}
 
-    def watch(step: Step) -> None:
+    def add_range(step: Step) -> None:
         if isinstance(step.type, TensorType) and step.type.dtype.is_float:
-            found = ranges.setdefault(step.output, Range(step.op_type, step.op_name, step.output, step.type.dtype))
-            found.add(np.asarray(step.value))
+            result_range = ranges.setdefault(
+                step.output, Range(step.op_type, step.op_name, step.output, step.type.dtype)
+            )
+            result_range.add(np.asarray(step.value))
 
-    def watch_declared(step: Step) -> None:
+    def count_broken(step: Step) -> None:
         if step.output in ranges:
             value = np.asarray(step.value)
             ranges[step.output].broken_declared += value.size - int(np.count_nonzero(np.isfinite(value)))
 
     rows = 0
     for one in inputs:
-        wide.run(one, watch)
-        declared.run(one, watch_declared)
+        in_fp32.run(one, add_range)
+        declared.run(one, count_broken)
         rows += 1
     return Scan(tuple(ranges.values()), rows)
 
@@ -193,7 +200,7 @@ def activation_statistics(
         precision: What results are rounded to.
 
     Returns:
-        By name of the result, in the program's order.
+        Statistics by name of the result, in the program's order.
 
     Raises:
         InputError: If the package or an input is refused.
@@ -201,20 +208,20 @@ def activation_statistics(
     evaluator = Evaluator(path, precision)
     out: dict[str, Statistic] = {}
 
-    def watch(step: Step) -> None:
+    def add_statistic(step: Step) -> None:
         if isinstance(step.type, TensorType) and step.type.dtype.is_float:
             out.setdefault(step.output, Statistic(step.op_type, step.output)).add(np.asarray(step.value))
 
     for one in inputs:
-        evaluator.run(one, watch)
+        evaluator.run(one, add_statistic)
     return out
 
 
 def layer_differences(path: Path, inputs: Inputs, other: Path | None = None) -> list[Difference]:
-    """Find where rounding, or compression, changes the results.
+    """Find the operations where rounding, or compression, changes the results.
 
     Args:
-        path: The package whose results are looked at, with the declared precision.
+        path: The package that is run with the declared precision.
         inputs: One run.
         other: The package to compare with, in fp32, by names of results; default `path` itself.
 
@@ -228,24 +235,27 @@ def layer_differences(path: Path, inputs: Inputs, other: Path | None = None) -> 
     out: list[Difference] = []
     errors: dict[str, float] = {}
 
-    def keep(step: Step) -> None:
+    def keep_reference(step: Step) -> None:
         if isinstance(step.type, TensorType) and step.type.dtype.is_float:
             reference[step.output] = np.array(step.value, np.float32)
 
     def compare(step: Step) -> None:
-        want = reference.pop(step.output, None)
-        have = np.asarray(step.value, np.float32) if want is not None else None
-        if want is None or have is None or have.shape != want.shape:
+        """Append the difference of a result from the reference of the same name."""
+        expected = reference.pop(step.output, None)
+        if expected is None:
             return
-        gap = have - want
-        norm = float(np.linalg.norm(want))
-        error = float(np.linalg.norm(gap))
+        actual = np.asarray(step.value, np.float32)
+        if actual.shape != expected.shape:
+            return
+        difference = actual - expected
+        norm = float(np.linalg.norm(expected))
+        error = float(np.linalg.norm(difference))
         relative = error / norm if norm else (float("inf") if error else 0.0)
         errors[step.output] = relative
         growth = relative - max((errors.get(name, 0.0) for name in step.reads), default=0.0)
-        largest = float(np.abs(gap).max()) if gap.size else 0.0
+        largest = float(np.abs(difference).max()) if difference.size else 0.0
         out.append(Difference(step.op_type, step.op_name, step.output, relative, largest, growth))
 
-    Evaluator(other or path, Precision.FP32).run(inputs, keep)
+    Evaluator(other or path, Precision.FP32).run(inputs, keep_reference)
     Evaluator(path, Precision.DECLARED).run(inputs, compare)
     return sorted(out, key=lambda d: -d.growth)

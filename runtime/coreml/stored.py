@@ -1,4 +1,8 @@
-"""What a package stores, and which operations read it: for checks of types, without running anything."""
+"""List the tensors that a package stores, and the operations that read them, without running anything.
+
+`StoredTensors` opens a package: `weights` yields each stored tensor once for each operation that reads it, `arrays` and `sizes` every
+stored array, `operators` the counts of operations.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,12 @@ class StoredWeight:
         reader: MIL name of the operation.
         parameter: Which of its parameters.
         dtype: Type of the stored numbers.
-        numbers: How many there are.
+        numbers: Number of elements.
         rows: Its first axis: output channels of a matrix, words of a table.
-        scales: How many scales a compressed one has, or how many palettes; 0 for plain ones.
+        scales: Number of scales of a compressed one, or of its palettes; 0 for plain ones.
         columns: Its second axis: numbers of a row.
-        palette: How many numbers its palette has; 0 where it has none.
-        static: Whether what it is multiplied with comes from 8 bits.
+        palette: Size of its palette; 0 where it has none.
+        static: Whether the operand that it is multiplied with was quantized to 8 bits.
     """
 
     name: str
@@ -67,10 +71,10 @@ class StoredTensors:
     def __init__(self, path: Path) -> None:
         self._package: Package = read_package(path)
         self._reader = ConstantReader(self._package, Budget(str(path)))
-        self._made = {o.name: op for op in self._package.block.operations for o in op.outputs}
+        self._made_by = {o.name: op for op in self._package.block.operations for o in op.outputs}
 
     def operators(self) -> dict[str, int]:
-        """Operation counts, constants left out."""
+        """Count operations by MIL name, constants left out."""
         out: dict[str, int] = {}
         for operation in self._package.block.operations:
             if operation.type != "const" and not operation.type.startswith(PREFIX):
@@ -78,7 +82,7 @@ class StoredTensors:
         return out
 
     def labels(self) -> list[str]:
-        """Label names of a classifier; empty where it is none."""
+        """Return the label names of a classifier; empty where it is none."""
         for operation in self._package.block.operations:
             if operation.type == "classify":
                 classes = self._read(operation.inputs["classes"].arguments[0].value, "classes").value
@@ -86,77 +90,81 @@ class StoredTensors:
         return []
 
     def weights(self) -> Iterator[StoredWeight]:
-        """Every stored tensor that an operation reads, once for each reader."""
+        """Yield every stored tensor that an operation reads, once for each operation that reads it."""
         for operation in self._package.block.operations:
             if operation.type == "const" or operation.type.startswith(PREFIX):
                 continue
-            rounded = {
+            dequantized = {
                 parameter
                 for parameter, argument in operation.inputs.items()
                 for binding in argument.arguments
-                if binding.name in self._made and self._made[binding.name].type == "dequantize"
+                if binding.name in self._made_by and self._made_by[binding.name].type == "dequantize"
             }
             for parameter, argument in operation.inputs.items():
                 for binding in argument.arguments:
-                    maker = self._made.get(binding.name)
-                    if maker is not None:
-                        for weight in self._weight(maker, binding.name, operation.type, parameter):
-                            yield replace(weight, static=bool(rounded - {parameter}))
-
-    def _weight(self, maker: pb.Operation, name: str, reader: str, parameter: str) -> Iterator[StoredWeight]:
-        if maker.type == "const":
-            constant = self._read(maker.attributes["val"], name)
-            if isinstance(constant.value, np.ndarray):
-                yield _weight_of(name, reader, parameter, constant, constant.value)
-        elif maker.type.startswith(PREFIX):
-            parts = dict(self._parts(maker))
-            data = next((v for k, v in parts.items() if k in _DATA), None)
-            if data is not None and isinstance(data.value, np.ndarray):
-                weight = _weight_of(name, reader, parameter, data, data.value)
-                scale, palette, shape = (_array(parts.get(k)) for k in ("scale", "lut", "shape"))
-                if scale is not None:
-                    weight = replace(weight, scales=scale.size)
-                if palette is not None:
-                    size = palette.size if palette.ndim == 1 else palette.shape[-2] * palette.shape[-1]
-                    weight = replace(weight, scales=palette.size // size, palette=size)
-                if shape is not None:  # packed bits
-                    sizes = [int(n) for n in shape]
-                    weight = replace(weight, numbers=math.prod(sizes), rows=sizes[0], columns=(*sizes, 1)[1])
-                yield weight
-
-    def _parts(self, maker: pb.Operation, named: bool = True) -> Iterator[tuple[str, Constant]]:
-        """Stored operands of an operation by parameter; those that are constants of their own only if `named`."""
-        for parameter, value in maker.attributes.items():
-            if parameter != "name":
-                yield parameter, self._read(value, parameter)
-        for parameter, argument in maker.inputs.items():
-            for binding in argument.arguments:
-                if binding.WhichOneof("binding") == "value":
-                    yield parameter, self._read(binding.value, parameter)
-                elif named and (before := self._made.get(binding.name)) is not None and before.type == "const":
-                    yield parameter, self._read(before.attributes["val"], parameter)
+                    producer = self._made_by.get(binding.name)
+                    if producer is not None:
+                        for weight in self._read_weights(producer, binding.name, operation.type, parameter):
+                            yield replace(weight, static=bool(dequantized - {parameter}))
 
     def arrays(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Name and value of every stored array: constants, scales and tables of compressed ones, operands written in place."""
+        """Yield name and value of every stored array: constants, scales and tables of compressed ones, operands written in place."""
         for name, constant in self._constants():
             if isinstance(constant.value, np.ndarray):
                 yield name, constant.value
 
     def sizes(self) -> Iterator[tuple[bool, int]]:
-        """Whether numbers are floats, and how many bytes they take, for every stored array."""
+        """Yield for every stored array whether its elements are floats, and how many bytes they take."""
         for _, constant in self._constants():
             if isinstance(constant.value, np.ndarray):
-                kind = _dtype(constant)
-                yield kind.is_float, (constant.value.size * kind.bits + 7) // 8
+                dtype = _dtype(constant)
+                yield dtype.is_float, (constant.value.size * dtype.bits + 7) // 8
+
+    def _read_weights(self, producer: pb.Operation, name: str, reader: str, parameter: str) -> Iterator[StoredWeight]:
+        """Yield the tensor that a constant or a compressed constant stores, or nothing if `producer` is neither."""
+        if producer.type == "const":
+            constant = self._read(producer.attributes["val"], name)
+            if isinstance(constant.value, np.ndarray):
+                yield _describe_weight(name, reader, parameter, constant, constant.value)
+        elif producer.type.startswith(PREFIX):
+            operands = dict(self._operands(producer))
+            data = next((c for p, c in operands.items() if p in _DATA), None)
+            if data is None or not isinstance(data.value, np.ndarray):
+                return
+            weight = _describe_weight(name, reader, parameter, data, data.value)
+            arrays = {p: c.value for p, c in operands.items() if isinstance(c.value, np.ndarray)}
+            if "scale" in arrays:
+                weight = replace(weight, scales=arrays["scale"].size)
+            if "lut" in arrays:
+                palette = arrays["lut"]
+                size = palette.size if palette.ndim == 1 else palette.shape[-2] * palette.shape[-1]
+                weight = replace(weight, scales=palette.size // size, palette=size)
+            if "shape" in arrays:  # packed bits
+                sizes = [int(n) for n in arrays["shape"]]
+                weight = replace(weight, numbers=math.prod(sizes), rows=sizes[0], columns=(*sizes, 1)[1])
+            yield weight
+
+    def _operands(self, operation: pb.Operation, named: bool = True) -> Iterator[tuple[str, Constant]]:
+        """Yield the stored operands of an operation by parameter; those that are constants of their own only if `named`."""
+        for parameter, value in operation.attributes.items():
+            if parameter != "name":
+                yield parameter, self._read(value, parameter)
+        for parameter, argument in operation.inputs.items():
+            for binding in argument.arguments:
+                if binding.WhichOneof("binding") == "value":
+                    yield parameter, self._read(binding.value, parameter)
+                elif named and (producer := self._made_by.get(binding.name)) is not None and producer.type == "const":
+                    yield parameter, self._read(producer.attributes["val"], parameter)
 
     def _constants(self) -> Iterator[tuple[str, Constant]]:
+        """Yield every stored constant by name; operands written in place are called ``<result>.<parameter>``."""
         for operation in self._package.block.operations:
             name = operation.outputs[0].name if operation.outputs else operation.type
             if operation.type == "const" and "val" in operation.attributes:
-                parts = [("", self._read(operation.attributes["val"], name))]
+                constants = [("", self._read(operation.attributes["val"], name))]
             else:
-                parts = [(f".{k}", c) for k, c in self._parts(operation, named=False)]
-            yield from ((name + suffix, constant) for suffix, constant in parts)
+                constants = [(f".{k}", c) for k, c in self._operands(operation, named=False)]
+            yield from ((name + suffix, constant) for suffix, constant in constants)
 
     def _read(self, value: pb.Value, name: str) -> Constant:
         try:
@@ -165,13 +173,11 @@ class StoredTensors:
             raise InputError(Problem(f"{self._package.model_path} {name}", f"{error}.")) from error
 
 
-def _weight_of(name: str, reader: str, parameter: str, constant: Constant, value: NDArray[np.generic]) -> StoredWeight:
+def _describe_weight(
+    name: str, reader: str, parameter: str, constant: Constant, value: NDArray[np.generic]
+) -> StoredWeight:
     rows, columns = (*value.shape, 1, 1)[:2]
     return StoredWeight(name, reader, parameter, _dtype(constant), value.size, rows, 0, columns)
-
-
-def _array(constant: Constant | None) -> NDArray[np.generic] | None:
-    return constant.value if constant is not None and isinstance(constant.value, np.ndarray) else None
 
 
 def _dtype(constant: Constant) -> Dtype:

@@ -1,7 +1,12 @@
-"""The types of MIL, the language of Core ML programs: what a program declares about each value."""
+"""The types of MIL, the language of Core ML programs, and how the evaluator holds their values.
+
+`read_type` reads the type that a program declares for a value. `Budget` and `check_elements` refuse values that would take too
+much memory, before anything is allocated. `round_half` rounds float32 numbers to fp16.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
     from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb
 
 
-MAX_RANK = 16
+_MAX_RANK = 16
 """Core ML itself stops at 5; the bound only keeps absurd files out."""
 
 
@@ -55,7 +60,7 @@ class Dtype(StrEnum):
 
     @property
     def storage(self) -> np.dtype[np.generic]:
-        """What the evaluator computes with: fp16 numbers are held, exactly, in float32."""
+        """The dtype that the evaluator computes with: fp16 numbers are held, exactly, in float32."""
         return _FLOAT32 if self is Dtype.FP16 else _NUMPY[self]
 
     @property
@@ -125,13 +130,13 @@ class TensorType:
         return fixed if len(fixed) == len(self.shape) else None
 
     def admits(self, shape: tuple[int, ...]) -> bool:
-        """Whether a value of that shape has the declared rank and every fixed size."""
+        """Return whether a value of that shape has the declared rank and every fixed size."""
         return len(shape) == len(self.shape) and all(
-            want is None or want == have for want, have in zip(self.shape, shape, strict=True)
+            declared is None or declared == size for declared, size in zip(self.shape, shape, strict=True)
         )
 
     def __str__(self) -> str:
-        """As in ``fp16[1, ?, 384]``."""
+        """Format the type as in ``fp16[1, ?, 384]``."""
         return f"{self.dtype}[{', '.join('?' if n is None else str(n) for n in self.shape)}]"
 
 
@@ -142,7 +147,7 @@ class ListType:
     dtype: Dtype
 
     def __str__(self) -> str:
-        """As in ``list<string>``."""
+        """Format the type as in ``list<string>``."""
         return f"list<{self.dtype}>"
 
 
@@ -154,7 +159,7 @@ class DictionaryType:
     value: Dtype
 
     def __str__(self) -> str:
-        """As in ``dictionary<string, fp64>``."""
+        """Format the type as in ``dictionary<string, fp64>``."""
         return f"dictionary<{self.key}, {self.value}>"
 
 
@@ -162,7 +167,7 @@ ValueType = TensorType | ListType | DictionaryType
 
 
 def read_type(message: pb.ValueType) -> ValueType:
-    """The type in a message.
+    """Read the type that a protobuf message declares.
 
     Raises:
         ValueError: For types that no program of this project has: tuples, states, variadic ranks, exotic floats.
@@ -170,23 +175,26 @@ def read_type(message: pb.ValueType) -> ValueType:
     kind = message.WhichOneof("type")
     if kind == "tensorType":
         tensor = message.tensorType
-        if tensor.rank != len(tensor.dimensions) or tensor.rank > MAX_RANK:
+        if tensor.rank != len(tensor.dimensions) or tensor.rank > _MAX_RANK:
             raise ValueError(f"a tensor of rank {tensor.rank} with {len(tensor.dimensions)} dimensions")
-        return TensorType(_dtype(tensor.dataType), tuple(_size(d) for d in tensor.dimensions))
+        return TensorType(_read_dtype(tensor.dataType), tuple(_read_size(d) for d in tensor.dimensions))
     if kind == "listType":
-        return ListType(_scalar(message.listType.type))
+        return ListType(_read_scalar_dtype(message.listType.type))
     if kind == "dictionaryType":
-        return DictionaryType(_scalar(message.dictionaryType.keyType), _scalar(message.dictionaryType.valueType))
+        return DictionaryType(
+            _read_scalar_dtype(message.dictionaryType.keyType), _read_scalar_dtype(message.dictionaryType.valueType)
+        )
     raise ValueError(f"a value of {kind or 'no'} type")
 
 
-def _dtype(code: int) -> Dtype:
+def _read_dtype(code: int) -> Dtype:
     if code not in _CODES:
         raise ValueError(f"element type {code}")
     return _CODES[code]
 
 
-def _size(dimension: pb.Dimension) -> int | None:
+def _read_size(dimension: pb.Dimension) -> int | None:
+    """Return the size of an axis; None where the program leaves it open."""
     kind = dimension.WhichOneof("dimension")
     if kind == "constant":
         return int(dimension.constant.size)
@@ -195,25 +203,24 @@ def _size(dimension: pb.Dimension) -> int | None:
     return None
 
 
-def _scalar(message: pb.ValueType) -> Dtype:
+def _read_scalar_dtype(message: pb.ValueType) -> Dtype:
+    """Return the dtype of the items of a list or dictionary, which have to be scalars."""
     inner = read_type(message)
     if not isinstance(inner, TensorType) or inner.shape:
         raise ValueError(f"a list or dictionary of {inner}")
     return inner.dtype
 
 
-# --- limits ---
-# What a package may ask for at most. Checked before anything is allocated.
-
+# --- limits, checked before anything is allocated ------------------------------------------------------------------------
 
 MODEL_BYTES = 16 << 20
 """Largest ``model.mlmodel``: programs of encoders take well under one MiB, and parsed messages ten times their bytes."""
-CONSTANT_BYTES = 4 << 30
-"""All constants of a program, expanded."""
+_CONSTANT_BYTES = 4 << 30
+"""Most bytes of all constants of a program, expanded."""
 RESULT_ELEMENTS = 1 << 28
-"""One result: 1 GiB of float32, twice the largest vocabulary times 512 tokens."""
+"""Most elements of one result: 1 GiB of float32, twice the largest vocabulary times 512 tokens."""
 RUN_BYTES = 8 << 30
-"""All results that are kept at one time; views are counted as if they were copies."""
+"""Most bytes of all results that are kept at one time; views are counted as if they were copies."""
 
 
 class Budget:
@@ -224,7 +231,7 @@ class Budget:
         limit: Bytes.
     """
 
-    def __init__(self, where: str, limit: int = CONSTANT_BYTES) -> None:
+    def __init__(self, where: str, limit: int = _CONSTANT_BYTES) -> None:
         self._where, self._limit = where, limit
         self._left = limit
 
@@ -236,34 +243,27 @@ class Budget:
         """
         self._left -= size
         if self._left < 0:
-            raise InputError(
-                Problem(self._where, f"its constants take more than {self._limit >> 20} MiB expanded; refused.")
-            )
+            what = f"its constants take more than {self._limit >> 20} MiB expanded; refused."
+            raise InputError(Problem(self._where, what))
 
 
-def elements(shape: Sequence[int]) -> int:
-    """How many elements a result of that shape has.
+def check_elements(shape: Sequence[int]) -> None:
+    """Refuse a result that is too large, before numpy allocates it.
 
     Raises:
         ValueError: For negative sizes, and for results above `RESULT_ELEMENTS`.
     """
-    out = 1
-    for n in shape:
-        if n < 0:
-            raise ValueError(f"a result of shape {tuple(shape)}")
-        out *= n
-    if out > RESULT_ELEMENTS:
+    if any(n < 0 for n in shape):
+        raise ValueError(f"a result of shape {tuple(shape)}")
+    if math.prod(map(int, shape)) > RESULT_ELEMENTS:  # Python's integers do not overflow where numpy's would
         raise ValueError(f"a result of shape {tuple(shape)} is larger than {RESULT_ELEMENTS} elements")
-    return out
 
 
-# --- half ---
-# Rounding to fp16 without leaving float32: numpy's own conversion takes six times as long, and one more to go back.
-
+# --- fp16 numbers --------------------------------------------------------------------------------------------------------
 
 LARGEST = 65504.0
 """Largest finite fp16 number."""
-SMALLEST = 2.0**-24
+SMALLEST_FP16 = 2.0**-24
 """Smallest fp16 number above 0."""
 
 _EXPONENT = np.uint32(0x7F800000)
@@ -272,7 +272,9 @@ _MAGIC = np.uint32((13 << 23) | (1 << 22))  # times 1.5 * 2**13
 
 
 def round_half(value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The nearest fp16 numbers, halves to even, held in float32.
+    """Round to the nearest fp16 numbers, halves to even, held in float32.
+
+    numpy's own conversion takes six times as long, and as long again to go back.
 
     Adding and subtracting 1.5 * 2**13 times a number's power of two lets the float32 unit round to the 11 bits that
     fp16 keeps; below 2**-14 the power stays that of the smallest normal number, as fp16's steps do.

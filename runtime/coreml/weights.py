@@ -1,7 +1,12 @@
-"""Core ML's weight file, "blob v2": blobs behind 64-byte headers, read through a memory map."""
+"""Read the constants of a Core ML program: those written in the program, and those in its weight file.
+
+`ConstantReader.read` returns the `Constant` of a message. The weight file, "blob v2", holds blobs behind 64-byte headers and is read
+through a memory map; `unpack` unpacks elements below one byte.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +20,99 @@ from pocketbert.runtime.coreml.types import Budget, Dtype, ListType, TensorType,
 
 if TYPE_CHECKING:
     from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb
+
+_FIELDS = {
+    Dtype.BOOL: "bools",
+    Dtype.FP32: "floats",
+    Dtype.FP64: "doubles",
+    Dtype.INT32: "ints",
+    Dtype.INT16: "ints",
+    Dtype.UINT16: "ints",
+    Dtype.INT64: "longInts",
+    Dtype.UINT64: "longInts",
+    Dtype.STRING: "strings",
+}
+"""The message's field for immediate elements; all other types are raw bytes."""
+
+_Value = NDArray[Any] | str | tuple[str, ...]
+
+
+@dataclass
+class Constant:
+    """A value that is known before the program runs.
+
+    Attributes:
+        type: As declared.
+        value: The array in its declared dtype, or a text, or a list of texts.
+    """
+
+    type: ValueType
+    value: _Value
+
+    def widened(self, budget: Budget) -> _Value:
+        """Return the value as kernels take it: fp16 becomes float32, once, and replaces the fp16 array."""
+        if isinstance(self.value, np.ndarray) and self.value.dtype == np.float16:
+            budget.take(self.value.size * 4)
+            self.value = self.value.astype(np.float32)
+            self.value.flags.writeable = False
+        return self.value
+
+
+class ConstantReader:
+    """Reads the constants of one package.
+
+    Args:
+        package: Where weight files are looked for.
+        budget: Counts the memory that is allocated.
+    """
+
+    def __init__(self, package: Package, budget: Budget) -> None:
+        self._package, self._budget = package, budget
+        self._files: dict[str, _BlobFile] = {}
+
+    def read(self, message: pb.Value) -> Constant:
+        """Read the constant in a message.
+
+        Raises:
+            InputError: If the weight file does not hold it.
+            ValueError: If the message contradicts itself.
+        """
+        declared = read_type(message.type)
+        kind = message.WhichOneof("value")
+        if kind == "immediateValue" and isinstance(declared, ListType):
+            items = [self.read(v).value for v in message.immediateValue.list.values]
+            return Constant(declared, tuple(v if isinstance(v, str) else str(np.asarray(v).item()) for v in items))
+        if not isinstance(declared, TensorType) or declared.sizes is None:
+            raise ValueError(f"a constant of type {declared}")
+        if kind == "blobFileValue":
+            name, offset = message.blobFileValue.fileName, message.blobFileValue.offset
+            if name not in self._files:
+                self._files[name] = _BlobFile(self._package.weights(name))
+            return Constant(declared, self._files[name].read(offset, declared.dtype, declared.sizes, self._budget))
+        if kind != "immediateValue" or message.immediateValue.WhichOneof("value") != "tensor":
+            raise ValueError(f"a constant of type {declared} without elements")
+        return Constant(declared, _read_immediate(message.immediateValue.tensor, declared.dtype, declared.sizes))
+
+
+def _read_immediate(message: pb.TensorValue, dtype: Dtype, shape: tuple[int, ...]) -> _Value:
+    """Read a tensor whose elements are in the message. Raises ValueError if their field or number is another."""
+    field = _FIELDS.get(dtype, "bytes")
+    if message.WhichOneof("value") != field:
+        raise ValueError(f"{dtype} elements in the field {message.WhichOneof('value')}")
+    values = getattr(message, field).values
+    count = math.prod(shape)
+    if field == "bytes":
+        if len(values) != (count * dtype.bits + 7) // 8:
+            raise ValueError(f"{len(values)} bytes for {dtype}{list(shape)}")
+        raw = np.frombuffer(values, np.uint8)
+        if dtype.bits < 8:
+            return unpack(raw, dtype, count).reshape(shape)
+        return raw.view(dtype.numpy.newbyteorder("<")).reshape(shape)
+    if len(values) != count:
+        raise ValueError(f"{len(values)} elements for {dtype}{list(shape)}")
+    if dtype is Dtype.STRING:
+        return str(values[0]) if not shape else tuple(str(v) for v in values)
+    return np.array(values, dtype.numpy).reshape(shape)
 
 
 _SENTINEL = 0xDEADBEEF
@@ -40,8 +138,8 @@ _CODES = {
 }
 
 
-class BlobFile:
-    """A weight file. Everything it says is compared with its length before it is used.
+class _BlobFile:
+    """A weight file. Every number read from it is compared with its length before it is used.
 
     Args:
         path: ``weight.bin``.
@@ -64,17 +162,15 @@ class BlobFile:
         header = self._bytes[: _HEADER.itemsize].view(_HEADER)[0]
         if header["version"] != _VERSION:
             raise self._problem(f"is not a weight file of version {_VERSION} (it says {header['version']})")
-        self.count = int(header["count"])
-        """Blobs in the file, as it says."""
 
     def read(self, offset: int, dtype: Dtype, shape: tuple[int, ...], budget: Budget) -> NDArray[np.generic]:
-        """One tensor.
+        """Read one tensor.
 
         Args:
             offset: Of the blob's metadata, in bytes.
-            dtype: What the program declares.
-            shape: What the program declares.
-            budget: Pays for elements that must be unpacked; whole-byte ones stay in the map.
+            dtype: As the program declares.
+            shape: As the program declares.
+            budget: Counts the memory of elements that must be unpacked; whole-byte ones stay in the map.
 
         Returns:
             The elements, `shape`, read-only; elements below one byte as 8-bit integers.
@@ -83,15 +179,16 @@ class BlobFile:
             InputError: If offset, sentinel, type or size do not agree with the file or the program.
         """
         metadata = self._metadata(offset)
-        found = _CODES.get(int(metadata["dtype"]))
-        if found is not dtype:
-            raise self._problem(f"holds {found or int(metadata['dtype'])} at offset {offset}, the program says {dtype}")
+        stored_dtype = _CODES.get(int(metadata["dtype"]))
+        if stored_dtype is not dtype:
+            holds = stored_dtype or int(metadata["dtype"])
+            raise self._problem(f"holds {holds} at offset {offset}, the program says {dtype}")
         size, start = int(metadata["bytes"]), int(metadata["offset"])
-        elements = _product(shape)
-        need = (elements * dtype.bits + 7) // 8
-        # the writer counts whole bytes for sub-byte elements, and says how many bits of them are padding
-        if size != need:
-            raise self._problem(f"holds {size} bytes at offset {offset}; {dtype}{list(shape)} takes {need}")
+        elements = math.prod(shape)
+        expected_size = (elements * dtype.bits + 7) // 8
+        # the writer counts whole bytes for sub-byte elements, and notes how many bits of them are padding
+        if size != expected_size:
+            raise self._problem(f"holds {size} bytes at offset {offset}; {dtype}{list(shape)} takes {expected_size}")
         if start % _ALIGNMENT or start > self._bytes.size or size > self._bytes.size - start:
             raise self._problem(
                 f"says that {size} bytes lie at {start}; it has {self._bytes.size} (aligned to {_ALIGNMENT})"
@@ -103,6 +200,7 @@ class BlobFile:
         return np.asarray(data).view(dtype.numpy.newbyteorder("<")).reshape(shape)
 
     def _metadata(self, offset: int) -> np.void:
+        """Read the header of the blob at an offset. Raises InputError if there is none."""
         if offset % _ALIGNMENT or offset + _ALIGNMENT > self._bytes.size:
             raise self._problem(
                 f"has {self._bytes.size} bytes; there is no blob at offset {offset} (aligned to {_ALIGNMENT})"
@@ -117,12 +215,12 @@ class BlobFile:
 
 
 def unpack(data: NDArray[np.uint8], dtype: Dtype, elements: int) -> NDArray[np.generic]:
-    """Elements of 1, 2, 3, 4 or 6 bits, packed from the least significant bit on.
+    """Unpack elements of 1, 2, 3, 4 or 6 bits, packed from the least significant bit on.
 
     Args:
         data: The bytes, at least `elements` × bits / 8 of them.
-        dtype: Which bits.
-        elements: How many.
+        dtype: Type of the elements.
+        elements: Number of elements.
 
     Returns:
         [elements] uint8, or int8 for int4.
@@ -146,115 +244,3 @@ def unpack(data: NDArray[np.uint8], dtype: Dtype, elements: int) -> NDArray[np.g
     if dtype is Dtype.INT4:
         return ((flat ^ 8).astype(np.int8) - np.int8(8)).astype(np.int8)
     return flat
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    out = 1
-    for n in shape:  # Python's integers do not overflow where numpy's would
-        out *= n
-    return out
-
-
-# --- constants ---
-# Constants of a program: immediate ones, and those in the weight file.
-
-
-_FIELDS = {
-    Dtype.BOOL: "bools",
-    Dtype.FP32: "floats",
-    Dtype.FP64: "doubles",
-    Dtype.INT32: "ints",
-    Dtype.INT16: "ints",
-    Dtype.UINT16: "ints",
-    Dtype.INT64: "longInts",
-    Dtype.UINT64: "longInts",
-    Dtype.STRING: "strings",
-}
-"""Where the message keeps immediate elements; all other types are raw bytes."""
-
-Plain = NDArray[Any] | str | tuple[str, ...]
-
-
-@dataclass
-class Constant:
-    """A value that is known before the program runs.
-
-    Attributes:
-        type: As declared.
-        value: The array in its declared dtype, or a text, or a list of texts.
-    """
-
-    type: ValueType
-    value: Plain
-
-    def widened(self, budget: Budget) -> Plain:
-        """The value as kernels take it: fp16 becomes float32, once, and replaces what was there."""
-        if isinstance(self.value, np.ndarray) and self.value.dtype == np.float16:
-            budget.take(self.value.size * 4)
-            self.value = self.value.astype(np.float32)
-            self.value.flags.writeable = False
-        return self.value
-
-
-class ConstantReader:
-    """Reads the constants of one package.
-
-    Args:
-        package: Where weight files are looked for.
-        budget: Pays for what is allocated.
-    """
-
-    def __init__(self, package: Package, budget: Budget) -> None:
-        self._package, self._budget = package, budget
-        self._files: dict[str, BlobFile] = {}
-
-    def read(self, message: pb.Value) -> Constant:
-        """The constant in a message.
-
-        Raises:
-            InputError: If the weight file does not hold it.
-            ValueError: If the message contradicts itself.
-        """
-        declared = read_type(message.type)
-        kind = message.WhichOneof("value")
-        if kind == "immediateValue" and isinstance(declared, ListType):
-            items = [self.read(v).value for v in message.immediateValue.list.values]
-            return Constant(declared, tuple(v if isinstance(v, str) else str(np.asarray(v).item()) for v in items))
-        if not isinstance(declared, TensorType) or declared.sizes is None:
-            raise ValueError(f"a constant of type {declared}")
-        if kind == "blobFileValue":
-            blob = self._file(message.blobFileValue.fileName)
-            return Constant(
-                declared,
-                blob.read(message.blobFileValue.offset, declared.dtype, declared.sizes, self._budget),
-            )
-        if kind != "immediateValue" or message.immediateValue.WhichOneof("value") != "tensor":
-            raise ValueError(f"a constant of type {declared} without elements")
-        return Constant(declared, _immediate(message.immediateValue.tensor, declared.dtype, declared.sizes))
-
-    def _file(self, name: str) -> BlobFile:
-        if name not in self._files:
-            self._files[name] = BlobFile(self._package.weights(name))
-        return self._files[name]
-
-
-def _immediate(message: pb.TensorValue, dtype: Dtype, shape: tuple[int, ...]) -> Plain:
-    field = _FIELDS.get(dtype, "bytes")
-    if message.WhichOneof("value") != field:
-        raise ValueError(f"{dtype} elements in the field {message.WhichOneof('value')}")
-    values = getattr(message, field).values
-    count = 1
-    for n in shape:
-        count *= n
-    if field == "bytes":
-        if len(values) != (count * dtype.bits + 7) // 8:
-            raise ValueError(f"{len(values)} bytes for {dtype}{list(shape)}")
-        raw = np.frombuffer(values, np.uint8)
-        if dtype.bits < 8:
-            return unpack(raw, dtype, count).reshape(shape)
-        return raw.view(dtype.numpy.newbyteorder("<")).reshape(shape)
-    if len(values) != count:
-        raise ValueError(f"{len(values)} elements for {dtype}{list(shape)}")
-    if dtype is Dtype.STRING:
-        return str(values[0]) if not shape else tuple(str(v) for v in values)
-    return np.array(values, dtype.numpy).reshape(shape)

@@ -36,7 +36,7 @@ FIXED = timing("b.tflite", True, {32: 2.0, 64: 9.0})
 @pytest.fixture(autouse=True)
 def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who wins is tested with toy engines in test_race.py."""
-    monkeypatch.setattr(race_module, "ROUNDS", 1)
+    monkeypatch.setattr(race_module, "_ROUNDS", 1)
 
 
 @pytest.fixture
@@ -59,18 +59,20 @@ def both(phone: Path, exported_tflite: Callable[[str], Path]) -> Path:
 
 
 def test_a_file_of_any_length_is_interpolated_and_one_of_listed_lengths_steps() -> None:
-    assert FREE.at(20) == pytest.approx(2.5)
-    assert FREE.at(4) == 1.0
-    assert FREE.at(128) == pytest.approx(16.0)
-    assert [FIXED.at(n) for n in (1, 32, 33, 64)] == [2.0, 2.0, 9.0, 9.0]
-    assert FIXED.at(65) == float("inf")
+    assert FREE.expected_ms(20) == pytest.approx(2.5)
+    assert FREE.expected_ms(4) == 1.0
+    assert FREE.expected_ms(128) == pytest.approx(16.0)
+    assert [FIXED.expected_ms(n) for n in (1, 32, 33, 64)] == [2.0, 2.0, 9.0, 9.0]
+    assert FIXED.expected_ms(65) == float("inf")
 
 
 @given(length=st.integers(1, 200), scale=st.floats(0.1, 10))
 def test_the_plan_takes_whoever_is_expected_to_be_fastest(length: int, scale: float) -> None:
     other = timing("b", True, {n: v * scale for n, v in FIXED.steady.items()})
     timings = [FREE, other]
-    assert timings[Plan(timings=timings).best([length])].at(length) == min(t.at(length) for t in timings)
+    assert timings[Plan(timings=timings).best([length])].expected_ms(length) == min(
+        t.expected_ms(length) for t in timings
+    )
 
 
 def test_threads_that_spin_on_between_runs_must_be_worth_it() -> None:
@@ -114,7 +116,7 @@ def feed(length: int, rows: int = 1) -> dict[str, Any]:
 def test_a_length_that_stays_goes_where_the_plan_says_padded_where_it_must(side: str) -> None:
     predictor, free, fixed = routed(side)
     for length in (5, 30):
-        for _ in range(module.STEADY + 1):
+        for _ in range(module._STEADY + 1):
             out = predictor.run(feed(length, 2))
             assert out["logits"].tolist() == [[length], [length]]  # padding is masked
         last = (free if length == 5 else fixed).seen[-1]
@@ -129,11 +131,11 @@ def test_a_length_that_stays_goes_where_the_plan_says_padded_where_it_must(side:
 def test_texts_of_mixed_lengths_stay_with_one_file() -> None:
     """At 5 tokens the one file is fastest, at 30 the other one by more: who wins is decided for all of them together."""
     predictor, free, fixed = routed()
-    for i in range(4 * module.REVIEW):
+    for i in range(4 * module._REVIEW):
         predictor.run(feed((5, 30)[i % 2]))
-    assert len(fixed.seen) >= 2 * module.REVIEW
-    assert len(free.seen) <= module.REVIEW + 1  # until the first review
-    for _ in range(2 * module.RECENT):  # and again when other texts come
+    assert len(fixed.seen) >= 2 * module._REVIEW
+    assert len(free.seen) <= module._REVIEW + 1  # until the first review
+    for _ in range(2 * module._RECENT):  # and again when other texts come
         for length in (5, 7):
             predictor.run(feed(length))
     assert free.seen[-1]["input_ids"].shape == (1, 7)
@@ -141,7 +143,7 @@ def test_texts_of_mixed_lengths_stay_with_one_file() -> None:
 
 def test_a_longer_text_than_the_chosen_file_takes_goes_to_another() -> None:
     predictor, free, fixed = routed()
-    for i in range(2 * module.REVIEW):
+    for i in range(2 * module._REVIEW):
         predictor.run(feed((20, 30)[i % 2]))
     assert fixed.seen
     assert predictor.run(feed(70))["logits"].tolist() == [[70]]
@@ -155,7 +157,7 @@ def test_a_text_that_no_file_takes_is_refused_each_time_and_changes_nothing() ->
     opened = {0: one, 1: two}
     predictor = FastestPredictor([Candidate(f, 1) for f in files], plan, 9, "right", opened)  # type: ignore[arg-type]
     predictor.run(feed(20))
-    for _ in range(2 * module.STEADY):
+    for _ in range(2 * module._STEADY):
         with pytest.raises(InputError, match="70 tokens; the file takes 32, 64"):
             predictor.run(feed(70))
     assert predictor.run(feed(20))["logits"].tolist() == [[20]]
@@ -169,7 +171,7 @@ class Preparing(Engine):
         super().__init__(lengths)
         self.prepared: list[tuple[int, Padding]] = []
 
-    def runs(self, length: int, padding: Padding) -> Any:
+    def prepare_run(self, length: int, padding: Padding) -> Any:
         self.prepared.append((length, padding))
         return self.run
 
@@ -178,7 +180,7 @@ def test_a_length_is_prepared_once() -> None:
     engine = Preparing((32, 64))
     candidate = Candidate(EngineFile(Path("b.tflite"), Format.TFLITE), 1)
     predictor = FastestPredictor([candidate], Plan(timings=[FIXED]), 9, "left", {0: engine})  # type: ignore[dict-item]
-    for length in [20, 30, 20, 30, *[20] * 2 * module.STEADY]:
+    for length in [20, 30, 20, 30, *[20] * 2 * module._STEADY]:
         assert predictor.run(feed(length))["logits"].tolist() == [[length]]
         assert predictor.answered == candidate.file.path
     assert engine.prepared == [(20, Padding(9, "left")), (30, Padding(9, "left"))]
@@ -200,7 +202,7 @@ def test_a_file_that_suffers_from_mixed_lengths_waits_for_equal_ones() -> None:
     for length in (30, 31, 30, 31):
         predictor.run(feed(length))
     assert not fixed.seen
-    for _ in range(module.STEADY + 1):
+    for _ in range(module._STEADY + 1):
         predictor.run(feed(32))
     assert len(fixed.seen) == 1
     predictor.run(feed(31))
@@ -325,7 +327,7 @@ def test_a_disturbed_race_is_not_remembered(both: Path, monkeypatch: pytest.Monk
 def test_a_damaged_memory_is_made_anew(both: Path, own_cache: Path, content: str) -> None:
     files = [EngineFile(both / "onnx/model.onnx", Format.ONNX)]
     folder = own_cache / "fastest"
-    mark = folder / f"{module._key([Candidate(files[0], 1)], 32, Cadence.BATCH)}.json"
+    mark = folder / f"{module._plan_key([Candidate(files[0], 1)], 32, Cadence.BATCH)}.json"
     folder.mkdir(parents=True)
     mark.write_text(content)
     assert fastest(files, 1, 32, 0, "right").plan.timings[0].file == "model.onnx"

@@ -241,4 +241,4 @@ def test_rows_are_batched_by_length(phone: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(opened.predictor, "run", noting)
     opened.predict(["good film"] * 70 + ["a good film"] * 3)
     assert sorted(shapes) == [(3, 5), (6, 4), (32, 4), (32, 4)]
-    assert runtime_model.BATCH == 32
+    assert runtime_model._BATCH == 32

@@ -101,7 +101,7 @@ def test_the_fastest_at_each_length_wins(clock: Clock, monkeypatch: pytest.Monke
     short, long = Engine(clock, {8: 1.0, 512: 200.0}), Engine(clock, {8: 10.0, 512: 100.0})
     plan = race(candidates(monkeypatch, {("a", 1): short, ("b", 1): long}), 512)
     assert [plan.best([n]) for n in (8, 16, 256, 512)] == [0, 0, 1, 1]
-    assert plan.timings[0].at(8) == pytest.approx(1.0)
+    assert plan.timings[0].expected_ms(8) == pytest.approx(1.0)
     assert not plan.disturbed
 
 
@@ -112,8 +112,8 @@ def test_a_small_model_is_timed_warm_in_its_own_row(clock: Clock, monkeypatch: p
     plan = race(candidates(monkeypatch, {("a", 1): slow_start, ("b", 1): even}), 32)
     assert plan.best([16]) == 0
     assert plan.best([16], steady=False) == 1
-    assert plan.timings[0].at(16) == pytest.approx(0.7)
-    assert plan.timings[0].at(16, steady=False) == pytest.approx(1.12)
+    assert plan.timings[0].expected_ms(16) == pytest.approx(0.7)
+    assert plan.timings[0].expected_ms(16, steady=False) == pytest.approx(1.12)
 
 
 def test_for_single_calls_an_engine_that_wakes_at_once_wins(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_for_single_calls_an_engine_that_wakes_at_once_wins(clock: Clock, monkey
     batch, single = (race(both, 256, cadence=cadence) for cadence in Cadence)
     assert [batch.best([n]) for n in (8, 32, 256)] == [0, 0, 0]
     assert [single.best([n]) for n in (8, 32, 256)] == [1, 1, 0]
-    assert single.timings[0].at(32) == pytest.approx(52)
+    assert single.timings[0].expected_ms(32) == pytest.approx(52)
     assert single.timings[0].mixed == pytest.approx(single.timings[0].steady)
 
 
@@ -134,7 +134,7 @@ def test_single_calls_of_mixed_lengths_are_timed_apart(clock: Clock, monkeypatch
     plan = race(candidates(monkeypatch, {("a", 1): packed, ("b", 1): even}), 64, cadence=Cadence.INTERACTIVE)
     assert [plan.best([n]) for n in (16, 32)] == [0, 0]
     assert plan.best([16, 32], steady=False) == 1
-    assert plan.timings[0].at(16, steady=False) == pytest.approx(1.28)
+    assert plan.timings[0].expected_ms(16, steady=False) == pytest.approx(1.28)
 
 
 def test_who_is_far_behind_does_not_run_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_who_is_far_behind_does_not_run_again(clock: Clock, monkeypatch: pytest.
     plan = race(candidates(monkeypatch, {("a", 1): quick, ("b", 1): slow}), 64)
     counts = [[engine.ran.count(n) for n in (16, 24, 32, 48, 64)] for engine in (quick, slow)]
     assert counts == [[3 + 1] * 5] * 2  # first times and a round; then nobody is left to race against
-    assert plan.timings[1].at(64) == pytest.approx(120)
+    assert plan.timings[1].expected_ms(64) == pytest.approx(120)
 
 
 def test_a_disturbance_at_the_start_costs_nobody_the_race(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_a_disturbance_at_the_start_costs_nobody_the_race(clock: Clock, monkeypa
     best, other = Engine(clock, {1: 1.0, 512: 1.0}, slow=[2]), Engine(clock, {1: 1.3, 512: 1.3})
     plan = race(candidates(monkeypatch, {("a", 1): best, ("b", 1): other}), 8)
     assert plan.best([8]) == 0
-    assert plan.timings[0].at(8) == pytest.approx(1.0)
+    assert plan.timings[0].expected_ms(8) == pytest.approx(1.0)
 
 
 def test_a_disturbed_round_costs_nobody_the_race(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,13 +158,13 @@ def test_a_disturbed_round_costs_nobody_the_race(clock: Clock, monkeypatch: pyte
     best, other = Engine(clock, {1: 40.0, 512: 40.0}, slow=[4]), Engine(clock, {1: 44.0, 512: 44.0})
     plan = race(candidates(monkeypatch, {("a", 1): best, ("b", 1): other}), 8)
     assert plan.best([8]) == 0
-    assert plan.timings[0].at(8) == pytest.approx(40.0)
+    assert plan.timings[0].expected_ms(8) == pytest.approx(40.0)
 
 
 def test_an_interrupted_leader_makes_nobody_fast_who_is_out_after_that_round() -> None:
     """Seen on a busy machine: 0.95 ms against 12 ms in the only common round became 0.04 ms, and won."""
     leader, out = [12.0, 0.5, 0.5, 0.5, 0.5], [0.95]
-    assert module._compared([leader, out], [0.55, 0.9]) == pytest.approx([0.5, 0.5 * 0.9 / 0.55])
+    assert module._estimate_times([leader, out], [0.55, 0.9]) == pytest.approx([0.5, 0.5 * 0.9 / 0.55])
 
 
 def test_a_machine_that_gets_faster_makes_nobody_look_slower_who_is_out_by_then(
@@ -177,8 +177,8 @@ def test_a_machine_that_gets_faster_makes_nobody_look_slower_who_is_out_by_then(
         8,
     )
     assert other.ran.count(8) == 3 + 2
-    assert plan.timings[0].at(8) == pytest.approx(40.0)
-    assert plan.timings[1].at(8) == pytest.approx(60.0)
+    assert plan.timings[0].expected_ms(8) == pytest.approx(40.0)
+    assert plan.timings[1].expected_ms(8) == pytest.approx(60.0)
 
 
 def test_near_ties_get_the_most_rounds(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,8 +186,8 @@ def test_near_ties_get_the_most_rounds(clock: Clock, monkeypatch: pytest.MonkeyP
     engines = {name: Engine(clock, {1: ms, 512: ms}) for name, ms in times.items()}
     race(candidates(monkeypatch, {(name, 1): engine for name, engine in engines.items()}), 8)
     near, behind, far = [len(engines[name].ran) - 3 for name in ("near", "behind", "far")]
-    assert near == module.ROUNDS  # after three inferences at first a round is one
-    assert 3 < behind < module.ROUNDS / 2
+    assert near == module._ROUNDS  # after three inferences at first a round is one
+    assert 3 < behind < module._ROUNDS / 2
     assert far == 2
 
 
@@ -195,7 +195,7 @@ def test_sentences_are_not_mixed_with_documents(clock: Clock, monkeypatch: pytes
     engine = Engine(clock, {1: 2.0, 512: 2.0}, after_long=3.0)
     rival = Engine(clock, {1: 2.0, 512: 2.0})
     plan = race(candidates(monkeypatch, {("a", 1): engine, ("b", 1): rival}), 256)
-    assert all(plan.timings[0].at(n, steady=False) == pytest.approx(2.0) for n in (8, 16, 64, 256))
+    assert all(plan.timings[0].expected_ms(n, steady=False) == pytest.approx(2.0) for n in (8, 16, 64, 256))
 
 
 def test_one_thread_is_not_tried_beyond_the_length_where_more_pay(
@@ -217,7 +217,7 @@ def test_a_length_that_is_decided_leaves_its_time_to_the_others(clock: Clock, mo
     near, far = Engine(clock, {16: 50.0, 32: 400.0}), Engine(clock, {16: 51.0, 32: 900.0})
     plan = race(candidates(monkeypatch, {("a", 1): near, ("b", 1): far}), 32)
     assert near.ran.count(32) < 3 + 3
-    assert near.ran.count(16) == 3 + module.ROUNDS
+    assert near.ran.count(16) == 3 + module._ROUNDS
     assert [plan.best([n]) for n in (16, 32)] == [0, 0]
 
 
@@ -225,15 +225,15 @@ def test_one_alone_has_nobody_to_race_against(clock: Clock, monkeypatch: pytest.
     engine = Engine(clock, {1: 50.0, 512: 50.0})
     plan = race(candidates(monkeypatch, {("a", 1): engine}), 16)
     assert engine.ran.count(16) == 3
-    assert plan.timings[0].at(16) == pytest.approx(50.0)
+    assert plan.timings[0].expected_ms(16) == pytest.approx(50.0)
 
 
 def test_listed_lengths_are_raced_and_no_others(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     fixed = Engine(clock, LINE, lengths=(32, 64, 384))
     plan = race(candidates(monkeypatch, {("a", 1): fixed}), 50)
     assert set(fixed.ran) == {32, 64}
-    assert plan.timings[0].at(40) == pytest.approx(64)
-    assert plan.timings[0].at(65) == float("inf")
+    assert plan.timings[0].expected_ms(40) == pytest.approx(64)
+    assert plan.timings[0].expected_ms(65) == float("inf")
 
 
 def test_a_busy_machine_is_noticed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ def test_a_busy_machine_is_noticed(clock: Clock, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_process_of_its_own_runs_the_race(exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROUNDS", 1)
+    monkeypatch.setattr(module, "_ROUNDS", 1)
     monkeypatch.setattr(Candidate, "open", lambda _: pytest.fail("opened here"))
     file = EngineFile(exported("bert"), Format.ONNX)
     plan = race_apart([Candidate(file, 1), Candidate(file, 2, spin=Spin.RUN)], 16)
@@ -266,7 +266,7 @@ def test_a_busy_machine_is_noticed_where_one_thread_is_never_close(
 def test_where_no_other_process_can_race_this_one_does(
     python: str | None, exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ROUNDS", 1)
+    monkeypatch.setattr(module, "_ROUNDS", 1)
     monkeypatch.setattr(module.sys, "executable", python)
     plan = race_apart([Candidate(EngineFile(exported("bert"), Format.ONNX), 1)], 8)
     assert list(plan.timings[0].steady) == [8]
@@ -276,7 +276,7 @@ def test_a_crash_or_hang_of_the_other_process_is_not_repeated_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Candidate, "open", lambda _: pytest.fail("opened here"))
-    monkeypatch.setattr(module, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(module, "_TIMEOUT_S", 0.2)
     for script, said in (("kill -SEGV $$", "ended by signal 11"), ("exec sleep 5", "took more than 0 s")):
         python = tmp_path / "python"
         python.write_text(f"#!/bin/sh\n{script}\n")

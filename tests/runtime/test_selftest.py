@@ -16,7 +16,7 @@ from pocketbert.core.types import Client, Format, Runtime, Scheme
 from pocketbert.runtime import selftest
 from pocketbert.runtime.model import load
 from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.selftest import ROWS, golden_difference, remembered, self_test, spread_out
+from pocketbert.runtime.selftest import _ROWS, _choose_rows, _golden_difference, result_cache_file, self_test
 
 FILE = "onnx/model_int8.onnx"
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
@@ -59,23 +59,23 @@ def row(text: str | tuple[str, str], **more: Any) -> GoldenRow:
 
 def test_rows_are_spread_over_the_file_and_short_ones_come_first() -> None:
     lengths = [9, 5, 7, 30, 20, 25, 40, 6, 8, 3, 50, 4]  # three to a stretch
-    chosen = spread_out([(n, row("x" * length)) for n, length in enumerate(lengths, 1)])
+    chosen = _choose_rows([(n, row("x" * length)) for n, length in enumerate(lengths, 1)])
     assert [n for n, _ in chosen] == [10, 2, 8, 5]
-    pairs = spread_out([(1, row(("x" * 10, "y" * 10))), (2, row("x" * 15))])
+    pairs = _choose_rows([(1, row(("x" * 10, "y" * 10))), (2, row("x" * 15))])
     assert [n for n, _ in pairs] == [2, 1]
     for count in (*range(1, 10), 36, 4096):
         rows = [(n, row("x")) for n in range(count)]
-        numbers = [n for n, _ in spread_out(rows)]
-        assert len(set(numbers)) == min(count, ROWS)
+        numbers = [n for n, _ in _choose_rows(rows)]
+        assert len(set(numbers)) == min(count, _ROWS)
         assert numbers == [count * i // len(numbers) for i in range(len(numbers))]
 
 
-@pytest.mark.parametrize("number", range(ROWS))
+@pytest.mark.parametrize("number", range(_ROWS))
 def test_an_engine_that_is_wrong_on_one_row_only_is_refused(
     phone: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     rows = list(enumerate(read_golden(phone / "golden.jsonl"), 1))
-    line, wrong = spread_out(rows)[number]
+    line, wrong = _choose_rows(rows)[number]
     [encoded] = TextTokenizer(phone, 32).encode([wrong.input])
     run, calls = OnnxPredictor.run, []
 
@@ -104,9 +104,9 @@ def test_few_rows_are_run_of_many(phone: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(OnnxPredictor, "run", counted)
     load(phone)
-    assert len(calls) == ROWS
+    assert len(calls) == _ROWS
     load(phone)
-    assert len(calls) == ROWS
+    assert len(calls) == _ROWS
 
 
 class Fake:
@@ -174,14 +174,14 @@ def test_a_passed_test_is_remembered_per_file_and_engine(
 ) -> None:
     load(phone)
     assert len(marks(own_cache)) == 1
-    assert len(marks(own_cache)[0]["rows"]) == ROWS
+    assert len(marks(own_cache)[0]["rows"]) == _ROWS
     assert all(r["difference"] <= r["allowed"] for r in marks(own_cache)[0]["rows"])
 
     def never(*_: object) -> float:
         raise AssertionError("tested again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(selftest, "golden_difference", never)
+        patch.setattr(selftest, "_golden_difference", never)
         load(phone)
         with pytest.raises(AssertionError, match="tested again"):
             load(phone, "fp32")
@@ -215,16 +215,16 @@ def test_golden_rows_of_other_files_are_not_used(phone: Path, own_cache: Path) -
 def test_a_golden_row_is_reproduced(phone: Path) -> None:
     predictor, tokenizer = OnnxPredictor(phone / "onnx" / "model.onnx"), TextTokenizer(phone, 32)
     for row in read_golden(phone / "golden.jsonl"):
-        assert golden_difference(predictor, tokenizer, row, "onnx/model.onnx", TASK) < 1e-5
+        assert _golden_difference(predictor, tokenizer, row, "onnx/model.onnx", TASK) < 1e-5
         moved = row.model_copy(update={"outputs": {"onnx/model.onnx": (np.array(row.reference) + 0.5).tolist()}})
-        assert golden_difference(predictor, tokenizer, moved, "onnx/model.onnx", TASK) == pytest.approx(0.5, abs=1e-4)
+        assert _golden_difference(predictor, tokenizer, moved, "onnx/model.onnx", TASK) == pytest.approx(0.5, abs=1e-4)
 
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POCKETBERT_CACHE", str(tmp_path / "a"))
-    assert remembered("selftest", "k") == tmp_path / "a/selftest/k.json"
+    assert result_cache_file("selftest", "k") == tmp_path / "a/selftest/k.json"
     monkeypatch.delenv("POCKETBERT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert remembered("selftest", "k") == tmp_path / "b/pocketbert/selftest/k.json"
+    assert result_cache_file("selftest", "k") == tmp_path / "b/pocketbert/selftest/k.json"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert remembered("fastest", "k") == Path.home() / ".cache/pocketbert/fastest/k.json"
+    assert result_cache_file("fastest", "k") == Path.home() / ".cache/pocketbert/fastest/k.json"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketbert.runtime import tflite as engine
-from pocketbert.runtime.tflite import Padding, SignatureCall
+from pocketbert.runtime.tflite import Padding, _SignatureCall
 
 pytestmark = pytest.mark.skipif(engine.version_of("ai-edge-litert") is None, reason="needs pocketbert[tflite-runtime]")
 INPUTS, OUTPUTS = ("input_ids", "attention_mask", "token_type_ids"), ("logits",)
@@ -44,7 +44,7 @@ def test_every_run_gives_the_bits_of_the_engines_own_runner(
     exported_tflite: Callable[[str], Path], length: int
 ) -> None:
     path = exported_tflite("bert")
-    own, call = runner_of(path, length), SignatureCall(runner_of(path, length), INPUTS, OUTPUTS)
+    own, call = runner_of(path, length), _SignatureCall(runner_of(path, length), INPUTS, OUTPUTS)
     for seed in range(4):
         inputs = row(length, seed)
         expected = own(**{name: value.astype(np.int32) for name, value in inputs.items()})["logits"]
@@ -56,7 +56,7 @@ def test_only_the_first_run_goes_through_the_runner(exported_tflite: Callable[[s
     counted = Counted(runner)
     counted._interpreter_wrapper = runner._interpreter_wrapper  # type: ignore[attr-defined]
     counted._subgraph_index = runner._subgraph_index  # type: ignore[attr-defined]
-    call = SignatureCall(counted, INPUTS, OUTPUTS)
+    call = _SignatureCall(counted, INPUTS, OUTPUTS)
     answers = [call(row(16, 1))["logits"] for _ in range(3)]
     assert counted.calls == 1
     np.testing.assert_array_equal(answers[0], answers[2])
@@ -66,15 +66,15 @@ def test_an_engine_without_these_functions_is_called_through_its_runner(
     exported_tflite: Callable[[str], Path],
 ) -> None:
     path = exported_tflite("bert")
-    hidden, direct = Counted(runner_of(path, 16)), SignatureCall(runner_of(path, 16), INPUTS, OUTPUTS)
-    call = SignatureCall(hidden, INPUTS, OUTPUTS)
+    hidden, direct = Counted(runner_of(path, 16)), _SignatureCall(runner_of(path, 16), INPUTS, OUTPUTS)
+    call = _SignatureCall(hidden, INPUTS, OUTPUTS)
     for seed in range(3):
         np.testing.assert_array_equal(call(row(16, seed))["logits"], direct(row(16, seed))["logits"])
     assert hidden.calls == 3
 
 
 def test_a_refused_value_leaves_the_signature_usable(exported_tflite: Callable[[str], Path]) -> None:
-    call = SignatureCall(runner_of(exported_tflite("bert"), 16), INPUTS, OUTPUTS)
+    call = _SignatureCall(runner_of(exported_tflite("bert"), 16), INPUTS, OUTPUTS)
     right = call(row(16, 0))["logits"]
     with pytest.raises(ValueError):
         call(row(17, 0))
@@ -91,13 +91,13 @@ def test_rows_of_any_lengths_in_any_order_give_the_bits_of_the_engines_own_runne
 ) -> None:
     """The law behind memory that is used again: what ran before, longer or shorter, changes no answer."""
     path = exported_tflite("bert")
-    own, call = runner_of(path, 16), SignatureCall(runner_of(path, 16), INPUTS, OUTPUTS)
+    own, call = runner_of(path, 16), _SignatureCall(runner_of(path, 16), INPUTS, OUTPUTS)
 
     @settings(max_examples=40, deadline=None)
     @given(lengths=LENGTHS, side=st.sampled_from(["right", "left"]), pad_id=st.integers(0, 9), seed=st.integers(0, 99))
     def law(lengths: list[int], side: str, pad_id: int, seed: int) -> None:
         padding = Padding(pad_id, side)
-        runs = {n: call.prepared(n, padding) for n in lengths}
+        runs = {n: call.prepare_run(n, padding) for n in lengths}
         for length in [*lengths, *reversed(lengths)]:
             inputs = row(length, seed + length)
             widened = {name: v.astype(np.int32) for name, v in padding.widened(inputs, 16).items()}
@@ -115,9 +115,9 @@ def test_a_shorter_row_finds_the_padding_untouched(exported_tflite: Callable[[st
 
     runner = runner_of(exported_tflite("bert"), 16)
     hidden = Counted(runner)
-    call = SignatureCall(hidden, INPUTS, OUTPUTS)
+    call = _SignatureCall(hidden, INPUTS, OUTPUTS)
     hidden._inner = recorded
-    long, short = call.prepared(15, Padding(3, "left")), call.prepared(4, Padding(3, "left"))
+    long, short = call.prepare_run(15, Padding(3, "left")), call.prepare_run(4, Padding(3, "left"))
     for run, length in ((short, 4), (long, 15), (short, 4)):
         run(row(length, 0))
     first, _, last = given_to_engine
@@ -128,7 +128,7 @@ def test_a_shorter_row_finds_the_padding_untouched(exported_tflite: Callable[[st
 
 
 def test_answers_and_inputs_stay_the_callers(exported_tflite: Callable[[str], Path]) -> None:
-    run = SignatureCall(runner_of(exported_tflite("bert"), 16), INPUTS, OUTPUTS).prepared(9, Padding(0, "right"))
+    run = _SignatureCall(runner_of(exported_tflite("bert"), 16), INPUTS, OUTPUTS).prepare_run(9, Padding(0, "right"))
     inputs = row(9, 1)
     before = {name: value.copy() for name, value in inputs.items()}
     run(inputs)  # the first one goes through the engine's runner
@@ -146,7 +146,7 @@ def test_answers_and_inputs_stay_the_callers(exported_tflite: Callable[[str], Pa
 def test_an_input_of_another_shape_is_refused_not_repeated(
     exported_tflite: Callable[[str], Path], name: str, shape: tuple[int, ...]
 ) -> None:
-    call = SignatureCall(runner_of(exported_tflite("bert"), 16), INPUTS, OUTPUTS)
+    call = _SignatureCall(runner_of(exported_tflite("bert"), 16), INPUTS, OUTPUTS)
     right = call(row(16, 0))["logits"]
     with pytest.raises(ValueError, match=rf"{name} has the shape .*, \(1, 16\) is wanted"):
         call({**row(16, 0), name: np.ones(shape, np.int64)})

@@ -17,7 +17,7 @@ from pocketbert.core.predict.predictor import feed
 from pocketbert.core.types import Format, Scheme
 from pocketbert.runtime import tflite as engine
 from pocketbert.runtime.engines import open_file
-from pocketbert.runtime.tflite import ENGINES, TflitePredictor, installed_engine
+from pocketbert.runtime.tflite import _ENGINES, TflitePredictor, _installed_engine
 
 needs_litert = pytest.mark.skipif(
     engine.version_of("ai-edge-litert") is None, reason="needs pocketbert[tflite-runtime]"
@@ -316,7 +316,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
     have = {name.replace("_", "-"): version for name, version in versions.items()}
     monkeypatch.setattr(engine, "version_of", have.get)
     monkeypatch.setattr(FakeInterpreter, "made", [])
-    for one in ENGINES:
+    for one in _ENGINES:
         parts = one.module.split(".")
         for end in range(1, len(parts) + 1):
             fake = ModuleType(".".join(parts[:end]))
@@ -346,7 +346,7 @@ def test_engines_in_their_order(
     found = predictor.run({"input_ids": np.ones((3, 8), np.int64)})
     assert found["logits"].tolist() == [[8, 8]] * 3
     assert predictor.coverage is None  # these do not tell
-    found_engine = installed_engine()
+    found_engine = _installed_engine()
     assert found_engine is not None
     assert found_engine[0].name == name
 
@@ -354,12 +354,12 @@ def test_engines_in_their_order(
 def test_every_engine_is_one_that_the_format_names() -> None:
     from pocketbert.core.formats import FORMATS
 
-    assert set(FORMATS[Format.TFLITE].engines) <= {d for e in ENGINES for d in e.distributions}
+    assert set(FORMATS[Format.TFLITE].engines) <= {d for e in _ENGINES for d in e.distributions}
 
 
 def test_without_an_engine_the_command_is_named(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     install(monkeypatch)
-    assert installed_engine() is None
+    assert _installed_engine() is None
     with pytest.raises(MissingBackendError) as caught:
         open_file(file, Format.TFLITE)
     assert str(caught.value) == (

@@ -1,4 +1,7 @@
-"""One Python function per MIL operation, in numpy. Keyword defaults are MIL's, since a program leaves defaults out."""
+"""Numpy kernels: one function per MIL operation. Keyword defaults are MIL's, since a program leaves defaults out.
+
+Importing the package fills the table `KERNELS`.
+"""
 
 from __future__ import annotations
 

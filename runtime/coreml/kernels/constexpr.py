@@ -1,4 +1,8 @@
-"""Compressed constants. Each is expanded once, when a package is opened."""
+"""Activations in 8 bits and back, and compressed constants.
+
+A compressed constant (`constexpr_...`) is expanded once, when a package is opened. MIL has two generations: those of iOS 16 hold
+packed bits and a shape, those of iOS 18 one number per element and scales or palettes by blocks.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,25 @@ import math
 
 import numpy as np
 
-from pocketbert.runtime.coreml.kernels.registry import Array, Declared, Ints, Rule, kernel, like, named
-from pocketbert.runtime.coreml.types import Dtype, elements
+from pocketbert.runtime.coreml.kernels.registry import Array, Declared, Ints, Rule, dtype_named_by, dtype_of, kernel
+from pocketbert.runtime.coreml.types import Dtype, check_elements
 from pocketbert.runtime.coreml.weights import unpack
 
-# --- quantization ---
-# Activations to 8 bits and back (W8A8).
+PREFIX = "constexpr_"
+"""Of the MIL names of operations that make compressed constants."""
+_LUT_BITS = {2: Dtype.UINT1, 4: Dtype.UINT2, 16: Dtype.UINT4, 64: Dtype.UINT6}
+_FULL_LUT = 256
 
 
-@kernel(named("output_dtype"), exact=True)
-def quantize(
+@kernel(dtype_named_by("output_dtype"), exact=True)
+def _quantize(
     input: Array,
     scale: Array,
     output_dtype: str,
     zero_point: Array | None = None,
     axis: int | None = None,
 ) -> Array:
-    """clip(round(input / scale) + zero_point); halves go to the even number.
+    """Quantize activations: clip(round(input / scale) + zero_point); halves go to the even number.
 
     Raises:
         ValueError: If scales do not fit the axis.
@@ -30,25 +36,25 @@ def quantize(
     target = Dtype(output_dtype)
     if target not in (Dtype.INT8, Dtype.UINT8):
         raise ValueError(f"output_dtype {output_dtype}")
-    out: Array = np.rint(input / along(scale, input, axis))
+    out: Array = np.rint(input / _along(scale, input, axis))
     if zero_point is not None:
-        out += along(zero_point, input, axis).astype(np.float32)
+        out += _along(zero_point, input, axis).astype(np.float32)
     low, high = (-128, 127) if target is Dtype.INT8 else (0, 255)
     return np.clip(out, low, high).astype(target.numpy)
 
 
-@kernel(like("scale"))
-def dequantize(input: Array, scale: Array, zero_point: Array | None = None, axis: int | None = None) -> Array:
-    """Back from 8 bits: scale * (input - zero_point)."""
+@kernel(dtype_of("scale"))
+def _dequantize(input: Array, scale: Array, zero_point: Array | None = None, axis: int | None = None) -> Array:
+    """Convert activations back from 8 bits: scale * (input - zero_point)."""
     out: Array = input.astype(np.float32)
     if zero_point is not None:
-        out -= along(zero_point, input, axis)
-    out *= along(scale, input, axis)
+        out -= _along(zero_point, input, axis)
+    out *= _along(scale, input, axis)
     return out
 
 
-def along(value: Array, data: Array, axis: int | None) -> Array:
-    """A scalar or vector `value` so that it broadcasts along `axis` of `data`.
+def _along(value: Array, data: Array, axis: int | None) -> Array:
+    """Reshape a scalar or vector `value` so that it broadcasts along `axis` of `data`.
 
     Raises:
         ValueError: If a vector has another length than that axis.
@@ -64,13 +70,8 @@ def along(value: Array, data: Array, axis: int | None) -> Array:
     return value.reshape(shape)
 
 
-PREFIX = "constexpr_"
-_LUT_BITS = {2: Dtype.UINT1, 4: Dtype.UINT2, 16: Dtype.UINT4, 64: Dtype.UINT6}
-_FULL_LUT = 256
-
-
 def _sparse(data: str) -> Rule:
-    """Two results: the mask, and values of the dtype of `data`."""
+    """Return the rule for two results: the mask, and values of the dtype of the parameter `data`."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
         return (Dtype.UINT1, declared.dtypes[data][0])
@@ -78,25 +79,25 @@ def _sparse(data: str) -> Rule:
     return rule
 
 
-@kernel(like("scale"))
-def constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale: Array, axis: int) -> Array:
-    """Affine expansion: scale * (quantized_data - zero_point), by channel along `axis` (iOS 16)."""
+@kernel(dtype_of("scale"))
+def _constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale: Array, axis: int) -> Array:
+    """Expand to scale * (quantized_data - zero_point), by channel along `axis` (iOS 16)."""
     out: Array = quantized_data.astype(np.float32)
-    out -= along(zero_point, quantized_data, axis).astype(np.float32)
-    out *= along(scale, quantized_data, axis)
+    out -= _along(zero_point, quantized_data, axis).astype(np.float32)
+    out *= _along(scale, quantized_data, axis)
     return out
 
 
-@kernel(named("output_dtype"))
-def constexpr_cast(source_val: Array, output_dtype: str) -> Array:
-    """fp16 constants as fp32."""
+@kernel(dtype_named_by("output_dtype"))
+def _constexpr_cast(source_val: Array, output_dtype: str) -> Array:
+    """Convert a constant to another float type."""
     out: Array = source_val.astype(Dtype(output_dtype).storage)
     return out
 
 
-@kernel(like("scale"))
-def constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | None = None) -> Array:
-    """Affine expansion by blocks: scale * (data - offset), each scale serving a block (iOS 18).
+@kernel(dtype_of("scale"))
+def _constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | None = None) -> Array:
+    """Expand to scale * (data - offset), each scale serving a block of elements (iOS 18).
 
     Args:
         data: D.
@@ -105,16 +106,16 @@ def constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | N
     """
     out: Array = data.astype(np.float32)
     if offset is not None:
-        out -= _blocks(offset.astype(np.float32), data.shape)
-    out *= _blocks(scale, data.shape)
+        out -= _repeat_blocks(offset.astype(np.float32), data.shape)
+    out *= _repeat_blocks(scale, data.shape)
     return out
 
 
-@kernel(like("lut"), exact=True)
-def constexpr_lut_to_dense(
+@kernel(dtype_of("lut"), exact=True)
+def _constexpr_lut_to_dense(
     indices: Array, lut: Array, shape: Ints | None = None, vector_axis: int | None = None
 ) -> Array:
-    """Values from a palette.
+    """Look up each index in a palette.
 
     Args:
         indices: iOS 16: packed bits; iOS 18: one index per element (or vector).
@@ -123,7 +124,7 @@ def constexpr_lut_to_dense(
         vector_axis: iOS 18: where a vector of the palette goes.
     """
     if shape is None:
-        return _palette(indices, lut, vector_axis)
+        return _look_up(indices, lut, vector_axis)
     count = math.prod(shape)
     if lut.size == _FULL_LUT:
         if indices.size != count:
@@ -136,9 +137,9 @@ def constexpr_lut_to_dense(
     return out.reshape(shape)
 
 
-@kernel(like("nonzero_data"), exact=True)
-def constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | None = None) -> Array:
-    """Values where a mask is set, 0 elsewhere.
+@kernel(dtype_of("nonzero_data"), exact=True)
+def _constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | None = None) -> Array:
+    """Write values where a mask is set, and 0 elsewhere.
 
     Args:
         nonzero_data: [number of set bits].
@@ -150,59 +151,61 @@ def constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | No
         if mask.size != (count + 7) // 8:
             raise ValueError(f"{mask.size} bytes of mask for shape {shape}")
         mask = unpack(mask.reshape(-1), Dtype.UINT1, count).reshape(shape)
-    return _dense(nonzero_data, mask)
+    return _to_dense(nonzero_data, mask)
 
 
 @kernel(_sparse("scale"))
-def constexpr_sparse_blockwise_shift_scale(
+def _constexpr_sparse_blockwise_shift_scale(
     data_mask: Array, nonzero_data: Array, scale: Array, offset: Array | None = None
 ) -> tuple[Array, Array]:
-    """The mask, and scale * (data - offset) of the values that are there."""
-    dense = constexpr_blockwise_shift_scale(_dense(nonzero_data, data_mask), scale, offset)
+    """Expand the stored values to scale * (data - offset); return the mask and them."""
+    dense = _constexpr_blockwise_shift_scale(_to_dense(nonzero_data, data_mask), scale, offset)
     return data_mask, dense[data_mask != 0]
 
 
 @kernel(_sparse("lut"), exact=True)
-def constexpr_lut_to_sparse(
+def _constexpr_lut_to_sparse(
     indices_mask: Array, indices_nonzero_data: Array, lut: Array, vector_axis: int | None = None
 ) -> tuple[Array, Array]:
-    """The mask, and the palette's values that are there."""
-    dense = _palette(_dense(indices_nonzero_data, indices_mask), lut, vector_axis)
+    """Look up the stored indices in a palette; return the mask and the values."""
+    dense = _look_up(_to_dense(indices_nonzero_data, indices_mask), lut, vector_axis)
     mask = indices_mask
     if lut.shape[-1] > 1 and vector_axis is not None:
         mask = np.repeat(mask, lut.shape[-1], axis=vector_axis)
     return mask, dense[mask != 0]
 
 
-def _dense(values: Array, mask: Array) -> Array:
-    set_ = mask != 0
-    if values.ndim != 1 or np.count_nonzero(set_) != values.size:
-        raise ValueError(f"{values.size} values for {np.count_nonzero(set_)} set bits")
+def _to_dense(values: Array, mask: Array) -> Array:
+    """Write values where a mask is set, and 0 elsewhere. Raises ValueError if they are not as many as the set bits."""
+    is_set = mask != 0
+    if values.ndim != 1 or np.count_nonzero(is_set) != values.size:
+        raise ValueError(f"{values.size} values for {np.count_nonzero(is_set)} set bits")
     out = np.zeros(mask.shape, values.dtype)
-    out[set_] = values
+    out[is_set] = values
     return out
 
 
-def _blocks(value: Array, shape: tuple[int, ...]) -> Array:
-    """`value` repeated along each axis up to `shape`; size 1 is left to broadcasting."""
+def _repeat_blocks(value: Array, shape: tuple[int, ...]) -> Array:
+    """Repeat `value` along each axis up to `shape`; size 1 is left to broadcasting."""
     if value.ndim != len(shape):
         raise ValueError(f"{value.shape} blocks of {shape}")
-    for axis, (have, want) in enumerate(zip(value.shape, shape, strict=True)):
-        if have < 1 or want % have:
+    for axis, (blocks, size) in enumerate(zip(value.shape, shape, strict=True)):
+        if blocks < 1 or size % blocks:
             raise ValueError(f"{value.shape} blocks of {shape}")
-        if 1 < have < want:
-            value = np.repeat(value, want // have, axis)
+        if 1 < blocks < size:
+            value = np.repeat(value, size // blocks, axis)
     return value
 
 
-def _palette(indices: Array, lut: Array, vector_axis: int | None) -> Array:
+def _look_up(indices: Array, lut: Array, vector_axis: int | None) -> Array:
+    """Look up indices in the palette of their block; vectors of several numbers are laid out along `vector_axis`."""
     rank, (palette, vector) = indices.ndim, lut.shape[-2:]
     blocks = lut.shape[:-2]
     if len(blocks) != rank or any(b < 1 or n % b for n, b in zip(indices.shape, blocks, strict=True)):
         raise ValueError(f"palettes {lut.shape} for indices {indices.shape}")
     if indices.size and int(indices.max()) >= palette:
         raise ValueError(f"index {int(indices.max())} in a palette of {palette}")
-    elements((*indices.shape, vector))
+    check_elements((*indices.shape, vector))
     # which palette an element uses, as a flat number: palettes are not repeated per element
     which = np.zeros((1,) * rank, np.intp)
     for axis, (n, b) in enumerate(zip(indices.shape, blocks, strict=True)):

@@ -1,4 +1,7 @@
-"""Operations on one element at a time, with broadcasting."""
+"""Elementwise operations with broadcasting, activations, reductions, and the last operation of a classifier.
+
+Most are numpy functions registered under their MIL names; the others are functions of their own. `_erf` is used by GELU too.
+"""
 
 from __future__ import annotations
 
@@ -8,47 +11,52 @@ from typing import Any
 
 import numpy as np
 
-from pocketbert.runtime.coreml.kernels.registry import Array, Ints, Texts, always, kernel, like, named, register
-from pocketbert.runtime.coreml.types import RESULT_ELEMENTS, Dtype, elements
+from pocketbert.runtime.coreml.kernels.registry import (
+    Array,
+    Declared,
+    Ints,
+    Texts,
+    dtype_named_by,
+    dtype_of,
+    fixed_dtypes,
+    kernel,
+    register,
+)
+from pocketbert.runtime.coreml.types import RESULT_ELEMENTS, Dtype, check_elements
 
 
-def _fits(*operands: Array) -> None:
+def _check_broadcast(*operands: Array) -> None:
     """Refuse a broadcast that would be absurdly large, before numpy allocates it."""
-    product = 1
-    for operand in operands:
-        product *= operand.size
+    product = math.prod(operand.size for operand in operands)
     if product > RESULT_ELEMENTS:  # the result cannot be larger than the product, which is cheap to know
-        elements(np.broadcast_shapes(*(o.shape for o in operands)))
+        check_elements(np.broadcast_shapes(*(o.shape for o in operands)))
 
 
 def _binary(name: str, function: Callable[[Any, Any], Any], boolean: bool = False, exact: bool = False) -> None:
-    """Register a binary operation."""
+    """Register a numpy function of x and y, whose result has their dtype, or bool if `boolean`."""
 
     def run(x: Array, y: Array) -> Array:
-        _fits(x, y)
+        _check_broadcast(x, y)
         result: Array = function(x, y)
         return result
 
-    same = like("x", "y")
-    if boolean:
+    same_dtype = dtype_of("x", "y")
 
-        def rule(declared: Any) -> tuple[Dtype, ...]:
-            same(declared)
-            return (Dtype.BOOL,)
+    def boolean_rule(declared: Declared) -> tuple[Dtype, ...]:
+        same_dtype(declared)  # refuses operands of different dtypes
+        return (Dtype.BOOL,)
 
-        register(name, run, rule, exact=True)
-    else:
-        register(name, run, same, exact)
+    register(name, run, boolean_rule if boolean else same_dtype, exact or boolean)
 
 
 def _unary(name: str, function: Callable[[Any], Any], exact: bool = False) -> None:
-    """Register a unary operation."""
+    """Register a numpy function of x, whose result has its dtype."""
 
     def run(x: Array) -> Array:
         result: Array = function(x)
         return result
 
-    register(name, run, like("x"), exact)
+    register(name, run, dtype_of("x"), exact)
 
 
 _binary("add", np.add)
@@ -85,47 +93,45 @@ _unary("square", np.square)
 _unary("tanh", np.tanh)
 
 
-@kernel(like("x"))
-def log(x: Array, epsilon: float = 1e-45) -> Array:
-    """The natural logarithm of x + epsilon."""
+@kernel(dtype_of("x"))
+def _log(x: Array, epsilon: float = 1e-45) -> Array:
+    """Compute the natural logarithm of x + epsilon."""
     result: Array = np.log(x + x.dtype.type(epsilon))
     return result
 
 
-@kernel(like("x"))
-def rsqrt(x: Array, epsilon: float = 1e-12) -> Array:
-    """1 / sqrt(x + epsilon)."""
+@kernel(dtype_of("x"))
+def _rsqrt(x: Array, epsilon: float = 1e-12) -> Array:
+    """Compute 1 / sqrt(x + epsilon)."""
     result: Array = 1 / np.sqrt(x + x.dtype.type(epsilon))
     return result
 
 
-@kernel(like("x"), exact=True)
-def clip(x: Array, alpha: float, beta: float) -> Array:
-    """The nearest value between alpha and beta."""
+@kernel(dtype_of("x"), exact=True)
+def _clip(x: Array, alpha: float, beta: float) -> Array:
+    """Clamp x to the range from alpha to beta."""
     result: Array = np.minimum(np.maximum(x, x.dtype.type(alpha)), x.dtype.type(beta))
     return result
 
 
-@kernel(like("a", "b"), exact=True)
-def select(cond: Array, a: Array, b: Array) -> Array:
-    """`a` where `cond` holds, else `b`; all three broadcast, whatever rank the program declares."""
-    _fits(cond, a, b)
+@kernel(dtype_of("a", "b"), exact=True)
+def _select(cond: Array, a: Array, b: Array) -> Array:
+    """Take `a` where `cond` holds, else `b`; all three broadcast, whatever rank the program declares."""
+    _check_broadcast(cond, a, b)
     return np.where(cond, a, b)
 
 
-@kernel(named("dtype"))
-def cast(x: Array, dtype: str) -> Array:
-    """`x` as another dtype; floats become integers towards zero."""
+@kernel(dtype_named_by("dtype"))
+def _cast(x: Array, dtype: str) -> Array:
+    """Convert `x` to another dtype; floats become integers towards zero."""
     out: Array = x.astype(Dtype(dtype).storage)
     return out
 
 
-# --- error_function ---
-# The error function in float32, vectorized; numpy has none.
+# --- activations ---------------------------------------------------------------------------------------------------------
 
-
-_LARGEST = np.float32(16.0)
-_COEFFICIENTS = tuple(
+_LARGEST_SQUARE = np.float32(16.0)
+_ERF_COEFFICIENTS = tuple(
     np.float32(c)
     for c in (
         1.12837971e00,
@@ -139,8 +145,8 @@ _COEFFICIENTS = tuple(
 )
 
 
-def erf(x: Array) -> Array:
-    """The error function, within 1.5e-7.
+def _erf(x: Array) -> Array:
+    """Compute the error function in float32, within 1.5e-7; numpy has none.
 
     erf(x) = tanh(x P(x²)), P being a polynomial fitted to atanh(erf(x)) / x on [-4, 4], weighted by what its error
     means for the result. A rational function as in most libraries rounds worse in float32 (3.7e-7) and takes longer.
@@ -153,56 +159,49 @@ def erf(x: Array) -> Array:
     """
     square = x * x
     # beyond 4 the result is 1 in float32: P is held, x itself carries tanh there
-    square = np.minimum(square, _LARGEST)
-    out: Array = square * _COEFFICIENTS[-1]
-    for c in _COEFFICIENTS[-2:0:-1]:
+    square = np.minimum(square, _LARGEST_SQUARE)
+    out: Array = square * _ERF_COEFFICIENTS[-1]
+    for c in _ERF_COEFFICIENTS[-2:0:-1]:
         out += c
         out *= square
-    out += _COEFFICIENTS[0]
+    out += _ERF_COEFFICIENTS[0]
     out *= x
     return np.tanh(out)
 
 
-# --- activations ---
-# Nonlinear functions.
-
-
-@kernel(like("x"), exact=True)
-def relu(x: Array) -> Array:
-    """max(x, 0)."""
+@kernel(dtype_of("x"), exact=True)
+def _relu(x: Array) -> Array:
+    """Compute max(x, 0)."""
     out: Array = np.maximum(x, x.dtype.type(0))
     return out
 
 
-@kernel(like("x"))
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x))."""
+@kernel(dtype_of("x"))
+def _sigmoid(x: Array) -> Array:
+    """Compute 1 / (1 + exp(-x))."""
     result: Array = 1 / (1 + np.exp(-x))
     return result
 
 
-@kernel(like("x"))
-def silu(x: Array) -> Array:
-    """The product x * sigmoid(x)."""
+@kernel(dtype_of("x"))
+def _silu(x: Array) -> Array:
+    """Compute x * sigmoid(x)."""
     result: Array = x / (1 + np.exp(-x))
     return result
 
 
-@kernel(like("x"), name="erf")
-def erf_op(x: Array) -> Array:
-    """The error function."""
-    return erf(x)
+register("erf", _erf, dtype_of("x"))
 
 
-@kernel(like("x"))
-def gelu(x: Array, mode: str = "EXACT") -> Array:
-    """The Gaussian error linear unit.
+@kernel(dtype_of("x"))
+def _gelu(x: Array, mode: str = "EXACT") -> Array:
+    """Compute the Gaussian error linear unit.
 
     Raises:
         ValueError: For a mode other than MIL's three.
     """
     if mode == "EXACT":
-        out = erf(x * np.float32(math.sqrt(0.5)))
+        out = _erf(x * np.float32(math.sqrt(0.5)))
         out += 1
         out *= x
         out *= np.float32(0.5)
@@ -224,29 +223,25 @@ def gelu(x: Array, mode: str = "EXACT") -> Array:
     raise ValueError(f"gelu mode {mode!r}")
 
 
-@kernel(like("x"))
-def softmax(x: Array, axis: int = -1) -> Array:
-    """exp(x) / sum(exp(x)) along `axis`, shifted by the largest value first."""
+@kernel(dtype_of("x"))
+def _softmax(x: Array, axis: int = -1) -> Array:
+    """Compute exp(x) / sum(exp(x)) along `axis`, shifted by the largest value first."""
     out: Array = x - x.max(axis=axis, keepdims=True)
     np.exp(out, out=out)
     out /= out.sum(axis=axis, keepdims=True)
     return out
 
 
-# --- classify ---
-# The last operation of a classifier.
-
-
-@kernel(always(Dtype.STRING, Dtype.FP64), exact=True)
-def classify(probabilities: Array, classes: Texts) -> tuple[str, dict[str, float]]:
-    """The likeliest label, and the probability of each.
+@kernel(fixed_dtypes(Dtype.STRING, Dtype.FP64), exact=True)
+def _classify(probabilities: Array, classes: Texts) -> tuple[str, dict[str, float]]:
+    """Return the most probable label, and the probability of each.
 
     Args:
         probabilities: As many elements as there are classes.
         classes: Labels.
 
     Returns:
-        The first of the likeliest labels; label to probability.
+        The first of the most probable labels; the probability by label.
     """
     values = probabilities.reshape(-1)
     if values.size != len(classes):
@@ -254,18 +249,17 @@ def classify(probabilities: Array, classes: Texts) -> tuple[str, dict[str, float
     return classes[int(np.argmax(values))], dict(zip(classes, values.tolist(), strict=True))
 
 
-# --- reduce ---
-# Sums, means and extremes along axes.
+# --- reductions ----------------------------------------------------------------------------------------------------------
 
 
 def _reduction(name: str, function: Callable[..., Any], exact: bool = False) -> None:
-    """Register a reduction over `axes`, None for all."""
+    """Register a numpy reduction over `axes`, None for all."""
 
     def run(x: Array, axes: Ints | None = None, keep_dims: bool = False) -> Array:
         result: Array = function(x, axis=axes, keepdims=keep_dims)
         return result
 
-    register(name, run, like("x"), exact)
+    register(name, run, dtype_of("x"), exact)
 
 
 _reduction("reduce_mean", np.mean)
@@ -275,16 +269,16 @@ _reduction("reduce_min", np.min, exact=True)
 _reduction("reduce_prod", np.prod)
 
 
-@kernel(named("output_dtype", Dtype.INT32), exact=True)
-def reduce_argmax(x: Array, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Array:
-    """Position of the largest value along `axis`, the first of equals."""
+@kernel(dtype_named_by("output_dtype", Dtype.INT32), exact=True)
+def _reduce_argmax(x: Array, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Array:
+    """Return the index of the largest value along `axis`, the first of equals."""
     result: Array = np.argmax(x, axis=axis, keepdims=keep_dims).astype(Dtype(output_dtype).storage)
     return result
 
 
-@kernel(like("x"))
-def cumsum(x: Array, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Array:
-    """Running sum along `axis`; `exclusive` leaves each element itself out, `reverse` runs from the end."""
+@kernel(dtype_of("x"))
+def _cumsum(x: Array, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Array:
+    """Compute the running sum along `axis`; `exclusive` leaves each element itself out, `reverse` runs from the end."""
     if reverse:
         x = np.flip(x, axis)
     out: Array = np.cumsum(x, axis=axis, dtype=x.dtype)

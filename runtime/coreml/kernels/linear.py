@@ -1,17 +1,19 @@
-"""Matrix products, all of them in BLAS."""
+"""Dense layers, matrix products, convolutions and normalization; products are computed by BLAS."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from pocketbert.runtime.coreml.kernels.registry import Array, Arrays, Ints, kernel, like
-from pocketbert.runtime.coreml.types import RESULT_ELEMENTS, elements
+from pocketbert.runtime.coreml.kernels.registry import Array, Arrays, Ints, dtype_of, kernel
+from pocketbert.runtime.coreml.types import RESULT_ELEMENTS, check_elements
 
 
-@kernel(like("x"))
-def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """A dense layer: x @ weight.T + bias.
+@kernel(dtype_of("x"))
+def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """Compute a dense layer: x @ weight.T + bias.
 
     Args:
         x: [..., I].
@@ -24,7 +26,7 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     if weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         raise ValueError(f"weight {weight.shape} with bias {None if bias is None else bias.shape}")
     shape = (*x.shape[:-1], weight.shape[0])
-    elements(shape)
+    check_elements(shape)
     # One product of two matrices, where numpy would call BLAS once per leading row of a stack; and in this order, because
     # OpenBLAS streams a large left operand from memory faster than a right one (5.9 against 8.8 ms for 18 layers of 384).
     out: Array = weight @ x.reshape(-1, x.shape[-1]).T
@@ -33,22 +35,22 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     return out.T.reshape(shape)
 
 
-@kernel(like("x", "y"))
-def matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = False) -> Array:
-    """The product x @ y, leading axes broadcast; `transpose_` exchanges an operand's last two axes first."""
+@kernel(dtype_of("x", "y"))
+def _matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = False) -> Array:
+    """Compute the product x @ y, leading axes broadcast; `transpose_` exchanges an operand's last two axes first."""
     if transpose_x and x.ndim > 1:
         x = x.swapaxes(-1, -2)
     if transpose_y and y.ndim > 1:
         y = y.swapaxes(-1, -2)
     if x.size * y.size > RESULT_ELEMENTS and x.ndim > 1 and y.ndim > 1:
-        elements((*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1]))
+        check_elements((*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1]))
     result: Array = x @ y
     return result
 
 
-@kernel(like("values"))
-def einsum(values: Arrays, equation: str) -> Array:
-    """Einstein summation of two tensors, e.g. ``bchq,bkhc->bkhq``.
+@kernel(dtype_of("values"))
+def _einsum(values: Arrays, equation: str) -> Array:
+    """Compute the Einstein summation of two tensors, e.g. ``bchq,bkhc->bkhq``.
 
     The operands are brought into the form of a stack of matrix products, which numpy's own einsum does not do for
     equations with a batch axis.
@@ -70,49 +72,40 @@ def einsum(values: Arrays, equation: str) -> Array:
         if before != n and (letter not in out or 1 not in (before, n)):
             raise ValueError(f"equation {equation!r}: {letter} is {before} and {n}")
         sizes[letter] = max(before, n) if n and before else 0
-    elements([sizes[t] for t in out])
+    check_elements([sizes[t] for t in out])
     # an axis that only one operand has and the result lacks is summed away beforehand
-    a, first = _sum_lonely(a, first, second + out)
-    b, second = _sum_lonely(b, second, first + out)
+    a, first = _sum_unshared_axes(a, first, second + out)
+    b, second = _sum_unshared_axes(b, second, first + out)
     batch = [t for t in first if t in second and t in out]
     inner = [t for t in first if t in second and t not in out]
     rows = [t for t in first if t not in second]
     columns = [t for t in second if t not in first]
-    one = _arrange(a, first, [batch, rows, inner], sizes)
-    two = _arrange(b, second, [batch, inner, columns], sizes)
+    one = _to_matrices(a, first, [batch, rows, inner], sizes)
+    two = _to_matrices(b, second, [batch, inner, columns], sizes)
     order = batch + rows + columns
     product: Array = (one @ two).reshape([sizes[t] for t in order])
     return product.transpose([order.index(t) for t in out])
 
 
-def _sum_lonely(value: Array, letters: str, others: str) -> tuple[Array, str]:
-    lonely = tuple(i for i, t in enumerate(letters) if t not in others)
-    if not lonely:
+def _sum_unshared_axes(value: Array, letters: str, others: str) -> tuple[Array, str]:
+    """Sum over the axes whose letters are not in `others`; return the sum and its letters."""
+    unshared = tuple(i for i, t in enumerate(letters) if t not in others)
+    if not unshared:
         return value, letters
-    return value.sum(axis=lonely), "".join(t for t in letters if t in others)
+    return value.sum(axis=unshared), "".join(t for t in letters if t in others)
 
 
-def _arrange(value: Array, letters: str, groups: list[list[str]], sizes: dict[str, int]) -> Array:
-    """`value` as a stack of matrices, one axis per group."""
+def _to_matrices(value: Array, letters: str, groups: list[list[str]], sizes: dict[str, int]) -> Array:
+    """Bring `value` into the form of a stack of matrices, one axis per group of letters."""
     # a size of 1 is broadcast to the other operand's
-    elements([sizes[t] for t in letters])
+    check_elements([sizes[t] for t in letters])
     value = np.broadcast_to(value, [sizes[t] for t in letters])
     moved = value.transpose([letters.index(t) for group in groups for t in group])
-    shape = []
-    for group in groups:
-        n = 1
-        for t in group:
-            n *= sizes[t]
-        shape.append(n)
-    return moved.reshape(shape)
+    return moved.reshape([math.prod(sizes[t] for t in group) for group in groups])
 
 
-# --- convolution ---
-# Convolution; 1x1 ones, as in the Neural Engine layout, are plain matrix products.
-
-
-@kernel(like("x"))
-def conv(
+@kernel(dtype_of("x"))
+def _conv(
     x: Array,
     weight: Array,
     bias: Array | None = None,
@@ -122,7 +115,9 @@ def conv(
     dilations: Ints | None = None,
     groups: int = 1,
 ) -> Array:
-    """Cross-correlation over one to three spatial axes.
+    """Compute a convolution (cross-correlation) over one to three spatial axes.
+
+    1x1 convolutions, as in the Neural Engine layout, are plain matrix products.
 
     Args:
         x: [N, C, *D].
@@ -151,39 +146,41 @@ def conv(
     span = tuple((k - 1) * d + 1 for k, d in zip(weight.shape[2:], spread, strict=True))
     margins = _margins(x.shape[2:], span, steps, pad_type, pad or (0,) * (2 * axes))
     if any(before or after for before, after in margins):
-        elements([*x.shape[:2], *(n + b + a for n, (b, a) in zip(x.shape[2:], margins, strict=True))])
+        check_elements([*x.shape[:2], *(n + b + a for n, (b, a) in zip(x.shape[2:], margins, strict=True))])
         x = np.pad(x, ((0, 0), (0, 0), *margins))
     if weight.size == weight.shape[0] * weight.shape[1] and groups == 1 and set(steps) == {1}:
         kernel_matrix = weight.reshape(weight.shape[0], -1)
-        elements((x.shape[0], weight.shape[0], *x.shape[2:]))
+        check_elements((x.shape[0], weight.shape[0], *x.shape[2:]))
         out: Array = kernel_matrix @ x.reshape(x.shape[0], x.shape[1], -1)
         out = out.reshape(x.shape[0], weight.shape[0], *x.shape[2:])
     else:
-        out = _general(x, weight, steps, spread, span, groups)
+        out = _convolve_windows(x, weight, steps, spread, span, groups)
     if bias is not None:
         out += bias.reshape(-1, *(1,) * axes)
     return out
 
 
-def _general(x: Array, weight: Array, steps: Ints, spread: Ints, span: Ints, groups: int) -> Array:
+def _convolve_windows(x: Array, weight: Array, steps: Ints, spread: Ints, span: Ints, groups: int) -> Array:
+    """Compute a convolution of any kernel size as products of the sliding windows of padded `x`, group by group."""
     axes = len(steps)
     windows = sliding_window_view(x, span, axis=tuple(range(2, x.ndim)))
     places = tuple(slice(None, None, s) for s in steps)
     points = tuple(slice(None, None, d) for d in spread)
     windows = windows[(slice(None), slice(None), *places, *points)]  # [N, C, *E, *K]
-    elements((x.shape[0], weight.shape[0], *windows.shape[2 : 2 + axes]))
-    elements(windows.shape)  # tensordot copies them
-    inside, outside = x.shape[1] // groups, weight.shape[0] // groups
+    check_elements((x.shape[0], weight.shape[0], *windows.shape[2 : 2 + axes]))
+    check_elements(windows.shape)  # tensordot copies them
+    channels_in, channels_out = x.shape[1] // groups, weight.shape[0] // groups
     over = [1, *range(2 + axes, 2 + 2 * axes)]
     parts = []
     for g in range(groups):
-        part = windows[:, g * inside : (g + 1) * inside]
-        matrix = weight[g * outside : (g + 1) * outside]
+        part = windows[:, g * channels_in : (g + 1) * channels_in]
+        matrix = weight[g * channels_out : (g + 1) * channels_out]
         parts.append(np.moveaxis(np.tensordot(part, matrix, (over, list(range(1, matrix.ndim)))), -1, 1))
     return np.concatenate(parts, axis=1)
 
 
 def _margins(sizes: tuple[int, ...], span: Ints, steps: Ints, pad_type: str, pad: Ints) -> list[tuple[int, int]]:
+    """Return the padding before and after each spatial axis; `span` is the kernel's extent with dilation."""
     if pad_type == "valid":
         return [(0, 0)] * len(sizes)
     if pad_type == "custom":
@@ -200,19 +197,15 @@ def _margins(sizes: tuple[int, ...], span: Ints, steps: Ints, pad_type: str, pad
     return out
 
 
-# --- norms ---
-# Normalization.
-
-
-@kernel(like("x"))
-def layer_norm(
+@kernel(dtype_of("x"))
+def _layer_norm(
     x: Array,
     axes: Ints | None = None,
     gamma: Array | None = None,
     beta: Array | None = None,
     epsilon: float = 1e-5,
 ) -> Array:
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta over `axes`.
+    """Normalize over `axes`: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
 
     Args:
         x: Any shape.
@@ -222,9 +215,7 @@ def layer_norm(
         epsilon: Added to the variance.
     """
     over = tuple(range(x.ndim)) if axes is None else tuple(sorted(a % x.ndim for a in axes))
-    count = 1
-    for axis in over:
-        count *= x.shape[axis]
+    count = math.prod(x.shape[axis] for axis in over)
     out: Array = x - x.sum(axis=over, keepdims=True) / x.dtype.type(count)
     variance = (out * out).sum(axis=over, keepdims=True) / x.dtype.type(count)
     out /= np.sqrt(variance + x.dtype.type(epsilon))
@@ -236,8 +227,8 @@ def layer_norm(
     return out
 
 
-@kernel(like("x"))
-def batch_norm(
+@kernel(dtype_of("x"))
+def _batch_norm(
     x: Array,
     mean: Array,
     variance: Array,
@@ -245,7 +236,7 @@ def batch_norm(
     beta: Array | None = None,
     epsilon: float = 1e-5,
 ) -> Array:
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta by channel.
+    """Normalize by channel with given statistics: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
 
     Args:
         x: [N, C, ...].

@@ -1,4 +1,8 @@
-"""The table of operations, and what can be known of one before it runs: its parameters and its result's dtype."""
+"""The table of MIL operations: for each its numpy function, its parameters, and the rule for the dtypes of its results.
+
+`kernel` registers a decorated function; parameters and defaults are read from its signature. `dtype_of`, `fixed_dtypes` and
+`dtype_named_by` make rules.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ class Parameter:
         return bool(self.kind in (Array, Arrays))
 
     def convert(self, value: Any) -> Any:
-        """What the kernel wants of an array: itself, or Python numbers.
+        """Convert an argument to what the kernel takes: the array itself, Python numbers, or texts.
 
         Raises:
             ValueError: If the array does not fit.
@@ -74,7 +78,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a program says of one operation's inputs, for the rule that gives its result's dtype.
+    """The declared dtypes of one operation's inputs, from which a `Rule` derives those of its results.
 
     Attributes:
         dtypes: By parameter; several for a variadic one. Parameters left out are absent.
@@ -97,9 +101,9 @@ class Kernel:
         name: In MIL.
         function: Computes it; fp16 arguments arrive as float32.
         parameters: By name.
-        rule: Dtypes of the results.
+        rule: Derives the dtypes of the results.
         exact: Whether it only moves or selects values, so that its results need no rounding.
-        opset: Whether it wants to know the operation set.
+        opset: Whether it has the parameter `OPSET`.
     """
 
     name: str
@@ -116,17 +120,16 @@ KERNELS: dict[str, Kernel] = {}
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def kernel(rule: Rule, exact: bool = False, name: str = "") -> Callable[[_F], _F]:
-    """Register the decorated function as the operation of its name.
+def kernel(rule: Rule, exact: bool = False) -> Callable[[_F], _F]:
+    """Register the decorated function as the MIL operation of its name, without the underscore in front.
 
     Args:
-        rule: Dtypes of the results.
+        rule: Derives the dtypes of the results.
         exact: Whether results need no rounding.
-        name: In MIL; default the function's, without a final underscore.
     """
 
     def decorate(function: _F) -> _F:
-        register(name or function.__name__.rstrip("_"), function, rule, exact)
+        register(function.__name__.removeprefix("_"), function, rule, exact)
         return function
 
     return decorate
@@ -144,25 +147,25 @@ def register(name: str, function: Callable[..., Any], rule: Rule, exact: bool = 
     KERNELS[name] = Kernel(name, function, parameters, rule, exact, OPSET in signature)
 
 
-def like(*names: str) -> Rule:
-    """The result has the dtype of the first parameter of `names`, and so must the others have."""
+def dtype_of(*names: str) -> Rule:
+    """Return the rule for a result with the dtype of the parameters `names`, which must all have the same."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
-        found = [d for n in names for d in declared.dtypes.get(n, ())]
-        if len(set(found)) > 1:
-            raise ValueError(f"{', '.join(names)} have different types: {', '.join(found)}")
-        return (found[0] if found else Dtype.FP32,)
+        dtypes = [d for n in names for d in declared.dtypes.get(n, ())]
+        if len(set(dtypes)) > 1:
+            raise ValueError(f"{', '.join(names)} have different types: {', '.join(dtypes)}")
+        return (dtypes[0] if dtypes else Dtype.FP32,)
 
     return rule
 
 
-def always(*dtypes: Dtype) -> Rule:
-    """The results have these dtypes."""
+def fixed_dtypes(*dtypes: Dtype) -> Rule:
+    """Return the rule for results with these dtypes."""
     return lambda declared: dtypes
 
 
-def named(parameter: str, default: Dtype | None = None) -> Rule:
-    """The result has the dtype that a text parameter names."""
+def dtype_named_by(parameter: str, default: Dtype | None = None) -> Rule:
+    """Return the rule for a result with the dtype that a text parameter names."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
         text = declared.constants.get(parameter)

@@ -1,4 +1,4 @@
-"""Moving values without changing them: shapes, slices, joins."""
+"""Operations that move values without changing them: shapes, slices, joins, and picking by index."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import math
 
 import numpy as np
 
-from pocketbert.runtime.coreml.kernels.registry import Array, Arrays, Flags, Ints, kernel, like, named
-from pocketbert.runtime.coreml.types import Dtype, elements
+from pocketbert.runtime.coreml.kernels.registry import Array, Arrays, Flags, Ints, dtype_named_by, dtype_of, kernel
+from pocketbert.runtime.coreml.types import Dtype, check_elements
 
 
-@kernel(like("x"), exact=True)
-def reshape(x: Array, shape: Ints) -> Array:
-    """Other sizes for the same elements; 0 copies a size, -1 is what is left."""
+@kernel(dtype_of("x"), exact=True)
+def _reshape(x: Array, shape: Ints) -> Array:
+    """Change the sizes of a tensor; 0 copies a size, -1 stands for the remaining elements."""
     if 0 in shape and x.size:
         shape = tuple(x.shape[i] if n == 0 else n for i, n in enumerate(shape))
     return x.reshape(shape)
 
 
-@kernel(like("x"), exact=True)
-def transpose(x: Array, perm: Ints) -> Array:
-    """Axes in the order `perm`."""
+@kernel(dtype_of("x"), exact=True)
+def _transpose(x: Array, perm: Ints) -> Array:
+    """Bring the axes into the order `perm`."""
     return x.transpose(perm)
 
 
-@kernel(like("x"), exact=True)
-def expand_dims(x: Array, axes: Ints) -> Array:
-    """New axes of size 1 at the result's positions `axes`."""
+@kernel(dtype_of("x"), exact=True)
+def _expand_dims(x: Array, axes: Ints) -> Array:
+    """Insert axes of size 1 at the positions `axes` of the result."""
     return np.expand_dims(x, axes)
 
 
-@kernel(like("x"), exact=True)
-def squeeze(x: Array, axes: Ints | None = None) -> Array:
-    """Without the axes of size 1, or without those named."""
+@kernel(dtype_of("x"), exact=True)
+def _squeeze(x: Array, axes: Ints | None = None) -> Array:
+    """Remove all axes of size 1, or those named."""
     return np.squeeze(x, axis=axes)
 
 
-@kernel(like("x"), exact=True)
-def split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None) -> Arrays:
-    """Pieces along `axis`, equal ones or of the sizes given.
+@kernel(dtype_of("x"), exact=True)
+def _split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None) -> Arrays:
+    """Split along `axis` into equal pieces, or into those of `split_sizes`.
 
     Raises:
         ValueError: If they do not add up.
@@ -53,11 +53,11 @@ def split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints 
     return tuple(np.split(x, np.cumsum(split_sizes)[:-1].tolist(), axis=axis))
 
 
-@kernel(like("values"), exact=True)
-def concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
-    """Values one after the other along `axis`, or in turns."""
+@kernel(dtype_of("values"), exact=True)
+def _concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
+    """Join values along `axis`, one after the other, or element by element if `interleave`."""
     total = sum(v.size for v in values)
-    elements((total,))
+    check_elements((total,))
     # numbers are joined to a list, as in a shape that is put together from sizes
     values = tuple(v.reshape(1) if v.ndim == 0 else v for v in values)
     if not interleave:
@@ -67,24 +67,24 @@ def concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
     return stacked.reshape(*stacked.shape[:axis], -1, *stacked.shape[axis + 2 :])
 
 
-@kernel(like("values"), exact=True)
-def stack(values: Arrays, axis: int) -> Array:
-    """Values along a new axis."""
-    elements((sum(v.size for v in values),))
+@kernel(dtype_of("values"), exact=True)
+def _stack(values: Arrays, axis: int) -> Array:
+    """Join values along a new axis."""
+    check_elements((sum(v.size for v in values),))
     return np.stack(values, axis=axis)
 
 
-@kernel(like("x"), exact=True)
-def tile(x: Array, reps: Ints) -> Array:
-    """`x` repeated along each axis."""
+@kernel(dtype_of("x"), exact=True)
+def _tile(x: Array, reps: Ints) -> Array:
+    """Repeat `x` along each axis."""
     if len(reps) != x.ndim:
         raise ValueError(f"{len(reps)} repetitions for rank {x.ndim}")
-    elements([n * r for n, r in zip(x.shape, reps, strict=True)])
+    check_elements([n * r for n, r in zip(x.shape, reps, strict=True)])
     return np.tile(x, reps)
 
 
-@kernel(like("x"), exact=True)
-def slice_by_index(
+@kernel(dtype_of("x"), exact=True)
+def _slice_by_index(
     x: Array,
     begin: Ints,
     end: Ints,
@@ -93,22 +93,22 @@ def slice_by_index(
     end_mask: Flags | None = None,
     squeeze_mask: Flags | None = None,
 ) -> Array:
-    """x[begin:end:stride] by axis; a mask drops a bound, or the axis."""
-    where: list[slice | int] = []
+    """Return x[begin:end:stride] by axis; a mask drops a bound, or the axis."""
+    index: list[slice | int] = []
     for i in range(x.ndim):
         if squeeze_mask is not None and squeeze_mask[i]:
-            where.append(begin[i])
+            index.append(begin[i])
             continue
         first = None if begin_mask is not None and begin_mask[i] else begin[i]
         last = None if end_mask is not None and end_mask[i] else end[i]
-        where.append(slice(first, last, None if stride is None else stride[i]))
-    result: Array = x[tuple(where)]
+        index.append(slice(first, last, None if stride is None else stride[i]))
+    result: Array = x[tuple(index)]
     return result
 
 
-@kernel(like("x"), exact=True)
-def slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
-    """`size` elements from `begin` on by axis; -1 for all that follow."""
+@kernel(dtype_of("x"), exact=True)
+def _slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
+    """Return `size` elements from `begin` on by axis; -1 for all that follow."""
     ends = [n if s == -1 else b + s for n, b, s in zip(x.shape, begin, size, strict=True)]
     if any(b < 0 or e > n for n, b, e in zip(x.shape, begin, ends, strict=True)):
         raise ValueError(f"{size} from {begin} of {x.shape}")
@@ -116,9 +116,9 @@ def slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
     return result
 
 
-@kernel(like("x"), exact=True)
-def pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Array:
-    """More elements around the last axes: a constant, the mirror image, or the edge.
+@kernel(dtype_of("x"), exact=True)
+def _pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Array:
+    """Pad the last axes with a constant, the mirror image, or the edge.
 
     Args:
         x: Any shape.
@@ -131,7 +131,7 @@ def pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0) 
     widths = [(0, 0)] * (x.ndim - len(pad) // 2) + list(zip(pad[::2], pad[1::2], strict=True))
     if any(w < 0 for pair in widths for w in pair):
         raise ValueError(f"pad {pad}")
-    elements([n + b + a for n, (b, a) in zip(x.shape, widths, strict=True)])
+    check_elements([n + b + a for n, (b, a) in zip(x.shape, widths, strict=True)])
     if mode == "constant":
         return np.pad(x, widths, constant_values=constant_val)
     if mode == "reflect":
@@ -141,43 +141,41 @@ def pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0) 
     raise ValueError(f"pad mode {mode!r}")
 
 
-@kernel(named("output_dtype", Dtype.INT32), exact=True)
-def shape(x: Array, output_dtype: str = "int32") -> Array:
-    """The sizes of `x`."""
+@kernel(dtype_named_by("output_dtype", Dtype.INT32), exact=True)
+def _shape(x: Array, output_dtype: str = "int32") -> Array:
+    """Return the sizes of `x`."""
     return np.asarray(x.shape, Dtype(output_dtype).storage)
 
 
-@kernel(like("value"), exact=True)
-def fill(shape: Ints, value: Array | None = None) -> Array:
-    """A tensor of one value."""
-    elements(shape)
+@kernel(dtype_of("value"), exact=True)
+def _fill(shape: Ints, value: Array | None = None) -> Array:
+    """Return a tensor filled with one value."""
+    check_elements(shape)
     if value is None:
         return np.zeros(shape, np.float32)
     return np.full(shape, value.reshape(()), value.dtype)
 
 
-@kernel(like("start", "end", "step"))
-def range_1d(end: Array, start: Array, step: Array) -> Array:
-    """start, start + step, ... below (or above) end."""
+@kernel(dtype_of("start", "end", "step"))
+def _range_1d(end: Array, start: Array, step: Array) -> Array:
+    """Return start, start + step, ... below (or above) end."""
     first, last, by = start.item(), end.item(), step.item()
     if not by or not math.isfinite(first + last + by):
         raise ValueError(f"from {first} to {last} by {by}")
     count = max(0, math.ceil((last - first) / by))
-    elements((count,))
+    check_elements((count,))
     out: Array = (first + by * np.arange(count)).astype(start.dtype)
     return out
 
 
-# --- gather ---
-# Picking by index. An index outside is an error, whatever `validate_indices` says: a device would give anything.
-
+# --- picking by index. An index outside is an error, whatever `validate_indices` is: a device would give anything. ----------
 
 _NO_NEGATIVE = 7
 """From this operation set (iOS 17) on, negative indices are out of range."""
 
 
-@kernel(like("x"), exact=True)
-def gather(
+@kernel(dtype_of("x"), exact=True)
+def _gather(
     x: Array,
     indices: Array,
     axis: int = 0,
@@ -185,7 +183,7 @@ def gather(
     validate_indices: bool = False,
     opset: int = _NO_NEGATIVE,
 ) -> Array:
-    """Slices of `x` along `axis`.
+    """Pick slices of `x` along `axis`.
 
     Args:
         x: D.
@@ -199,8 +197,8 @@ def gather(
         D[:axis] + N[batch_dims:] + D[axis + 1:].
     """
     axis %= x.ndim
-    indices = _checked(indices, x.shape[axis], opset)
-    elements(x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis + 1 :])
+    indices = _checked_indices(indices, x.shape[axis], opset)
+    check_elements(x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis + 1 :])
     if not batch_dims:
         return np.take(x, indices, axis=axis)
     shared = x.shape[:batch_dims]
@@ -211,11 +209,11 @@ def gather(
     return taken.reshape(shared + taken.shape[1:])
 
 
-@kernel(like("x"), exact=True)
-def gather_along_axis(
+@kernel(dtype_of("x"), exact=True)
+def _gather_along_axis(
     x: Array, indices: Array, axis: int = 0, validate_indices: bool = False, opset: int = _NO_NEGATIVE
 ) -> Array:
-    """Elements of `x` along `axis`; `indices` has x's rank and sizes but for that axis.
+    """Pick elements of `x` along `axis`; `indices` has x's rank and sizes but for that axis.
 
     Raises:
         ValueError: If other sizes differ.
@@ -226,18 +224,18 @@ def gather_along_axis(
         n != m for i, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True)) if i != axis
     ):
         raise ValueError(f"x {x.shape} and indices {indices.shape} along axis {axis}")
-    return np.take_along_axis(x, _checked(indices, x.shape[axis], opset), axis)
+    return np.take_along_axis(x, _checked_indices(indices, x.shape[axis], opset), axis)
 
 
-@kernel(like("x"), exact=True)
-def gather_nd(
+@kernel(dtype_of("x"), exact=True)
+def _gather_nd(
     x: Array,
     indices: Array,
     batch_dims: int = 0,
     validate_indices: bool = False,
     opset: int = _NO_NEGATIVE,
 ) -> Array:
-    """Slices of `x` at positions given by the last axis of `indices`.
+    """Pick slices of `x` at positions given by the last axis of `indices`.
 
     Args:
         x: D.
@@ -252,15 +250,16 @@ def gather_nd(
     shared = x.shape[:batch_dims]
     if indices.shape[:batch_dims] != shared or indices.shape[-1] + batch_dims > x.ndim:
         raise ValueError(f"x {x.shape} and indices {indices.shape} with {batch_dims} common axes")
-    elements(indices.shape[:-1] + x.shape[batch_dims + indices.shape[-1] :])
+    check_elements(indices.shape[:-1] + x.shape[batch_dims + indices.shape[-1] :])
     picked = indices.shape[:-1]
     where = [np.arange(n).reshape([n if j == i else 1 for j in range(len(picked))]) for i, n in enumerate(shared)]
-    where += [_checked(indices[..., i], x.shape[batch_dims + i], opset) for i in range(indices.shape[-1])]
+    where += [_checked_indices(indices[..., i], x.shape[batch_dims + i], opset) for i in range(indices.shape[-1])]
     result: Array = x[tuple(where)]
     return result
 
 
-def _checked(indices: Array, size: int, opset: int) -> Array:
+def _checked_indices(indices: Array, size: int, opset: int) -> Array:
+    """Return integer indices that are all inside an axis of `size`. Raises IndexError for others."""
     if indices.dtype.kind not in "iu":
         raise ValueError(f"indices of {indices.dtype}")
     if indices.size:

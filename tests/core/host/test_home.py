@@ -34,8 +34,8 @@ def test_no_home_folder(homeless: None) -> None:
 
 
 def test_nothing_is_remembered_without_a_home_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pocketbert.runtime.selftest import remembered
+    from pocketbert.runtime.selftest import result_cache_file
 
-    assert remembered("selftest", "k") is None
+    assert result_cache_file("selftest", "k") is None
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert remembered("selftest", "k") == Path("/caches/pocketbert/selftest/k.json")
+    assert result_cache_file("selftest", "k") == Path("/caches/pocketbert/selftest/k.json")

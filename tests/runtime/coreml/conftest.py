@@ -181,10 +181,10 @@ def edit() -> Callable[..., None]:
     """`edit(package, change)`: parse model.mlmodel with our classes, call `change(model, main block)`, write it back."""
 
     def run(package: Path, change: Callable[[Any, Any], None]) -> None:
-        from pocketbert.runtime.coreml.package import parse_model
+        from pocketbert.runtime.coreml.package import _parse_model
 
         path = model_file(package)
-        model = parse_model(path.read_bytes())
+        model = _parse_model(path.read_bytes())
         function = model.mlProgram.functions["main"]
         change(model, function.block_specializations[function.opset])
         path.write_bytes(model.SerializeToString())

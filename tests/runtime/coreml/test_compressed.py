@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 
 from pocketbert.runtime.coreml.evaluator import Evaluator
-from pocketbert.runtime.coreml.kernels.constexpr import constexpr_cast, constexpr_lut_to_dense, constexpr_lut_to_sparse
+from pocketbert.runtime.coreml.kernels.constexpr import (
+    _constexpr_cast,
+    _constexpr_lut_to_dense,
+    _constexpr_lut_to_sparse,
+)
 from pocketbert.runtime.coreml.package import read_package
 from pocketbert.runtime.coreml.program import read_program
 
@@ -151,14 +155,14 @@ def test_a_table_that_is_only_gathered_from_stays_fp16(layer: Callable[[str, str
 
 def test_vector_palettes_expand_along_their_axis() -> None:
     lut = np.array([[2.0, 2.5], [3.0, 3.5]], np.float32).reshape(1, 1, 2, 2)
-    dense = constexpr_lut_to_dense(np.array([[0, 1], [1, 0]], np.uint8), lut, vector_axis=0)
+    dense = _constexpr_lut_to_dense(np.array([[0, 1], [1, 0]], np.uint8), lut, vector_axis=0)
     np.testing.assert_array_equal(dense, [[2, 3], [2.5, 3.5], [3, 2], [3.5, 2.5]])
     mask = np.array([[1, 0], [1, 1]], np.uint8)
-    spread, values = constexpr_lut_to_sparse(mask, np.array([0, 1, 0], np.uint8), lut, vector_axis=0)
+    spread, values = _constexpr_lut_to_sparse(mask, np.array([0, 1, 0], np.uint8), lut, vector_axis=0)
     np.testing.assert_array_equal(spread, [[1, 0], [1, 0], [1, 1], [1, 1]])
     np.testing.assert_array_equal(values, [2, 2.5, 3, 2, 3.5, 2.5])
 
 
 def test_a_cast_constant_is_exact() -> None:
     value = np.array([0.1, -2.5], np.float32)
-    np.testing.assert_array_equal(constexpr_cast(value, output_dtype="fp32"), value)
+    np.testing.assert_array_equal(_constexpr_cast(value, output_dtype="fp32"), value)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.runtime.coreml.kernels.elementwise import erf, softmax
-from pocketbert.runtime.coreml.kernels.linear import einsum
-from pocketbert.runtime.coreml.kernels.shapes import gather
+from pocketbert.runtime.coreml.kernels.elementwise import _erf, _softmax
+from pocketbert.runtime.coreml.kernels.linear import _einsum
+from pocketbert.runtime.coreml.kernels.shapes import _gather
 from pocketbert.runtime.coreml.types import Dtype, round_half
 from pocketbert.runtime.coreml.weights import unpack
 
@@ -55,17 +55,17 @@ def test_the_error_function_is_exact_to_float32() -> None:
     x = x.astype(np.float32)
     want = np.array([math.erf(v) for v in x.tolist()])
     with np.errstate(over="ignore"):
-        have = erf(x)
+        have = _erf(x)
     assert np.abs(have - want).max() < 1.5e-7
     small = np.abs(want) > 0
     assert (np.abs(have - want)[small] / np.abs(want)[small]).max() < 1e-6
-    assert np.isnan(erf(np.array([np.nan], np.float32)))[0]
+    assert np.isnan(_erf(np.array([np.nan], np.float32)))[0]
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(erf(-x), -have)
+        np.testing.assert_array_equal(_erf(-x), -have)
 
 
 def test_softmax_of_a_fully_masked_row_is_even() -> None:
-    np.testing.assert_allclose(softmax(np.full((1, 4), -1e4, np.float32)), 0.25)
+    np.testing.assert_allclose(_softmax(np.full((1, 4), -1e4, np.float32)), 0.25)
 
 
 @given(st.sampled_from([d for d in Dtype if 0 < d.bits < 8]), st.data())
@@ -90,18 +90,18 @@ def test_einstein_sums_equal_numpys(data: st.DataObject) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, [sizes[t] for t in side]).astype(np.float32) for side in (first, second))
     equation = f"{''.join(first)},{''.join(second)}->{''.join(out)}"
-    np.testing.assert_array_equal(einsum((a, b), equation), np.einsum(equation, a, b))
+    np.testing.assert_array_equal(_einsum((a, b), equation), np.einsum(equation, a, b))
 
 
 @pytest.mark.parametrize("equation", ["aa,ab->b", "ab,bc->ad", "ab,bc", "a1,1b->ab", "ab,bc,cd->ad"])
 def test_einstein_sums_of_another_kind_are_refused(equation: str) -> None:
     with pytest.raises(ValueError):
-        einsum((np.ones((2, 2), np.float32),) * 2, equation)
+        _einsum((np.ones((2, 2), np.float32),) * 2, equation)
 
 
 def test_negative_indices_count_from_the_end_before_ios_17_only() -> None:
     table, last = np.arange(6.0).reshape(3, 2), np.array([-1])
-    np.testing.assert_array_equal(gather(table, last, opset=6), [[4, 5]])
+    np.testing.assert_array_equal(_gather(table, last, opset=6), [[4, 5]])
     for indices, opset in ((last, 7), (np.array([3]), 7), (np.array([-4]), 6), (np.array([3]), 6)):
         with pytest.raises(IndexError, match="outside a table of 3"):
-            gather(table, indices, opset=opset)
+            _gather(table, indices, opset=opset)

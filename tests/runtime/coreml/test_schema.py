@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from coremltools.proto import FeatureTypes_pb2, MIL_pb2, Model_pb2
 
-from pocketbert.runtime.coreml.package import parse_model
+from pocketbert.runtime.coreml.package import _parse_model
 from pocketbert.runtime.coreml.proto import mlpackage_pb2
 
 
@@ -43,7 +43,7 @@ def test_fields_have_the_numbers_of_coremltools(name: str) -> None:
 
 def test_a_saved_model_reads_the_same(bert16: Path) -> None:
     data = next(bert16.rglob("model.mlmodel")).read_bytes()
-    theirs, ours = Model_pb2.Model(), parse_model(data)
+    theirs, ours = Model_pb2.Model(), _parse_model(data)
     theirs.ParseFromString(data)
     mine = {k: len(f.block_specializations[f.opset].operations) for k, f in ours.mlProgram.functions.items()}
     assert mine == {k: len(f.block_specializations[f.opset].operations) for k, f in theirs.mlProgram.functions.items()}
