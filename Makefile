@@ -61,7 +61,7 @@ bench: $(VENV)/.installed ## ratios against plain loops, interleaved; a pruned s
 	else echo "pruned.py is left out: it needs $(STUDENT) and $(PRUNED), which the commands of docs/results.md (Half the time of optimum's file) train"; fi
 
 study: $(VENV)/.installed ## what the stages of TinyBERT, MiniLM and MobileBERT are worth; STUDY="--sst2 DIR --wikitext DIR --minutes 6 --seeds 1 2"
-	$(PY) scripts/run_study.py -o runs/study $(STUDY)
+	PYTHONPATH=scripts $(PY) -m study -o runs/study $(STUDY)
 
 tools: $(VENV)/.installed ## Debian packages that the tests of devices need, unpacked below .cache; nothing is installed
 	$(PY) tests/support/debian_tools.py

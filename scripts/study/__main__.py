@@ -4,7 +4,7 @@ Every arm is a recipe of its own and is run in a process of its own, in OUTPUT/A
 fine-tuned on SST-2, is made once per seed. Finished arms are skipped, an arm that was stopped goes on where it was. What
 came out is in OUTPUT/results.jsonl, a line for each arm and seed, and in OUTPUT/study.md.
 
-Run: python scripts/run_study.py [--sst2 DIR --wikitext DIR] [--minutes 6] [--seeds 1 2] [--only ARM ...]
+Run: PYTHONPATH=scripts python -m study [--sst2 DIR --wikitext DIR] [--minutes 6] [--seeds 1 2] [--only ARM ...]
 """
 
 from __future__ import annotations
