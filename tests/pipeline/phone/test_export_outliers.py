@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from pocketbert import ExportOptions, api
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters import outliers as scaling
@@ -21,6 +22,7 @@ from pocketbert.pipeline.gates.stored import UNDIVIDED, PreparedModels, compare_
 from pocketbert.pipeline.gates.torch_constants import example_inputs, trace_constants
 from pocketbert.pipeline.make import model_files as exporting
 from pocketbert.pipeline.make.model_files import Outliers, _describe_outliers, _summarize_outliers, outlier_notes
+from pocketbert.pipeline.reference import sentence_batches
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 ONNX = ExportOptions(formats=["onnx"], schemes=["int8"])
@@ -54,12 +56,12 @@ def test_the_stored_gate_takes_these_factors_or_none(large: Path, monkeypatch: p
     models = PreparedModels(large, CLASSIFY, 40)
     treated, plain = models.reference(Format.ONNX, Layout.PLAIN), models.undivided(Format.ONNX, Layout.PLAIN)
     assert plain is not None
-    inputs = example_inputs(folder.family.inputs, 8)
+    inputs, texts = example_inputs(folder.family.inputs, 8), sentence_batches(CLASSIFY, TextTokenizer(large, 40))
 
     def written(largest: int) -> list[object]:
         """Constants of a module whose factors are at most a power of two."""
         monkeypatch.setattr(scaling, "MOST", largest)
-        module = prepare(load_model(folder, CLASSIFY), folder.family, CLASSIFY, sentences=models._samples)
+        module = prepare(load_model(folder, CLASSIFY), folder.family, CLASSIFY, sentences=texts)
         assert bool(outliers_of(module)) is bool(largest)
         return [*trace_constants(module, inputs)]
 
