@@ -198,7 +198,7 @@ def check_output(path: Path, folders: Sequence[Path], overwrite: bool = False, *
         raise InputError(Problem("-o/--output", "a page shows an artefact folder's files.", "Give the folder with -m."))
     from pocketbert.benchmarks.report import plots
 
-    plots.require()
+    plots.require_report_packages()
     return output
 
 

@@ -15,7 +15,7 @@ from pocketbert.benchmarks.report.figures import (
     summary_rows,
     summary_table,
 )
-from pocketbert.benchmarks.report.plots import require
+from pocketbert.benchmarks.report.plots import require_report_packages
 from pocketbert.core.data_report import DataReport, SplitReport
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.hardware import machine
@@ -397,7 +397,7 @@ def test_without_the_extra_the_message_is_the_command(monkeypatch, full, tmp_pat
     with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[report\]'"):
         write_report(full, tmp_path / "report.html")
     with pytest.raises(MissingBackendError):
-        require()
+        require_report_packages()
 
 
 def test_importing_the_report_needs_neither_matplotlib_nor_jinja():
