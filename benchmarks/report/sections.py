@@ -317,7 +317,9 @@ def _sensitivity_rows(sensitivity: Sensitivity) -> list[dict[str, Any]]:
     """
     if sensitivity.note:
         return []
-    rows = [(r.role, r.rel, sensitivity.share(r), r.saved, r.note, False) for r in sensitivity.roles]
+    rows: list[tuple[str, float | None, float | None, int | None, str, bool]] = [
+        (r.role, r.rel, sensitivity.share(r), r.saved, r.note, False) for r in sensitivity.roles
+    ]
     rows.append(("all, predicted", sensitivity.predicted, None, None, "", True))
     rows.append(("all, measured", sensitivity.whole, None, sensitivity.saved, "", True))
     largest = max((error for _, error, *_ in rows if error is not None), default=0.0) or 1.0

@@ -78,8 +78,8 @@ def test_inputs_arrive_as_they_were(tmp_path: Path) -> None:
         return {"input_ids": ids, "entities": np.arange(3.0 * length, dtype=np.float32).reshape(1, length, 3)}
 
     inputs = {("a b/key", "text"): [feed(3), feed(7), feed(1)], ("ü", 16): [feed(16)]}
-    fresh.write_inputs(tmp_path / "inputs.npz", inputs)
-    read = fresh.read_inputs(tmp_path / "inputs.npz")
+    fresh._write_inputs(tmp_path / "inputs.npz", inputs)
+    read = fresh._read_inputs(tmp_path / "inputs.npz")
     assert list(read) == list(inputs)
     for key, feeds in inputs.items():
         for found, given in zip(read[key], feeds, strict=True):
