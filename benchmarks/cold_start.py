@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 from pydantic import BaseModel
 
-from pocketbert.benchmarks.operators import OpTimes, profile
+from pocketbert.benchmarks.operators import OpTimes, profile_operators
 from pocketbert.benchmarks.records import ColdStart
 from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
 from pocketbert.core.types import Format, Runtime
@@ -82,7 +82,7 @@ def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs:
     raise MachineError(f"{file.path}: the process that measures load time and memory failed: {last[0]}")
 
 
-def measure(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
+def measure_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
     """Measure the start of a file in this process; arguments as in `cold_start`."""
     row = np.array([ids], np.int64)
     inputs = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
@@ -105,7 +105,7 @@ def measure(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: in
         peak_memory_bytes=max(0, peak - before),
         peak_rss_bytes=peak,
     )
-    return ColdRun(start=start, ops=profile(file, feed, threads, profile_runs) if profile_runs else None)
+    return ColdRun(start=start, ops=profile_operators(file, feed, threads, profile_runs) if profile_runs else None)
 
 
 def _reset_peak() -> None:
@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ids = [int(i) for i in arguments.ids.split(",")]
     try:
         file = EngineFile(arguments.file, arguments.format, arguments.runtime)
-        run = measure(file, ids, arguments.threads, arguments.profile_runs)
+        run = measure_start(file, ids, arguments.threads, arguments.profile_runs)
     except PocketBertError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)

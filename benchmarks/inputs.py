@@ -101,13 +101,13 @@ def feeds(tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed
 
 # --- answers of a device ---------------------------------------------------------------------------------------------------------
 
-ANSWERED = 4
+ANSWERS_COMPARED = 4
 """Inputs of each length that are compared."""
 _FLOAT_SHARES = {Scheme.FP32: 1e-3, Scheme.FP16: 1e-2}
 _OTHER_SHARE = 0.1
 
 
-def tolerated_share(scheme: Scheme | None) -> float:
+def _tolerated_share(scheme: Scheme | None) -> float:
     """Return how far answers may differ, as a fraction of the largest answer on this machine.
 
     Kernels of several processors sum in another order: fp32 differs by some 1e-6. Dynamic int8 also differs in how the
@@ -176,7 +176,7 @@ def compare_answers(
     for feed, outputs in zip(feeds, answers, strict=False):
         for name, value in predictor.run(filled(predictor, feed)).items():
             differences.add(name, np.asarray(value), np.asarray(outputs.get(name, np.nan)))
-    largest, tolerance = differences.worst(tolerated_share(variant.scheme))
+    largest, tolerance = differences.worst(_tolerated_share(variant.scheme))
     return AnswerCheck(
         variant=variant.name,
         rows=len(feeds),

@@ -26,12 +26,12 @@ from pocketbert.benchmarks.devices.protocol import (
     Thermal,
 )
 from pocketbert.benchmarks.devices.table import compiler_of, connect, device, service_of
-from pocketbert.benchmarks.inputs import ANSWERED, Feed, choose_texts, compare_answers, feeds
+from pocketbert.benchmarks.inputs import ANSWERS_COMPARED, Feed, choose_texts, compare_answers, feeds
 from pocketbert.benchmarks.load import Cooling, Load
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, Profile, Protocol, Sustained
 from pocketbert.benchmarks.repeats import local_repeats, remote_repeats, run_fresh
-from pocketbert.benchmarks.text_steps import PostProcessing, post_processing_times, tokenizer_times
+from pocketbert.benchmarks.text_steps import PostProcessing, time_post_processing, time_tokenizers
 from pocketbert.benchmarks.timing import BURST, Block, Cell, Tick, sustain
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import LOCAL, DeviceName, Figure, parse_measuring_device
@@ -244,9 +244,9 @@ class _Session:
 
             cold = self._cold_starts(tick)
             texts = self.texts if Figure.TOKENIZER in self.name.info.figures else ()  # timed in this process
-            tokenizer = tokenizer_times(self.variants, tokenizers, texts, options.repeats) if texts else []
+            tokenizer = time_tokenizers(self.variants, tokenizers, texts, options.repeats) if texts else []
             heads = post_processing if texts else {}
-            post = post_processing_times(self.variants, tokenizers, texts, heads, self.notes)
+            post = time_post_processing(self.variants, tokenizers, texts, heads, self.notes)
             measurements, comparisons = self._time_all(cold, began, tick)
             sustained = self._sustain(tick)
             profiles = self._profiles(cold, tick)
@@ -387,7 +387,9 @@ class _Session:
         provenance = self.name.info.figures[Figure.ANSWERS]
         checks = []
         for v in self.variants:
-            inputs = [feed for (name, _), all in self.inputs.items() if name == v.name for feed in all[:ANSWERED]]
+            inputs = [
+                feed for (name, _), all in self.inputs.items() if name == v.name for feed in all[:ANSWERS_COMPARED]
+            ]
             checks.append(compare_answers(v, inputs, self.connection.answers(v.file, inputs), provenance))
         return checks
 

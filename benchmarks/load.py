@@ -91,7 +91,7 @@ class Packages:
     unread: Unread | None = None
 
 
-def read_packages(root: Path = POWERCAP) -> Packages:
+def _read_packages(root: Path = POWERCAP) -> Packages:
     """Read the counters of the processor packages.
 
     Args:
@@ -132,7 +132,7 @@ def packages_between(before: Packages, after: Packages, seconds: float) -> Energ
     return Energy(joules=spent / 1e6, seconds=seconds, source="RAPL, processor packages")
 
 
-class PackageWatch:
+class _PackageWatch:
     """Energy of the processor packages from the creation of this object until `stop`.
 
     Args:
@@ -140,7 +140,7 @@ class PackageWatch:
     """
 
     def __init__(self, root: Path = POWERCAP) -> None:
-        self._root, self._before = root, read_packages(root)
+        self._root, self._before = root, _read_packages(root)
 
     def stop(self, seconds: float) -> Energy:
         """Return the energy since this object was made.
@@ -148,7 +148,7 @@ class PackageWatch:
         Args:
             seconds: How long ago that was.
         """
-        return packages_between(self._before, read_packages(self._root), seconds)
+        return packages_between(self._before, _read_packages(self._root), seconds)
 
 
 def battery_between(before: str, after: str, seconds: float) -> Energy | None:
@@ -260,7 +260,7 @@ class LoadWatch:
 
     def __init__(self) -> None:
         self._before, self._celsius, self._mhz = _load_average(), _temperatures(), _clock_rates()
-        self._energy = PackageWatch()
+        self._energy = _PackageWatch()
         self._busy, self._own, self._wall = _busy_seconds(), _own_seconds(), time.monotonic()
 
     def stop(self) -> Load:

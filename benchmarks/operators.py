@@ -1,6 +1,6 @@
 """Time per operator type: the profile that the engine of each format makes, added up.
 
-`profile` profiles a file in this process by the means of its engine: ONNX Runtime writes a trace, which `read_profile` adds up;
+`profile_operators` profiles a file in this process by the means of its engine: ONNX Runtime writes a trace, which `read_profile` adds up;
 for TFLite files `_litert_times` starts a program that uses LiteRT's profiler. `program_source` returns the source of that program,
 which also runs on another machine.
 """
@@ -64,7 +64,7 @@ class OpTimes(BaseModel):
         )
 
 
-def profile(file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes | None:
+def profile_operators(file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes | None:
     """Profile a file by the means of the engine that runs it.
 
     Args:

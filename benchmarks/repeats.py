@@ -33,14 +33,14 @@ from pocketbert.benchmarks.records import Length
 from pocketbert.benchmarks.timing import Block, Cell, Inputs, Tick
 from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
 
-Repeat = Callable[[Block, float], Sequence["Series"]]
+Repeat = Callable[[Block, float], Sequence["_Series"]]
 """Makes the only repeat of a block in a fresh process, given the seconds that it may take."""
 
 _HANGS_S = 1800.0
 """A repeat that takes so much longer than planned hangs."""
 
 
-class Series(BaseModel):
+class _Series(BaseModel):
     """What one process measured of one variant at one length and idle time.
 
     Attributes:
@@ -66,7 +66,7 @@ class Series(BaseModel):
     cpu_ms: list[float | None]
 
     @classmethod
-    def of(cls, cell: Cell) -> Series:
+    def of(cls, cell: Cell) -> _Series:
         """Return what a cell measured in its only repeat."""
         return cls(
             variant=cell.variant.name,
@@ -117,7 +117,7 @@ def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make_re
     return list(cells.values())
 
 
-def _add_series(cells: dict[tuple[str, Length, float], Cell], series: Series, block: Block, inputs: Inputs) -> None:
+def _add_series(cells: dict[tuple[str, Length, float], Cell], series: _Series, block: Block, inputs: Inputs) -> None:
     """Add what a further process measured to the cell of its variant, length and idle time."""
     key = (series.variant, series.length, series.gap_ms)
     if key not in cells:
@@ -154,10 +154,10 @@ def remote_repeats(connection: Restarting, inputs: Inputs) -> Repeat:
         inputs: What the variants read.
     """
 
-    def make_repeat(block: Block, seconds: float) -> list[Series]:
+    def make_repeat(block: Block, seconds: float) -> list[_Series]:
         deadline = time.monotonic() + seconds
         connection.restart()
-        return [Series.of(c) for c in block.run(connection, inputs, deadline, lambda _: None)]
+        return [_Series.of(c) for c in block.run(connection, inputs, deadline, lambda _: None)]
 
     return make_repeat
 
@@ -191,10 +191,10 @@ class _Request(BaseModel):
 class _Answer(BaseModel):
     """What one process measured."""
 
-    series: list[Series]
+    series: list[_Series]
 
 
-def _run_process(request: _Request) -> list[Series]:
+def _run_process(request: _Request) -> list[_Series]:
     """Start the process of one repeat and wait for what it measured."""
     # -P: a folder named like one of our imports in the user's working directory must not be picked up
     command = [sys.executable, "-P", "-m", __name__]
@@ -262,7 +262,7 @@ def _main() -> int:
 
         deadline = time.monotonic() + request.seconds
         cells = request.block.run(connect_local(""), _read_inputs(request.inputs), deadline, lambda _: None)
-        answer = _Answer(series=[Series.of(c) for c in cells])
+        answer = _Answer(series=[_Series.of(c) for c in cells])
     except PocketBertError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)

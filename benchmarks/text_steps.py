@@ -1,6 +1,6 @@
 """Time the steps before and after an inference: from text to ids, and from the engine's outputs to the answer.
 
-`tokenizer_times` and `post_processing_times` run in this process; `PostProcessing` describes how a file's outputs become answers.
+`time_tokenizers` and `time_post_processing` run in this process; `PostProcessing` describes how a file's outputs become answers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PostProcessing:
         return self.head.answers(scores, prepared, inside)
 
 
-def tokenizer_times(
+def time_tokenizers(
     variants: Sequence[Variant], tokenizers: Mapping[str, TextTokenizer], texts: Sequence[Text], repeats: int
 ) -> list[TokenizerTime]:
     """Time the step from text to ids in this process, once per tokenizer and longest length."""
@@ -100,7 +100,7 @@ def tokenizer_times(
     return times
 
 
-def post_processing_times(
+def time_post_processing(
     variants: Sequence[Variant],
     tokenizers: Mapping[str, TextTokenizer],
     texts: Sequence[Text],

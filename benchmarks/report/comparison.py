@@ -1,8 +1,8 @@
 """Compare two stored benchmarks of the same machines: what became faster or slower, and by how much for certain.
 
 `compare` returns the ratio of each figure that both have, with its interval, for `--baseline` on the terminal; `check_repeats`
-refuses a comparison without intervals before anything is measured. `write_comparison` writes the page: `read_pair` reads both
-files, `matched` pairs their figures, and `render_comparison` shows them device by device.
+refuses a comparison without intervals before anything is measured. `write_comparison` writes the page: `_read_pair` reads both
+files, `_match_figures` pairs their figures, and `_render_comparison` shows them device by device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import FILE_NAME, BenchmarkResult, Measurement
 from pocketbert.benchmarks.records import TEXT, Compilation, Length
 from pocketbert.benchmarks.report import plots
-from pocketbert.benchmarks.report.compiled import compiled_row
+from pocketbert.benchmarks.report.compiled import describe_compilation
 from pocketbert.benchmarks.report.figures import measurement_stamp
 from pocketbert.benchmarks.report.page import open_template
 from pocketbert.benchmarks.report.plots import Figure, make_figure
@@ -64,7 +64,7 @@ class Slowdown:
 
 
 @dataclass(frozen=True)
-class Pair:
+class _Pair:
     """One figure in two benchmarks.
 
     Attributes:
@@ -128,7 +128,7 @@ def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[
     return [pair.slowdown for pair in pairs]
 
 
-def matched(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[Pair]:
+def _match_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[_Pair]:
     """Return all figures that two benchmarks of the same machines have in common, few repeats included; see `compare`.
 
     Args:
@@ -145,11 +145,11 @@ def matched(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[
     return pairs
 
 
-def _pair_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> tuple[list[Pair], list[Problem]]:
+def _pair_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> tuple[list[_Pair], list[Problem]]:
     """Pair the figures of two benchmarks; report as problems if there are none, and each machine that is another one."""
     old = {_key_of(m): m for session in earlier.sessions for m in session.measurements}
     new = [m for session in now.sessions for m in session.measurements]
-    pairs = [Pair(m, old[_key_of(m)]) for m in new if _key_of(m) in old]
+    pairs = [_Pair(m, old[_key_of(m)]) for m in new if _key_of(m) in old]
     problems = []
     if not pairs:
         names = ", ".join(sorted({m.variant for m in old.values()}))
@@ -208,7 +208,7 @@ _RESULT_FIX = "Give the JSON file of: pocketbert benchmark -m FOLDER -o FILE.jso
 
 
 @dataclass(frozen=True)
-class Stored:
+class _StoredBenchmark:
     """A stored benchmark.
 
     Attributes:
@@ -236,7 +236,7 @@ class _ChangeRow:
         file: How the file differs, where it is not the same one.
     """
 
-    pair: Pair
+    pair: _Pair
     earlier: str
     later: str
     ratio: str
@@ -249,20 +249,20 @@ def write_comparison(later: Path, earlier: Path, output: Path) -> None:
     """Write the page of two stored benchmarks.
 
     Args:
-        later: As of `read_pair`.
-        earlier: As of `read_pair`.
+        later: JSON file of `pocketbert benchmark -o`, or a folder with ``benchmark.json``.
+        earlier: Likewise.
         output: The HTML file.
 
     Raises:
-        InputError: If they have no figure in common, or are of different machines.
+        InputError: If one of them is no benchmark, they have no figure in common, or are of different machines.
         MissingBackendError: If matplotlib or jinja2 is not installed.
     """
-    page = render_comparison(*read_pair(later, earlier))
+    page = _render_comparison(*_read_pair(later, earlier))
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, page)
 
 
-def read_pair(later: Path, earlier: Path) -> tuple[Stored, Stored]:
+def _read_pair(later: Path, earlier: Path) -> tuple[_StoredBenchmark, _StoredBenchmark]:
     """Read two stored benchmarks.
 
     Args:
@@ -286,16 +286,16 @@ def read_pair(later: Path, earlier: Path) -> tuple[Stored, Stored]:
         raise InputError(Problem("--baseline", f"{earlier} is the same file as -m.", "Give an earlier result."))
     names = wording.short_names([earlier, later])
     before, after = (
-        Stored(names[path], file, BenchmarkResult.read(file))
+        _StoredBenchmark(names[path], file, BenchmarkResult.read(file))
         for path, file in zip((earlier, later), files, strict=True)
     )
     return before, after
 
 
-def render_comparison(before: Stored, after: Stored) -> str:
+def _render_comparison(before: _StoredBenchmark, after: _StoredBenchmark) -> str:
     """Return the page as HTML text; see `write_comparison`."""
     both_ran = bool(before.result.sessions and after.result.sessions)
-    pairs = matched(after.result, before.result, str(before.path)) if both_ran else []
+    pairs = _match_figures(after.result, before.result, str(before.path)) if both_ran else []
     old = {_compilation_key(one): one for one in before.result.compilations}
     compiled = [(old[key], one) for one in after.result.compilations if (key := _compilation_key(one)) in old]
     if not pairs and not compiled:
@@ -303,7 +303,7 @@ def render_comparison(before: Stored, after: Stored) -> str:
         raise InputError(Problem(str(before.path), what, "Use the same files and options."))
     names = [pair.now.variant for pair in pairs] + [later.variant for _, later in compiled]
     colors = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    pairs_by_device: dict[str, list[Pair]] = {}
+    pairs_by_device: dict[str, list[_Pair]] = {}
     for pair in pairs:
         pairs_by_device.setdefault(pair.now.place, []).append(pair)
     devices = [_device_part(device, of_device, colors) for device, of_device in pairs_by_device.items()]
@@ -321,7 +321,7 @@ def render_comparison(before: Stored, after: Stored) -> str:
     )
 
 
-def _device_part(device: str, pairs: Sequence[Pair], colors: dict[str, int]) -> dict[str, Any]:
+def _device_part(device: str, pairs: Sequence[_Pair], colors: dict[str, int]) -> dict[str, Any]:
     """Return what the page shows of one device.
 
     Returns:
@@ -331,7 +331,7 @@ def _device_part(device: str, pairs: Sequence[Pair], colors: dict[str, int]) -> 
         each file and number of threads.
     """
 
-    def condition(pair: Pair) -> tuple[int, bool, int, float]:
+    def condition(pair: _Pair) -> tuple[int, bool, int, float]:
         m = pair.now
         return m.threads, m.length != TEXT, 0 if m.length == TEXT else int(m.length), m.gap_ms
 
@@ -354,7 +354,7 @@ def _device_part(device: str, pairs: Sequence[Pair], colors: dict[str, int]) -> 
     }
 
 
-def _draw_changes(device: str, pairs: Sequence[Pair], condition: str, colors: dict[str, int]) -> list[Figure]:
+def _draw_changes(device: str, pairs: Sequence[_Pair], condition: str, colors: dict[str, int]) -> list[Figure]:
     """Draw the ratios of figures with enough repeats, and of times both distributions."""
     m = pairs[0].now
     what = "time" if m.wall is not None else f"guest instructions ({m.provenance})"
@@ -384,7 +384,7 @@ def _draw_changes(device: str, pairs: Sequence[Pair], condition: str, colors: di
     return figures
 
 
-def _change_row(pair: Pair) -> _ChangeRow:
+def _change_row(pair: _Pair) -> _ChangeRow:
     """Put one pair into words."""
     slowdown = pair.slowdown if pair.repeated else None
     ratio, change, better = wording.NONE, "too few repeats for an interval", None
@@ -423,8 +423,8 @@ def _compilation_cells(earlier: Compilation, later: Compilation) -> list[str]:
     """Return nodes on the NPU, compiled size and estimated time, each of both where they differ."""
     before, after = (
         (
-            compiled_row(one).on_npu if not one.failed else "not compiled",
-            compiled_row(one).size,
+            describe_compilation(one).on_npu if not one.failed else "not compiled",
+            describe_compilation(one).size,
             wording.milliseconds(one.estimate.time_ms) if one.estimate else wording.NONE,
         )
         for one in (earlier, later)

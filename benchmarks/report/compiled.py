@@ -1,8 +1,8 @@
 """What the terminal and the report show of figures that no device was timed for.
 
-Of files that were compiled for an NPU: `compiled_table`, `compiled_lines`, `compiled_stamps` and `left_rows`, the operators that
+Of files that were compiled for an NPU: `compiled_table`, `compiled_lines`, `make_compilation_stamps` and `collect_cpu_operators`, the operators that
 stay on the CPU. Of the time and memory that a compiler expects of its model of the NPU: `estimated_table`. Of texts of measuring
-programs that a user saved: `reported_table`, `reported_lines` and `reported_stamps`.
+programs that a user saved: `reported_table`, `reported_lines` and `make_reported_stamps`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REPORTED = (
 
 
 @dataclass(frozen=True)
-class CompiledRow:
+class _CompilationWords:
     """One compilation in words; a dash where there is no figure.
 
     Attributes:
@@ -58,16 +58,16 @@ class CompiledRow:
     verdict: str = "failed"
 
 
-def compiled_row(compilation: Compilation) -> CompiledRow:
+def describe_compilation(compilation: Compilation) -> _CompilationWords:
     """Return the words for a compilation."""
     if compilation.failed:
-        return CompiledRow(compilation)
+        return _CompilationWords(compilation)
     answers, none = compilation.answers, wording.NONE
     pieces = f" in {compilation.partitions} pieces" if compilation.partitions > 1 else ""
     difference = none
     if answers:
         difference = f"{answers.largest:.3g} of {answers.tolerance:.3g}" if answers.finite else "no number"
-    return CompiledRow(
+    return _CompilationWords(
         compilation=compilation,
         on_npu=f"{compilation.nodes} of {compilation.nodes + compilation.nodes_left}{pieces}",
         left="; ".join(left.words for left in compilation.left),
@@ -88,7 +88,7 @@ def compiled_table(compilations: Sequence[Compilation]) -> tuple[list[str], list
     """
     emulated = any(one.answers is not None for one in compilations)
     scored = any(one.answers is not None and one.answers.score is not None for one in compilations)
-    rows = [compiled_row(one) for one in compilations]
+    rows = [describe_compilation(one) for one in compilations]
     columns = [
         ("file", True, [r.compilation.variant for r in rows]),
         ("device", True, [r.compilation.device for r in rows]),
@@ -116,14 +116,14 @@ def compiled_lines(compilations: Sequence[Compilation]) -> list[str]:
     ]
     left = dict.fromkeys(
         f"{row.compilation.variant} on {row.compilation.device} leaves on the CPU: {row.left}"
-        for row in map(compiled_row, compilations)
+        for row in map(describe_compilation, compilations)
         if row.left
     )
     estimates = [ESTIMATES] if any(one.estimate for one in compilations) else []
     return [*origins, NO_LATENCY, *estimates, *left]
 
 
-def left_rows(compilations: Sequence[Compilation]) -> list[tuple[str, list[str], LeftNodes]]:
+def collect_cpu_operators(compilations: Sequence[Compilation]) -> list[tuple[str, list[str], LeftNodes]]:
     """Return the operators that files leave on the CPU, once where several devices or lengths have the same reason.
 
     Returns:
@@ -139,7 +139,7 @@ def left_rows(compilations: Sequence[Compilation]) -> list[tuple[str, list[str],
     ]
 
 
-def compiled_stamps(compilations: Sequence[Compilation]) -> list[str]:
+def make_compilation_stamps(compilations: Sequence[Compilation]) -> list[str]:
     """Return where the figures of each device come from, one line each; where every compilation failed there are none."""
     lines = dict[str, None]()
     for one in compilations:
@@ -157,7 +157,7 @@ _OPERATORS_SHOWN = 8
 
 
 @dataclass(frozen=True)
-class EstimatedRow:
+class _EstimateWords:
     """One estimate in words.
 
     Attributes:
@@ -181,7 +181,7 @@ class EstimatedRow:
     operators: list[tuple[str, str, float]]
 
 
-def estimated_rows(compilations: Sequence[Compilation]) -> list[EstimatedRow]:
+def describe_estimates(compilations: Sequence[Compilation]) -> list[_EstimateWords]:
     """Return the words for all estimates."""
     rows = []
     for one in compilations:
@@ -196,7 +196,7 @@ def estimated_rows(compilations: Sequence[Compilation]) -> list[EstimatedRow]:
             ("flash", estimate.flash_bytes, estimate.flash_traffic),
         )
         rows.append(
-            EstimatedRow(
+            _EstimateWords(
                 compilation=one,
                 estimate=estimate,
                 time=wording.milliseconds(estimate.time_ms),
@@ -235,7 +235,7 @@ def estimated_table(compilations: Sequence[Compilation]) -> tuple[list[str], lis
         "assumed system",
     ]
     cells = []
-    for r in estimated_rows(compilations):
+    for r in describe_estimates(compilations):
         condition = [r.compilation.variant, r.compilation.device, str(r.compilation.length)]
         cells.append([*condition, r.time, r.without, r.cycles, "; ".join(r.memory), r.system])
     return header, cells
@@ -276,7 +276,7 @@ def reported_table(reported: Sequence[Reported]) -> tuple[list[str], list[list[s
     return [title for title, _ in shown], [list(row) for row in zip(*(cells for _, cells in shown), strict=True)]
 
 
-def reported_stamps(reported: Sequence[Reported]) -> list[str]:
+def make_reported_stamps(reported: Sequence[Reported]) -> list[str]:
     """Return where the figures of each text come from, one line each."""
     stamps = []
     for one in reported:
@@ -289,4 +289,4 @@ def reported_stamps(reported: Sequence[Reported]) -> list[str]:
 
 def reported_lines(reported: Sequence[Reported]) -> list[str]:
     """Return the lines under the terminal's table; none without texts."""
-    return [*reported_stamps(reported), REPORTED] if reported else []
+    return [*make_reported_stamps(reported), REPORTED] if reported else []

@@ -1,6 +1,6 @@
 """Everything that a report shows, and its figures as words and as numbers.
 
-`ReportData` holds what the page and the final table of a run are made from. `summary_rows` and `summary_table` put the figures of
+`ReportData` holds what the page and the final table of a run are made from. `make_summary_rows` and `summary_table` put the figures of
 each model file into words; `model_figures` returns them as numbers, for programs. The stamps (`measurement_stamp`,
 `result_stamp`, `run_stamp`, `score_stamp`) are the lines under tables and plots that name the origin of the figures.
 """
@@ -187,7 +187,7 @@ class ReportData(_Record):
 
 
 @dataclass(frozen=True)
-class DeviceFigures:
+class _DeviceFigures:
     """Figures of one model file on one device, in words; a dash where there is none.
 
     Attributes:
@@ -206,7 +206,7 @@ class DeviceFigures:
 
 
 @dataclass(frozen=True)
-class SummaryRow:
+class _SummaryRow:
     """One model file, in words; a dash where there is no figure.
 
     Attributes:
@@ -228,8 +228,8 @@ class SummaryRow:
     score: str
     holdout: str
     kept: str
-    headline: DeviceFigures
-    devices: tuple[DeviceFigures, ...]
+    headline: _DeviceFigures
+    devices: tuple[_DeviceFigures, ...]
     status: str
     is_default: bool
 
@@ -244,7 +244,7 @@ def summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
         Column titles, and one list of cells per model file. Columns without any figure are left out.
     """
     metric = data.metric.name
-    rows = summary_rows(data)
+    rows = make_summary_rows(data)
     columns = [
         ("model", [r.name + (" *" if r.is_default else "") for r in rows]),
         ("size", [r.size for r in rows]),
@@ -259,16 +259,16 @@ def summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
         origin = "" if provenance is Provenance.MEASURED else f", {provenance}"
         figures = [r.devices[number] for r in rows]
         columns += [
-            (f"{device}p50 ms{origin} ({condition_words(session)})", [f.p50 for f in figures]),
+            (f"{device}p50 ms{origin} ({describe_condition(session)})", [f.p50 for f in figures]),
             (f"{device}vs {session.protocol.baseline}", [f.speed for f in figures]),
-            (f"{device}guest instructions{origin} ({condition_words(session)})", [f.instructions for f in figures]),
+            (f"{device}guest instructions{origin} ({describe_condition(session)})", [f.instructions for f in figures]),
         ]
     columns.append(("gates", [r.status for r in rows]))
     shown = [(title, cells) for title, cells in columns if any(c != wording.NONE for c in cells)]
     return [title for title, _ in shown], [list(cells) for cells in zip(*(c for _, c in shown), strict=True)]
 
 
-def summary_rows(data: ReportData) -> list[SummaryRow]:
+def make_summary_rows(data: ReportData) -> list[_SummaryRow]:
     """Return one row per model file, in the order of `data.rows`."""
 
     def printed(score: Score | None) -> str:
@@ -279,14 +279,14 @@ def summary_rows(data: ReportData) -> list[SummaryRow]:
     for row in data.rows:
         compared = reference is not None and reference is not row and row.bytes
         rows.append(
-            SummaryRow(
+            _SummaryRow(
                 name=row.name,
                 size=wording.size(row.bytes),
                 smaller=_size_ratio(reference.bytes / row.bytes) if reference and compared else wording.NONE,
                 score=printed(row.eval_score),
                 holdout=printed(row.holdout_score),
                 kept=wording.share(row.kept),
-                headline=_device_figures(row.name, data.timed.headline) if data.timed else DeviceFigures(),
+                headline=_device_figures(row.name, data.timed.headline) if data.timed else _DeviceFigures(),
                 devices=tuple(_device_figures(row.name, session) for session in sessions),
                 status=str(row.status) if row.status else wording.NONE,
                 is_default=row.is_default,
@@ -302,15 +302,15 @@ def _size_ratio(ratio: float) -> str:
     return f"{wording.factor(ratio)} smaller" if ratio >= 1 else f"{wording.factor(1 / ratio)} larger"
 
 
-def _device_figures(name: str, session: BenchmarkResult) -> DeviceFigures:
+def _device_figures(name: str, session: BenchmarkResult) -> _DeviceFigures:
     """Return the figures of one file in the headline condition of a session."""
     threads, length = headline_condition(session)
     measured = session.find(name, threads, length)
     compared = session.compare(name, threads, length)
     if measured is None:
-        return DeviceFigures()
+        return _DeviceFigures()
     work, same = measured.guest_instructions, same_file_ratio(session, measured)
-    return DeviceFigures(
+    return _DeviceFigures(
         p50=wording.milliseconds(measured.wall.p50) if measured.wall else wording.NONE,
         p90=wording.milliseconds(measured.wall.p90) if measured.wall else wording.NONE,
         speed=wording.speed(compared.wall) if compared else wording.NONE,
@@ -342,7 +342,7 @@ def headline_condition(result: BenchmarkResult) -> tuple[int, Length]:
     return threads, TEXT if TEXT in lengths else lengths[0]
 
 
-def condition_words(result: BenchmarkResult) -> str:
+def describe_condition(result: BenchmarkResult) -> str:
     """Return the headline condition in words, e.g. ``1 thread, real text, batch 1``."""
     threads, length = headline_condition(result)
     return f"{wording.threads(threads)}, {wording.length(length)}, batch 1"

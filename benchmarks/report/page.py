@@ -19,34 +19,34 @@ from pocketbert.benchmarks.report.compiled import (
     ESTIMATES,
     NO_LATENCY,
     REPORTED,
-    compiled_row,
-    compiled_stamps,
-    estimated_rows,
-    left_rows,
-    reported_stamps,
+    collect_cpu_operators,
+    describe_compilation,
+    describe_estimates,
+    make_compilation_stamps,
+    make_reported_stamps,
     reported_table,
 )
 from pocketbert.benchmarks.report.figures import (
     GateRow,
     ReportData,
-    condition_words,
+    describe_condition,
     headline_condition,
+    make_summary_rows,
     measurement_stamp,
     result_stamp,
     run_stamp,
     score_stamp,
     shown_sessions,
-    summary_rows,
 )
 from pocketbert.benchmarks.report.plots import Figure, make_figure
 from pocketbert.benchmarks.report.sections import (
     describe_limits,
     draw_searches,
     make_front_figures,
-    role_tables,
-    search_table,
-    sensitivity_tables,
-    student_table,
+    make_role_tables,
+    make_search_table,
+    make_sensitivity_tables,
+    make_student_table,
 )
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.metrics import Direction
@@ -81,21 +81,21 @@ def render_report(data: ReportData) -> str:
     return template.render(
         d=data,
         b=data.timed,
-        compiled=[compiled_row(compilation) for compilation in compilations],
-        compiled_stamps=compiled_stamps(compilations),
-        left=left_rows(compilations),
-        estimated=estimated_rows(compilations),
+        compiled=[describe_compilation(compilation) for compilation in compilations],
+        compiled_stamps=make_compilation_stamps(compilations),
+        left=collect_cpu_operators(compilations),
+        estimated=describe_estimates(compilations),
         reported=reported_table(reported) if reported else None,
-        reported_stamps=reported_stamps(reported),
+        reported_stamps=make_reported_stamps(reported),
         reported_profiles=[(one, p, _largest_operators(p)) for one in reported if (p := one.profile) is not None],
         as_reported=REPORTED,
         no_latency=NO_LATENCY,
         estimates=ESTIMATES,
         w=wording,
         metric=data.metric,
-        rows=summary_rows(data),
+        rows=make_summary_rows(data),
         shown=shown_sessions(data),
-        condition=condition_words(data.timed.headline) if data.timed else "",
+        condition=describe_condition(data.timed.headline) if data.timed else "",
         tiles=_make_tiles(data),
         fastest=_find_fastest_file(data),
         gates=_arrange_gates(data.gates),
@@ -107,11 +107,11 @@ def render_report(data: ReportData) -> str:
         sessions=_session_parts(data.timed, colors) if data.timed else [],
         curves=_draw_training(data),
         searched=draw_searches(data.search) if data.search else [],
-        considered=search_table(data.search) if data.search else [],
-        contest=student_table(data.search) if data.search else [],
+        considered=make_search_table(data.search) if data.search else [],
+        contest=make_student_table(data.search) if data.search else [],
         limits=describe_limits(data.search) if data.search else "",
-        by_role=role_tables(data.rows),
-        sensitive=sensitivity_tables(data.sensitivity),
+        by_role=make_role_tables(data.rows),
+        sensitive=make_sensitivity_tables(data.sensitivity),
     )
 
 
@@ -160,7 +160,7 @@ def _make_tiles(data: ReportData) -> list[tuple[str, str]]:
     chosen, reference = data.default, data.reference
     if chosen is None or reference is None:
         return []
-    row = next(r for r, m in zip(summary_rows(data), data.rows, strict=True) if m is chosen)
+    row = next(r for r, m in zip(make_summary_rows(data), data.rows, strict=True) if m is chosen)
     tiles = []
     metric = data.metric
     if metric.direction is Direction.HIGHER and chosen.kept is not None and chosen is not reference:
@@ -175,7 +175,7 @@ def _make_tiles(data: ReportData) -> list[tuple[str, str]]:
     if data.timed is not None and row.headline.p50 != wording.NONE:
         session, speed = data.timed.headline, row.headline.speed
         faster = f", {speed} than {session.protocol.baseline}" if "faster" in speed or "slower" in speed else ""
-        tiles.append((f"{row.headline.p50} ms", f"median latency (p50), {condition_words(session)}{faster}"))
+        tiles.append((f"{row.headline.p50} ms", f"median latency (p50), {describe_condition(session)}{faster}"))
     return tiles
 
 
@@ -252,8 +252,10 @@ def _draw_latency(result: BenchmarkResult, colors: dict[str, int], device: str) 
     suffix = f", {device}" if device else ""
     shown = _headline_measurements(result)
     samples = {m.variant: [time for repeat in m.wall_ms for time in repeat] for m in shown}
-    svg = plots.draw_distribution(samples, colors, condition_words(result) + suffix)
-    caption = f"Share of inferences that finish within a given time ({condition_words(result)}); dashed: p50 and p90."
+    svg = plots.draw_distribution(samples, colors, describe_condition(result) + suffix)
+    caption = (
+        f"Share of inferences that finish within a given time ({describe_condition(result)}); dashed: p50 and p90."
+    )
     figures = [make_figure(svg, caption, measurement_stamp(*shown), [(name, colors[name]) for name in samples])]
     for threads, idle in [(threads, idle) for threads in result.protocol.threads for idle in (False, True)]:
         shown = [m for m in result.measurements if (m.threads, bool(m.gap_ms)) == (threads, idle)]

@@ -1,8 +1,8 @@
 """Parts of the report's page that are more than figures of one table.
 
 `make_front_figures` plots score against cost and size for each device that measures time, or counts work, of files with a
-score. Of a search inside a budget, `describe_limits`, `student_table`, `draw_searches` and `search_table` show the limits, the
-students, a plot for each format, and everything that was considered. `sensitivity_tables` and `role_tables` show what
+score. Of a search inside a budget, `describe_limits`, `make_student_table`, `draw_searches` and `make_search_table` show the limits, the
+students, a plot for each format, and everything that was considered. `make_sensitivity_tables` and `make_role_tables` show what
 compressing each role costs, and what each smaller file stores.
 """
 
@@ -20,7 +20,7 @@ from pocketbert.benchmarks.report import plots
 from pocketbert.benchmarks.report.figures import (
     ModelRow,
     ReportData,
-    condition_words,
+    describe_condition,
     headline_condition,
     measurement_stamp,
     score_stamp,
@@ -128,7 +128,7 @@ def _session_costs(session: BenchmarkResult, files: _ScoredFiles) -> _DeviceCost
         device=session.device,
         provenance=provenance,
         axis=f"{unit}, log scale",
-        condition=condition_words(session),
+        condition=describe_condition(session),
         stamp=measurement_stamp(*shown) if shown else "",
         points=points,
         note="" if session.timed else "Instructions are work, not time. ",
@@ -232,7 +232,7 @@ def describe_limits(search: BudgetSearch) -> str:
     return ", ".join(_LIMITS[name].format(value) for name, value in values.items() if name in _LIMITS)
 
 
-def student_table(search: BudgetSearch) -> list[tuple[str, str, str, str]]:
+def make_student_table(search: BudgetSearch) -> list[tuple[str, str, str, str]]:
     """Return name, weights, loss before any scheme, and outcome of each student; empty where only one was considered."""
     return [
         (
@@ -275,7 +275,7 @@ def draw_searches(search: BudgetSearch) -> list[Figure]:
     return figures
 
 
-def search_table(search: BudgetSearch) -> list[dict[str, Any]]:
+def make_search_table(search: BudgetSearch) -> list[dict[str, Any]]:
     """Return the cells of all candidates, in the order in which they were considered; a dash where there is no figure.
 
     Returns:
@@ -303,7 +303,7 @@ def search_table(search: BudgetSearch) -> list[dict[str, Any]]:
 # --- roles -----------------------------------------------------------------------------------------------------------------------
 
 
-def sensitivity_tables(sensitivities: Sensitivities | None) -> list[tuple[str, list[dict[str, Any]], str]]:
+def make_sensitivity_tables(sensitivities: Sensitivities | None) -> list[tuple[str, list[dict[str, Any]], str]]:
     """Return title, rows, and the reason why there are none, for each format and scheme; see `_sensitivity_rows`."""
     schemes = sensitivities.schemes if sensitivities is not None else []
     return [(f"{FORMATS[one.format].title} {one.scheme}", _sensitivity_rows(one), one.note) for one in schemes]
@@ -337,7 +337,7 @@ def _sensitivity_rows(sensitivity: Sensitivity) -> list[dict[str, Any]]:
     ]
 
 
-def role_tables(rows: Sequence[ModelRow]) -> list[tuple[ModelRow, str, bool]]:
+def make_role_tables(rows: Sequence[ModelRow]) -> list[tuple[ModelRow, str, bool]]:
     """Return each file with roles, its roles in one line, and whether the recipe chose some of them; these files come first."""
     tables = [(row, in_one_line(row.roles), any(r.chosen for r in row.roles)) for row in rows if row.roles]
     return sorted(tables, key=lambda table: not table[2])

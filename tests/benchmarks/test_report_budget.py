@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pocketbert.benchmarks.report import ReportData, render_report
-from pocketbert.benchmarks.report.sections import describe_limits, draw_searches, search_table, student_table
+from pocketbert.benchmarks.report.sections import describe_limits, draw_searches, make_search_table, make_student_table
 from pocketbert.core.artefacts import BudgetSearch, Candidate, ConsideredStudent
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.tasks import TaskName
@@ -46,7 +46,7 @@ def test_each_format_with_scores_has_a_plot_with_the_limits() -> None:
 
 
 def test_the_table_has_every_candidate_and_says_why_figures_are_missing() -> None:
-    rows = search_table(search(max_drop=0.02))
+    rows = make_search_table(search(max_drop=0.02))
     assert [r["verdict"] for r in rows] == ["inside", "outside", "outside", "not scored"]
     assert (rows[0]["lost"], rows[1]["lost"]) == ("1.21 points worse", "0.20 points better")
     assert (rows[0]["same"], rows[3]["p90"]) == ("96.5%", "3.25")
@@ -81,6 +81,6 @@ def test_students_have_shapes_a_legend_and_a_table_of_their_figures() -> None:
     assert "student own" in figure.svg
     assert "student narrow" in figure.svg
     assert "student own" not in draw_searches(one)[0].svg
-    assert student_table(told)[0] == ("own", "17.00 M", "no difference", "")
-    assert student_table(told)[1][3] == "not exported: <b>"
-    assert [r["student"] for r in search_table(told)][:2] == ["own", "narrow"]
+    assert make_student_table(told)[0] == ("own", "17.00 M", "no difference", "")
+    assert make_student_table(told)[1][3] == "not exported: <b>"
+    assert [r["student"] for r in make_search_table(told)][:2] == ["own", "narrow"]

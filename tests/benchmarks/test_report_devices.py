@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 
 from pocketbert.benchmarks.records import ColdStart, LeftNodes
-from pocketbert.benchmarks.report.compiled import compiled_stamps, compiled_table, estimated_table, left_rows
+from pocketbert.benchmarks.report.compiled import (
+    collect_cpu_operators,
+    compiled_table,
+    estimated_table,
+    make_compilation_stamps,
+)
 from pocketbert.benchmarks.report.output import session_lines, write_result
 from pocketbert.benchmarks.report.plots import CandidatePoint, draw_search
 from support.compilations import REASON, compilation
@@ -44,7 +49,7 @@ def test_a_file_that_runs_on_the_second_device_only_has_one_name(result, phone, 
 def test_what_several_devices_leave_for_one_reason_is_told_once() -> None:
     other = LeftNodes(op_type="GELU", nodes=3, reason="another")
     made = [compilation("a"), compilation("a", 128), compilation("b"), compilation("c", left=[other])]
-    rows = left_rows(made)
+    rows = collect_cpu_operators(made)
     assert [(left, places) for _, places, left in rows] == [
         (REASON, ["a, 64, 128 tokens", "b, 64 tokens"]),
         (other, ["c, 64 tokens"]),
@@ -53,7 +58,7 @@ def test_what_several_devices_leave_for_one_reason_is_told_once() -> None:
 
 def test_provenance_is_told_for_each_device() -> None:
     made = [compilation("a"), compilation("b", estimate=None), compilation("c", failed="it crashed", estimate=None)]
-    assert compiled_stamps(made) == [
+    assert make_compilation_stamps(made) == [
         "placement, size: compiled-only, time, cycles, memory: estimated · a: the target of a · vela 5",
         "placement, size: compiled-only · b: the target of b · vela 5",
     ]

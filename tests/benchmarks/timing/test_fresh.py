@@ -147,12 +147,12 @@ def test_the_worker_of_another_machine_is_started_anew_for_each_repeat(variants:
 def test_all_processes_make_the_single_calls_that_the_first_one_had_time_for(variants: list[Variant]) -> None:
     asked = list[Any]()
 
-    def make(block: fresh.Block, seconds: float) -> list[fresh.Series]:
+    def make(block: fresh.Block, seconds: float) -> list[fresh._Series]:
         asked.append((list(block.idle), block.sure))
         made = [(16, 0.0), *list(block.idle)[: max(1, block.sure)]]
         facts = {"engine": "x", "engine_version": "0", "warmup_runs": 10, "warmup_stable": True}
         walls = {"wall_ms": [1.0] * 5, "cpu_ms": [None] * 5}
-        return [fresh.Series(variant=variants[0].name, length=x, gap_ms=gap, **facts, **walls) for x, gap in made]
+        return [fresh._Series(variant=variants[0].name, length=x, gap_ms=gap, **facts, **walls) for x, gap in made]
 
     feeds: Any = {(variants[0].name, x): [] for x in (16, 32)}
     idle = ((16, 100.0), (32, 100.0))

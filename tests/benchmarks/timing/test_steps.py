@@ -15,7 +15,7 @@ from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult,
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
 from pocketbert.benchmarks.report.output import session_lines
 from pocketbert.benchmarks.statistics import Statistics
-from pocketbert.benchmarks.text_steps import PostProcessing, post_processing_times
+from pocketbert.benchmarks.text_steps import PostProcessing, time_post_processing
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import head_of
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -63,7 +63,7 @@ def test_every_task_has_a_step_after_the_engine(name: TaskName, tokenizer: TextT
         name="a", path=path, max_length=32, file=SimpleNamespace(open=lambda threads: engine)
     )
     how = PostProcessing(head_of(task, Labels(LABELS)))
-    (told,) = post_processing_times([variant], {"a": tokenizer}, texts, {path: how}, [])
+    (told,) = time_post_processing([variant], {"a": tokenizer}, texts, {path: how}, [])
     assert (told.variants, told.task, told.outputs_of, told.texts) == (["a"], name, "a", len(texts))
     assert len(told.wall_ms) == len(texts) and min(told.wall_ms) > 0
     assert told.per_text == Statistics.of(told.wall_ms)
@@ -98,7 +98,7 @@ def test_slow_inferences_bound_the_number_of_texts(tokenizer: TextTokenizer, mon
         name="a", path=path, max_length=32, file=SimpleNamespace(open=lambda threads: engine)
     )
     texts = [f"text {i}" for i in range(200)]
-    (told,) = post_processing_times(
+    (told,) = time_post_processing(
         [variant], {"a": tokenizer}, texts, {path: PostProcessing(head_of(task, Labels(LABELS)))}, []
     )
     assert told.texts == steps.POST_LEAST
