@@ -82,7 +82,7 @@ def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs:
     raise MachineError(f"{file.path}: the process that measures load time and memory failed: {last[0]}")
 
 
-def measure_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
+def _measure_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
     """Measure the start of a file in this process; arguments as in `cold_start`."""
     row = np.array([ids], np.int64)
     inputs = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ids = [int(i) for i in arguments.ids.split(",")]
     try:
         file = EngineFile(arguments.file, arguments.format, arguments.runtime)
-        run = measure_start(file, ids, arguments.threads, arguments.profile_runs)
+        run = _measure_start(file, ids, arguments.threads, arguments.profile_runs)
     except PocketBertError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)

@@ -31,7 +31,7 @@ from pocketbert.core.seeds import generator
 from pocketbert.core.types import Scheme
 from pocketbert.runtime.engines import FilePredictor, filled
 
-SCALED = 16
+_SCALED = 16
 """Rows among which the largest answer on this machine is looked for, where fewer were emulated."""
 
 _Outputs = Mapping[str, NDArray[Any]]
@@ -179,7 +179,7 @@ def _compare(
 ) -> EmulatedAnswers:
     """Compare the first rows' emulated outputs at real tokens with those of this machine's CPU for the same file."""
     differences, same = Differences(), list[bool]()
-    for number, feed in enumerate(rows.feeds[: max(len(emulated), SCALED)]):
+    for number, feed in enumerate(rows.feeds[: max(len(emulated), _SCALED)]):
         mask = np.asarray(feed["attention_mask"])[0] == 1
         for name, value in predictor.run(filled(predictor, feed)).items():
             here = _at_real_tokens(name, np.asarray(value, np.float64), mask)

@@ -21,14 +21,14 @@ from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.core.types import Provenance, Scheme
 from pocketbert.runtime.engines import filled
 
-MAX_TEXTS = 100
+_MAX_TEXTS = 100
 """Real texts are cycled after this many: enough for a typical mix of lengths."""
 
 Feed = dict[str, NDArray[np.int64]]
 """Inputs of one inference by name, each [1, L]."""
 
 
-def choose_texts(texts: Sequence[Text], most: int = MAX_TEXTS) -> list[Text]:
+def choose_texts(texts: Sequence[Text], most: int = _MAX_TEXTS) -> list[Text]:
     """Choose at most `most` texts, evenly spaced, so that sorted data gives a fair mix as well.
 
     Raises:

@@ -336,11 +336,11 @@ def _read_policies(name: str) -> list[str]:
 
 # --- cooling ---------------------------------------------------------------------------------------------------------------------
 
-MARGIN_C, MARGIN_CLOCK = 3.0, 0.02
+_MARGIN_C, _MARGIN_CLOCK = 3.0, 0.02
 """A device is cool where no sensor is further above its first reading, in °C, and its clock rate is not limited more, as a share."""
-MOST_S, MOST_SHARE = 60.0, 0.5
+_MOST_S, _MOST_SHARE = 60.0, 0.5
 """Most seconds that all waits of a session take, and most of its budget."""
-LOOK_S = 1.0
+_LOOK_S = 1.0
 """Between two readings."""
 
 
@@ -358,7 +358,7 @@ class Cooling:
     def __init__(self, read: Callable[[], Heat] | None, budget_s: float) -> None:
         self._read = read or Heat
         self._start = self._read()
-        self.most_s = min(MOST_S, MOST_SHARE * budget_s)
+        self.most_s = min(_MOST_S, _MOST_SHARE * budget_s)
         self.waits: list[CoolDown] = []
 
     @property
@@ -381,7 +381,7 @@ class Cooling:
         if left > 0:
             tell(f"waits until it is cool, before {before}")
         while not self._is_cool(now) and (waited := time.monotonic() - began) < left:
-            time.sleep(min(LOOK_S, left - waited))
+            time.sleep(min(_LOOK_S, left - waited))
             now = self._read()
         self.waits.append(
             CoolDown(
@@ -403,9 +403,9 @@ class Cooling:
         times = f"{len(self.waits)} time" + "s" * (len(self.waits) > 1)
         waited = f"Waited {times}, {self.waited_s:.0f} s in all, for the device to cool down"
         if not late:
-            return f"{waited} to within {MARGIN_C:g} °C of the beginning."
+            return f"{waited} to within {_MARGIN_C:g} °C of the beginning."
         names = ", ".join(wait.before for wait in late)
         return f"{waited}; before {names} it was still warm when the time for waiting was over, {late[-1].words}."
 
     def _is_cool(self, heat: Heat) -> bool:
-        return heat.rise(self._start) <= MARGIN_C and heat.slowed(self._start) <= MARGIN_CLOCK
+        return heat.rise(self._start) <= _MARGIN_C and heat.slowed(self._start) <= _MARGIN_CLOCK

@@ -317,7 +317,7 @@ class BenchmarkResult(Record):
 
 # --- options ---------------------------------------------------------------------------------------------------------------------
 
-MOST_SUSTAINED_MIN = 240.0
+_MOST_SUSTAINED_MIN = 240.0
 """Longest sustained measurement of a file, in minutes."""
 
 
@@ -400,8 +400,8 @@ class BenchmarkOptions:
             bad.append(Problem("lengths", f"{list(self.lengths)}; allowed: whole numbers from 3, and 'text'."))
         if any(not 0 < gap <= MOST_GAP_MS for gap in self.gaps_ms):
             bad.append(Problem("gaps", f"{list(self.gaps_ms)}; allowed: milliseconds above 0, up to {MOST_GAP_MS:g}."))
-        if not 0 <= self.sustained_min <= MOST_SUSTAINED_MIN:
-            allowed = f"allowed: minutes from 0 to {MOST_SUSTAINED_MIN:g}."
+        if not 0 <= self.sustained_min <= _MOST_SUSTAINED_MIN:
+            allowed = f"allowed: minutes from 0 to {_MOST_SUSTAINED_MIN:g}."
             bad.append(Problem("sustained", f"{self.sustained_min:g}; {allowed}"))
         numbers = {"runs": self.runs, "repeats": self.repeats, "budget_s": self.budget_s}
         return [*bad, *(Problem(k, f"{n}; allowed: above 0.") for k, n in numbers.items() if n <= 0)]

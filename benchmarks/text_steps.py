@@ -26,11 +26,11 @@ from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Provenance
 
-POST_TEXTS = 50
+_POST_TEXTS = 50
 """Texts whose answers are timed: each costs an inference that is not timed."""
-POST_S = 5.0
+_POST_S = 5.0
 """Seconds after which the rest of them is left out, but never the first ones."""
-POST_LEAST, POST_WARMUP = 10, 3
+_POST_LEAST, _POST_WARMUP = 10, 3
 """Least texts, and texts whose answers are made before anything is timed."""
 
 
@@ -139,10 +139,10 @@ def _time_post_processing(
     """Run the first file of a group on each text, and time how its outputs become an answer."""
     predictor, task = group[0].file.open(1), step.head.task
     inside = PROBABILITIES in answer_of(task, predictor)
-    chosen = choose_texts(_fit_task(texts, task, tokenizer.mask_token), POST_TEXTS)
+    chosen = choose_texts(_fit_task(texts, task, tokenizer.mask_token), _POST_TEXTS)
     walls, tokens, began = list[float](), list[int](), time.monotonic()
-    for number, text in enumerate([*chosen[:POST_WARMUP], *chosen]):
-        if len(walls) >= POST_LEAST and time.monotonic() - began > POST_S:
+    for number, text in enumerate([*chosen[:_POST_WARMUP], *chosen]):
+        if len(walls) >= _POST_LEAST and time.monotonic() - began > _POST_S:
             break
         rows = step.head.prepare([unlabelled(text)], tokenizer, "texts", labelled=False)
         inputs = [feed(predictor, tokenizer, [row]) for row in rows.encoded]
@@ -150,7 +150,7 @@ def _time_post_processing(
         begin = time.perf_counter_ns()
         step.answers(outputs, inputs, rows, inside)
         took = (time.perf_counter_ns() - begin) / 1e6
-        if number >= min(POST_WARMUP, len(chosen)):
+        if number >= min(_POST_WARMUP, len(chosen)):
             walls.append(took)
             tokens.append(sum(len(row) for row in rows.encoded))
     return PostProcessingTime(

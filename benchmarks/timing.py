@@ -1,7 +1,7 @@
 """Time files in turns: warm-up until stable, then short bursts, single inferences after idle times, or minutes without a pause.
 
 A `Cell` is one file at one thread count and length with its timings. `Block.run` opens all files of one device and thread count,
-warms their cells up and lets them take turns (`interleave`). `sustain` runs one file for minutes.
+warms their cells up and lets them take turns (`_interleave`). `sustain` runs one file for minutes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BURST = 5
 STABLE = 0.03
 """Two windows of a warm-up closer than this are stable."""
 WARMUP_LEAST, WARMUP_MOST = 10, 60
-SLICES = 10
+_SLICES = 10
 """Slices of a sustained measurement. It begins after a rest as long as a slice, in which the device cools down."""
 IDLE_SHARE = 0.5
 """Most of the time that inferences after idle times may take."""
@@ -167,7 +167,7 @@ class Cell:
         return 1 if self.gap_ms else BURST
 
 
-def interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s: float = 0.0) -> None:
+def _interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s: float = 0.0) -> None:
     """Make one repeat: rounds in which every cell has one turn, in a new order each round.
 
     A turn is a burst, or one inference where the cells wait before each.
@@ -271,7 +271,7 @@ class Block:
                 runs = min(runs, max(BURST, int(left / max(cost_s, 1e-9)) // BURST * BURST))
             for group in [*groups, *idle]:
                 count = singles if group[0].gap_ms else runs
-                interleave(group, count, order, 0.0 if group[0].gap_ms else self.least_s)
+                _interleave(group, count, order, 0.0 if group[0].gap_ms else self.least_s)
                 tick(self.step(group[0].length, group[0].gap_ms, count))
         return [*cells, *(c for group in idle for c in group)]
 
@@ -314,7 +314,7 @@ def sustain(
         threads: Threads within an operator.
         cool: Waits after the rest until the device is cool; it gets the most seconds that this may take.
     """
-    length_s = minutes * 60 / SLICES
+    length_s = minutes * 60 / _SLICES
     time.sleep(length_s)
     cool(length_s)
     if isinstance(cell.opened, Sustaining):
@@ -342,7 +342,7 @@ def sustain(
 def _in_bursts(connection: Connection, cell: Cell, length_s: float) -> list[tuple[Slice, list[float]]]:
     """Run burst after burst; each slice begins with the first input again, so that slices are compared on the same inputs."""
     slices, began = list[tuple[Slice, list[float]]](), time.monotonic()
-    for number in range(SLICES):
+    for number in range(_SLICES):
         watch, after_s, samples = connection.watch(), time.monotonic() - began, list[Sample]()
         while not samples or time.monotonic() - began < (number + 1) * length_s:
             samples += cell.run(range(len(samples), len(samples) + BURST))
@@ -361,9 +361,9 @@ def _in_one_run(
     loads = list[Load]()
     pool = ThreadPoolExecutor(1)
     try:
-        seconds = math.ceil(round(SLICES * length_s, 3))
+        seconds = math.ceil(round(_SLICES * length_s, 3))
         running, began = pool.submit(opened.run_for, feeds, seconds), time.monotonic()
-        for number in range(SLICES):
+        for number in range(_SLICES):
             watch = connection.watch()
             wait([running], timeout=max(0.0, began + (number + 1) * length_s - time.monotonic()))
             loads.append(watch.stop())
@@ -372,10 +372,10 @@ def _in_one_run(
         pool.shutdown(wait=False)  # after an error the end of the connection ends what runs
     walls, spent_ms = [list[float]() for _ in loads], 0.0
     for sample in samples:
-        walls[min(SLICES - 1, int(spent_ms / 1000 / length_s))].append(sample.wall_ms)
+        walls[min(_SLICES - 1, int(spent_ms / 1000 / length_s))].append(sample.wall_ms)
         spent_ms += sample.wall_ms
     if min(map(len, walls)) < BURST:
-        what = f"{len(samples)} inferences are too few for {SLICES} slices of {length_s:g} s."
+        what = f"{len(samples)} inferences are too few for {_SLICES} slices of {length_s:g} s."
         raise MachineError(f"sustained: {what} Give more minutes.")
     return [_slice(i * length_s, wall, load) for i, (wall, load) in enumerate(zip(walls, loads, strict=True))]
 

@@ -33,7 +33,7 @@ _FigureKey = tuple[str, str, int, Length, float]
 
 
 @dataclass(frozen=True)
-class Slowdown:
+class _Slowdown:
     """One figure against the same one of an earlier benchmark.
 
     Attributes:
@@ -81,10 +81,10 @@ class _Pair:
         return all(m.wall is None or len(m.wall_ms) >= REPEATS_LEAST for m in (self.now, self.earlier))
 
     @property
-    def slowdown(self) -> Slowdown:
+    def slowdown(self) -> _Slowdown:
         """The ratio of the two; only where `repeated`."""
         ratio, interval = _ratio_with_interval(self.now, self.earlier)
-        return Slowdown(_key_of(self.now), ratio, interval, same_file=self.now.sha256 == self.earlier.sha256)
+        return _Slowdown(_key_of(self.now), ratio, interval, same_file=self.now.sha256 == self.earlier.sha256)
 
 
 def check_repeats(earlier: BenchmarkResult, repeats: int, where: str) -> None:
@@ -106,7 +106,7 @@ def check_repeats(earlier: BenchmarkResult, repeats: int, where: str) -> None:
         raise InputError(problems)
 
 
-def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[Slowdown]:
+def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[_Slowdown]:
     """Compare all figures that both have: same name of the file, device, threads, length and idle time.
 
     The interval is that of the ratio of two typical times (Welch's t interval over the logarithms of the repeats'

@@ -32,7 +32,7 @@ SERIES = tuple(
 """Colours of files. They are drawn and then renamed to the page's variables, because matplotlib needs real colours."""
 SHAPES = "os^DvP"
 """Markers, also of the students in the plot of a search; the page's style has them as `.s0` to `.s5`."""
-LOOKS = len(SERIES) * len(SHAPES)
+_LOOKS = len(SERIES) * len(SHAPES)
 """Number of files that differ in colour or shape; further ones repeat the first."""
 
 _INK, _MUTED, _LINE = "#1f2328", "#57606a", "#d8dee4"
@@ -95,7 +95,7 @@ def make_figure(svg: str, caption: str, stamp: str, legend: Sequence[tuple[str, 
 
 
 @dataclass(frozen=True)
-class Look:
+class _Look:
     """How a file is drawn. Files of one colour differ in everything else.
 
     Attributes:
@@ -111,10 +111,10 @@ class Look:
     hatch: str
 
 
-def look_of(number: int) -> Look:
+def look_of(number: int) -> _Look:
     """Return the look of a file by its number from 0: first all colours in one style, then all again in the next one."""
     style = number // len(SERIES) % len(SHAPES)
-    return Look(SERIES[number % len(SERIES)], SHAPES[style], _DASHES[style], _HATCHES[style])
+    return _Look(SERIES[number % len(SERIES)], SHAPES[style], _DASHES[style], _HATCHES[style])
 
 
 # --- latency ---------------------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def draw_boxes(groups: Mapping[str, Mapping[str, Sequence[float]]], colors: Mapp
         return _to_svg(drawing, title)
 
 
-def _draw_box(axes: Axes, x: float, width: float, values: Sequence[float], look: Look) -> None:
+def _draw_box(axes: Axes, x: float, width: float, values: Sequence[float], look: _Look) -> None:
     """Draw the box, whiskers and p99 of one file's times."""
     color, box = look.color, width * 0.72
     p10, p25, p50, p75, p90, p99 = (nearest_rank(values, p) for p in (10, 25, 50, 75, 90, 99))
@@ -508,7 +508,7 @@ def _to_svg(drawing: Drawing, title: str) -> str:
 
 
 def _draw_share_curve(
-    axes: Axes, times: Sequence[float], look: Look, dash: LineStyleType, alpha: float | None = None
+    axes: Axes, times: Sequence[float], look: _Look, dash: LineStyleType, alpha: float | None = None
 ) -> None:
     """Draw the share of inferences that are done after a time in ms, with a mark at the median."""
     ordered = np.sort(np.asarray(times, np.float64))

@@ -3,7 +3,7 @@ from importlib import resources
 
 from pocketbert.benchmarks.report.page import _legend_swatch
 from pocketbert.benchmarks.report.plots import (
-    LOOKS,
+    _LOOKS,
     SERIES,
     SHAPES,
     draw_boxes,
@@ -24,15 +24,15 @@ def test_plots_take_any_names_and_the_pages_colours():
 
 
 def test_more_files_than_colours_differ_in_shape_dashes_and_hatching():
-    looks = [look_of(number) for number in range(LOOKS)]
-    assert len({(look.color, look.shape) for look in looks}) == LOOKS >= 80
-    assert len({(look.color, look.dash) for look in looks}) == LOOKS
-    assert len({(look.color, look.hatch) for look in looks}) == LOOKS
-    assert look_of(LOOKS) == looks[0]
+    looks = [look_of(number) for number in range(_LOOKS)]
+    assert len({(look.color, look.shape) for look in looks}) == _LOOKS >= 80
+    assert len({(look.color, look.dash) for look in looks}) == _LOOKS
+    assert len({(look.color, look.hatch) for look in looks}) == _LOOKS
+    assert look_of(_LOOKS) == looks[0]
     first, second = len(SERIES) - 1, len(SERIES)
     names = {"a": first, "b": second}
-    marks = {_legend_swatch(number) for number in range(LOOKS)}
-    assert len(marks) == LOOKS
+    marks = {_legend_swatch(number) for number in range(_LOOKS)}
+    assert len(marks) == _LOOKS
     dashes = [draw_distribution({name: [1.0, 2.0]}, names, "c").count("stroke-dasharray") for name in names]
     assert dashes[1] == dashes[0] + 1
     bars = draw_sizes(["a", "b"], [1, 2], [first, second])

@@ -68,7 +68,7 @@ def test_every_task_has_a_step_after_the_engine(name: TaskName, tokenizer: TextT
     assert len(told.wall_ms) == len(texts) and min(told.wall_ms) > 0
     assert told.per_text == Statistics.of(told.wall_ms)
     assert told.provenance is Provenance.MEASURED
-    assert engine.runs >= len(texts) + steps.POST_WARMUP
+    assert engine.runs >= len(texts) + steps._POST_WARMUP
 
 
 def test_files_of_one_task_share_a_figure_and_others_have_none(variants: list[Variant], texts: list[str]) -> None:
@@ -91,7 +91,7 @@ def test_files_of_one_task_share_a_figure_and_others_have_none(variants: list[Va
 
 
 def test_slow_inferences_bound_the_number_of_texts(tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "POST_S", 0.0)
+    monkeypatch.setattr(steps, "_POST_S", 0.0)
     task, path = TASKS[TaskName.TEXT_CLASSIFICATION], Path("model.onnx")
     engine = Random(task, len(LABELS))
     variant: Any = SimpleNamespace(
@@ -101,7 +101,7 @@ def test_slow_inferences_bound_the_number_of_texts(tokenizer: TextTokenizer, mon
     (told,) = time_post_processing(
         [variant], {"a": tokenizer}, texts, {path: PostProcessing(head_of(task, Labels(LABELS)))}, []
     )
-    assert told.texts == steps.POST_LEAST
+    assert told.texts == steps._POST_LEAST
 
 
 def test_outputs_of_another_task_are_told_and_end_nothing(variants: list[Variant], texts: list[str]) -> None:
