@@ -18,19 +18,18 @@ import numpy as np
 import psutil
 from pydantic import BaseModel
 
-from pocketbert.benchmarks.operators import OpTimes, profile
+from pocketbert.benchmarks.operators import OpTimes, profile_operators
 from pocketbert.benchmarks.records import ColdStart
 from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile, filled
 
-TIMEOUT_S = 600.0
+_TIMEOUT_S = 600.0
 """A child that takes longer hangs."""
-_DEFAULT_IDS = [1] * 128
 
 
 class ColdRun(BaseModel):
-    """What the child found.
+    """What the child process measured.
 
     Attributes:
         start: Load time, first inference and memory.
@@ -42,7 +41,7 @@ class ColdRun(BaseModel):
 
 
 def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int = 0) -> ColdRun:
-    """Run the child and wait for it.
+    """Start a file in a child process and return what it measured.
 
     Args:
         file: The model file.
@@ -72,9 +71,9 @@ def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs:
         str(profile_runs),
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise MachineError(f"{file.path}: opening and running it once took more than {TIMEOUT_S:.0f} s.") from error
+        raise MachineError(f"{file.path}: opening and running it once took more than {_TIMEOUT_S:.0f} s.") from error
     if done.returncode == ExitCode.OK:
         return ColdRun.model_validate_json(done.stdout)
     last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
@@ -83,16 +82,16 @@ def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs:
     raise MachineError(f"{file.path}: the process that measures load time and memory failed: {last[0]}")
 
 
-def measure(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
-    """Do what the child is for, in this process; arguments as in `cold_start`."""
+def _measure_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
+    """Measure the start of a file in this process; arguments as in `cold_start`."""
     row = np.array([ids], np.int64)
-    given = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
+    inputs = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
     before = psutil.Process().memory_info().rss
     _reset_peak()
     begin = time.perf_counter_ns()
     predictor = file.open(threads)
     loaded = time.perf_counter_ns()
-    feed = filled(predictor, given)
+    feed = filled(predictor, inputs)
     ready = time.perf_counter_ns()
     predictor.run(feed)
     first = time.perf_counter_ns()
@@ -106,17 +105,17 @@ def measure(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: in
         peak_memory_bytes=max(0, peak - before),
         peak_rss_bytes=peak,
     )
-    return ColdRun(start=start, ops=profile(file, feed, threads, profile_runs) if profile_runs else None)
+    return ColdRun(start=start, ops=profile_operators(file, feed, threads, profile_runs) if profile_runs else None)
 
 
 def _reset_peak() -> None:
-    # Importing libraries has its own peak; Linux can forget it.
+    """Reset the peak of resident memory on Linux, because importing libraries has its own peak."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def _peak_rss() -> int:
-    """Peak resident memory of this process in bytes.
+    """Return the peak resident memory of this process in bytes.
 
     Linux hands ru_maxrss on through fork and exec: a child of a training process would report the
     parent's gigabytes. VmHWM belongs to the new address space alone, so it comes first.
@@ -136,7 +135,7 @@ def _peak_rss() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The child's command line.
+    """Run the child process from its command line and print what it measured.
 
     Returns:
         Exit status: 0, or that of the error, whose text is the last line on stderr.
@@ -146,16 +145,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--format", type=Format, choices=list(Format), default=Format.ONNX)
     parser.add_argument("--runtime", type=Runtime, choices=list(Runtime))
-    parser.add_argument("--ids", default=",".join(map(str, _DEFAULT_IDS)), help="token ids, comma-separated")
+    parser.add_argument("--ids", default=",".join(["1"] * 128), help="token ids, comma-separated")
     parser.add_argument("--profile-runs", type=int, default=0)
-    given = parser.parse_args(argv)
-    ids = [int(i) for i in given.ids.split(",")]
+    arguments = parser.parse_args(argv)
+    ids = [int(i) for i in arguments.ids.split(",")]
     try:
-        found = measure(EngineFile(given.file, given.format, given.runtime), ids, given.threads, given.profile_runs)
+        file = EngineFile(arguments.file, arguments.format, arguments.runtime)
+        run = _measure_start(file, ids, arguments.threads, arguments.profile_runs)
     except PocketBertError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
-    print(found.model_dump_json())
+    print(run.model_dump_json())
     return int(ExitCode.OK)
 
 

@@ -1,9 +1,14 @@
-"""Files compiled for the devices on which nothing is timed, and their emulated answers compared with this machine's."""
+"""Compile files for the devices on which nothing is timed, and compare emulated answers with those of this machine.
+
+`compile_for` goes through targets, files and lengths. For each it chooses rows (labelled ones, else golden rows and real texts),
+lets the compiler of the target compile the file and emulate as many rows as there is time for, compares the outputs with those of
+this machine's CPU, and scores both on labelled rows.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,18 +31,17 @@ from pocketbert.core.seeds import generator
 from pocketbert.core.types import Scheme
 from pocketbert.runtime.engines import FilePredictor, filled
 
-Outputs = Mapping[str, NDArray[Any]]
+_SCALED = 16
+"""Rows among which the largest answer on this machine is looked for, where fewer were emulated."""
+
+_Outputs = Mapping[str, NDArray[Any]]
 """Outputs of one row by name."""
-FLOAT = 0.05
+_FLOAT_SHARE = 0.05
 """How far answers of float files may differ, as a fraction of the largest answer here: an NPU computes them in fp16. The
 demo's student differs by 0.004, tiny models with random weights by up to 0.04; wrong answers differ by 0.9 and more."""
-QUANTIZED = 0.2
+_QUANTIZED_SHARE = 0.2
 """The same for other files: the demo's dynamic int8 file differs by up to 0.09 of a row's largest logit, with the same label."""
-SCALED = 16
-"""Rows among which the largest answer here is looked for, where fewer were emulated."""
-_EXACT = (Scheme.FP32, Scheme.FP16)
-_PLACES = ("start_logits", "end_logits")
-_CLASSES = "logits"
+_SPAN_OUTPUTS = ("start_logits", "end_logits")
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,8 @@ class Target:
 
 
 @dataclass(frozen=True)
-class _Inputs:
-    """What is emulated of one file at one length.
+class _Rows:
+    """Rows that are emulated with one file at one length.
 
     Attributes:
         feeds: Inputs of exactly that length.
@@ -70,49 +74,6 @@ class _Inputs:
     length: int
     tokenizer: TextTokenizer
     labelled: EvalSet | None = None
-
-    def scores(self, predictor: FilePredictor, told: Sequence[Outputs]) -> tuple[Score, Score] | None:
-        """Score of the rows that were emulated as a whole, and that of the same rows on this machine's CPU."""
-        if self.labelled is None:
-            return None
-        rows = self.labelled.rows
-        whole = int(rows.owner[len(told)]) if len(told) < len(rows.owner) else len(rows.examples)
-        if not whole:
-            return None
-        chosen = _prepared(self.labelled, rows.examples[:whole], self.tokenizer, self.length)
-        emulated = _Recorded(predictor, self.length, self.feeds, told)
-        return evaluate(emulated, self.tokenizer, chosen)[0], evaluate(predictor, self.tokenizer, chosen)[0]
-
-
-class _Recorded:
-    """A predictor that answers what was emulated.
-
-    Args:
-        file: The file, for the names of its inputs and outputs.
-        length: The only length it takes.
-        feeds: Inputs.
-        told: Outputs of the first of them.
-    """
-
-    engine, engine_version = "emulator", ""
-
-    def __init__(self, file: FilePredictor, length: int, feeds: Sequence[Feed], told: Sequence[Outputs]) -> None:
-        self.inputs, self.outputs = file.inputs, file.outputs
-        self.lengths: tuple[int, ...] = (length,)
-        self._told = {self._key(feed): outputs for feed, outputs in zip(feeds, told, strict=False)}
-
-    def _key(self, feed: Mapping[str, NDArray[Any]]) -> tuple[bytes, ...]:
-        return tuple(np.asarray(feed[name]).tobytes() for name in self.inputs if name in feed)
-
-    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[Any]]:
-        """Look up the outputs of one row."""
-        return dict(self._told[self._key(inputs)])
-
-
-def _prepared(labelled: EvalSet, examples: list[Example], tokenizer: TextTokenizer, length: int) -> EvalSet:
-    return EvalSet(labelled.name, labelled.head, labelled.head.prepare(examples, tokenizer, labelled.name)).within(
-        length
-    )
 
 
 def compile_for(
@@ -141,48 +102,55 @@ def compile_for(
     variants = {v.name: v for target in targets for v in target.variants}
     lengths = {n: fixed_shapes(options.lengths, v.file.lengths, v.max_length) for n, v in variants.items()}
     work = [(t, v, x) for t in targets for v in t.variants for x in lengths[v.name]]
-    end, out = time.monotonic() + budget_s, list[Compilation]()
+    end, compilations = time.monotonic() + budget_s, list[Compilation]()
     label = options.label and "compile and emulate"
     with Meter(label, len(work)) as meter:
         for number, (target, variant, length) in enumerate(work):
             seconds = max(0.0, end - time.monotonic()) / (len(work) - number)
-            inputs = (
-                _labelled_inputs(variant, labelled, length, options.seed)
+            rows = (
+                _labelled_rows(variant, labelled, length, options.seed)
                 if labelled is not None
-                else _inputs(variant, texts, length, options.seed)
+                else _text_rows(variant, texts, length, options.seed)
             )
-            out.append(_compile(target, variant, inputs, seconds))
+            compilations.append(_compile(target, variant, rows, seconds))
             if label:
                 meter.advance(note=f"{target.name}: {variant.name}, {length} tokens")
-    return out
+    return compilations
 
 
-def _labelled_inputs(variant: Variant, labelled: EvalSet, length: int, seed: int) -> _Inputs:
-    """Labelled rows in a random order that the seed decides."""
+def _labelled_rows(variant: Variant, labelled: EvalSet, length: int, seed: int) -> _Rows:
+    """Return labelled rows in a random order that the seed decides."""
     examples, tokenizer = labelled.rows.examples, TextTokenizer(variant.tokenizer, variant.max_length)
     order = generator(seed, "emulated rows").permutation(len(examples))
-    rows = _prepared(labelled, [examples[i] for i in order], tokenizer, length)
-    return _Inputs([tokenizer.pad([row], length) for row in rows.rows.encoded], length, tokenizer, rows)
+    prepared = _prepare(labelled, [examples[i] for i in order], tokenizer, length)
+    return _Rows([tokenizer.pad([row], length) for row in prepared.rows.encoded], length, tokenizer, prepared)
 
 
-def _inputs(variant: Variant, texts: Sequence[Text], length: int, seed: int) -> _Inputs:
-    """Inputs of exactly `length` tokens: padded rows of real text, or joined texts where no row fits."""
+def _prepare(labelled: EvalSet, examples: list[Example], tokenizer: TextTokenizer, length: int) -> EvalSet:
+    """Tokenize labelled rows for inputs of one length."""
+    head, name = labelled.head, labelled.name
+    return EvalSet(name, head, head.prepare(examples, tokenizer, name)).within(length)
+
+
+def _text_rows(variant: Variant, texts: Sequence[Text], length: int, seed: int) -> _Rows:
+    """Return inputs of exactly `length` tokens: padded rows of real text, or joined texts where no row fits."""
     golden = variant.tokenizer / GOLDEN_FILE
     recorded = [row.input for row in read_golden(golden)] if golden.is_file() else []
     tokenizer = TextTokenizer(variant.tokenizer, variant.max_length)
-    out = []
+    feeds = []
     for some in (recorded, [t for t in texts if t not in recorded]):
         rows = tokenizer.encode(some) if some else []
         fitting = [row for row in rows if len(row) <= length and not row.truncated]
         order = generator(seed, "emulated rows").permutation(len(fitting))
-        out += [tokenizer.pad([fitting[i]], length) for i in order]
-    out = out or [tokenizer.pad([row_of_length(tokenizer.encode(list(texts)), length)], length)]
-    return _Inputs(out, length, tokenizer)
+        feeds += [tokenizer.pad([fitting[i]], length) for i in order]
+    feeds = feeds or [tokenizer.pad([row_of_length(tokenizer.encode(list(texts)), length)], length)]
+    return _Rows(feeds, length, tokenizer)
 
 
-def _compile(target: Target, variant: Variant, inputs: _Inputs, budget_s: float) -> Compilation:
+def _compile(target: Target, variant: Variant, rows: _Rows, budget_s: float) -> Compilation:
+    """Compile one file at one length, emulate its rows, and return the record."""
     predictor = variant.file.open(1)
-    made = target.compiler.compile(predictor, Path(variant.path), inputs.length, inputs.feeds, budget_s)
+    made = target.compiler.compile(predictor, Path(variant.path), rows.length, rows.feeds, budget_s)
     figures = target.name.info.figures
     return Compilation(
         variant=variant.name,
@@ -193,13 +161,13 @@ def _compile(target: Target, variant: Variant, inputs: _Inputs, budget_s: float)
         engine=target.compiler.engine,
         engine_version=target.compiler.engine_version,
         provenance=figures[Figure.PLACEMENT],
-        length=inputs.length,
+        length=rows.length,
         op_types=made.op_types,
         partitions=made.partitions,
         left=made.left,
         compiled_bytes=made.bytes,
         compile_s=made.compile_s,
-        answers=_compare(target, variant, predictor, inputs, made.answers) if made.answers else None,
+        answers=_compare(target, variant, predictor, rows, made.answers) if made.answers else None,
         failed=made.failed,
         stopped=made.stopped,
         estimate=made.estimate,
@@ -207,49 +175,80 @@ def _compile(target: Target, variant: Variant, inputs: _Inputs, budget_s: float)
 
 
 def _compare(
-    target: Target,
-    variant: Variant,
-    predictor: FilePredictor,
-    inputs: _Inputs,
-    told: Sequence[Outputs],
+    target: Target, variant: Variant, predictor: FilePredictor, rows: _Rows, emulated: Sequence[_Outputs]
 ) -> EmulatedAnswers:
     """Compare the first rows' emulated outputs at real tokens with those of this machine's CPU for the same file."""
-    found, same = Differences(), list[bool]()
-    for number, feed in enumerate(inputs.feeds[: max(len(told), SCALED)]):
-        real = np.asarray(feed["attention_mask"])[0] == 1
+    differences, same = Differences(), list[bool]()
+    for number, feed in enumerate(rows.feeds[: max(len(emulated), _SCALED)]):
+        mask = np.asarray(feed["attention_mask"])[0] == 1
         for name, value in predictor.run(filled(predictor, feed)).items():
-            here = _real(name, np.asarray(value, np.float64), real)
-            if number >= len(told):
-                found.scale(name, here)
+            here = _at_real_tokens(name, np.asarray(value, np.float64), mask)
+            if number >= len(emulated):
+                differences.scale(name, here)
                 continue
-            there = _real(name, np.asarray(told[number].get(name, np.nan), np.float64), real)
-            if found.add(name, here, there):
-                same += _decisions(name, here, there)
-    largest, tolerance = found.worst(FLOAT if variant.scheme in _EXACT else QUANTIZED)
-    scores = inputs.scores(predictor, told) if found.finite else None
+            there = _at_real_tokens(name, np.asarray(emulated[number].get(name, np.nan), np.float64), mask)
+            if differences.add(name, here, there) and name in ("logits", *_SPAN_OUTPUTS) and here.shape[-1] >= 2:
+                same += (here.argmax(-1) == there.argmax(-1)).ravel().tolist()
+    exact = variant.scheme in (Scheme.FP32, Scheme.FP16)
+    largest, tolerance = differences.worst(_FLOAT_SHARE if exact else _QUANTIZED_SHARE)
+    scores = _score_both(predictor, rows, emulated) if differences.finite else None
     return EmulatedAnswers(
         variant=variant.name,
-        rows=len(told),
+        rows=len(emulated),
         largest=largest,
         tolerance=tolerance,
-        finite=found.finite,
+        finite=differences.finite,
         provenance=target.name.info.figures[Figure.ANSWERS],
         against="rows compared with this machine's CPU",
-        available=len(inputs.feeds),
+        available=len(rows.feeds),
         same=float(np.mean(same)) if same else None,
         score=scores[0] if scores else None,
         score_here=scores[1] if scores else None,
     )
 
 
-def _real(name: str, value: NDArray[Any], real: NDArray[np.bool_]) -> NDArray[Any]:
-    """The part of one row's output that is about its tokens: what stands at padding is arbitrary."""
-    by_token = value.ndim == 3 or (value.ndim == 2 and name in _PLACES)
-    return value[:, real] if by_token and value.shape[1] == len(real) else value
+def _at_real_tokens(name: str, value: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return the part of one row's output that belongs to its tokens: values at padding are arbitrary."""
+    by_token = value.ndim == 3 or (value.ndim == 2 and name in _SPAN_OUTPUTS)
+    return value[:, mask] if by_token and value.shape[1] == len(mask) else value
 
 
-def _decisions(name: str, here: NDArray[Any], there: NDArray[Any]) -> Iterator[bool]:
-    """Whether the largest logit is the same one, for every decision that an output holds."""
-    if name not in (_CLASSES, *_PLACES) or here.shape[-1] < 2:
-        return
-    yield from (here.argmax(-1) == there.argmax(-1)).ravel().tolist()
+def _score_both(predictor: FilePredictor, rows: _Rows, emulated: Sequence[_Outputs]) -> tuple[Score, Score] | None:
+    """Score the emulated outputs, and this machine's on the same rows; None without labels or without a whole example.
+
+    An example may be read in several rows; one of which some rows were not emulated is left out.
+    """
+    if rows.labelled is None:
+        return None
+    prepared = rows.labelled.rows
+    whole = int(prepared.owner[len(emulated)]) if len(emulated) < len(prepared.owner) else len(prepared.examples)
+    if not whole:
+        return None
+    chosen = _prepare(rows.labelled, prepared.examples[:whole], rows.tokenizer, rows.length)
+    recorded = _RecordedPredictor(predictor, rows.length, rows.feeds, emulated)
+    return evaluate(recorded, rows.tokenizer, chosen)[0], evaluate(predictor, rows.tokenizer, chosen)[0]
+
+
+class _RecordedPredictor:
+    """A predictor that returns recorded outputs.
+
+    Args:
+        file: The file, for the names of its inputs and outputs.
+        length: The only length it takes.
+        feeds: Inputs.
+        recorded: Outputs of the first of them.
+    """
+
+    engine, engine_version = "emulator", ""
+
+    def __init__(self, file: FilePredictor, length: int, feeds: Sequence[Feed], recorded: Sequence[_Outputs]) -> None:
+        self.inputs, self.outputs = file.inputs, file.outputs
+        self.lengths: tuple[int, ...] = (length,)
+        self._outputs_by_key = {self._key(feed): outputs for feed, outputs in zip(feeds, recorded, strict=False)}
+
+    def _key(self, feed: Mapping[str, NDArray[Any]]) -> tuple[bytes, ...]:
+        return tuple(np.asarray(feed[name]).tobytes() for name in self.inputs if name in feed)
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[Any]]:
+        """Look up the outputs of one row."""
+        return dict(self._outputs_by_key[self._key(inputs)])

@@ -1,4 +1,9 @@
-"""What the timed inferences read: real texts, at their own length or joined to a wanted one."""
+"""Inputs of timed inferences, and the comparison of a device's answers to them with those of this machine.
+
+`choose_texts` takes some of the real texts; `feeds` makes inputs of them, at their own length or joined to a given one
+(`row_of_length`); `fixed_shapes` chooses the lengths of compiled files. `compare_answers` checks a device's outputs with the bounds
+of `Differences`.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +21,15 @@ from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.core.types import Provenance, Scheme
 from pocketbert.runtime.engines import filled
 
-MAX_TEXTS = 100
+_MAX_TEXTS = 100
 """Real texts are cycled after this many: enough for a typical mix of lengths."""
 
 Feed = dict[str, NDArray[np.int64]]
 """Inputs of one inference by name, each [1, L]."""
 
 
-def choose_texts(texts: Sequence[Text], most: int = MAX_TEXTS) -> list[Text]:
-    """At most `most` texts, evenly spaced, so that sorted data gives a fair mix as well.
+def choose_texts(texts: Sequence[Text], most: int = _MAX_TEXTS) -> list[Text]:
+    """Choose at most `most` texts, evenly spaced, so that sorted data gives a fair mix as well.
 
     Raises:
         InputError: If there are none.
@@ -37,7 +42,7 @@ def choose_texts(texts: Sequence[Text], most: int = MAX_TEXTS) -> list[Text]:
 
 
 def row_of_length(rows: Sequence[Encoded], length: int) -> Encoded:
-    """A token sequence of exactly `length` tokens that looks like real input.
+    """Join real texts to a token sequence of exactly `length` tokens.
 
     The tokens between the first and the last of each row are strung together and put between the first
     row's first and last token (the special tokens). Random ids would do for fp32, but dynamic int8
@@ -45,7 +50,7 @@ def row_of_length(rows: Sequence[Encoded], length: int) -> Encoded:
 
     Args:
         rows: Tokenized real texts.
-        length: Wanted length, at least 3.
+        length: Length of the result, at least 3.
 
     Returns:
         The row; type ids are those of a single text.
@@ -64,21 +69,21 @@ def row_of_length(rows: Sequence[Encoded], length: int) -> Encoded:
     return Encoded(ids, np.zeros(length, np.int64), False)
 
 
-def fixed_shapes(asked: Sequence[Length], fixed: Sequence[int], most: int) -> list[int]:
-    """The lengths of a compiled file: those that were asked for, without text, which has none.
+def fixed_shapes(lengths: Sequence[Length], fixed: Sequence[int], most: int) -> list[int]:
+    """Choose the lengths of a compiled file: those that were asked for, without ``"text"``, which has no fixed length.
 
     Args:
-        asked: Tokens, or ``"text"``.
+        lengths: Tokens, or ``"text"``, as asked for.
         fixed: The only lengths that the file takes, of which the smallest ones that hold the others are taken; empty where it
             takes all.
         most: Longest input; the only length where no number was asked for.
     """
-    wanted = [min(int(x), most) for x in asked if x != TEXT] or [most]
-    return list(dict.fromkeys(min((n for n in fixed if n >= x), default=max(fixed, default=x)) for x in wanted))
+    clipped = [min(int(x), most) for x in lengths if x != TEXT] or [most]
+    return list(dict.fromkeys(min((n for n in fixed if n >= x), default=max(fixed, default=x)) for x in clipped))
 
 
 def feeds(tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed: Sequence[int] = ()) -> list[Feed]:
-    """Inputs to cycle through, one inference each, padded only where the file takes some lengths only.
+    """Make the inputs to cycle through, one inference each, padded only where the file takes some lengths only.
 
     Args:
         tokenizer: The variant's tokenizer.
@@ -90,27 +95,25 @@ def feeds(tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed
         One entry per text for ``"text"``, else a single one.
     """
     rows = tokenizer.encode(list(texts))
-    wanted = rows if length == TEXT else [row_of_length(rows, length)]
-    return [tokenizer.pad([row], fitting(fixed, len(row))) for row in wanted]
+    chosen = rows if length == TEXT else [row_of_length(rows, length)]
+    return [tokenizer.pad([row], fitting(fixed, len(row))) for row in chosen]
 
 
-# --- answers ---
-# Compare a device's answers with those of this machine on the same file and inputs.
+# --- answers of a device ---------------------------------------------------------------------------------------------------------
 
-
-ANSWERED = 4
+ANSWERS_COMPARED = 4
 """Inputs of each length that are compared."""
-_FLOAT = {Scheme.FP32: 1e-3, Scheme.FP16: 1e-2}
-_OTHER = 0.1
+_FLOAT_SHARES = {Scheme.FP32: 1e-3, Scheme.FP16: 1e-2}
+_OTHER_SHARE = 0.1
 
 
-def share(scheme: Scheme | None) -> float:
-    """How far answers may differ, as a fraction of the largest answer here.
+def _tolerated_share(scheme: Scheme | None) -> float:
+    """Return how far answers may differ, as a fraction of the largest answer on this machine.
 
     Kernels of several processors sum in another order: fp32 differs by some 1e-6. Dynamic int8 also differs in how the
     kernels quantize activations, by up to 0.03 between x86 and Arm; wrong kernels differ by 0.9 and more.
     """
-    return _FLOAT.get(scheme, _OTHER) if scheme is not None else _OTHER
+    return _FLOAT_SHARES.get(scheme, _OTHER_SHARE) if scheme is not None else _OTHER_SHARE
 
 
 class Differences:
@@ -126,7 +129,7 @@ class Differences:
         self._largest, self._most = dict[str, float](), dict[str, float]()
 
     def add(self, name: str, here: NDArray[Any], there: NDArray[Any]) -> bool:
-        """Compare one output of one row; whether there was something to compare."""
+        """Compare one output of one row, and return whether the device gave numbers in the right shape."""
         self.equal &= here.dtype == there.dtype and here.shape == there.shape and here.tobytes() == there.tobytes()
         here, there = here.astype(np.float64), there.astype(np.float64)
         self.scale(name, here)
@@ -137,50 +140,50 @@ class Differences:
         return True
 
     def scale(self, name: str, here: NDArray[Any]) -> None:
-        """Let the bound of an output know a row that only this machine computed.
+        """Include a row that only this machine computed in the bound of an output.
 
-        One row whose answers happen to lie near 0 would have a bound near 0, too.
+        A single row whose answers happen to lie near 0 would have a bound near 0, too.
         """
         self._most[name] = max(self._most.get(name, 0.0), float(np.abs(here).max()))
 
     def worst(self, share: float) -> tuple[float, float]:
-        """Difference and bound of the output that is furthest from its bound: large numbers of one must not hide another.
+        """Return difference and bound of the output that is furthest from its bound: large numbers of one must not hide another.
 
         Args:
-            share: How far an output may differ, as a fraction of its largest number here.
+            share: How far an output may differ, as a fraction of its largest number on this machine.
         """
         name = max(self._largest, key=lambda n: self._largest[n] / max(self._most[n], 1e-30), default="")
         return self._largest.get(name, 0.0), share * self._most.get(name, 0.0)
 
 
 def compare_answers(
-    variant: Variant, feeds: Sequence[Feed], told: Sequence[Mapping[str, NDArray[Any]]], provenance: Provenance
+    variant: Variant, feeds: Sequence[Feed], answers: Sequence[Mapping[str, NDArray[Any]]], provenance: Provenance
 ) -> AnswerCheck:
-    """Run the inputs here and compare.
+    """Run the inputs on this machine and compare a device's answers with the outputs.
 
     Args:
         variant: The file.
         feeds: The inputs.
-        told: The device's outputs, by name, one entry per input.
+        answers: The device's outputs, by name, one entry per input.
         provenance: How the device's answers came about.
 
     Returns:
         The check; outputs that are missing, of another shape, or not finite fail it.
     """
     predictor = variant.file.open(1)
-    found = Differences()
-    found.finite = found.equal = len(told) == len(feeds)
-    for feed, outputs in zip(feeds, told, strict=False):
+    differences = Differences()
+    differences.finite = differences.equal = len(answers) == len(feeds)
+    for feed, outputs in zip(feeds, answers, strict=False):
         for name, value in predictor.run(filled(predictor, feed)).items():
-            found.add(name, np.asarray(value), np.asarray(outputs.get(name, np.nan)))
-    largest, tolerance = found.worst(share(variant.scheme))
+            differences.add(name, np.asarray(value), np.asarray(outputs.get(name, np.nan)))
+    largest, tolerance = differences.worst(_tolerated_share(variant.scheme))
     return AnswerCheck(
         variant=variant.name,
         rows=len(feeds),
         largest=largest,
         tolerance=tolerance,
-        finite=found.finite,
+        finite=differences.finite,
         provenance=provenance,
         against="inputs compared with this machine",
-        equal=found.equal,
+        equal=differences.equal,
     )

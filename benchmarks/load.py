@@ -1,4 +1,9 @@
-"""What else the machine was doing while something was measured."""
+"""What else a machine was doing while something was measured: load, heat, clock rate, energy.
+
+`LoadWatch` compares this machine at two moments and returns a `Load`; devices elsewhere make theirs with `packages_between`,
+`battery_between`, `hottest_words` and `clock_words`. `Cooling` waits until a device is about as cool as at the beginning, for which
+`local_heat` reads this machine's `Heat`.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from pocketbert.benchmarks.records import CoolDown
 from pocketbert.core.host.hardware import load_average
 
-# --- energy ---
-# Energy that a system counts while something is measured: processor packages (RAPL), and the battery of a phone.
-
+# --- energy ----------------------------------------------------------------------------------------------------------------------
 
 POWERCAP = Path("/sys/class/powercap")
 """Where Linux shows the counters of Intel's and AMD's processors. Since 2020 only root may read them."""
@@ -47,7 +50,7 @@ class Energy(BaseModel):
 
     @property
     def words(self) -> str:
-        """For the line under a figure."""
+        """The energy in words, for the line under a figure."""
         if self.joules is None:
             return f"energy not readable ({self.why})"
         watts = f", {self.joules / self.seconds:.2f} W on average" if self.seconds > 0 else ""
@@ -88,7 +91,7 @@ class Packages:
     unread: Unread | None = None
 
 
-def read_packages(root: Path = POWERCAP) -> Packages:
+def _read_packages(root: Path = POWERCAP) -> Packages:
     """Read the counters of the processor packages.
 
     Args:
@@ -96,7 +99,10 @@ def read_packages(root: Path = POWERCAP) -> Packages:
     """
     try:
         zones = sorted(path for path in root.iterdir() if _PACKAGE.fullmatch(path.name))
-        counters = {z.name: Counter(_number(z / "energy_uj"), _number(z / "max_energy_range_uj")) for z in zones}
+        counters = {
+            zone.name: Counter(int((zone / "energy_uj").read_text()), int((zone / "max_energy_range_uj").read_text()))
+            for zone in zones
+        }
     except PermissionError:
         return Packages(unread=Unread.ROOT_ONLY)
     except OSError:
@@ -107,7 +113,7 @@ def read_packages(root: Path = POWERCAP) -> Packages:
 
 
 def packages_between(before: Packages, after: Packages, seconds: float) -> Energy:
-    """Energy of all packages between two readings, less than one range of the counters apart.
+    """Return the energy of all packages between two readings, less than one range of the counters apart.
 
     Args:
         before: The first reading.
@@ -126,15 +132,15 @@ def packages_between(before: Packages, after: Packages, seconds: float) -> Energ
     return Energy(joules=spent / 1e6, seconds=seconds, source="RAPL, processor packages")
 
 
-class PackageWatch:
-    """Reads the counters of the processor packages when it is made, and again when it is stopped.
+class _PackageWatch:
+    """Energy of the processor packages from the creation of this object until `stop`.
 
     Args:
         root: Where the system shows them.
     """
 
     def __init__(self, root: Path = POWERCAP) -> None:
-        self._root, self._before = root, read_packages(root)
+        self._root, self._before = root, _read_packages(root)
 
     def stop(self, seconds: float) -> Energy:
         """Return the energy since this object was made.
@@ -142,52 +148,50 @@ class PackageWatch:
         Args:
             seconds: How long ago that was.
         """
-        return packages_between(self._before, read_packages(self._root), seconds)
+        return packages_between(self._before, _read_packages(self._root), seconds)
 
 
 def battery_between(before: str, after: str, seconds: float) -> Energy | None:
-    """Energy that a phone's battery gave between two outputs of ``dumpsys battery``.
+    """Return the energy that a phone's battery gave between two outputs of ``dumpsys battery``.
 
     The charge counter has steps of about 1 mAh, so that it takes minutes to say anything.
 
     Returns:
-        Charge (µAh) times mean voltage (mV); None where the phone tells neither.
+        Charge (µAh) times mean voltage (mV); None where the phone reports neither.
     """
-    then, now = _battery(before), _battery(after)
-    source = "battery's charge counter times voltage, whole phone"
+    then, now = _battery_fields(before), _battery_fields(after)
     if not then or not now:
         return None
-    if {then["status"], now["status"]} != {_DISCHARGING}:
-        return Energy(
-            joules=None, seconds=seconds, source=source, why="the battery is not discharging: connect by Wi-Fi"
-        )
+    source, why = "battery's charge counter times voltage, whole phone", ""
     charge_c = (then["charge"] - now["charge"]) * 3600e-6
-    if charge_c <= 0:
-        return Energy(joules=None, seconds=seconds, source=source, why="too short for the steps of the charge counter")
-    return Energy(joules=charge_c * (then["voltage"] + now["voltage"]) / 2000, seconds=seconds, source=source)
+    if {then["status"], now["status"]} != {_DISCHARGING}:
+        why = "the battery is not discharging: connect by Wi-Fi"
+    elif charge_c <= 0:
+        why = "too short for the steps of the charge counter"
+    joules = None if why else charge_c * (then["voltage"] + now["voltage"]) / 2000
+    return Energy(joules=joules, seconds=seconds, source=source, why=why)
 
 
-def _battery(text: str) -> dict[str, int]:
-    """Charge counter, voltage and status; empty where one of them is missing."""
+def _battery_fields(text: str) -> dict[str, int]:
+    """Return charge counter, voltage and status of an output of ``dumpsys battery``; empty where one of them is missing."""
     fields = {"charge": "Charge counter", "voltage": "voltage", "status": "status"}
-    found = {key: re.search(rf"^\s*{name}: (\d+)\s*$", text, re.MULTILINE) for key, name in fields.items()}
-    return {key: int(match[1]) for key, match in found.items() if match} if all(found.values()) else {}
+    matches = {key: re.search(rf"^\s*{name}: (\d+)\s*$", text, re.MULTILINE) for key, name in fields.items()}
+    return {key: int(match[1]) for key, match in matches.items() if match} if all(matches.values()) else {}
 
 
-def _number(path: Path) -> int:
-    return int(path.read_text())
+# --- load ------------------------------------------------------------------------------------------------------------------------
 
 
 class Load(BaseModel):
     """Load during a measurement.
 
     Attributes:
-        before: Load average over the last minute at the start; None where the system does not tell.
+        before: Load average over the last minute at the start; None where the system has none.
         after: The same at the end; it contains the measurement's own work.
         others: Share of all CPU time that went to other processes and, in a virtual machine, to other
             guests meanwhile; 0 on a quiet machine; None where it was not counted.
-        thermal: Temperature or thermal state, in the device's own words; empty where it does not tell.
-        clock: Governor and clock rate before and after, in words; empty where the device does not tell.
+        thermal: Temperature or thermal state, in the device's own words; empty where it reports none.
+        clock: Governor and clock rate before and after, in words; empty where the device reports none.
         energy: Energy meanwhile, of everything that the device's counter sees; None where none was looked for.
     """
 
@@ -202,17 +206,14 @@ class Load(BaseModel):
 
     @property
     def summary(self) -> str:
-        """For the line under a figure."""
-        average = (
-            [f"load average {self.before:.2f} → {self.after:.2f}"]
-            if self.before is not None and self.after is not None
-            else []
-        )
-        others = [] if self.others is None else [f"other processes used {self.others * 100:.0f} % of the CPU time"]
-        thermal = [self.thermal] if self.thermal else []
-        clock = [self.clock] if self.clock else []
-        energy = [self.energy.words] if self.energy else []
-        return ", ".join([*average, *others, *thermal, *clock, *energy]) or "load not known"
+        """The load in words, for the line under a figure."""
+        average = others = ""
+        if self.before is not None and self.after is not None:
+            average = f"load average {self.before:.2f} → {self.after:.2f}"
+        if self.others is not None:
+            others = f"other processes used {self.others * 100:.0f} % of the CPU time"
+        energy = self.energy.words if self.energy else ""
+        return ", ".join(filter(None, (average, others, self.thermal, self.clock, energy))) or "load not known"
 
 
 @dataclass(frozen=True)
@@ -220,8 +221,8 @@ class Heat:
     """How hot a device is at a moment.
 
     Attributes:
-        celsius: Temperatures of its sensors in °C, always in the same order; empty where it tells none.
-        clock: Highest clock rate that its cores may take now, as a share of their highest one; None where it does not tell.
+        celsius: Temperatures of its sensors in °C, always in the same order; empty where it reports none.
+        clock: Highest clock rate that its cores may take now, as a share of their highest one; None where it is not reported.
             The system lowers it where a processor is too hot.
     """
 
@@ -229,7 +230,7 @@ class Heat:
     clock: float | None = None
 
     def rise(self, start: Heat) -> float:
-        """Largest rise of a sensor since `start` in °C, sensor by sensor: a disk that is always hotter hides no processor."""
+        """Return the largest rise of a sensor since `start` in °C, sensor by sensor: a disk that is always hotter hides no processor."""
         if not self.celsius or not start.celsius:
             return 0.0
         if len(self.celsius) != len(start.celsius):
@@ -237,17 +238,17 @@ class Heat:
         return max(now - then for now, then in zip(self.celsius, start.celsius, strict=True))
 
     def slowed(self, start: Heat) -> float:
-        """By how much the allowed share of the clock rate is below that of `start`."""
+        """Return by how much the allowed share of the clock rate is below that of `start`."""
         return 0.0 if self.clock is None or start.clock is None else start.clock - self.clock
 
 
 def hottest_words(before: Sequence[float], after: Sequence[float]) -> str:
-    """The hottest of some temperatures in °C, before and after; empty where none was read."""
+    """Return the hottest of some temperatures in °C, before and after, in words; empty where none was read."""
     return f"hottest sensor {max(before):.0f} → {max(after):.0f} °C" if before and after else ""
 
 
 def clock_words(governors: Sequence[str], before: Sequence[float], after: Sequence[float]) -> str:
-    """Governors and the highest clock rate in MHz, before and after; empty where none was read."""
+    """Return governors and the highest clock rate in MHz, before and after, in words; empty where none was read."""
     if not before or not after:
         return ""
     named = f"governor {', '.join(governors)}, " if governors else ""
@@ -255,64 +256,65 @@ def clock_words(governors: Sequence[str], before: Sequence[float], after: Sequen
 
 
 class LoadWatch:
-    """Notes the load when it is made, and compares when it is stopped."""
+    """Load of this machine from the creation of this object until `stop`."""
 
     def __init__(self) -> None:
-        self._before, self._celsius, self._mhz = _average(), _temperatures(), _clock_rates()
-        self._energy = PackageWatch()
+        self._before, self._celsius, self._mhz = _load_average(), _temperatures(), _clock_rates()
+        self._energy = _PackageWatch()
         self._busy, self._own, self._wall = _busy_seconds(), _own_seconds(), time.monotonic()
 
     def stop(self) -> Load:
-        """The load since this object was made."""
+        """Return the load since this object was made."""
         wall = time.monotonic() - self._wall
         others = (_busy_seconds() - self._busy) - (_own_seconds() - self._own)
         share = others / (wall * (psutil.cpu_count() or 1)) if wall > 0 else 0.0
         return Load(
             before=self._before,
-            after=_average(),
+            after=_load_average(),
             others=min(1.0, max(0.0, share)),
             thermal=hottest_words(self._celsius, _temperatures()),
-            clock=clock_words(_governors(), self._mhz, _clock_rates()),
+            clock=clock_words(sorted({*_read_policies("scaling_governor")} - {""}), self._mhz, _clock_rates()),
             energy=self._energy.stop(wall),
         )
 
 
-def _average() -> float | None:
+def _load_average() -> float | None:
+    """Return the load average over the last minute; None where the system has none."""
     value = load_average()
     return None if math.isnan(value) else value
 
 
 def _own_seconds() -> float:
-    """CPU seconds of this process and of those that it started and waited for, which time files too."""
+    """Return the CPU seconds of this process and of those that it started and waited for, which time files too."""
     times = os.times()
     return time.process_time() + times.children_user + times.children_system
 
 
 def _busy_seconds() -> float:
-    """CPU seconds since boot that were neither idle nor waiting, stolen ones included."""
+    """Return the CPU seconds since boot that were neither idle nor waiting, stolen ones included."""
     times = psutil.cpu_times()._asdict()
     # Linux counts guest time inside user time as well.
     return float(sum(v for k, v in times.items() if k not in ("idle", "iowait", "guest", "guest_nice")))
 
 
 def _temperatures() -> list[float]:
-    """Temperatures of all sensors in °C; none where the system shows none, as most virtual machines do."""
+    """Return the temperatures of all sensors in °C; none where the system shows none, as in most virtual machines."""
     read = getattr(psutil, "sensors_temperatures", None)  # not on every system
     return [float(one.current) for group in (read().values() if read else ()) for one in group]
 
 
 def _clock_rates(name: str = "scaling_cur_freq") -> list[float]:
-    """Clock rates in MHz, current ones by default; none where the system has no control over them, as in most virtual machines."""
-    return [int(text) / 1000 for text in _policies(name) if text.isdecimal()]
+    """Return clock rates in MHz, current ones by default; none where the system does not control them, as in most virtual machines."""
+    return [int(text) / 1000 for text in _read_policies(name) if text.isdecimal()]
 
 
 def local_heat() -> Heat:
-    """How hot this machine is now."""
+    """Read how hot this machine is now."""
     return Heat(tuple(_temperatures()), clock_share(_clock_rates("scaling_max_freq"), _clock_rates("cpuinfo_max_freq")))
 
 
 def clock_share(allowed: Sequence[float], most: Sequence[float]) -> float | None:
-    """Lowest share of its highest clock rate that a group of cores may take; None where the rates do not belong together.
+    """Return the lowest share of its highest clock rate that a group of cores may take; None where the rates do not match.
 
     Args:
         allowed: Highest rate that is allowed now, of each group.
@@ -323,47 +325,40 @@ def clock_share(allowed: Sequence[float], most: Sequence[float]) -> float | None
     return min(1.0, *(now / top for now, top in zip(allowed, most, strict=True)))
 
 
-def _governors() -> list[str]:
-    """Names of what chooses the clock rates."""
-    return sorted({*_policies("scaling_governor")} - {""})
-
-
-def _policies(name: str) -> list[str]:
-    """A file of every group of cores with a common clock; Linux only."""
-    out = []
+def _read_policies(name: str) -> list[str]:
+    """Read the file `name` of every group of cores with a common clock; Linux only."""
+    texts = []
     for path in sorted(Path("/sys/devices/system/cpu/cpufreq").glob(f"policy*/{name}")):
         with contextlib.suppress(OSError):
-            out.append(path.read_text().strip())
-    return out
+            texts.append(path.read_text().strip())
+    return texts
 
 
-# --- cooling ---
-# Waiting until a device is about as cool as at the beginning, where it tells a temperature or a limit of its clock rate.
-#
-# What ran before heats a processor: the file that is measured next would be slower for what others did. A device that tells
-# nothing of its heat is not waited for. The time for waiting is bounded, and is not part of the benchmark's budget.
+# --- cooling ---------------------------------------------------------------------------------------------------------------------
 
-
-MARGIN_C, MARGIN_CLOCK = 3.0, 0.02
+_MARGIN_C, _MARGIN_CLOCK = 3.0, 0.02
 """A device is cool where no sensor is further above its first reading, in °C, and its clock rate is not limited more, as a share."""
-MOST_S, MOST_SHARE = 60.0, 0.5
+_MOST_S, _MOST_SHARE = 60.0, 0.5
 """Most seconds that all waits of a session take, and most of its budget."""
-LOOK_S = 1.0
+_LOOK_S = 1.0
 """Between two readings."""
 
 
 class Cooling:
-    """Waits for one device, and keeps a record of it.
+    """Waits until one device is about as cool as when this object was made, and records of these waits.
+
+    What ran before heats a processor: the file that is measured next would be slower for what others did. A device that
+    reports nothing of its heat is not waited for. The time for waiting is bounded, and is not part of the benchmark's budget.
 
     Args:
-        read: Tells how hot the device is; None where it cannot tell. It is asked first when this object is made.
+        read: Reads how hot the device is; None where it cannot. It is called first when this object is made.
         budget_s: Seconds that the measurement may take.
     """
 
     def __init__(self, read: Callable[[], Heat] | None, budget_s: float) -> None:
         self._read = read or Heat
         self._start = self._read()
-        self.most_s = min(MOST_S, MOST_SHARE * budget_s)
+        self.most_s = min(_MOST_S, _MOST_SHARE * budget_s)
         self.waits: list[CoolDown] = []
 
     @property
@@ -376,17 +371,17 @@ class Cooling:
 
         Args:
             before: What is measured next, in words.
-            tell: Is told that it waits.
+            tell: Called with a line for the terminal where it waits.
             most_s: Most seconds of this wait; default what is left of those of the session.
         """
         then = now = self._read()
-        if self._cool(now):
+        if self._is_cool(now):
             return
         began, left = time.monotonic(), self.most_s - self.waited_s if most_s is None else most_s
         if left > 0:
             tell(f"waits until it is cool, before {before}")
-        while not self._cool(now) and (waited := time.monotonic() - began) < left:
-            time.sleep(min(LOOK_S, left - waited))
+        while not self._is_cool(now) and (waited := time.monotonic() - began) < left:
+            time.sleep(min(_LOOK_S, left - waited))
             now = self._read()
         self.waits.append(
             CoolDown(
@@ -396,21 +391,21 @@ class Cooling:
                 rise_after=round(now.rise(self._start), 1),
                 slowed_before=round(max(0.0, then.slowed(self._start)), 3),
                 slowed_after=round(max(0.0, now.slowed(self._start)), 3),
-                cool=self._cool(now),
+                cool=self._is_cool(now),
             )
         )
 
     def note(self) -> str:
-        """What a reader should know of the waits, in words; empty where there was none."""
+        """Return a sentence on the waits; empty where there was none."""
         if not self.waits:
             return ""
         late = [wait for wait in self.waits if not wait.cool]
         times = f"{len(self.waits)} time" + "s" * (len(self.waits) > 1)
-        told = f"Waited {times}, {self.waited_s:.0f} s in all, for the device to cool down"
+        waited = f"Waited {times}, {self.waited_s:.0f} s in all, for the device to cool down"
         if not late:
-            return f"{told} to within {MARGIN_C:g} °C of the beginning."
+            return f"{waited} to within {_MARGIN_C:g} °C of the beginning."
         names = ", ".join(wait.before for wait in late)
-        return f"{told}; before {names} it was still warm when the time for waiting was over, {late[-1].words}."
+        return f"{waited}; before {names} it was still warm when the time for waiting was over, {late[-1].words}."
 
-    def _cool(self, heat: Heat) -> bool:
-        return heat.rise(self._start) <= MARGIN_C and heat.slowed(self._start) <= MARGIN_CLOCK
+    def _is_cool(self, heat: Heat) -> bool:
+        return heat.rise(self._start) <= _MARGIN_C and heat.slowed(self._start) <= _MARGIN_CLOCK

@@ -1,4 +1,8 @@
-"""What a benchmark says, from one timing up to the whole ``benchmark.json``."""
+"""What is measured, how, and the result: `Variant`, `BenchmarkOptions`, and `BenchmarkResult`, the content of ``benchmark.json``.
+
+A result is the session of one device: a `Measurement` for each file, thread count, length and idle time, and a `Comparison` with
+the baseline. It holds the sessions of other devices. The remaining records are in `pocketbert.benchmarks.records`.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ class Variant(Record):
     """A model file to measure.
 
     Attributes:
-        name: How tables and plots call it; unique in a benchmark.
+        name: Its name in tables and plots; unique in a benchmark.
         path: The model file.
         format: Its format.
         scheme: How its numbers are stored; None when unknown.
@@ -67,7 +71,7 @@ class Variant(Record):
 
     @property
     def file(self) -> EngineFile:
-        """What opens it."""
+        """The file with its format and runtime, which opens it."""
         return EngineFile(self.path, self.format, self.runtime)
 
     @classmethod
@@ -112,7 +116,7 @@ class Measurement(Record):
         unit: The part of the device that was allowed to compute (``cpu-and-ne``); empty where nobody chose one.
         engine: What ran it.
         engine_version: Version of that.
-        provenance: How the figures came about. No default: whoever makes a measurement must say it.
+        provenance: How the figures came about. It has no default, so that every maker of a measurement states it.
         machine: CPU and ISA.
         threads: Threads within an operator; 0 where the engine decides (Core ML).
         length: Tokens, or ``"text"``.
@@ -123,7 +127,7 @@ class Measurement(Record):
         wall: Wall time per inference, all repeats together; None on a device whose times are no latency (an emulator).
         wall_interval: Interval of the typical wall time from the repeats; None for fewer than three.
         cpu: CPU time of the process per inference, all its threads added up; None where `wall` is, and on a phone.
-        cold: Load time, first inference and memory in a fresh process; None where the device does not tell.
+        cold: Load time, first inference and memory in a fresh process; None where the device does not measure them.
         warmup_runs: Untimed inferences before the first timed one, in the measuring process.
         warmup_stable: Whether they became stable within the bound.
         wall_ms: Raw wall times in ms, [repeats][runs], in the order they were taken.
@@ -176,7 +180,7 @@ class Comparison(Record):
         length: Length of both.
         gap_ms: Idle time before each inference of both, in ms.
         wall: Ratio of wall times, variant / baseline, paired by round: below 1 the variant is faster.
-        cpu: Ratio of CPU times; None where the device does not tell them.
+        cpu: Ratio of CPU times; None where the device does not measure them.
         provenance: As of the measurements it is made from.
     """
 
@@ -215,7 +219,7 @@ class BenchmarkResult(Record):
         others: Sessions of other devices, measured after this one or imported.
         compilations: Files compiled for devices on which nothing is timed.
         sustained: Files that ran for minutes without a pause.
-        reported: What saved texts of measuring programs tell; only in the first session.
+        reported: Figures of saved texts of measuring programs; only in the first session.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -235,8 +239,8 @@ class BenchmarkResult(Record):
     reported: list[Reported] = Field(default_factory=list)
 
     def __repr__(self) -> str:
-        told = [*(c.device for c in self.compilations), *(r.device for r in self.reported)]
-        devices = ", ".join(dict.fromkeys([*(s.device for s in self.sessions), *told]))
+        untimed = [*(c.device for c in self.compilations), *(r.device for r in self.reported)]
+        devices = ", ".join(dict.fromkeys([*(s.device for s in self.sessions), *untimed]))
         files = len({v.name for s in (self, *self.others) for v in s.variants})
         compiled = f", {len(self.compilations)} compilations" if self.compilations else ""
         compiled += f", {len(self.reported)} text{'s' * (len(self.reported) > 1)}" if self.reported else ""
@@ -253,12 +257,12 @@ class BenchmarkResult(Record):
         return html_table(("file", "device", "threads", "length", "p50 ms", "p90 ms"), rows, repr(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON has it, without the raw samples; `write` keeps those."""
+        """Return everything as JSON has it, without the raw samples; `write` keeps those."""
         return self.model_dump(mode="json", exclude={**_SESSION_RAW, "others": {"__all__": _SESSION_RAW}})
 
     @property
     def sessions(self) -> list[BenchmarkResult]:
-        """This session and those of other devices; without those where nothing but compilations were made."""
+        """This session and those of other devices, without those that have no measurements."""
         return [s for s in (self, *self.others) if s.measurements]
 
     @property
@@ -277,14 +281,14 @@ class BenchmarkResult(Record):
         return next((s for s in self.sessions if s.timed), next(iter(self.sessions), self))
 
     def find(self, variant: str, threads: int, length: Length) -> Measurement | None:
-        """The measurement of one variant at one thread count and length, one inference after the other, if it was made."""
+        """Return the measurement of one variant at one thread count and length without idle time; None if it was not made."""
         for m in self.measurements:
             if (m.variant, m.threads, m.length, m.gap_ms) == (variant, threads, length, 0):
                 return m
         return None
 
     def compare(self, variant: str, threads: int, length: Length, gap_ms: float = 0.0) -> Comparison | None:
-        """The comparison of one variant with the baseline, if there is one."""
+        """Return the comparison of one variant with the baseline; None if there is none."""
         for c in self.comparisons:
             if (c.variant, c.threads, c.length, c.gap_ms) == (variant, threads, length, gap_ms):
                 return c
@@ -311,11 +315,9 @@ class BenchmarkResult(Record):
             ) from error
 
 
-# --- options ---
-# What a benchmark is asked for, as one object.
+# --- options ---------------------------------------------------------------------------------------------------------------------
 
-
-MOST_SUSTAINED_MIN = 240.0
+_MOST_SUSTAINED_MIN = 240.0
 """Longest sustained measurement of a file, in minutes."""
 
 
@@ -343,8 +345,8 @@ class BenchmarkOptions:
         data: Labelled rows on which emulated files are scored in place of golden rows and texts; of one folder's task.
         sustained_min: Minutes that each file runs without a pause at the end, at the first thread count and length; 0 for none.
             They are not part of the budget.
-        fresh: Whether every repeat is made by a fresh process, so that intervals hold how processes differ; on this machine and on
-            those that are reached by SSH.
+        fresh: Whether every repeat is made by a fresh process, so that intervals contain how processes differ; on this machine and
+            on those that are reached by SSH.
         least_s: Seconds of timed inferences that every figure without idle time has at least, all repeats together; `runs`
             are made at any rate then, whatever the budget. 0 for no such bound.
     """
@@ -372,7 +374,7 @@ class BenchmarkOptions:
         Raises:
             InputError: Listing every problem.
         """
-        bad = list(self._problems())
+        bad = self._problems()
         if not names:
             bad.append(Problem("variants", "none given.", "Name at least one model file."))
         if len(set(names)) < len(names):
@@ -383,6 +385,7 @@ class BenchmarkOptions:
             raise InputError(bad)
 
     def _problems(self) -> list[Problem]:
+        """Return what is wrong with the options whatever the variants are."""
         bad = []
         if not self.devices:
             bad.append(Problem("devices", "none given.", "Name at least one: pocketbert devices"))
@@ -397,8 +400,8 @@ class BenchmarkOptions:
             bad.append(Problem("lengths", f"{list(self.lengths)}; allowed: whole numbers from 3, and 'text'."))
         if any(not 0 < gap <= MOST_GAP_MS for gap in self.gaps_ms):
             bad.append(Problem("gaps", f"{list(self.gaps_ms)}; allowed: milliseconds above 0, up to {MOST_GAP_MS:g}."))
-        if not 0 <= self.sustained_min <= MOST_SUSTAINED_MIN:
-            allowed = f"allowed: minutes from 0 to {MOST_SUSTAINED_MIN:g}."
+        if not 0 <= self.sustained_min <= _MOST_SUSTAINED_MIN:
+            allowed = f"allowed: minutes from 0 to {_MOST_SUSTAINED_MIN:g}."
             bad.append(Problem("sustained", f"{self.sustained_min:g}; {allowed}"))
         numbers = {"runs": self.runs, "repeats": self.repeats, "budget_s": self.budget_s}
         return [*bad, *(Problem(k, f"{n}; allowed: above 0.") for k, n in numbers.items() if n <= 0)]

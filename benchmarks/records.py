@@ -1,4 +1,10 @@
-"""Records of a benchmark session in addition to its measurements."""
+"""Records of ``benchmark.json`` in addition to its measurements.
+
+In the order of a session: `ColdStart`, the times of text steps (`TokenizerTime`, `PostProcessingTime`), profiles per operator
+(`Profile`), the `Protocol` of how timings were taken, files that ran for minutes (`Sustained`), and checks of answers
+(`AnswerCheck`). Beside a session: `Reported`, the figures of a text that a user saved, and `Compilation`, a file that was compiled for
+an NPU.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +20,7 @@ from pocketbert.core.types import Provenance
 TEXT: Literal["text"] = "text"
 Length = int | Literal["text"]
 """Tokens of an input, or ``"text"``: real texts at the length they have."""
-
-
-Milliseconds = Annotated[float, Field(gt=0, le=1e8, allow_inf_nan=False)]
+_Milliseconds = Annotated[float, Field(gt=0, le=1e8, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
@@ -30,10 +34,10 @@ class ColdStart(Record):
 
     Attributes:
         load_ms: Opening the file (in the page cache), graph optimization included.
-        first_ms: First inference; None where the program that measured does not tell.
+        first_ms: First inference; None where the program that measured does not report it.
         length: Tokens of that inference.
-        peak_memory_bytes: Peak resident memory above what the process had before it opened the file; None where it is not told.
-        peak_rss_bytes: The same peak, absolute, interpreter and libraries included; None where it is not told.
+        peak_memory_bytes: Peak resident memory above what the process had before it opened the file; None where it is not reported.
+        peak_rss_bytes: The same peak, absolute, interpreter and libraries included; None where it is not reported.
         told_by: Program whose own figures these are; empty where this benchmark took them.
     """
 
@@ -114,7 +118,7 @@ class Placement(Record):
         provider: Name of the execution provider or processor.
         nodes: Nodes it runs.
         op_types: Nodes per operator type.
-        cost: Share of the cost as the engine itself estimates it; None where it does not.
+        cost: Share of the cost by the engine's own estimate; None where it makes none.
     """
 
     provider: str
@@ -134,7 +138,7 @@ class Profile(Record):
         ops: Time per operator type, largest first.
         placement: Nodes per execution provider.
         provenance: How the figures came about.
-        note: What a reader should know of the times, or why there are none.
+        note: Remarks on the times, or why there are none.
     """
 
     variant: str
@@ -170,7 +174,7 @@ class CoolDown(Record):
 
     @property
     def words(self) -> str:
-        """How hot it was at the end."""
+        """The temperature at the end of the wait, in words."""
         slower = f", clock limited by {self.slowed_after * 100:.0f} %" if self.slowed_after else ""
         return f"{self.rise_after:g} °C above the beginning{slower}"
 
@@ -193,7 +197,7 @@ class Protocol(Record):
         took_s: Time taken.
         shortened: Whether the budget made it fewer runs than asked for.
         cooling: Waits until the device had cooled down; they are not part of the budget.
-        notes: What the reader should know.
+        notes: Remarks for the reader.
     """
 
     description: str
@@ -219,8 +223,8 @@ class Slice(Record):
     Attributes:
         after_s: Seconds since the first inference when it began.
         wall: Wall time per inference.
-        thermal: Temperature or thermal state, in the device's own words; empty where it does not tell.
-        clock: Governor and clock rate before and after; empty where the device does not tell.
+        thermal: Temperature or thermal state, in the device's own words; empty where it reports none.
+        clock: Governor and clock rate before and after; empty where the device reports none.
         others: Share of the CPU time that other processes used; None where it was not counted.
         energy: Energy meanwhile in words, or why it cannot be read; empty where none was looked for.
     """
@@ -284,27 +288,27 @@ class AnswerCheck(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether the device computes the file right."""
+        """Whether the largest difference is within the tolerance and all answers are numbers."""
         return self.finite and self.largest <= self.tolerance
 
     @property
     def words(self) -> str:
-        """What was found."""
-        found = f"largest difference {self.largest:.3g}" if self.finite else "answers that are not numbers"
+        """The outcome of the check in words."""
+        outcome = f"largest difference {self.largest:.3g}" if self.finite else "answers that are not numbers"
         if self.equal:
-            found += ", equal bit for bit"
-        return f"{self.rows} {self.against}: {found}, allowed {self.tolerance:.3g}"
+            outcome += ", equal bit for bit"
+        return f"{self.rows} {self.against}: {outcome}, allowed {self.tolerance:.3g}"
 
 
 class Reported(Record):
-    """What a text tells that a user saved of a measuring program; None where it does not tell.
+    """Figures of a text that a user saved of a measuring program; None where the text has none.
 
     Neither the load, nor CPU time, nor repeats are in such a text, so that it is no `Measurement`.
 
     Attributes:
         variant: Name of the file in tables.
         path: The file in its artefact folder.
-        sha256: Digest of that file: the text has none, and its reader was told that it is this file.
+        sha256: Digest of that file. The text has none; the user named the file.
         bytes: Its size.
         device: Where it was measured, in the user's words.
         tool: The program.
@@ -312,7 +316,7 @@ class Reported(Record):
         provenance: How the figures came about.
         threads: Threads within an operator; 0 where the engine decided.
         length: Tokens.
-        settings: Other settings that the text tells, in its own words.
+        settings: Other settings in the text, in its own words.
         runs: Timed inferences.
         mean_ms: Their mean.
         p50_ms: Their median.
@@ -327,7 +331,7 @@ class Reported(Record):
         peak_rss_bytes: Peak memory of the process.
         wall_ms: Single times in ms, in order; empty where the text has none.
         profile: Time per operator.
-        notes: What the reader should know.
+        notes: Remarks for the reader.
     """
 
     variant: str
@@ -342,24 +346,23 @@ class Reported(Record):
     length: int = Field(ge=1, le=65536)
     settings: list[str] = []
     runs: int = Field(ge=1, le=1_000_000_000)
-    mean_ms: Milliseconds
-    p50_ms: Milliseconds | None = None
-    p90_ms: Milliseconds | None = None
-    p99_ms: Milliseconds | None = None
-    min_ms: Milliseconds | None = None
-    max_ms: Milliseconds | None = None
+    mean_ms: _Milliseconds
+    p50_ms: _Milliseconds | None = None
+    p90_ms: _Milliseconds | None = None
+    p99_ms: _Milliseconds | None = None
+    min_ms: _Milliseconds | None = None
+    max_ms: _Milliseconds | None = None
     stdev_ms: float | None = Field(default=None, ge=0, le=1e8, allow_inf_nan=False)
-    load_ms: Milliseconds | None = None
-    first_ms: Milliseconds | None = None
+    load_ms: _Milliseconds | None = None
+    first_ms: _Milliseconds | None = None
     peak_memory_bytes: int | None = Field(default=None, ge=0, le=2**48)
     peak_rss_bytes: int | None = Field(default=None, ge=0, le=2**48)
-    wall_ms: list[Milliseconds] = []
+    wall_ms: list[_Milliseconds] = []
     profile: Profile | None = None
     notes: list[str] = []
 
 
-# --- compilation ---
-# The record of a file that was compiled for an NPU: what runs there, what does not, and what an emulator answers.
+# --- files compiled for an NPU ---------------------------------------------------------------------------------------------------
 
 
 class LeftNodes(Record):
@@ -368,7 +371,7 @@ class LeftNodes(Record):
     Attributes:
         op_type: Operator type.
         nodes: How many there are.
-        reason: Why, as the vendor's compiler tells it.
+        reason: Why, in the words of the vendor's compiler.
     """
 
     op_type: str
@@ -377,7 +380,7 @@ class LeftNodes(Record):
 
     @property
     def words(self) -> str:
-        """For a line of the terminal."""
+        """Number, type and reason, for a line of the terminal."""
         return f"{self.nodes} {self.op_type} ({self.reason})"
 
 
@@ -407,7 +410,7 @@ class EmulatedAnswers(AnswerCheck):
 
     @property
     def words(self) -> str:
-        """What was found."""
+        """The outcome of the check in words, with the share of equal decisions."""
         same = f", {self.same * 100:.1f} % the same decision" if self.same is not None else ""
         return f"{super().words}{same}"
 
@@ -425,7 +428,7 @@ class OperatorCycles(Record):
 
 
 class Estimate(Record):
-    """What a compiler's model of an NPU expects of one inference: nothing was run. Operators on the CPU are not in it.
+    """Time and memory of one inference by a compiler's model of an NPU: nothing was run. Operators on the CPU are not in it.
 
     Attributes:
         system: Clock rates and memories that were assumed, by the compiler's name for them.
@@ -517,7 +520,7 @@ class Compilation(Record):
 
     @property
     def wrong(self) -> str:
-        """What is wrong with the compiled file; empty where nothing is."""
+        """What is wrong with the compiled file, in words; empty where nothing is."""
         name = f"{self.variant} on {self.device}, {self.length} tokens"
         if self.failed:
             return f"{name}: not compiled: {self.failed}"

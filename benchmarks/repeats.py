@@ -1,4 +1,7 @@
-"""Repeats of a benchmark in fresh processes, one after the other: on this machine, and by the worker of another one.
+"""Make the repeats of a benchmark in fresh processes, one after the other: on this machine, or by the worker of another one.
+
+`run_fresh` makes all repeats of a block and joins their timings. `local_repeats` starts a Python process for each repeat,
+`remote_repeats` starts the worker of another machine anew.
 
 Two processes with the same files differ by more than the rounds of one: where memory, code and threads lie is decided when a
 process begins. In an hour of runs on a quiet machine, ratios of two files varied by 2 to 7 % between processes on one thread
@@ -18,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,25 +33,14 @@ from pocketbert.benchmarks.records import Length
 from pocketbert.benchmarks.timing import Block, Cell, Inputs, Tick
 from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
 
-HANGS_S = 1800.0
+Repeat = Callable[[Block, float], Sequence["_Series"]]
+"""Makes the only repeat of a block in a fresh process, given the seconds that it may take."""
+
+_HANGS_S = 1800.0
 """A repeat that takes so much longer than planned hangs."""
 
 
-class Request(BaseModel):
-    """What one process does.
-
-    Attributes:
-        block: What is timed, in one repeat.
-        seconds: Time that it may take.
-        inputs: File with the inputs, written by `write_inputs`.
-    """
-
-    block: Block
-    seconds: float
-    inputs: Path
-
-
-class Series(BaseModel):
+class _Series(BaseModel):
     """What one process measured of one variant at one length and idle time.
 
     Attributes:
@@ -74,8 +66,8 @@ class Series(BaseModel):
     cpu_ms: list[float | None]
 
     @classmethod
-    def of(cls, cell: Cell) -> Series:
-        """What a cell measured in its only repeat."""
+    def of(cls, cell: Cell) -> _Series:
+        """Return what a cell measured in its only repeat."""
         return cls(
             variant=cell.variant.name,
             length=cell.length,
@@ -89,62 +81,15 @@ class Series(BaseModel):
         )
 
 
-class Answer(BaseModel):
-    """What one process measured."""
-
-    series: list[Series]
-
-
-@dataclass
-class ElsewhereFile:
-    """A file that was open in another process, which timed it."""
-
-    engine: str
-    engine_version: str
-
-    def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Nothing can be run any more."""
-
-        def burst(numbers: Sequence[int]) -> list[Sample]:
-            raise RuntimeError("the process that had opened this file has ended")
-
-        return burst
-
-
-@dataclass
-class _Merged:
-    """The cells of all repeats so far, by variant, length and idle time."""
-
-    block: Block
-    inputs: Inputs
-    cells: dict[tuple[str, Length, float], Cell] = field(default_factory=dict)
-
-    def add(self, series: Series) -> None:
-        """Add what a further process measured."""
-        key = (series.variant, series.length, series.gap_ms)
-        if key not in self.cells:
-            variant = next(v for v in self.block.variants if v.name == series.variant)
-            opened, feeds = ElsewhereFile(series.engine, series.engine_version), self.inputs[key[:2]]
-            self.cells[key] = Cell(variant, opened, series.length, feeds, gap_ms=series.gap_ms, warmup_stable=True)
-        cell = self.cells[key]
-        cell.warmup_runs = max(cell.warmup_runs, series.warmup_runs)
-        cell.warmup_stable &= series.warmup_stable
-        cell.repeats.append([Sample(w, c) for w, c in zip(series.wall_ms, series.cpu_ms, strict=True)])
-
-
-Repeat = Callable[[Block, float], Sequence[Series]]
-"""Makes the only repeat of a block in a fresh process, given the seconds that it may take."""
-
-
-def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make: Repeat) -> list[Cell]:
+def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make_repeat: Repeat) -> list[Cell]:
     """Make every repeat of a block in a separate process.
 
     Args:
         block: What is timed.
         inputs: What the variants read.
         deadline: When it should end, by the monotonic clock.
-        tick: Told after every step, in words.
-        make: Makes one repeat: that of `local_repeats` or of `remote_repeats`.
+        tick: Called with words after every step.
+        make_repeat: Makes one repeat: that of `local_repeats` or of `remote_repeats`.
 
     Returns:
         The timings of every variant, length and idle time; entry i of `repeats` is that of process i.
@@ -153,50 +98,104 @@ def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make: R
         InputError: If an engine refuses a file.
         MachineError: If a process crashes or hangs.
     """
-    merged, runs, idle, sure = _Merged(block, inputs), block.runs, block.idle, block.sure
+    cells: dict[tuple[str, Length, float], Cell] = {}
+    runs, idle, sure = block.runs, block.idle, block.sure
     for repeat in range(block.repeats):
         left = (deadline - time.monotonic()) / (block.repeats - repeat)
         seed = (*block.seed[:2], block.seed[2] * 1000 + repeat)
-        series = make(replace(block, runs=runs, repeats=1, seed=seed, idle=idle, sure=sure), left)
-        for one in series:
-            merged.add(one)
-        made = [len(s.wall_ms) for s in series if not s.gap_ms]
+        all_series = make_repeat(replace(block, runs=runs, repeats=1, seed=seed, idle=idle, sure=sure), left)
+        for series in all_series:
+            _add_series(cells, series, block, inputs)
+        run_counts = [len(s.wall_ms) for s in all_series if not s.gap_ms]
         if not block.least_s:
-            runs = min(runs, *made)
+            runs = min(runs, *run_counts)
         # what the first process had time for is made by all of them: figures of fewer repeats had no interval
-        idle = list(dict.fromkeys((s.length, s.gap_ms) for s in series if s.gap_ms))
+        idle = list(dict.fromkeys((s.length, s.gap_ms) for s in all_series if s.gap_ms))
         sure = len(idle)
-        for one in {(s.length, s.gap_ms): s for s in series}.values():
-            tick(block.step(one.length, one.gap_ms, len(one.wall_ms)))
-    return list(merged.cells.values())
+        for series in {(s.length, s.gap_ms): s for s in all_series}.values():
+            tick(block.step(series.length, series.gap_ms, len(series.wall_ms)))
+    return list(cells.values())
 
 
-@contextlib.contextmanager
-def local_repeats(inputs: Inputs) -> Iterator[Repeat]:
-    """Repeats on this machine: a Python process each, which reads the inputs from a temporary file."""
-    with tempfile.TemporaryDirectory(prefix="pocketbert-") as folder:
-        path = Path(folder) / "inputs.npz"
-        write_inputs(path, inputs)
-        yield lambda block, seconds: _apart(Request(block=block, seconds=seconds, inputs=path)).series
+def _add_series(cells: dict[tuple[str, Length, float], Cell], series: _Series, block: Block, inputs: Inputs) -> None:
+    """Add what a further process measured to the cell of its variant, length and idle time."""
+    key = (series.variant, series.length, series.gap_ms)
+    if key not in cells:
+        variant = next(v for v in block.variants if v.name == series.variant)
+        opened, feeds = _ClosedFile(series.engine, series.engine_version), inputs[key[:2]]
+        cells[key] = Cell(variant, opened, series.length, feeds, gap_ms=series.gap_ms, warmup_stable=True)
+    cell = cells[key]
+    cell.warmup_runs = max(cell.warmup_runs, series.warmup_runs)
+    cell.warmup_stable &= series.warmup_stable
+    cell.repeats.append([Sample(w, c) for w, c in zip(series.wall_ms, series.cpu_ms, strict=True)])
+
+
+@dataclass
+class _ClosedFile:
+    """A file that was open in another process, which timed it."""
+
+    engine: str
+    engine_version: str
+
+    def prepare(self, feeds: Sequence[Feed]) -> Burst:
+        """Return a function that refuses to run anything."""
+
+        def burst(numbers: Sequence[int]) -> list[Sample]:
+            raise RuntimeError("the process that had opened this file has ended")
+
+        return burst
 
 
 def remote_repeats(connection: Restarting, inputs: Inputs) -> Repeat:
-    """Repeats on another machine, whose worker is started anew for each.
+    """Return a function that makes a repeat on another machine, whose worker is started anew for each.
 
     Args:
         connection: The device.
         inputs: What the variants read.
     """
 
-    def make(block: Block, seconds: float) -> list[Series]:
+    def make_repeat(block: Block, seconds: float) -> list[_Series]:
         deadline = time.monotonic() + seconds
         connection.restart()
-        return [Series.of(c) for c in block.run(connection, inputs, deadline, lambda _: None)]
+        return [_Series.of(c) for c in block.run(connection, inputs, deadline, lambda _: None)]
 
-    return make
+    return make_repeat
 
 
-def _apart(request: Request) -> Answer:
+@contextlib.contextmanager
+def local_repeats(inputs: Inputs) -> Iterator[Repeat]:
+    """Yield a function that makes a repeat on this machine, in a Python process that reads the inputs from a temporary file."""
+    with tempfile.TemporaryDirectory(prefix="pocketbert-") as folder:
+        path = Path(folder) / "inputs.npz"
+        _write_inputs(path, inputs)
+        yield lambda block, seconds: _run_process(_Request(block=block, seconds=seconds, inputs=path))
+
+
+# --- a process of this machine ---------------------------------------------------------------------------------------------------
+
+
+class _Request(BaseModel):
+    """What one process does.
+
+    Attributes:
+        block: What is timed, in one repeat.
+        seconds: Time that it may take.
+        inputs: File with the inputs, written by `_write_inputs`.
+    """
+
+    block: Block
+    seconds: float
+    inputs: Path
+
+
+class _Answer(BaseModel):
+    """What one process measured."""
+
+    series: list[_Series]
+
+
+def _run_process(request: _Request) -> list[_Series]:
+    """Start the process of one repeat and wait for what it measured."""
     # -P: a folder named like one of our imports in the user's working directory must not be picked up
     command = [sys.executable, "-P", "-m", __name__]
     try:
@@ -205,7 +204,7 @@ def _apart(request: Request) -> Answer:
             input=request.model_dump_json(),
             capture_output=True,
             encoding="utf-8",
-            timeout=max(request.seconds, 0.0) + HANGS_S,
+            timeout=max(request.seconds, 0.0) + _HANGS_S,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
@@ -214,12 +213,12 @@ def _apart(request: Request) -> Answer:
     if done.returncode == ExitCode.INPUT:
         raise InputError(Problem("benchmark", last))
     try:
-        return Answer.model_validate_json((done.stdout.splitlines() or [""])[-1])
+        return _Answer.model_validate_json((done.stdout.splitlines() or [""])[-1]).series
     except ValidationError as error:
         raise MachineError(f"the process that times a repeat failed: {last}") from error
 
 
-def write_inputs(path: Path, inputs: Inputs) -> None:
+def _write_inputs(path: Path, inputs: Inputs) -> None:
     """Write inputs as one array for each name, texts after one another, and the tokens of each text."""
     arrays = {}
     for number, (key, feeds) in enumerate(inputs.items()):
@@ -231,9 +230,9 @@ def write_inputs(path: Path, inputs: Inputs) -> None:
         np.savez(stream, allow_pickle=False, **arrays)
 
 
-def read_inputs(path: Path) -> dict[tuple[str, Length], list[Feed]]:
-    """Read what `write_inputs` wrote."""
-    out: dict[tuple[str, Length], list[Feed]] = {}
+def _read_inputs(path: Path) -> dict[tuple[str, Length], list[Feed]]:
+    """Read what `_write_inputs` wrote."""
+    inputs: dict[tuple[str, Length], list[Feed]] = {}
     with np.load(path, allow_pickle=False) as stored:
         for number in range(sum(name.endswith("/key") for name in stored.files)):
             variant, length = json.loads(str(stored[f"{number}/key"]))
@@ -245,30 +244,25 @@ def read_inputs(path: Path) -> dict[tuple[str, Length], list[Feed]]:
                 if name.startswith(begin)
             }
             count = len(ends) + 1
-            out[variant, length] = [
+            inputs[variant, length] = [
                 {name: np.ascontiguousarray(rows[i]) for name, rows in split.items()} for i in range(count)
             ]
-    return out
+    return inputs
 
 
-def measure(request: Request) -> Answer:
-    """Do what the process is for: one repeat, on this machine."""
-    from pocketbert.benchmarks.devices.local import connect_local
-
-    began = time.monotonic()
-    inputs, deadline = read_inputs(request.inputs), began + request.seconds
-    cells = request.block.run(connect_local(""), inputs, deadline, lambda _: None)
-    return Answer(series=[Series.of(c) for c in cells])
-
-
-def main() -> int:
-    """The process: a request on stdin, the answer on the last line of stdout.
+def _main() -> int:
+    """Read a request from stdin, make one repeat on this machine, and print the answer on the last line of stdout.
 
     Returns:
         Exit status: 0, or that of the error, whose text is the last line on stderr.
     """
     try:
-        answer = measure(Request.model_validate_json(sys.stdin.read()))
+        request = _Request.model_validate_json(sys.stdin.read())
+        from pocketbert.benchmarks.devices.local import connect_local
+
+        deadline = time.monotonic() + request.seconds
+        cells = request.block.run(connect_local(""), _read_inputs(request.inputs), deadline, lambda _: None)
+        answer = _Answer(series=[_Series.of(c) for c in cells])
     except PocketBertError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
@@ -277,4 +271,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_main())

@@ -1,4 +1,8 @@
-"""Figures from timings: nearest-rank percentiles, and intervals that say how far they can be believed."""
+"""Statistics of timings: nearest-rank percentiles, and confidence intervals of latencies and of their ratios.
+
+`Statistics.of` describes samples; `repeat_interval` gives the interval of a latency. `time_ratio` compares two files that took turns:
+by all rounds (`paired_ratio`), or by the repeats of fresh processes (`repeated_ratio`).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ class _Frozen(BaseModel):
 
 
 class Statistics(_Frozen):
-    """What a set of timings looks like.
+    """Percentiles, mean and deviation of a set of timings.
 
     Percentiles are nearest-rank: each is one of the samples, never a value between two of them
     (the definition of MLPerf and of the usual benchmark tools).
@@ -79,7 +83,7 @@ class Statistics(_Frozen):
 
 
 class Interval(_Frozen):
-    """Where a figure lies with the given confidence, in the figure's own unit."""
+    """A confidence interval, in the unit of the figure."""
 
     low: float
     high: float
@@ -87,7 +91,7 @@ class Interval(_Frozen):
 
 
 class Ratio(_Frozen):
-    """How two series of paired timings compare: below 1, the first one is faster.
+    """The ratio of two series of paired timings with its interval: below 1, the first one is faster.
 
     Attributes:
         median: Median of the paired ratios; of fresh processes, the geometric mean of their medians.
@@ -105,12 +109,12 @@ class Ratio(_Frozen):
 
     @property
     def decided(self) -> bool:
-        """Whether the interval leaves out 1, so that one of the two is really faster."""
+        """Whether the interval leaves out 1, so that one of the two is faster."""
         return self.high < 1 or self.low > 1
 
 
 def nearest_rank(samples: Sequence[float] | np.ndarray, percent: int) -> float:
-    """The smallest sample that at least `percent` per cent of the samples do not exceed.
+    """Return the smallest sample that at least `percent` per cent of the samples do not exceed.
 
     Args:
         samples: Shape [n], n >= 1, any order.
@@ -124,7 +128,7 @@ def nearest_rank(samples: Sequence[float] | np.ndarray, percent: int) -> float:
 
 
 def repeat_interval(medians: Sequence[float]) -> Interval | None:
-    """Interval of a latency from the medians of its repeats.
+    """Compute the interval of a latency from the medians of its repeats.
 
     A t interval over logarithms: repeats are few (3 to 10), timings are positive and skewed to the right,
     and what disturbs them (frequency, other load) multiplies.
@@ -145,7 +149,7 @@ def repeat_interval(medians: Sequence[float]) -> Interval | None:
 
 
 def student_t(freedom: int) -> float:
-    """97.5 % point of Student's t with `freedom` >= 1 degrees of freedom."""
+    """Return the 97.5 % point of Student's t with `freedom` >= 1 degrees of freedom."""
     if freedom <= len(_T975):
         return _T975[freedom - 1]
     z = _Z975
@@ -153,7 +157,7 @@ def student_t(freedom: int) -> float:
 
 
 def burst_medians(repeats: Sequence[Sequence[float]], burst: int) -> list[float]:
-    """Median of each burst, all repeats after one another: entry i is round i, the same for all that took turns.
+    """Return the median of each burst, all repeats after one another: entry i is round i, the same for all that took turns.
 
     Args:
         repeats: Timings in ms, [repeats][runs].
@@ -169,7 +173,7 @@ def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     interval is the distribution-free one of the median, between two order statistics (the sign test
     turned round): it assumes neither normal errors nor a common spread, and one wild round cannot widen
     it. With fewer than 6 pairs no such interval reaches 95 %; then it spans all ratios and `confidence`
-    says what that is worth. Swapping `a` and `b` gives the reciprocals.
+    is its lower coverage. Swapping `a` and `b` gives the reciprocals.
 
     Args:
         a: Timings of the first, positive, shape [rounds].
@@ -240,7 +244,7 @@ def repeated_ratio(ratios: Sequence[float]) -> Ratio:
 
 @cache
 def _order_cut(n: int) -> tuple[int, float]:
-    """How many values to leave out at each end so that the rest still covers the median with 95 %."""
+    """Return how many values to leave out at each end so that the rest covers the median with 95 %, and the coverage."""
     # The sorted values x[k] .. x[n-1-k] miss the median with probability 2 P(Binomial(n, 1/2) <= k).
     below, cut, half = 1, 0, 1 << max(n - 1, 0)
     ways = n  # binomial coefficient of n and cut + 1, each from the one before: thousands of pairs are usual

@@ -1,4 +1,7 @@
-"""Timing what comes before and after an inference: from text to ids, and from the engine's outputs to the answer."""
+"""Time the steps before and after an inference: from text to ids, and from the engine's outputs to the answer.
+
+`time_tokenizers` and `time_post_processing` run in this process; `PostProcessing` describes how a file's outputs become answers.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Provenance
 
-POST_TEXTS = 50
+_POST_TEXTS = 50
 """Texts whose answers are timed: each costs an inference that is not timed."""
-POST_S = 5.0
+_POST_S = 5.0
 """Seconds after which the rest of them is left out, but never the first ones."""
-POST_LEAST, POST_WARMUP = 10, 3
+_POST_LEAST, _POST_WARMUP = 10, 3
 """Least texts, and texts whose answers are made before anything is timed."""
 
 
@@ -46,7 +49,7 @@ class PostProcessing:
     def answers(
         self, outputs: Sequence[Arrays], inputs: Sequence[Feed], prepared: Prepared, inside: bool
     ) -> list[Answer]:
-        """Do what `pocketbert.load(folder).predict` does after the engine has run, but for marks of unknown answers.
+        """Make the answers as `pocketbert.load(folder).predict` does after the engine has run, but without marks of unknown answers.
 
         Args:
             outputs: Of each row that the model read, by name.
@@ -57,23 +60,23 @@ class PostProcessing:
         task = self.head.task
         names = (PROBABILITIES,) if inside else task.answer
         mask_id = prepared.tokenizer.mask_id if prepared.tokenizer is not None else None
-        found = [
+        scores = [
             tempered(matrix, self.temperature, inside)
-            for out, given in zip(outputs, inputs, strict=True)
-            for matrix in matrices(out, given, names, task, mask_id)
+            for row_outputs, row_inputs in zip(outputs, inputs, strict=True)
+            for matrix in matrices(row_outputs, row_inputs, names, task, mask_id)
         ]
-        return self.head.answers(found, prepared, inside)
+        return self.head.answers(scores, prepared, inside)
 
 
-def tokenizer_times(
+def time_tokenizers(
     variants: Sequence[Variant], tokenizers: Mapping[str, TextTokenizer], texts: Sequence[Text], repeats: int
 ) -> list[TokenizerTime]:
-    """Time from text to ids in this process, once per tokenizer and longest length."""
+    """Time the step from text to ids in this process, once per tokenizer and longest length."""
     users: dict[tuple[str, int], list[str]] = {}
     for v in variants:
         file = v.tokenizer / "tokenizer.json" if v.tokenizer.is_dir() else v.tokenizer
         users.setdefault((sha256_file(file), v.max_length), []).append(v.name)
-    out = []
+    times = []
     for (digest, _), names in users.items():
         tokenizer = tokenizers[names[0]]
         rows = tokenizer.encode(list(texts))  # warm-up as well: the tokenizer caches words
@@ -83,7 +86,7 @@ def tokenizer_times(
                 begin = time.perf_counter_ns()
                 tokenizer.encode([text])
                 samples.append((time.perf_counter_ns() - begin) / 1e6)
-        out.append(
+        times.append(
             TokenizerTime(
                 variants=names,
                 sha256=digest,
@@ -94,58 +97,60 @@ def tokenizer_times(
                 provenance=Provenance.MEASURED,
             )
         )
-    return out
+    return times
 
 
-def post_processing_times(
+def time_post_processing(
     variants: Sequence[Variant],
     tokenizers: Mapping[str, TextTokenizer],
     texts: Sequence[Text],
-    known: Mapping[Path, PostProcessing],
+    by_path: Mapping[Path, PostProcessing],
     notes: list[str],
 ) -> list[PostProcessingTime]:
-    """Time from outputs to answers in this process, once per task and longest length.
+    """Time the step from outputs to answers in this process, once per task and longest length.
 
     Args:
         variants: The files.
         tokenizers: Their tokenizers by variant.
         texts: Real texts.
-        known: How the outputs of a file become answers, by its path; files that are not named are left out.
-        notes: Gets a note on files whose outputs do not fit.
+        by_path: How the outputs of a file become answers, by its path; files that are not named are left out.
+        notes: A note on files whose outputs do not fit is added to them.
     """
     groups: dict[tuple[int, int], list[Variant]] = {}
     for v in variants:
-        if v.path in known:
-            groups.setdefault((id(known[v.path].head), v.max_length), []).append(v)
-    out = list[PostProcessingTime]()
+        if v.path in by_path:
+            groups.setdefault((id(by_path[v.path].head), v.max_length), []).append(v)
+    times = list[PostProcessingTime]()
     for group in groups.values():
-        how = known[group[0].path]
+        step = by_path[group[0].path]
         try:
-            out.append(_post_processing(group, how, tokenizers[group[0].name], texts))
+            times.append(_time_post_processing(group, step, tokenizers[group[0].name], texts))
         except (ValueError, KeyError):  # a file of another task or with other labels, which `predict` refuses
             names = ", ".join(v.name for v in group)
-            notes.append(f"No post-processing time of {names}: the outputs are not those of {how.head.task.name} here.")
-    return out
+            notes.append(
+                f"No post-processing time of {names}: the outputs are not those of {step.head.task.name} here."
+            )
+    return times
 
 
-def _post_processing(
-    group: Sequence[Variant], how: PostProcessing, tokenizer: TextTokenizer, texts: Sequence[Text]
+def _time_post_processing(
+    group: Sequence[Variant], step: PostProcessing, tokenizer: TextTokenizer, texts: Sequence[Text]
 ) -> PostProcessingTime:
-    """Run the first file of a group on each text, and time what is made of its outputs."""
-    predictor, task = group[0].file.open(1), how.head.task
+    """Run the first file of a group on each text, and time how its outputs become an answer."""
+    predictor, task = group[0].file.open(1), step.head.task
     inside = PROBABILITIES in answer_of(task, predictor)
-    chosen = choose_texts(_of_task(texts, task, tokenizer.mask_token), POST_TEXTS)
+    chosen = choose_texts(_fit_task(texts, task, tokenizer.mask_token), _POST_TEXTS)
     walls, tokens, began = list[float](), list[int](), time.monotonic()
-    for number, text in enumerate([*chosen[:POST_WARMUP], *chosen]):
-        if len(walls) >= POST_LEAST and time.monotonic() - began > POST_S:
+    for number, text in enumerate([*chosen[:_POST_WARMUP], *chosen]):
+        if len(walls) >= _POST_LEAST and time.monotonic() - began > _POST_S:
             break
-        rows = how.head.prepare([unlabelled(text)], tokenizer, "texts", labelled=False)
+        rows = step.head.prepare([unlabelled(text)], tokenizer, "texts", labelled=False)
         inputs = [feed(predictor, tokenizer, [row]) for row in rows.encoded]
-        outputs = [predictor.run(given) for given in inputs]
+        outputs = [predictor.run(row_inputs) for row_inputs in inputs]
         begin = time.perf_counter_ns()
-        how.answers(outputs, inputs, rows, inside)
+        step.answers(outputs, inputs, rows, inside)
         took = (time.perf_counter_ns() - begin) / 1e6
-        if number >= min(POST_WARMUP, len(chosen)):
+        if number >= min(_POST_WARMUP, len(chosen)):
             walls.append(took)
             tokens.append(sum(len(row) for row in rows.encoded))
     return PostProcessingTime(
@@ -160,8 +165,8 @@ def _post_processing(
     )
 
 
-def _of_task(texts: Sequence[Text], task: Task, mask: str | None) -> list[Text]:
-    """Texts in the form that a task takes.
+def _fit_task(texts: Sequence[Text], task: Task, mask: str | None) -> list[Text]:
+    """Bring texts into the form that a task takes.
 
     Where it takes pairs only, a single text gets the next one as its second; where it takes single ones, the first of a pair is
     left; and where it fills masked words in, the last word is masked if none is.

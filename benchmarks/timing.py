@@ -1,4 +1,8 @@
-"""Timing one variant on one kind of input: warm-up until stable, then short bursts on demand."""
+"""Time files in turns: warm-up until stable, then short bursts, single inferences after idle times, or minutes without a pause.
+
+A `Cell` is one file at one thread count and length with its timings. `Block.run` opens all files of one device and thread count,
+warms their cells up and lets them take turns (`_interleave`). `sustain` runs one file for minutes.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +23,33 @@ from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import Variant
 from pocketbert.benchmarks.records import Length, Slice, Sustained
-from pocketbert.benchmarks.statistics import Ratio, Statistics, burst_medians, paired_ratio
+from pocketbert.benchmarks.statistics import Statistics, burst_medians, paired_ratio
 from pocketbert.core.errors import MachineError
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import Provenance
 
+Tick = Callable[[str], None]
+"""Called with words after every step."""
+Inputs = Mapping[tuple[str, Length], list[Feed]]
+"""What each variant reads at each length."""
+
 BURST = 5
 """Timed inferences of one variant before the next one has its turn."""
-WINDOW = 5
-"""Inferences whose medians are compared during warm-up."""
 STABLE = 0.03
-"""Two windows closer than this are stable."""
+"""Two windows of a warm-up closer than this are stable."""
 WARMUP_LEAST, WARMUP_MOST = 10, 60
-SLICES = 10
+_SLICES = 10
 """Slices of a sustained measurement. It begins after a rest as long as a slice, in which the device cools down."""
+IDLE_SHARE = 0.5
+"""Most of the time that inferences after idle times may take."""
+LEAST_SINGLES = 3
+"""Fewest inferences of a variant after an idle time in one repeat."""
+_MOST_SINGLES = 20
+"""Most of them: each costs the idle time."""
+_WARMUP_SHARE = 0.25
+"""Most of the time that the warm-up may take."""
+_WINDOW = 5
+"""Inferences whose medians are compared during warm-up."""
 
 
 @dataclass
@@ -74,9 +91,9 @@ class Cell:
 
     @property
     def cpu_ms(self) -> list[list[float]]:
-        """Raw CPU times, same shape; none at all where the device does not tell them."""
-        told = [[s.cpu_ms for s in repeat if s.cpu_ms is not None] for repeat in self.repeats]
-        return told if all(told) else []
+        """Raw CPU times, same shape; none at all where the device does not measure them."""
+        times = [[s.cpu_ms for s in repeat if s.cpu_ms is not None] for repeat in self.repeats]
+        return times if all(times) else []
 
     @property
     def guest_instructions(self) -> list[float]:
@@ -86,10 +103,6 @@ class Cell:
     def run(self, numbers: Sequence[int]) -> list[Sample]:
         """Run the inputs of these numbers, and keep nothing."""
         return self._run(numbers)
-
-    def window(self) -> float:
-        """Median wall time in ms of some inferences on the first inputs."""
-        return float(np.median([s.wall_ms for s in self._run(range(WINDOW))]))
 
     def warm_up(self, most_s: float) -> None:
         """Run until stable: at least 10 and every input shape once, at most 60 or `most_s` seconds.
@@ -108,11 +121,11 @@ class Cell:
         before = None
         while not self.warmup_stable or self.warmup_runs < WARMUP_LEAST:
             window = time.monotonic()
-            median = self.window()
-            self.warmup_runs += WINDOW
+            median = float(np.median([s.wall_ms for s in self._run(range(_WINDOW))]))
+            self.warmup_runs += _WINDOW
             self.warmup_stable = before is not None and abs(median / before - 1) < STABLE
             before = median
-            self.cost_ms = max(median, (time.monotonic() - window) * 1000 / WINDOW)
+            self.cost_ms = max(median, (time.monotonic() - window) * 1000 / _WINDOW)
             late = self.warmup_runs >= WARMUP_MOST or time.monotonic() - begin > most_s
             if late and self.warmup_runs >= WARMUP_LEAST:
                 return
@@ -125,7 +138,7 @@ class Cell:
         self.repeats[-1] += self._run([first, *range(first, first + count)])[1:]
 
     def after_idle(self, gap_ms: float) -> Cell:
-        """The same variant, opened and warmed up, measured by single inferences after an idle time."""
+        """Return a cell of the same variant, opened and warmed up, measured by single inferences after an idle time."""
         made = copy.copy(self)  # with the inputs that were prepared
         made.gap_ms, made.repeats = gap_ms, []
         if isinstance(self.opened, Idling):
@@ -144,7 +157,7 @@ class Cell:
 
     @property
     def single_s(self) -> float:
-        """What one inference after an idle time takes, in seconds; for planning only."""
+        """Seconds that one inference after an idle time takes; for planning only."""
         pauses = self.opened.pauses if isinstance(self.opened, Idling) else 1
         return (self.gap_ms * pauses + self.cost_ms) / 1000
 
@@ -154,15 +167,15 @@ class Cell:
         return 1 if self.gap_ms else BURST
 
 
-def interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s: float = 0.0) -> None:
-    """One repeat: rounds in which every cell has one turn, in a new order each round.
+def _interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s: float = 0.0) -> None:
+    """Make one repeat: rounds in which every cell has one turn, in a new order each round.
 
     A turn is a burst, or one inference where the cells wait before each.
 
     Args:
         cells: The variants, on the same length and with the same idle time.
         runs: Timed inferences of each.
-        order: Where the orders come from.
+        order: Random generator of the orders.
         least_s: Seconds of timed inferences that each has at least; rounds go on until then.
     """
     for cell in cells:
@@ -181,132 +194,21 @@ def interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s
             first += turn
 
 
-def sustain(
-    connection: Connection,
-    cell: Cell,
-    minutes: float,
-    device: str,
-    threads: int,
-    cool: Callable[[float], None] = lambda most_s: None,
-) -> Sustained:
-    """Run one file without a pause, after a rest in which the device cools down, and a warm-up.
-
-    Args:
-        connection: The device.
-        cell: The file and its inputs.
-        minutes: How long.
-        device: Name of the device.
-        threads: Threads within an operator.
-        cool: Waits after the rest until the device is cool, given the most seconds that this may take.
-    """
-    length_s = minutes * 60 / SLICES
-    time.sleep(length_s)
-    cool(length_s)
-    if isinstance(cell.opened, Sustaining):
-        slices = _in_one_run(connection, cell.opened, cell.feeds, length_s)
-    else:
-        cell.warm_up(length_s)
-        slices = _in_bursts(connection, cell, length_s)
-    walls = [wall for _, wall in slices]
-    return Sustained(
-        variant=cell.variant.name,
-        device=device,
-        threads=threads,
-        length=cell.length,
-        minutes=minutes,
-        slices=[one for one, _ in slices],
-        drift=drift(walls),
-        provenance=Provenance.MEASURED,
-        wall_ms=walls,
-    )
-
-
-def _in_bursts(connection: Connection, cell: Cell, length_s: float) -> list[tuple[Slice, list[float]]]:
-    """Burst after burst; each slice begins with the first input again, so that slices are compared on the same inputs."""
-    slices, began = list[tuple[Slice, list[float]]](), time.monotonic()
-    for number in range(SLICES):
-        watch, after_s, samples = connection.watch(), time.monotonic() - began, list[Sample]()
-        while not samples or time.monotonic() - began < (number + 1) * length_s:
-            samples += cell.run(range(len(samples), len(samples) + BURST))
-        slices.append(_slice(after_s, [s.wall_ms for s in samples], watch.stop()))
-    return slices
-
-
-def _in_one_run(
-    connection: Connection, opened: Sustaining, feeds: Sequence[Feed], length_s: float
-) -> list[tuple[Slice, list[float]]]:
-    """One call that takes all the time, while what else the device does is noted at the ends of the slices.
-
-    Raises:
-        MachineError: If a slice has fewer inferences than a burst, or the device is lost.
-    """
-    loads = list[Load]()
-    pool = ThreadPoolExecutor(1)
-    try:
-        seconds = math.ceil(round(SLICES * length_s, 3))
-        running, began = pool.submit(opened.run_for, feeds, seconds), time.monotonic()
-        for number in range(SLICES):
-            watch = connection.watch()
-            wait([running], timeout=max(0.0, began + (number + 1) * length_s - time.monotonic()))
-            loads.append(watch.stop())
-        samples = running.result()
-    finally:
-        pool.shutdown(wait=False)  # after an error the end of the connection ends what runs
-    walls, spent_ms = [list[float]() for _ in loads], 0.0
-    for sample in samples:
-        walls[min(SLICES - 1, int(spent_ms / 1000 / length_s))].append(sample.wall_ms)
-        spent_ms += sample.wall_ms
-    if min(map(len, walls)) < BURST:
-        what = f"{len(samples)} inferences are too few for {SLICES} slices of {length_s:g} s."
-        raise MachineError(f"sustained: {what} Give more minutes.")
-    return [_slice(i * length_s, wall, load) for i, (wall, load) in enumerate(zip(walls, loads, strict=True))]
-
-
-def _slice(after_s: float, wall: list[float], load: Load) -> tuple[Slice, list[float]]:
-    facts = {"thermal": load.thermal, "clock": load.clock, "others": load.others}
-    words = load.energy.words if load.energy else ""
-    return Slice(after_s=round(after_s, 3), wall=Statistics.of(wall), energy=words, **facts), wall
-
-
-def drift(walls: Sequence[Sequence[float]]) -> Ratio:
-    """Time of the last slice over that of the first one: of bursts on the same inputs.
-
-    Args:
-        walls: Wall times in ms, [slices][runs].
-    """
-    first, last = (burst_medians([wall], BURST) for wall in (walls[0], walls[-1]))
-    count = min(len(first), len(last))
-    return paired_ratio(last[:count], first[:count])
-
-
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    was = gc.isenabled()
+    """Switch Python's garbage collector off, and on again if it was on."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
-
-
-# --- block ---
-# Everything that is timed at one thread count on one device, all files open at once.
-
-
-WARMUP_SHARE, IDLE_SHARE = 0.25, 0.5
-"""Most of the time that warm-up, and inferences after idle times, may take."""
-SINGLES, LEAST_SINGLES = 20, 3
-"""Most and fewest inferences of a variant after an idle time in one repeat: each costs the idle time."""
-
-Tick = Callable[[str], None]
-Inputs = Mapping[tuple[str, Length], list[Feed]]
-"""What each variant reads at each length."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """What is timed.
+    """Everything that is timed at one thread count on one device, all files open at once.
 
     Attributes:
         variants: The files.
@@ -341,7 +243,7 @@ class Block:
             connection: The device.
             inputs: What the variants read.
             deadline: When it should end, by the monotonic clock; fewer runs are made where they do not fit.
-            tick: Told after every step, in words.
+            tick: Called with words after every step.
 
         Returns:
             The timings of every variant, length and idle time.
@@ -352,14 +254,14 @@ class Block:
             [Cell(v, opened[v.name], x, inputs[v.name, x], self.timed) for v in self.variants] for x in self.lengths
         ]
         cells = [cell for group in groups for cell in group]
-        allowance = WARMUP_SHARE * (deadline - time.monotonic()) / len(cells)
+        allowance = _WARMUP_SHARE * (deadline - time.monotonic()) / len(cells)
         for cell in cells:
             cell.warm_up(allowance)
             tick(f"{wording.threads(self.threads)}: warm-up")
         cost_s = sum(c.cost_ms for c in cells) / 1000 * (1 + 1 / BURST)
-        idle = self._idle(groups, (deadline - time.monotonic()) / self.repeats)
-        idle_s = sum(map(_seconds, idle))
-        runs, singles = self.runs, min(SINGLES, self.runs)
+        idle = self._idle_groups(groups, (deadline - time.monotonic()) / self.repeats)
+        idle_s = sum(map(_single_round_s, idle))
+        runs, singles = self.runs, min(_MOST_SINGLES, self.runs)
         for repeat in range(self.repeats):
             # Planned again each time and only ever downwards: the machine may have become slower meanwhile.
             left = (deadline - time.monotonic()) / (self.repeats - repeat)
@@ -369,26 +271,117 @@ class Block:
                 runs = min(runs, max(BURST, int(left / max(cost_s, 1e-9)) // BURST * BURST))
             for group in [*groups, *idle]:
                 count = singles if group[0].gap_ms else runs
-                interleave(group, count, order, 0.0 if group[0].gap_ms else self.least_s)
+                _interleave(group, count, order, 0.0 if group[0].gap_ms else self.least_s)
                 tick(self.step(group[0].length, group[0].gap_ms, count))
         return [*cells, *(c for group in idle for c in group)]
 
-    def _idle(self, groups: Sequence[list[Cell]], seconds: float) -> list[list[Cell]]:
-        """The single inferences that are made: those that fit into their share of a repeat's seconds, and the sure ones."""
-        out = list[list[Cell]]()
+    def _idle_groups(self, groups: Sequence[list[Cell]], seconds: float) -> list[list[Cell]]:
+        """Return the cells of single inferences: the sure ones, and those that fit into their share of a repeat's seconds."""
+        idle_groups = list[list[Cell]]()
         for number, (length, gap) in enumerate(self.idle):
             cells = groups[list(self.lengths).index(length)]
             group = [c.after_idle(gap) for c in cells if c.variant.name not in self.without_idle]
-            takes = LEAST_SINGLES * sum(map(_seconds, [*out, group]))
+            takes = LEAST_SINGLES * sum(map(_single_round_s, [*idle_groups, group]))
             if group and (number < self.sure or self.least_s or takes <= IDLE_SHARE * seconds):
-                out.append(group)
-        return out
+                idle_groups.append(group)
+        return idle_groups
 
     def step(self, length: Length, gap_ms: float, count: int) -> str:
-        """What was just timed, in words."""
+        """Return what was just timed, in words."""
         return f"{wording.threads(self.threads)}, {wording.pace(length, gap_ms)}, {count} runs"
 
 
-def _seconds(group: Sequence[Cell]) -> float:
-    """What one inference of each variant after its idle time takes."""
+def _single_round_s(group: Sequence[Cell]) -> float:
+    """Return the seconds of one inference of each variant after its idle time."""
     return sum(c.single_s for c in group)
+
+
+def sustain(
+    connection: Connection,
+    cell: Cell,
+    minutes: float,
+    device: str,
+    threads: int,
+    cool: Callable[[float], None] = lambda most_s: None,
+) -> Sustained:
+    """Run one file without a pause, after a rest in which the device cools down, and a warm-up.
+
+    Args:
+        connection: The device.
+        cell: The file and its inputs.
+        minutes: How long.
+        device: Name of the device.
+        threads: Threads within an operator.
+        cool: Waits after the rest until the device is cool; it gets the most seconds that this may take.
+    """
+    length_s = minutes * 60 / _SLICES
+    time.sleep(length_s)
+    cool(length_s)
+    if isinstance(cell.opened, Sustaining):
+        slices = _in_one_run(connection, cell.opened, cell.feeds, length_s)
+    else:
+        cell.warm_up(length_s)
+        slices = _in_bursts(connection, cell, length_s)
+    walls = [wall for _, wall in slices]
+    # bursts of the last slice over those of the first one, which began with the same inputs
+    first, last = (burst_medians([wall], BURST) for wall in (walls[0], walls[-1]))
+    count = min(len(first), len(last))
+    return Sustained(
+        variant=cell.variant.name,
+        device=device,
+        threads=threads,
+        length=cell.length,
+        minutes=minutes,
+        slices=[one for one, _ in slices],
+        drift=paired_ratio(last[:count], first[:count]),
+        provenance=Provenance.MEASURED,
+        wall_ms=walls,
+    )
+
+
+def _in_bursts(connection: Connection, cell: Cell, length_s: float) -> list[tuple[Slice, list[float]]]:
+    """Run burst after burst; each slice begins with the first input again, so that slices are compared on the same inputs."""
+    slices, began = list[tuple[Slice, list[float]]](), time.monotonic()
+    for number in range(_SLICES):
+        watch, after_s, samples = connection.watch(), time.monotonic() - began, list[Sample]()
+        while not samples or time.monotonic() - began < (number + 1) * length_s:
+            samples += cell.run(range(len(samples), len(samples) + BURST))
+        slices.append(_slice(after_s, [s.wall_ms for s in samples], watch.stop()))
+    return slices
+
+
+def _in_one_run(
+    connection: Connection, opened: Sustaining, feeds: Sequence[Feed], length_s: float
+) -> list[tuple[Slice, list[float]]]:
+    """Run one call that takes all the time, and note at the end of each slice what else the device did.
+
+    Raises:
+        MachineError: If a slice has fewer inferences than a burst, or the device is lost.
+    """
+    loads = list[Load]()
+    pool = ThreadPoolExecutor(1)
+    try:
+        seconds = math.ceil(round(_SLICES * length_s, 3))
+        running, began = pool.submit(opened.run_for, feeds, seconds), time.monotonic()
+        for number in range(_SLICES):
+            watch = connection.watch()
+            wait([running], timeout=max(0.0, began + (number + 1) * length_s - time.monotonic()))
+            loads.append(watch.stop())
+        samples = running.result()
+    finally:
+        pool.shutdown(wait=False)  # after an error the end of the connection ends what runs
+    walls, spent_ms = [list[float]() for _ in loads], 0.0
+    for sample in samples:
+        walls[min(_SLICES - 1, int(spent_ms / 1000 / length_s))].append(sample.wall_ms)
+        spent_ms += sample.wall_ms
+    if min(map(len, walls)) < BURST:
+        what = f"{len(samples)} inferences are too few for {_SLICES} slices of {length_s:g} s."
+        raise MachineError(f"sustained: {what} Give more minutes.")
+    return [_slice(i * length_s, wall, load) for i, (wall, load) in enumerate(zip(walls, loads, strict=True))]
+
+
+def _slice(after_s: float, wall: list[float], load: Load) -> tuple[Slice, list[float]]:
+    """Return the record of a slice and its wall times in ms."""
+    facts = {"thermal": load.thermal, "clock": load.clock, "others": load.others}
+    words = load.energy.words if load.energy else ""
+    return Slice(after_s=round(after_s, 3), wall=Statistics.of(wall), energy=words, **facts), wall

@@ -1,4 +1,9 @@
-"""What the terminal and the report show of files that were compiled for an NPU."""
+"""What the terminal and the report show of figures that no device was timed for.
+
+Of files that were compiled for an NPU: `compiled_table`, `compiled_lines`, `make_compilation_stamps` and `collect_cpu_operators`, the operators that
+stay on the CPU. Of the time and memory that a compiler expects of its model of the NPU: `estimated_table`. Of texts of measuring
+programs that a user saved: `reported_table`, `reported_lines` and `make_reported_stamps`.
+"""
 
 from __future__ import annotations
 
@@ -8,111 +13,28 @@ from dataclasses import dataclass
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.records import Compilation, Estimate, LeftNodes, Reported
 
-# --- estimated ---
-# What the terminal and the report show of the time and memory that a compiler's model of an NPU expects.
-
-
-ESTIMATES = (
-    "Estimated times, cycles and memory are what the vendor's compiler expects of its model of the NPU: no NPU and no simulator ran "
-    "them. Operators on the CPU are not in them, and they are not compared with measured times."
-)
-OPERATORS_SHOWN = 8
-
-
-@dataclass(frozen=True)
-class EstimatedRow:
-    """One estimate in words.
-
-    Attributes:
-        of: The record.
-        estimate: Its estimate.
-        time: Milliseconds on the NPU.
-        cycles: All cycles, and the share in which the NPU computes.
-        without: Operators that the time does not contain.
-        memory: What is used at most of each memory, and in brackets the bytes moved; those that are not used are left out.
-        system: Clock rate, system configuration and memory mode that were assumed.
-        operators: Operator type, cycles and share of all cycles, most first, small ones added up.
-    """
-
-    of: Compilation
-    estimate: Estimate
-    time: str
-    cycles: str
-    without: str
-    memory: list[str]
-    system: str
-    operators: list[tuple[str, str, float]]
-
-
-def estimated_rows(compilations: Sequence[Compilation]) -> list[EstimatedRow]:
-    """The words for all estimates."""
-    return [_row(one, one.estimate) for one in compilations if one.estimate is not None]
-
-
-def _row(one: Compilation, estimate: Estimate) -> EstimatedRow:
-    left = f"{one.nodes_left} operators" if one.nodes_left else "nothing"
-    products = f", {estimate.products_left} of them products" if estimate.products_left else ""
-    busy = estimate.npu_cycles / estimate.cycles if estimate.cycles else 0.0
-    return EstimatedRow(
-        of=one,
-        estimate=estimate,
-        time=wording.milliseconds(estimate.time_ms),
-        cycles=f"{wording.count(estimate.cycles)} ({wording.share(busy)} computing)",
-        without=left + products,
-        memory=[
-            f"{name} {wording.size(used)} ({wording.size(moved)})"
-            for name, used, moved in (
-                ("SRAM", estimate.sram_bytes, estimate.sram_traffic),
-                ("DRAM", estimate.dram_bytes, estimate.dram_traffic),
-                ("flash", estimate.flash_bytes, estimate.flash_traffic),
-            )
-            if used or moved
-        ],
-        system=f"{estimate.clock_mhz:g} MHz, {estimate.system}, {estimate.memory}",
-        operators=_operators(estimate),
-    )
-
-
-def _operators(estimate: Estimate) -> list[tuple[str, str, float]]:
-    total = sum(one.cycles for one in estimate.operators) or 1
-    first, rest = estimate.operators[:OPERATORS_SHOWN], estimate.operators[OPERATORS_SHOWN:]
-    out = [(one.op_type, wording.count(one.cycles), one.cycles / total) for one in first]
-    if rest:
-        cycles = sum(one.cycles for one in rest)
-        out.append((f"{len(rest)} other types", wording.count(cycles), cycles / total))
-    return out
-
-
-def estimated_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
-    """Header and cells of the terminal's table: one row per device, file and length."""
-    header = [
-        "file",
-        "device",
-        "length",
-        "estimated ms on the NPU",
-        "without",
-        "cycles",
-        "memory (bytes moved)",
-        "assumed system",
-    ]
-    return header, [
-        [r.of.variant, r.of.device, str(r.of.length), r.time, r.without, r.cycles, "; ".join(r.memory), r.system]
-        for r in estimated_rows(compilations)
-    ]
-
-
 NO_LATENCY = (
     "No NPU was timed. Placement, size and compile time are of the compilation on this machine; answers, where there are any, "
     "come from an emulator and are compared with this machine's CPU on the same file and inputs."
 )
+ESTIMATES = (
+    "Estimated times, cycles and memory are what the vendor's compiler expects of its model of the NPU: no NPU and no simulator ran "
+    "them. Operators on the CPU are not in them, and they are not compared with measured times."
+)
+REPORTED = (
+    "Figures of texts that measuring programs printed, as their user reported them. The texts tell neither what else the device did "
+    "nor repeats, and files did not take turns: there is no interval, and no ratio is formed."
+)
+
+# --- compilations ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class CompiledRow:
+class _CompilationWords:
     """One compilation in words; a dash where there is no figure.
 
     Attributes:
-        of: The record.
+        compilation: The record.
         on_npu: Nodes on the NPU and of how many, with the pieces where there are several.
         left: What stays on the CPU and why; empty where nothing does.
         size: Of the compiled program.
@@ -124,198 +46,247 @@ class CompiledRow:
         verdict: Whether it was compiled and answers as it should.
     """
 
-    of: Compilation
-    on_npu: str
-    left: str
-    size: str
-    seconds: str
-    rows: str
-    same: str
-    score: str
-    difference: str
-    verdict: str
+    compilation: Compilation
+    on_npu: str = wording.NONE
+    left: str = ""
+    size: str = wording.NONE
+    seconds: str = wording.NONE
+    rows: str = wording.NONE
+    same: str = wording.NONE
+    score: str = wording.NONE
+    difference: str = wording.NONE
+    verdict: str = "failed"
 
 
-def compiled_row(one: Compilation) -> CompiledRow:
-    """The words for a compilation."""
-    answers, none = one.answers, wording.NONE
-    if one.failed:
-        return CompiledRow(one, none, "", none, none, none, none, none, none, "failed")
-    pieces = f" in {one.partitions} pieces" if one.partitions > 1 else ""
-    return CompiledRow(
-        of=one,
-        on_npu=f"{one.nodes} of {one.nodes + one.nodes_left}{pieces}",
-        left="; ".join(left.words for left in one.left),
-        size=wording.size(one.compiled_bytes),
-        seconds=f"{one.compile_s:.1f}",
+def describe_compilation(compilation: Compilation) -> _CompilationWords:
+    """Return the words for a compilation."""
+    if compilation.failed:
+        return _CompilationWords(compilation)
+    answers, none = compilation.answers, wording.NONE
+    pieces = f" in {compilation.partitions} pieces" if compilation.partitions > 1 else ""
+    difference = none
+    if answers:
+        difference = f"{answers.largest:.3g} of {answers.tolerance:.3g}" if answers.finite else "no number"
+    return _CompilationWords(
+        compilation=compilation,
+        on_npu=f"{compilation.nodes} of {compilation.nodes + compilation.nodes_left}{pieces}",
+        left="; ".join(left.words for left in compilation.left),
+        size=wording.size(compilation.compiled_bytes),
+        seconds=f"{compilation.compile_s:.1f}",
         rows=f"{answers.rows} of {answers.available}" if answers else none,
         same=wording.share(answers.same) if answers else none,
         score=(answers.score_words or none) if answers else none,
-        difference=(f"{answers.largest:.3g} of {answers.tolerance:.3g}" if answers.finite else "no number")
-        if answers
-        else none,
-        verdict="failed" if one.wrong else "passed",
+        difference=difference,
+        verdict="failed" if compilation.wrong else "passed",
     )
 
 
 def compiled_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
-    """Header and cells of the terminal's table: one row per device, file and length. Without emulator there is no column of it."""
+    """Return header and cells of the terminal's table, one row per device, file and length.
+
+    Columns of emulated answers and scores are left out where there are none.
+    """
     emulated = any(one.answers is not None for one in compilations)
     scored = any(one.answers is not None and one.answers.score is not None for one in compilations)
-    header = [
-        "file",
-        "device",
-        "length",
-        "nodes on NPU",
-        "compiled",
-        "compile s (here)",
-        *(["emulated rows", "same decision (emulated)"] if emulated else []),
-        *(["score (emulated)"] if scored else []),
-        *(["largest difference of allowed"] if emulated else []),
-        "verdict",
+    rows = [describe_compilation(one) for one in compilations]
+    columns = [
+        ("file", True, [r.compilation.variant for r in rows]),
+        ("device", True, [r.compilation.device for r in rows]),
+        ("length", True, [str(r.compilation.length) for r in rows]),
+        ("nodes on NPU", True, [r.on_npu for r in rows]),
+        ("compiled", True, [r.size for r in rows]),
+        ("compile s (here)", True, [r.seconds for r in rows]),
+        ("emulated rows", emulated, [r.rows for r in rows]),
+        ("same decision (emulated)", emulated, [r.same for r in rows]),
+        ("score (emulated)", scored, [r.score for r in rows]),
+        ("largest difference of allowed", emulated, [r.difference for r in rows]),
+        ("verdict", True, [r.verdict for r in rows]),
     ]
-    rows = [compiled_row(one) for one in compilations]
-    return header, [
-        [
-            r.of.variant,
-            r.of.device,
-            str(r.of.length),
-            r.on_npu,
-            r.size,
-            r.seconds,
-            *([r.rows, r.same] if emulated else []),
-            *([r.score] if scored else []),
-            *([r.difference] if emulated else []),
-            r.verdict,
-        ]
-        for r in rows
-    ]
+    cells = [column for _, shown, column in columns if shown]
+    return [title for title, shown, _ in columns if shown], [list(row) for row in zip(*cells, strict=True)]
 
 
 def compiled_lines(compilations: Sequence[Compilation]) -> list[str]:
-    """Where the figures come from, and what stays on the CPU; equal stories of several lengths are told once."""
+    """Return where the figures come from and what stays on the CPU, once for several lengths with the same reasons."""
     if not compilations:
         return []
-    out = [
+    origins = [
         f"{one.device}: {one.target}; {one.provenance} by {one.engine} {one.engine_version}"
         for one in {one.device: one for one in compilations}.values()
     ]
     left = dict.fromkeys(
-        f"{row.of.variant} on {row.of.device} leaves on the CPU: {row.left}"
-        for row in map(compiled_row, compilations)
+        f"{row.compilation.variant} on {row.compilation.device} leaves on the CPU: {row.left}"
+        for row in map(describe_compilation, compilations)
         if row.left
     )
-    estimated = [ESTIMATES] if any(one.estimate for one in compilations) else []
-    return [*out, NO_LATENCY, *estimated, *left]
+    estimates = [ESTIMATES] if any(one.estimate for one in compilations) else []
+    return [*origins, NO_LATENCY, *estimates, *left]
+
+
+def collect_cpu_operators(compilations: Sequence[Compilation]) -> list[tuple[str, list[str], LeftNodes]]:
+    """Return the operators that files leave on the CPU, once where several devices or lengths have the same reason.
+
+    Returns:
+        Name of the file, devices (each with its lengths), and the operators with their reason.
+    """
+    lengths: dict[tuple[str, LeftNodes], dict[str, list[int]]] = {}
+    for one in compilations:
+        for left in one.left:
+            lengths.setdefault((one.variant, left), {}).setdefault(one.device, []).append(one.length)
+    return [
+        (variant, [f"{device}, {', '.join(map(str, n))} tokens" for device, n in by_device.items()], left)
+        for (variant, left), by_device in lengths.items()
+    ]
+
+
+def make_compilation_stamps(compilations: Sequence[Compilation]) -> list[str]:
+    """Return where the figures of each device come from, one line each; where every compilation failed there are none."""
+    lines = dict[str, None]()
+    for one in compilations:
+        kinds = [f"placement, size: {one.provenance}"] if not one.failed else []
+        kinds += [f"answers: {one.answers.provenance}"] if one.answers else []
+        kinds += [f"time, cycles, memory: {one.estimate.provenance}"] if one.estimate else []
+        if kinds:
+            lines[f"{', '.join(kinds)} · {one.device}: {one.target} · {one.engine} {one.engine_version}"] = None
+    return list(lines)
+
+
+# --- estimates -------------------------------------------------------------------------------------------------------------------
+
+_OPERATORS_SHOWN = 8
 
 
 @dataclass(frozen=True)
-class LeftRow:
-    """Operators that a file leaves on the CPU for one reason, on every device and at every length where that is so.
+class _EstimateWords:
+    """One estimate in words.
 
     Attributes:
-        variant: Name of the file.
-        places: Devices, each with its lengths.
-        left: The operators.
+        compilation: The record.
+        estimate: Its estimate.
+        time: Milliseconds on the NPU.
+        cycles: All cycles, and the share in which the NPU computes.
+        without: Operators that the time does not contain.
+        memory: What is used at most of each memory, and in brackets the bytes moved; those that are not used are left out.
+        system: Clock rate, system configuration and memory mode that were assumed.
+        operators: Operator type, cycles and share of all cycles, most first, small ones added up.
     """
 
-    variant: str
-    places: list[str]
-    left: LeftNodes
+    compilation: Compilation
+    estimate: Estimate
+    time: str
+    cycles: str
+    without: str
+    memory: list[str]
+    system: str
+    operators: list[tuple[str, str, float]]
 
 
-def left_rows(compilations: Sequence[Compilation]) -> list[LeftRow]:
-    """What stays on the CPU, told once where several devices or lengths tell the same."""
-    found: dict[tuple[str, LeftNodes], dict[str, list[int]]] = {}
+def describe_estimates(compilations: Sequence[Compilation]) -> list[_EstimateWords]:
+    """Return the words for all estimates."""
+    rows = []
     for one in compilations:
-        for left in one.left:
-            found.setdefault((one.variant, left), {}).setdefault(one.device, []).append(one.length)
-    return [
-        LeftRow(variant, [f"{device}, {', '.join(map(str, n))} tokens" for device, n in places.items()], left)
-        for (variant, left), places in found.items()
+        if (estimate := one.estimate) is None:
+            continue
+        left = f"{one.nodes_left} operators" if one.nodes_left else "nothing"
+        products = f", {estimate.products_left} of them products" if estimate.products_left else ""
+        busy = estimate.npu_cycles / estimate.cycles if estimate.cycles else 0.0
+        memories = (
+            ("SRAM", estimate.sram_bytes, estimate.sram_traffic),
+            ("DRAM", estimate.dram_bytes, estimate.dram_traffic),
+            ("flash", estimate.flash_bytes, estimate.flash_traffic),
+        )
+        rows.append(
+            _EstimateWords(
+                compilation=one,
+                estimate=estimate,
+                time=wording.milliseconds(estimate.time_ms),
+                cycles=f"{wording.count(estimate.cycles)} ({wording.share(busy)} computing)",
+                without=left + products,
+                memory=[
+                    f"{n} {wording.size(used)} ({wording.size(moved)})" for n, used, moved in memories if used or moved
+                ],
+                system=f"{estimate.clock_mhz:g} MHz, {estimate.system}, {estimate.memory}",
+                operators=_largest_operators(estimate),
+            )
+        )
+    return rows
+
+
+def _largest_operators(estimate: Estimate) -> list[tuple[str, str, float]]:
+    """Return type, cycles and share of all cycles of the largest operators, and the sums of all others."""
+    total = sum(operator.cycles for operator in estimate.operators) or 1
+    first, rest = estimate.operators[:_OPERATORS_SHOWN], estimate.operators[_OPERATORS_SHOWN:]
+    cycles = [(operator.op_type, operator.cycles) for operator in first]
+    if rest:
+        cycles.append((f"{len(rest)} other types", sum(operator.cycles for operator in rest)))
+    return [(name, wording.count(n), n / total) for name, n in cycles]
+
+
+def estimated_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
+    """Return header and cells of the terminal's table, one row per device, file and length."""
+    header = [
+        "file",
+        "device",
+        "length",
+        "estimated ms on the NPU",
+        "without",
+        "cycles",
+        "memory (bytes moved)",
+        "assumed system",
     ]
+    cells = []
+    for r in describe_estimates(compilations):
+        condition = [r.compilation.variant, r.compilation.device, str(r.compilation.length)]
+        cells.append([*condition, r.time, r.without, r.cycles, "; ".join(r.memory), r.system])
+    return header, cells
 
 
-def compiled_stamps(compilations: Sequence[Compilation]) -> list[str]:
-    """Where the figures of each device come from, one line each; those of nothing but failures have no figures."""
-    out = dict[str, None]()
-    for one in compilations:
-        told = [f"placement, size: {one.provenance}"] if not one.failed else []
-        told += [f"answers: {one.answers.provenance}"] if one.answers else []
-        told += [f"time, cycles, memory: {one.estimate.provenance}"] if one.estimate else []
-        if told:
-            out[f"{', '.join(told)} · {one.device}: {one.target} · {one.engine} {one.engine_version}"] = None
-    return list(out)
-
-
-# --- reported ---
-# What the terminal and the report show of texts that a user saved of measuring programs.
-
-
-REPORTED = (
-    "Figures of texts that measuring programs printed, as their user reported them. The texts tell neither what else the device did "
-    "nor repeats, and files did not take turns: there is no interval, and no ratio is formed."
-)
-_HEADER = (
-    "file",
-    "device",
-    "threads",
-    "length",
-    "p50 ms",
-    "p90 ms",
-    "p99 ms",
-    "mean ms",
-    "min ms",
-    "max ms",
-    "runs",
-    "load ms",
-    "first ms",
-    "added memory",
-    "process memory",
-)
-_ALWAYS = 4
-"""Columns that are shown even if all are empty."""
+# --- reported texts --------------------------------------------------------------------------------------------------------------
 
 
 def reported_table(reported: Sequence[Reported]) -> tuple[list[str], list[list[str]]]:
-    """Header and cells, one row for each text; columns without any figure are left out."""
-    rows = [
-        [
-            one.variant,
-            one.device,
-            wording.thread_count(one.threads),
-            str(one.length),
-            *map(_ms, (one.p50_ms, one.p90_ms, one.p99_ms, one.mean_ms, one.min_ms, one.max_ms)),
-            str(one.runs),
-            *map(_ms, (one.load_ms, one.first_ms)),
-            *map(_bytes, (one.peak_memory_bytes, one.peak_rss_bytes)),
-        ]
-        for one in reported
+    """Return header and cells, one row for each text; columns without any figure are left out."""
+
+    def milliseconds(value: float | None) -> str:
+        return wording.NONE if value is None else wording.milliseconds(value)
+
+    def size(value: int | None) -> str:
+        return wording.NONE if value is None else wording.size(value)
+
+    columns = [
+        ("file", [one.variant for one in reported]),
+        ("device", [one.device for one in reported]),
+        ("threads", [wording.thread_count(one.threads) for one in reported]),
+        ("length", [str(one.length) for one in reported]),
+        ("p50 ms", [milliseconds(one.p50_ms) for one in reported]),
+        ("p90 ms", [milliseconds(one.p90_ms) for one in reported]),
+        ("p99 ms", [milliseconds(one.p99_ms) for one in reported]),
+        ("mean ms", [milliseconds(one.mean_ms) for one in reported]),
+        ("min ms", [milliseconds(one.min_ms) for one in reported]),
+        ("max ms", [milliseconds(one.max_ms) for one in reported]),
+        ("runs", [str(one.runs) for one in reported]),
+        ("load ms", [milliseconds(one.load_ms) for one in reported]),
+        ("first ms", [milliseconds(one.first_ms) for one in reported]),
+        ("added memory", [size(one.peak_memory_bytes) for one in reported]),
+        ("process memory", [size(one.peak_rss_bytes) for one in reported]),
     ]
-    kept = [i for i in range(len(_HEADER)) if i < _ALWAYS or any(row[i] != wording.NONE for row in rows)]
-    return [_HEADER[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    shown = [
+        (title, cells) for i, (title, cells) in enumerate(columns) if i < 4 or any(c != wording.NONE for c in cells)
+    ]
+    return [title for title, _ in shown], [list(row) for row in zip(*(cells for _, cells in shown), strict=True)]
 
 
-def reported_stamps(reported: Sequence[Reported]) -> list[str]:
-    """Where the figures of each text come from."""
-    out = []
+def make_reported_stamps(reported: Sequence[Reported]) -> list[str]:
+    """Return where the figures of each text come from, one line each."""
+    stamps = []
     for one in reported:
         settings = f" ({'; '.join(one.settings)})" if one.settings else ""
         notes = "".join(f" {note}" for note in one.notes)
-        out.append(
-            f"{one.provenance} on {one.device}, as reported by the user · {one.tool}{settings} · {one.source}.{notes}"
-        )
-    return out
+        origin = f"{one.provenance} on {one.device}, as reported by the user"
+        stamps.append(f"{origin} · {one.tool}{settings} · {one.source}.{notes}")
+    return stamps
 
 
 def reported_lines(reported: Sequence[Reported]) -> list[str]:
-    """Lines under the terminal's table."""
-    return [*reported_stamps(reported), REPORTED] if reported else []
-
-
-def _ms(value: float | None) -> str:
-    return wording.NONE if value is None else wording.milliseconds(value)
-
-
-def _bytes(value: int | None) -> str:
-    return wording.NONE if value is None else wording.size(value)
+    """Return the lines under the terminal's table; none without texts."""
+    return [*make_reported_stamps(reported), REPORTED] if reported else []

@@ -1,4 +1,9 @@
-"""The figures of each model of a run as numbers, for programs; the tables for people round them into words."""
+"""Everything that a report shows, and its figures as words and as numbers.
+
+`ReportData` holds what the page and the final table of a run are made from. `make_summary_rows` and `summary_table` put the figures of
+each model file into words; `model_figures` returns them as numbers, for programs. The stamps (`measurement_stamp`,
+`result_stamp`, `run_stamp`, `score_stamp`) are the lines under tables and plots that name the origin of the figures.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +24,6 @@ from pocketbert.core.predict.scores import Confidence, Score
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Provenance, Scheme, Status
 
-# --- data ---
-# What the report and the final table of a run are made from.
-
 
 class _Record(BaseModel):
     # A failed gate may hold NaN, which JSON has no word for; "NaN" reads back, null would not.
@@ -40,13 +42,13 @@ class ModelRow(_Record):
         holdout_score: Score on rows that no choice was made on.
         confidence: Temperature and calibration error of a classifier's probabilities.
         kept: Share of the teacher's eval score that is left, a fraction.
-        status: What the gates said.
+        status: Whether it passed the gates; None where none were checked.
         is_default: Whether `pocketbert.load` opens it.
         is_teacher: Whether it is the model that the others are compared with.
         path: The file, as the reader knows it.
         sha256: Its digest.
         provenance: Where its scores come from.
-        roles: What became of the weights of each role; empty for a file that was exported as it is.
+        roles: How the weights of each role are stored; empty for a file that was exported as it is.
     """
 
     name: str
@@ -90,13 +92,13 @@ class GateRow(_Record):
     """One gate on one file.
 
     Attributes:
-        name: What the gate asks.
+        name: Name of the gate.
         file: The file.
-        passed: Its answer.
+        passed: Whether the file passed.
         value: What was found, if it is a number.
         bound: What is allowed, if it is a number.
         detail: The same in words.
-        skipped: Whether it could not be asked here.
+        skipped: Whether it could not be checked here.
     """
 
     name: str
@@ -181,82 +183,12 @@ class ReportData(_Record):
         return next((r for r in self.rows if r.is_default), self.rows[-1] if self.rows else None)
 
 
-# --- stamps ---
-# The line under a table or a plot that tells where its figures come from.
-
-
-def measurement_stamp(*shown: Measurement) -> str:
-    """Where figures come from: provenance, engines, device, ISA and load, on one line.
-
-    Args:
-        shown: Measurements of one device and one thread count.
-    """
-    first = shown[0]
-    return f"{first.provenance} · {_engines(shown)} · {first.device}: {first.machine.summary} · {first.load.summary}"
-
-
-def result_stamp(result: BenchmarkResult) -> str:
-    """Where all figures of a session come from, with the load at each thread count."""
-    first = {m.threads: m for m in reversed(result.measurements)}
-    m = first[result.protocol.threads[0]]
-    loads = "; ".join(f"{wording.threads(t)}: {first[t].load.summary}" for t in result.protocol.threads)
-    return f"{m.provenance} · {_engines(result.measurements)} · {m.device}: {m.machine.summary} · {loads}"
-
-
-def run_stamp(data: ReportData) -> str:
-    """Where parity, gates and other figures come from that name no machine."""
-    return f"{data.provenance} · {data.machine.summary}"
-
-
-def score_stamp(data: ReportData) -> str:
-    """Where the scores come from."""
-    return data.scored_by or run_stamp(data)
-
-
-def _engines(shown: Sequence[Measurement]) -> str:
-    return ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in shown))
-
-
-# --- against ---
-# Files of several folders against the files of the same name in the first folder.
-
-
-def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
-    """Ratio of wall times to the same file of the first folder, paired by round; below 1 this file is faster.
-
-    Args:
-        session: What one device measured.
-        m: One of its measurements.
-
-    Returns:
-        None for files of the first folder, for those that it does not have, and where nothing was timed.
-    """
-    by_name = {v.name: v for v in session.variants}
-    variant, first = by_name.get(m.variant), session.variants[0].tokenizer
-    if variant is None or variant.tokenizer == first or not m.wall_ms:
-        return None
-    others = {v.name for v in session.variants if v.tokenizer == first and _inside(v) == _inside(variant)}
-    condition = (m.threads, m.length, m.gap_ms)
-    for other in session.measurements:
-        if other.variant in others and (other.threads, other.length, other.gap_ms) == condition:
-            turn = 1 if m.gap_ms else session.protocol.burst
-            return time_ratio(m.wall_ms, other.wall_ms, turn, session.protocol.fresh)
-    return None
-
-
-def _inside(variant: Variant) -> str:
-    """Path of a file in its folder."""
-    path, folder = variant.path, variant.tokenizer
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()
-
-
-# --- summary ---
-# The figures of a run in one small table, for the terminal and the head of the report alike.
+# --- in words --------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class DeviceFigures:
-    """What one device says of one model file, in words; a dash where it says nothing.
+class _DeviceFigures:
+    """Figures of one model file on one device, in words; a dash where there is none.
 
     Attributes:
         p50: Median latency in ms.
@@ -274,7 +206,7 @@ class DeviceFigures:
 
 
 @dataclass(frozen=True)
-class SummaryRow:
+class _SummaryRow:
     """One model file, in words; a dash where there is no figure.
 
     Attributes:
@@ -296,48 +228,14 @@ class SummaryRow:
     score: str
     holdout: str
     kept: str
-    headline: DeviceFigures
-    devices: tuple[DeviceFigures, ...]
+    headline: _DeviceFigures
+    devices: tuple[_DeviceFigures, ...]
     status: str
     is_default: bool
 
 
-def headline_condition(result: BenchmarkResult) -> tuple[int, Length]:
-    """Threads and length of the latencies that are shown first: one thread and real text, where measured.
-
-    One thread, since a phone's other cores are used by other apps; real text, since that is what users type.
-    """
-    threads = min(result.protocol.threads)
-    lengths = result.protocol.lengths
-    return threads, TEXT if TEXT in lengths else lengths[0]
-
-
-def condition_words(result: BenchmarkResult) -> str:
-    """The headline condition in words, e.g. ``1 thread, real text, batch 1``."""
-    threads, length = headline_condition(result)
-    return f"{wording.threads(threads)}, {wording.length(length)}, batch 1"
-
-
-def shown_sessions(data: ReportData) -> list[BenchmarkResult]:
-    """The sessions that measured model files of the headline table, the one shown first in front.
-
-    A Mac's variants are one file on several compute units; they have a section of their own instead.
-    """
-    if data.timed is None:
-        return []
-    names = {row.name for row in data.rows}
-    first = data.timed.headline
-    sessions = [first, *(s for s in data.timed.sessions if s is not first)]
-    return [s for s in sessions if names & {v.name for v in s.variants}]
-
-
-def summary_rows(data: ReportData) -> list[SummaryRow]:
-    """One row per model file, in the order of `data.rows`."""
-    return [_row(row, data) for row in data.rows]
-
-
 def summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
-    """Header and cells of the final table of a run, as plain text.
+    """Return header and cells of the final table of a run, as plain text.
 
     Args:
         data: What the report is made from.
@@ -346,7 +244,7 @@ def summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
         Column titles, and one list of cells per model file. Columns without any figure are left out.
     """
     metric = data.metric.name
-    rows = summary_rows(data)
+    rows = make_summary_rows(data)
     columns = [
         ("model", [r.name + (" *" if r.is_default else "") for r in rows]),
         ("size", [r.size for r in rows]),
@@ -358,26 +256,61 @@ def summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
     for number, session in enumerate(sessions):
         device = f"{session.device}: " if len(sessions) > 1 or not session.timed else ""
         provenance = session.measurements[0].provenance
-        told = "" if provenance is Provenance.MEASURED else f", {provenance}"
+        origin = "" if provenance is Provenance.MEASURED else f", {provenance}"
         figures = [r.devices[number] for r in rows]
         columns += [
-            (f"{device}p50 ms{told} ({condition_words(session)})", [f.p50 for f in figures]),
+            (f"{device}p50 ms{origin} ({describe_condition(session)})", [f.p50 for f in figures]),
             (f"{device}vs {session.protocol.baseline}", [f.speed for f in figures]),
-            (f"{device}guest instructions{told} ({condition_words(session)})", [f.instructions for f in figures]),
+            (f"{device}guest instructions{origin} ({describe_condition(session)})", [f.instructions for f in figures]),
         ]
     columns.append(("gates", [r.status for r in rows]))
     shown = [(title, cells) for title, cells in columns if any(c != wording.NONE for c in cells)]
     return [title for title, _ in shown], [list(cells) for cells in zip(*(c for _, c in shown), strict=True)]
 
 
-def _figures(name: str, session: BenchmarkResult) -> DeviceFigures:
+def make_summary_rows(data: ReportData) -> list[_SummaryRow]:
+    """Return one row per model file, in the order of `data.rows`."""
+
+    def printed(score: Score | None) -> str:
+        return wording.NONE if score is None else METRICS[score.metric].format(score.value)
+
+    sessions, reference = shown_sessions(data), data.reference
+    rows = []
+    for row in data.rows:
+        compared = reference is not None and reference is not row and row.bytes
+        rows.append(
+            _SummaryRow(
+                name=row.name,
+                size=wording.size(row.bytes),
+                smaller=_size_ratio(reference.bytes / row.bytes) if reference and compared else wording.NONE,
+                score=printed(row.eval_score),
+                holdout=printed(row.holdout_score),
+                kept=wording.share(row.kept),
+                headline=_device_figures(row.name, data.timed.headline) if data.timed else _DeviceFigures(),
+                devices=tuple(_device_figures(row.name, session) for session in sessions),
+                status=str(row.status) if row.status else wording.NONE,
+                is_default=row.is_default,
+            )
+        )
+    return rows
+
+
+def _size_ratio(ratio: float) -> str:
+    """Return how many times smaller or larger a file is; a dash where that rounds to 1.00, which says nothing."""
+    if wording.factor(max(ratio, 1 / ratio)) == wording.factor(1):
+        return wording.NONE
+    return f"{wording.factor(ratio)} smaller" if ratio >= 1 else f"{wording.factor(1 / ratio)} larger"
+
+
+def _device_figures(name: str, session: BenchmarkResult) -> _DeviceFigures:
+    """Return the figures of one file in the headline condition of a session."""
     threads, length = headline_condition(session)
     measured = session.find(name, threads, length)
     compared = session.compare(name, threads, length)
     if measured is None:
-        return DeviceFigures()
+        return _DeviceFigures()
     work, same = measured.guest_instructions, same_file_ratio(session, measured)
-    return DeviceFigures(
+    return _DeviceFigures(
         p50=wording.milliseconds(measured.wall.p50) if measured.wall else wording.NONE,
         p90=wording.milliseconds(measured.wall.p90) if measured.wall else wording.NONE,
         speed=wording.speed(compared.wall) if compared else wording.NONE,
@@ -386,33 +319,65 @@ def _figures(name: str, session: BenchmarkResult) -> DeviceFigures:
     )
 
 
-def _row(row: ModelRow, data: ReportData) -> SummaryRow:
-    reference = data.reference
-    ratio = reference.bytes / row.bytes if reference is not None and reference is not row and row.bytes else None
-    return SummaryRow(
-        name=row.name,
-        size=wording.size(row.bytes),
-        smaller=_times(ratio),
-        score=_printed(row.eval_score),
-        holdout=_printed(row.holdout_score),
-        kept=wording.share(row.kept),
-        headline=_figures(row.name, data.timed.headline) if data.timed else DeviceFigures(),
-        devices=tuple(_figures(row.name, session) for session in shown_sessions(data)),
-        status=str(row.status) if row.status else wording.NONE,
-        is_default=row.is_default,
-    )
+def shown_sessions(data: ReportData) -> list[BenchmarkResult]:
+    """Return the sessions that measured model files of the headline table, the one shown first in front.
+
+    A Mac's variants are one file on several compute units; they have a section of their own instead.
+    """
+    if data.timed is None:
+        return []
+    names = {row.name for row in data.rows}
+    first = data.timed.headline
+    sessions = [first, *(s for s in data.timed.sessions if s is not first)]
+    return [s for s in sessions if names & {v.name for v in s.variants}]
 
 
-def _printed(score: Score | None) -> str:
-    return wording.NONE if score is None else METRICS[score.metric].format(score.value)
+def headline_condition(result: BenchmarkResult) -> tuple[int, Length]:
+    """Return threads and length of the latencies that are shown first: one thread and real text, where measured.
+
+    One thread, since a phone's other cores are used by other apps; real text, since that is what users type.
+    """
+    threads = min(result.protocol.threads)
+    lengths = result.protocol.lengths
+    return threads, TEXT if TEXT in lengths else lengths[0]
 
 
-def _times(ratio: float | None) -> str:
-    if ratio is None or wording.factor(max(ratio, 1 / ratio)) == wording.factor(1):
-        return wording.NONE  # "1.00 times smaller" says nothing
-    if ratio >= 1:
-        return f"{wording.factor(ratio)} smaller"
-    return f"{wording.factor(1 / ratio)} larger"
+def describe_condition(result: BenchmarkResult) -> str:
+    """Return the headline condition in words, e.g. ``1 thread, real text, batch 1``."""
+    threads, length = headline_condition(result)
+    return f"{wording.threads(threads)}, {wording.length(length)}, batch 1"
+
+
+def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
+    """Return the ratio of wall times to the file of the same path in the first folder, paired by round; below 1 it is faster.
+
+    Args:
+        session: What one device measured.
+        m: One of its measurements.
+
+    Returns:
+        None for files of the first folder, for those that it does not have, and where nothing was timed.
+    """
+
+    def path_in_folder(variant: Variant) -> str:
+        path, folder = variant.path, variant.tokenizer
+        return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()
+
+    by_name = {v.name: v for v in session.variants}
+    variant, first = by_name.get(m.variant), session.variants[0].tokenizer
+    if variant is None or variant.tokenizer == first or not m.wall_ms:
+        return None
+    path = path_in_folder(variant)
+    others = {v.name for v in session.variants if v.tokenizer == first and path_in_folder(v) == path}
+    condition = (m.threads, m.length, m.gap_ms)
+    for other in session.measurements:
+        if other.variant in others and (other.threads, other.length, other.gap_ms) == condition:
+            turn = 1 if m.gap_ms else session.protocol.burst
+            return time_ratio(m.wall_ms, other.wall_ms, turn, session.protocol.fresh)
+    return None
+
+
+# --- as numbers ------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -454,29 +419,66 @@ class ModelFigures:
 
 def model_figures(data: ReportData) -> list[ModelFigures]:
     """Collect the figures of every model, in the order of the report's headline table."""
-    return [_of(row, data) for row in data.rows]
-
-
-def _of(row: ModelRow, data: ReportData) -> ModelFigures:
     session = data.timed.headline if data.timed is not None else None
-    wall = ratio = None
-    if session is not None:
-        threads, length = headline_condition(session)
-        measured, compared = session.find(row.name, threads, length), session.compare(row.name, threads, length)
-        wall, ratio = measured.wall if measured else None, compared.wall if compared else None
-    return ModelFigures(
-        name=row.name,
-        file=row.path,
-        default=row.is_default,
-        bytes=row.bytes,
-        metric=data.metric.name,
-        score=row.eval_score.value if row.eval_score else None,
-        holdout_score=row.holdout_score.value if row.holdout_score else None,
-        kept=row.kept,
-        p50_ms=wall.p50 if wall else None,
-        p90_ms=wall.p90 if wall else None,
-        time_ratio=ratio.median if ratio else None,
-        time_ratio_low=ratio.low if ratio else None,
-        time_ratio_high=ratio.high if ratio else None,
-        passed=row.status is Status.PASSED if row.status is not None else None,
-    )
+    figures = []
+    for row in data.rows:
+        wall = ratio = None
+        if session is not None:
+            threads, length = headline_condition(session)
+            measured, compared = session.find(row.name, threads, length), session.compare(row.name, threads, length)
+            wall, ratio = measured.wall if measured else None, compared.wall if compared else None
+        figures.append(
+            ModelFigures(
+                name=row.name,
+                file=row.path,
+                default=row.is_default,
+                bytes=row.bytes,
+                metric=data.metric.name,
+                score=row.eval_score.value if row.eval_score else None,
+                holdout_score=row.holdout_score.value if row.holdout_score else None,
+                kept=row.kept,
+                p50_ms=wall.p50 if wall else None,
+                p90_ms=wall.p90 if wall else None,
+                time_ratio=ratio.median if ratio else None,
+                time_ratio_low=ratio.low if ratio else None,
+                time_ratio_high=ratio.high if ratio else None,
+                passed=row.status is Status.PASSED if row.status is not None else None,
+            )
+        )
+    return figures
+
+
+# --- stamps ----------------------------------------------------------------------------------------------------------------------
+
+
+def measurement_stamp(*shown: Measurement) -> str:
+    """Return the origin of figures on one line: provenance, engines, device, ISA and load.
+
+    Args:
+        shown: Measurements of one device and one thread count.
+    """
+    first = shown[0]
+    return f"{first.provenance} · {_engines(shown)} · {first.device}: {first.machine.summary} · {first.load.summary}"
+
+
+def result_stamp(result: BenchmarkResult) -> str:
+    """Return the origin of all figures of a session, with the load at each thread count."""
+    first = {m.threads: m for m in reversed(result.measurements)}
+    m = first[result.protocol.threads[0]]
+    loads = "; ".join(f"{wording.threads(t)}: {first[t].load.summary}" for t in result.protocol.threads)
+    return f"{m.provenance} · {_engines(result.measurements)} · {m.device}: {m.machine.summary} · {loads}"
+
+
+def run_stamp(data: ReportData) -> str:
+    """Return the origin of parity, gates and other figures that name no machine."""
+    return f"{data.provenance} · {data.machine.summary}"
+
+
+def score_stamp(data: ReportData) -> str:
+    """Return the origin of the scores."""
+    return data.scored_by or run_stamp(data)
+
+
+def _engines(measurements: Sequence[Measurement]) -> str:
+    """Return the different engines with their versions, separated by commas."""
+    return ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in measurements))

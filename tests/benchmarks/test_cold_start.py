@@ -54,4 +54,4 @@ def test_what_has_no_profile_is_not_profiled_with_another_engine(folder, kind, m
     """The file is fine for ONNX Runtime: before, any format that was not TFLite was profiled with it."""
     monkeypatch.setattr(operators, "OnnxPredictor", None)
     feed = {n: np.ones((1, 4), np.int64) for n in ("input_ids", "attention_mask", "token_type_ids")}
-    assert operators.profile(EngineFile(folder / "teacher.onnx", *kind), feed, 1, 2) is None
+    assert operators.profile_operators(EngineFile(folder / "teacher.onnx", *kind), feed, 1, 2) is None

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from pocketbert import api
 from pocketbert.benchmarks.measurement import BenchmarkResult
-from pocketbert.benchmarks.report.comparison import Stored, read_pair, render_comparison
+from pocketbert.benchmarks.report.comparison import _read_pair, _render_comparison, _StoredBenchmark
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.cli.main import app
 from pocketbert.core.errors import InputError
@@ -26,7 +26,9 @@ def times(result: BenchmarkResult, *medians: float, **changes: Any) -> Benchmark
 
 
 def page(before: BenchmarkResult, after: BenchmarkResult) -> str:
-    return render_comparison(Stored("old", Path("old.json"), before), Stored("new", Path("new.json"), after))
+    return _render_comparison(
+        _StoredBenchmark("old", Path("old.json"), before), _StoredBenchmark("new", Path("new.json"), after)
+    )
 
 
 def words(html: str) -> str:
@@ -104,12 +106,12 @@ def test_what_cannot_be_compared(result: BenchmarkResult, tmp_path: Path) -> Non
     base.write(tmp_path / "old.json")
     (tmp_path / "link.json").symlink_to(tmp_path / "old.json")
     with pytest.raises(InputError, match="is the same file as -m"):
-        read_pair(tmp_path / "link.json", tmp_path / "old.json")
+        _read_pair(tmp_path / "link.json", tmp_path / "old.json")
     with pytest.raises(InputError, match=r"there is no benchmark.json in this folder.*pocketbert benchmark -m FOLDER"):
-        read_pair(tmp_path / "old.json", tmp_path)
+        _read_pair(tmp_path / "old.json", tmp_path)
     (tmp_path / "none.json").write_text("{}")
     with pytest.raises(InputError, match="none.json"):
-        read_pair(tmp_path / "none.json", tmp_path / "old.json")
+        _read_pair(tmp_path / "none.json", tmp_path / "old.json")
 
 
 def test_the_command_and_the_function_write_the_page(result: BenchmarkResult, tmp_path: Path) -> None:

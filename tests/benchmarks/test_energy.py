@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.benchmarks.load import Load, LoadWatch, PackageWatch, battery_between
+from pocketbert.benchmarks.load import Load, LoadWatch, _PackageWatch, battery_between
 
 BATTERY = "  Charge counter: {charge}\n  status: {status}\n  level: 81\n  voltage: {voltage}\n  temperature: 312\n"
 
@@ -24,7 +24,7 @@ def zones(root: Path, **counts: object) -> Path:
 
 
 def test_energy_of_all_packages_is_added_up_and_parts_are_not_counted_twice(tmp_path: Path) -> None:
-    watch = PackageWatch(zones(tmp_path))
+    watch = _PackageWatch(zones(tmp_path))
     zones(tmp_path, **{"intel-rapl:0": 400_100, "intel-rapl:1": 600_200, "intel-rapl:0:0": 300_000})
     found = watch.stop(2.0)
     assert found.joules == pytest.approx(1.0)
@@ -32,7 +32,7 @@ def test_energy_of_all_packages_is_added_up_and_parts_are_not_counted_twice(tmp_
 
 
 def test_a_counter_that_started_again_is_not_negative(tmp_path: Path) -> None:
-    watch = PackageWatch(zones(tmp_path, **{"intel-rapl:0": 999_990}))
+    watch = _PackageWatch(zones(tmp_path, **{"intel-rapl:0": 999_990}))
     zones(tmp_path, **{"intel-rapl:0": 9})
     assert watch.stop(1.0).joules == pytest.approx(19e-6)
 
@@ -44,7 +44,7 @@ def test_what_cannot_be_read_is_not_zero(tmp_path: Path, damage: str) -> None:
         root.mkdir()
     elif damage != "missing":
         zones(root, **({"intel-rapl:0": "none"} if damage == "words" else {}))
-    watch = PackageWatch(root)
+    watch = _PackageWatch(root)
     if damage == "gone":
         (root / "intel-rapl:1" / "energy_uj").unlink()
     found = watch.stop(1.0)
@@ -57,7 +57,7 @@ def test_counters_for_root_only_are_told(tmp_path: Path, monkeypatch: pytest.Mon
         raise PermissionError(path)
 
     monkeypatch.setattr(Path, "read_text", refused)
-    assert PackageWatch(zones_made(tmp_path)).stop(1.0).why == "the counters are readable by root only"
+    assert _PackageWatch(zones_made(tmp_path)).stop(1.0).why == "the counters are readable by root only"
 
 
 def zones_made(root: Path) -> Path:

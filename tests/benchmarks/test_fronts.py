@@ -11,7 +11,7 @@ from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.records import Compilation, EmulatedAnswers
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
 from pocketbert.benchmarks.report.output import write_result
-from pocketbert.benchmarks.report.sections import front_figures, unbeaten
+from pocketbert.benchmarks.report.sections import _mark_unbeaten, make_front_figures
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.core.artefacts import read_artefacts, write_artefacts
 from pocketbert.core.predict.scores import Score
@@ -47,7 +47,7 @@ def report(
 
 
 def figures(data: ReportData) -> list[Any]:
-    return front_figures(data, {row.name: number for number, row in enumerate(data.rows)} | {"x": 7})
+    return make_front_figures(data, {row.name: number for number, row in enumerate(data.rows)} | {"x": 7})
 
 
 def estimate(name: str, time_ms: float, products_left: int = 0, sha256: str = "") -> Compilation:
@@ -58,8 +58,8 @@ def estimate(name: str, time_ms: float, products_left: int = 0, sha256: str = ""
 
 
 def test_what_no_other_row_beats() -> None:
-    assert unbeaten([(1, 5), (2, 4), (3, 4), (2, 4), (9, 9)]) == [True, True, False, True, False]
-    assert unbeaten([(1,)]) == [True]
+    assert _mark_unbeaten([(1, 5), (2, 4), (3, 4), (2, 4), (9, 9)]) == [True, True, False, True, False]
+    assert _mark_unbeaten([(1,)]) == [True]
 
 
 def test_each_device_has_its_own_plot_and_its_name(result: BenchmarkResult) -> None:

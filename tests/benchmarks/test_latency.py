@@ -4,7 +4,7 @@ import pytest
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
-from pocketbert.benchmarks.report.output import latency_table, session_lines, sustained_lines
+from pocketbert.benchmarks.report.output import _sustained_lines, latency_table, session_lines
 from pocketbert.benchmarks.statistics import Statistics, paired_ratio
 from pocketbert.benchmarks.timing import LEAST_SINGLES
 from pocketbert.core.errors import InputError
@@ -143,7 +143,7 @@ def test_files_run_for_minutes_one_after_the_other(variants, texts):
     for s in made.sustained:
         assert (s.device, s.threads, s.length, s.provenance) == ("local", 1, "text", Provenance.MEASURED)
         assert [x.wall for x in s.slices] == [Statistics.of(wall) for wall in s.wall_ms]
-    lines = sustained_lines(made)
+    lines = _sustained_lines(made)
     assert len(lines) == len(variants)
     assert "last slice to the first" in lines[0]
     assert BenchmarkResult.model_validate_json(made.model_dump_json()) == made

@@ -12,10 +12,10 @@ from pocketbert.benchmarks.report.figures import (
     ParityRow,
     ReportData,
     headline_condition,
-    summary_rows,
+    make_summary_rows,
     summary_table,
 )
-from pocketbert.benchmarks.report.plots import require
+from pocketbert.benchmarks.report.plots import require_report_packages
 from pocketbert.core.data_report import DataReport, SplitReport
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.hardware import machine
@@ -302,13 +302,13 @@ def test_the_table_leaves_out_columns_without_figures():
     rows = [ModelRow(name="a", bytes=2_000_000), ModelRow(name="b", bytes=1_000_000)]
     data = ReportData(title="t", task=CLASSIFICATION, machine=machine(), rows=rows)
     assert summary_table(data) == (["model", "size"], [["a", "2.0 MB"], ["b", "1.0 MB"]])
-    assert [r.smaller for r in summary_rows(data)] == ["–", "2.00× smaller"]
+    assert [r.smaller for r in make_summary_rows(data)] == ["–", "2.00× smaller"]
 
 
 def test_a_score_that_is_no_number_is_said():
     rows = [ModelRow(name="a", bytes=1, eval_score=score(float("nan")))]
     data = ReportData(title="t", task=CLASSIFICATION, machine=machine(), rows=rows)
-    assert summary_rows(data)[0].score == "not a number"
+    assert make_summary_rows(data)[0].score == "not a number"
     assert "not a number" in Page(render_report(data)).text
 
 
@@ -397,7 +397,7 @@ def test_without_the_extra_the_message_is_the_command(monkeypatch, full, tmp_pat
     with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[report\]'"):
         write_report(full, tmp_path / "report.html")
     with pytest.raises(MissingBackendError):
-        require()
+        require_report_packages()
 
 
 def test_importing_the_report_needs_neither_matplotlib_nor_jinja():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pocketbert.benchmarks.report import ReportData, render_report
-from pocketbert.benchmarks.report.sections import limits_in_words, search_plots, search_rows, student_rows
+from pocketbert.benchmarks.report.sections import describe_limits, draw_searches, make_search_table, make_student_table
 from pocketbert.core.artefacts import BudgetSearch, Candidate, ConsideredStudent
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.tasks import TaskName
@@ -37,20 +37,20 @@ def search(**limits: float) -> BudgetSearch:
 
 
 def test_each_format_with_scores_has_a_plot_with_the_limits() -> None:
-    (plot,) = search_plots(search(max_drop=0.02, max_size_mb=13.5))
-    assert "small, chosen" in plot[0]
-    assert plot[0].count("var(--c5)") >= 3, "two limits and their legend"
-    assert "578 rows" in plot[1]
-    (free,) = search_plots(search(max_p90_ms=4))
-    assert "limit</text>" not in free[0], "neither size nor loss is limited"
+    (plot,) = draw_searches(search(max_drop=0.02, max_size_mb=13.5))
+    assert "small, chosen" in plot.svg
+    assert plot.svg.count("var(--c5)") >= 3, "two limits and their legend"
+    assert "578 rows" in plot.caption
+    (free,) = draw_searches(search(max_p90_ms=4))
+    assert "limit</text>" not in free.svg, "neither size nor loss is limited"
 
 
 def test_the_table_has_every_candidate_and_says_why_figures_are_missing() -> None:
-    rows = search_rows(search(max_drop=0.02))
-    assert [r.verdict for r in rows] == ["inside", "outside", "outside", "not scored"]
-    assert (rows[0].lost, rows[1].lost) == ("1.21 points worse", "0.20 points better")
-    assert (rows[0].same, rows[3].p90) == ("96.5%", "3.25")
-    assert limits_in_words(search(max_drop=0.02, max_size_mb=8)) == "loss at most 2 points, size at most 8 MB"
+    rows = make_search_table(search(max_drop=0.02))
+    assert [r["verdict"] for r in rows] == ["inside", "outside", "outside", "not scored"]
+    assert (rows[0]["lost"], rows[1]["lost"]) == ("1.21 points worse", "0.20 points better")
+    assert (rows[0]["same"], rows[3]["p90"]) == ("96.5%", "3.25")
+    assert describe_limits(search(max_drop=0.02, max_size_mb=8)) == "loss at most 2 points, size at most 8 MB"
     data = ReportData(
         title="t", task=TaskName.TEXT_CLASSIFICATION, machine=machine(), rows=[], search=search(max_drop=0.02)
     )
@@ -77,10 +77,10 @@ def test_students_have_shapes_a_legend_and_a_table_of_their_figures() -> None:
             ],
         }
     )
-    ((svg, _),) = search_plots(told)
-    assert "student own" in svg
-    assert "student narrow" in svg
-    assert "student own" not in search_plots(one)[0][0]
-    assert student_rows(told)[0] == ("own", "17.00 M", "no difference", "")
-    assert student_rows(told)[1][3] == "not exported: <b>"
-    assert [r.student for r in search_rows(told)][:2] == ["own", "narrow"]
+    (figure,) = draw_searches(told)
+    assert "student own" in figure.svg
+    assert "student narrow" in figure.svg
+    assert "student own" not in draw_searches(one)[0].svg
+    assert make_student_table(told)[0] == ("own", "17.00 M", "no difference", "")
+    assert make_student_table(told)[1][3] == "not exported: <b>"
+    assert [r["student"] for r in make_search_table(told)][:2] == ["own", "narrow"]

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 
 from pocketbert.benchmarks.records import ColdStart, LeftNodes
-from pocketbert.benchmarks.report.compiled import compiled_stamps, compiled_table, estimated_table, left_rows
+from pocketbert.benchmarks.report.compiled import (
+    collect_cpu_operators,
+    compiled_table,
+    estimated_table,
+    make_compilation_stamps,
+)
 from pocketbert.benchmarks.report.output import session_lines, write_result
-from pocketbert.benchmarks.report.plots import Considered, front
+from pocketbert.benchmarks.report.plots import CandidatePoint, draw_search
 from support.compilations import REASON, compilation
 
 
@@ -44,8 +49,8 @@ def test_a_file_that_runs_on_the_second_device_only_has_one_name(result, phone, 
 def test_what_several_devices_leave_for_one_reason_is_told_once() -> None:
     other = LeftNodes(op_type="GELU", nodes=3, reason="another")
     made = [compilation("a"), compilation("a", 128), compilation("b"), compilation("c", left=[other])]
-    rows = left_rows(made)
-    assert [(r.left, r.places) for r in rows] == [
+    rows = collect_cpu_operators(made)
+    assert [(left, places) for _, places, left in rows] == [
         (REASON, ["a, 64, 128 tokens", "b, 64 tokens"]),
         (other, ["c, 64 tokens"]),
     ]
@@ -53,7 +58,7 @@ def test_what_several_devices_leave_for_one_reason_is_told_once() -> None:
 
 def test_provenance_is_told_for_each_device() -> None:
     made = [compilation("a"), compilation("b", estimate=None), compilation("c", failed="it crashed", estimate=None)]
-    assert compiled_stamps(made) == [
+    assert make_compilation_stamps(made) == [
         "placement, size: compiled-only, time, cycles, memory: estimated · a: the target of a · vela 5",
         "placement, size: compiled-only · b: the target of b · vela 5",
     ]
@@ -79,9 +84,9 @@ def test_a_busy_emulator_is_no_warning_about_times(result) -> None:
 def test_names_in_the_plot_of_a_search_do_not_cover_each_other() -> None:
     def named(*places: tuple[float, float]) -> list[str]:
         points = [
-            Considered(f"file{i}", x, y, True, True, i == 1, f"student{i % 2}") for i, (x, y) in enumerate(places)
+            CandidatePoint(f"file{i}", x, y, True, True, i == 1, f"student{i % 2}") for i, (x, y) in enumerate(places)
         ]
-        return re.findall(r">(file\d+[^<]*)</text>", front(points, (None, None), "accuracy lost", "t"))
+        return re.findall(r">(file\d+[^<]*)</text>", draw_search(points, (None, None), "accuracy lost", "t"))
 
     assert len(named((1, 0.1), (2, 0.2), (3, 0.3))) == 3
     crowd = named(*[(2 + i / 1000, 0.1) for i in range(12)], (9, 1))

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from pocketbert.benchmarks.report import GateRow, ModelRow, ReportData, render_report
-from pocketbert.benchmarks.report.page import fastest_name, gate_matrix
+from pocketbert.benchmarks.report.page import _arrange_gates, _find_fastest_file
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.tasks import TaskName
 
@@ -27,9 +27,9 @@ def test_gates_are_a_matrix_with_failures_first() -> None:
         GateRow(name="golden", file="b.onnx", passed=False, value=0.5, bound=0.1, detail="0.5 off"),
         GateRow(name="engine", file="c.mlpackage", passed=True, skipped=True, detail="no engine"),
     ]
-    matrix = gate_matrix(gates)
-    assert matrix.names == ["golden", "engine"]
-    assert matrix.files == [
+    names, files = _arrange_gates(gates)
+    assert names == ["golden", "engine"]
+    assert files == [
         ("a.onnx", ["passed", ""]),
         ("b.onnx", ["failed", ""]),
         ("c.mlpackage", ["", "skipped"]),
@@ -40,7 +40,7 @@ def test_gates_are_a_matrix_with_failures_first() -> None:
 
 def test_of_two_gates_with_one_name_the_failed_one_decides() -> None:
     twice = [GateRow(name="drop", file="a", passed=p) for p in (True, False, True)]
-    assert gate_matrix(twice).files == [("a", ["failed"])]
+    assert _arrange_gates(twice)[1] == [("a", ["failed"])]
 
 
 def test_the_fastest_file_is_marked_where_several_were_timed(result: Any) -> None:
@@ -49,5 +49,5 @@ def test_the_fastest_file_is_marked_where_several_were_timed(result: Any) -> Non
     threads, length = 1, "text"
     medians = {row.name: result.find(row.name, threads, length).wall.p50 for row in rows}
     assert len(medians) > 1
-    assert fastest_name(data) == min(medians, key=lambda name: medians[name])
+    assert _find_fastest_file(data) == min(medians, key=lambda name: medians[name])
     assert words(data).count("fastest") == words(report(rows=rows[:1], benchmark=result)).count("fastest") + 1

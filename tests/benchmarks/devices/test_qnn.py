@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.compiling import SCALED, Target, compile_for
+from pocketbert.benchmarks.compiling import _SCALED, Target, compile_for
 from pocketbert.benchmarks.devices import Compiled, Device, register_device, unregister_device
 from pocketbert.benchmarks.devices import qnn as compiler
 from pocketbert.benchmarks.devices.qnn import (
@@ -296,7 +296,7 @@ def test_one_row_with_small_answers_is_held_against_the_largest_of_more_rows(one
     options = BenchmarkOptions(lengths=[16], label="")
     (made,) = compile_for([Target(name, slow, [one])], texts, options, 1.0)
     assert (made.answers.rows, made.answers.available) == (1, len(slow.largest))
-    assert len(slow.largest) <= SCALED
+    assert len(slow.largest) <= _SCALED
     assert slow.largest[0] < max(slow.largest)
     assert made.answers.tolerance == pytest.approx(0.05 * max(slow.largest))
     assert made.answers.passed

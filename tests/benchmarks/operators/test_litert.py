@@ -11,7 +11,7 @@ from pocketbert.benchmarks import operators as litert
 from pocketbert.benchmarks.cold_start import cold_start
 from pocketbert.benchmarks.devices.on_target import litert_profiler as program
 from pocketbert.benchmarks.devices.on_target.litert_profiler import _add_up, _Event, _RefusalError
-from pocketbert.benchmarks.operators import LitertRequest, LitertTimes, litert_times, profile
+from pocketbert.benchmarks.operators import LitertRequest, LitertTimes, _litert_times, profile_operators
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.tflite import Coverage, TflitePredictor
@@ -103,12 +103,12 @@ def test_events_of_another_layout_are_refused(events, words):
     ids=["no file", "no such length"],
 )
 def test_what_litert_refuses_is_told(path, request_of, words):
-    assert words in litert_times(request_of(path)).error
+    assert words in _litert_times(request_of(path)).error
 
 
 def test_a_program_that_crashes_costs_the_times_only(path, monkeypatch):
     monkeypatch.setattr(litert.sys, "executable", "false")
-    found = profile(EngineFile(path, Format.TFLITE), FEED, 1, 2)
+    found = profile_operators(EngineFile(path, Format.TFLITE), FEED, 1, 2)
     assert found.ops == []
     assert found.placement
     assert found.note == "No time per operator: the process of the profiler ended with exit status 1."
@@ -117,7 +117,7 @@ def test_a_program_that_crashes_costs_the_times_only(path, monkeypatch):
 def test_an_older_engine_has_a_placement_and_a_reason(path, monkeypatch):
     monkeypatch.setattr(TflitePredictor, "__init__", lambda self, *_: setattr(self, "engine", "tflite_runtime"))
     monkeypatch.setattr(TflitePredictor, "coverage", FOUND)
-    found = profile(EngineFile(path, Format.TFLITE), FEED, 1, 2)
+    found = profile_operators(EngineFile(path, Format.TFLITE), FEED, 1, 2)
     assert (found.runs, found.ops) == (0, [])
     assert [p.provider for p in found.placement] == ["XNNPACK, 1 partition", "built-in kernels"]
     assert "tflite_runtime has no profiler" in found.note

@@ -8,7 +8,7 @@ from pocketbert.benchmarks import timing
 from pocketbert.benchmarks.devices import Sample
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.statistics import burst_medians
-from pocketbert.benchmarks.timing import BURST, SLICES, WARMUP_LEAST, WARMUP_MOST, Cell, interleave, sustain
+from pocketbert.benchmarks.timing import _SLICES, BURST, WARMUP_LEAST, WARMUP_MOST, Cell, _interleave, sustain
 from pocketbert.core.errors import MachineError
 
 
@@ -42,7 +42,7 @@ def cells(log, names=("a", "b", "c"), lengths=(4,)):
 def test_variants_take_turns_in_bursts():
     log = []
     group = cells(log)
-    interleave(group, 2 * BURST, np.random.default_rng(0))
+    _interleave(group, 2 * BURST, np.random.default_rng(0))
     names = [name for name, _, _ in log]
     visit = BURST + 1  # one untimed inference leads in
     assert len(names) == 2 * 3 * visit
@@ -59,7 +59,7 @@ def test_after_idle_times_variants_take_turns_of_one_inference(monkeypatch):
         cell.repeats = repeats([1.0])
         cell.warmup_runs = 12
     group = [c.after_idle(250) for c in warm]
-    interleave(group, 4, np.random.default_rng(0))
+    _interleave(group, 4, np.random.default_rng(0))
     assert log[0::2] == [0.25] * 12  # before each inference, and nothing else runs
     names = [name for name, _, _ in log[1::2]]
     assert all(set(names[i : i + 3]) == {"a", "b", "c"} for i in range(0, 12, 3))
@@ -73,7 +73,7 @@ def test_after_idle_times_variants_take_turns_of_one_inference(monkeypatch):
 def test_every_timed_inference_is_kept_per_repeat():
     group = cells([])
     for runs in (12, 7):
-        interleave(group, runs, np.random.default_rng(0))
+        _interleave(group, runs, np.random.default_rng(0))
     for cell in group:
         assert [len(r) for r in cell.wall_ms] == [len(r) for r in cell.cpu_ms] == [12, 7]
         assert len(burst_medians(cell.wall_ms, cell.turn)) == len(burst_medians(cell.cpu_ms, cell.turn)) == 3 + 2
@@ -88,7 +88,7 @@ def test_round_medians_pair_by_round():
 def orders(seed):
     log = []
     group = cells(log)
-    interleave(group, 20 * BURST, np.random.default_rng(seed))
+    _interleave(group, 20 * BURST, np.random.default_rng(seed))
     return [name for name, _, _ in log]
 
 
@@ -102,14 +102,14 @@ def test_the_order_is_shuffled_and_repeatable():
 def test_no_garbage_is_collected_while_the_clock_runs():
     log = []
     assert gc.isenabled()
-    interleave(cells(log), 5, np.random.default_rng(0))
+    _interleave(cells(log), 5, np.random.default_rng(0))
     assert not any(enabled for _, _, enabled in log)
     assert gc.isenabled()
 
 
 def test_all_variants_read_the_same_inputs_in_a_round():
     log = []
-    interleave(cells(log, lengths=(4, 5, 6, 7, 8, 9, 10)), 10, np.random.default_rng(0))
+    _interleave(cells(log, lengths=(4, 5, 6, 7, 8, 9, 10)), 10, np.random.default_rng(0))
     read = {n: [length for name, length, _ in log if name == n] for n in "abc"}
     assert read["a"] == read["b"] == read["c"]
     assert set(read["a"]) == {4, 5, 6, 7, 8, 9, 10}
@@ -185,8 +185,8 @@ def test_a_sustained_run_shows_what_heat_does(clock, heats):
     device = Heating(clock, heats)
     cell = Cell(SimpleNamespace(name="a"), device, 8, [{"input_ids": np.zeros((1, 8), np.int64)}])
     made = sustain(device, cell, 2, "toy", 1)
-    assert len(made.slices) == len(made.wall_ms) == SLICES
-    assert [round(s.after_s) for s in made.slices] == [12 * i for i in range(SLICES)]
+    assert len(made.slices) == len(made.wall_ms) == _SLICES
+    assert [round(s.after_s) for s in made.slices] == [12 * i for i in range(_SLICES)]
     assert made.drift.median == pytest.approx(2 if heats else 1)
     assert made.drift.decided == heats
     assert sum(s.wall.n for s in made.slices) == sum(map(len, made.wall_ms))
@@ -222,7 +222,7 @@ def test_minutes_in_one_call_are_divided_by_time(clock):
     assert cell.opened.asked == [120]
     assert [len(wall) for wall in made.wall_ms] == [120] * 5 + [60] * 5
     assert made.drift.median == pytest.approx(2)
-    assert [s.after_s for s in made.slices] == [12 * i for i in range(SLICES)]
+    assert [s.after_s for s in made.slices] == [12 * i for i in range(_SLICES)]
     assert {s.clock for s in made.slices} == {"1000 MHz"}
     with pytest.raises(MachineError, match=r"40 inferences are too few for 10 slices of 12 s\. Give more minutes"):
         sustain(Heating(clock, False), one_run([3000.0] * 40), 2, "toy", 1)
@@ -233,7 +233,7 @@ def test_a_file_that_keeps_idle_times_itself_is_not_waited_for(monkeypatch):
     cell = one_run()
     cell.cost_ms = 50.0
     idle = cell.after_idle(250)
-    interleave([idle], 2, np.random.default_rng(0))
+    _interleave([idle], 2, np.random.default_rng(0))
     assert idle.opened.asked == [(250, [0]), (250, [1])]
     assert idle.wall_ms == [[2.0, 2.0]]
     assert idle.single_s == pytest.approx(4 * 0.25 + 0.05)  # for planning: what it really takes

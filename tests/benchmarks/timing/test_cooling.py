@@ -11,7 +11,7 @@ from pocketbert.benchmarks import load
 from pocketbert.benchmarks import load as cooling
 from pocketbert.benchmarks.devices import local
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.load import LOOK_S, MOST_S, Cooling, Heat, clock_share
+from pocketbert.benchmarks.load import _LOOK_S, _MOST_S, Cooling, Heat, clock_share
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.report.output import session_lines
 
@@ -45,7 +45,7 @@ def test_it_waits_until_the_device_is_cool(now: SimpleNamespace) -> None:
     device = Cooling(reader(40.0, 55.0, 50.0, 45.0, 43.0), budget_s=120)
     device.wait("the measurement", told.append)
     (wait,) = device.waits
-    assert (wait.seconds, wait.rise_before, wait.rise_after, wait.cool) == (3 * LOOK_S, 15.0, 3.0, True)
+    assert (wait.seconds, wait.rise_before, wait.rise_after, wait.cool) == (3 * _LOOK_S, 15.0, 3.0, True)
     assert told == ["waits until it is cool, before the measurement"]
     assert device.note() == "Waited 1 time, 3 s in all, for the device to cool down to within 3 °C of the beginning."
 
@@ -61,8 +61,8 @@ def test_all_waits_together_are_bounded_and_what_stays_warm_is_told(now: SimpleN
     device = Cooling(reader(40.0, 60.0), budget_s=1000)
     device.wait("one thing", str)
     device.wait("another one", pytest.fail)
-    assert now.s == 100.0 + MOST_S
-    assert [w.seconds for w in device.waits] == [MOST_S, 0.0]
+    assert now.s == 100.0 + _MOST_S
+    assert [w.seconds for w in device.waits] == [_MOST_S, 0.0]
     assert "before one thing, another one it was still warm" in device.note()
     assert "20 °C above the beginning" in device.note()
     device.wait("a long run", str, 7.0)
@@ -92,7 +92,7 @@ def test_a_benchmark_waits_before_its_files_and_tells_it(
 ) -> None:
     heats = iter([30.0, 50.0, 50.0, 31.0, 30.0, 50.0, 32.0])
     monkeypatch.setattr(local, "local_heat", lambda: Heat((next(heats, 30.0),)))
-    monkeypatch.setattr(cooling, "LOOK_S", 0.001)
+    monkeypatch.setattr(cooling, "_LOOK_S", 0.001)
     options = BenchmarkOptions(runs=10, repeats=2, label="", profile=False, budget_s=2)
     made = benchmark(variants, texts, options)
     assert [(w.before, w.cool) for w in made.protocol.cooling] == [

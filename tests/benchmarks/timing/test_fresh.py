@@ -78,8 +78,8 @@ def test_inputs_arrive_as_they_were(tmp_path: Path) -> None:
         return {"input_ids": ids, "entities": np.arange(3.0 * length, dtype=np.float32).reshape(1, length, 3)}
 
     inputs = {("a b/key", "text"): [feed(3), feed(7), feed(1)], ("ü", 16): [feed(16)]}
-    fresh.write_inputs(tmp_path / "inputs.npz", inputs)
-    read = fresh.read_inputs(tmp_path / "inputs.npz")
+    fresh._write_inputs(tmp_path / "inputs.npz", inputs)
+    read = fresh._read_inputs(tmp_path / "inputs.npz")
     assert list(read) == list(inputs)
     for key, feeds in inputs.items():
         for found, given in zip(read[key], feeds, strict=True):
@@ -147,12 +147,12 @@ def test_the_worker_of_another_machine_is_started_anew_for_each_repeat(variants:
 def test_all_processes_make_the_single_calls_that_the_first_one_had_time_for(variants: list[Variant]) -> None:
     asked = list[Any]()
 
-    def make(block: fresh.Block, seconds: float) -> list[fresh.Series]:
+    def make(block: fresh.Block, seconds: float) -> list[fresh._Series]:
         asked.append((list(block.idle), block.sure))
         made = [(16, 0.0), *list(block.idle)[: max(1, block.sure)]]
         facts = {"engine": "x", "engine_version": "0", "warmup_runs": 10, "warmup_stable": True}
         walls = {"wall_ms": [1.0] * 5, "cpu_ms": [None] * 5}
-        return [fresh.Series(variant=variants[0].name, length=x, gap_ms=gap, **facts, **walls) for x, gap in made]
+        return [fresh._Series(variant=variants[0].name, length=x, gap_ms=gap, **facts, **walls) for x, gap in made]
 
     feeds: Any = {(variants[0].name, x): [] for x in (16, 32)}
     idle = ((16, 100.0), (32, 100.0))

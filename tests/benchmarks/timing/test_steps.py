@@ -15,7 +15,7 @@ from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult,
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
 from pocketbert.benchmarks.report.output import session_lines
 from pocketbert.benchmarks.statistics import Statistics
-from pocketbert.benchmarks.text_steps import PostProcessing, post_processing_times
+from pocketbert.benchmarks.text_steps import PostProcessing, time_post_processing
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import head_of
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -63,12 +63,12 @@ def test_every_task_has_a_step_after_the_engine(name: TaskName, tokenizer: TextT
         name="a", path=path, max_length=32, file=SimpleNamespace(open=lambda threads: engine)
     )
     how = PostProcessing(head_of(task, Labels(LABELS)))
-    (told,) = post_processing_times([variant], {"a": tokenizer}, texts, {path: how}, [])
+    (told,) = time_post_processing([variant], {"a": tokenizer}, texts, {path: how}, [])
     assert (told.variants, told.task, told.outputs_of, told.texts) == (["a"], name, "a", len(texts))
     assert len(told.wall_ms) == len(texts) and min(told.wall_ms) > 0
     assert told.per_text == Statistics.of(told.wall_ms)
     assert told.provenance is Provenance.MEASURED
-    assert engine.runs >= len(texts) + steps.POST_WARMUP
+    assert engine.runs >= len(texts) + steps._POST_WARMUP
 
 
 def test_files_of_one_task_share_a_figure_and_others_have_none(variants: list[Variant], texts: list[str]) -> None:
@@ -91,17 +91,17 @@ def test_files_of_one_task_share_a_figure_and_others_have_none(variants: list[Va
 
 
 def test_slow_inferences_bound_the_number_of_texts(tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "POST_S", 0.0)
+    monkeypatch.setattr(steps, "_POST_S", 0.0)
     task, path = TASKS[TaskName.TEXT_CLASSIFICATION], Path("model.onnx")
     engine = Random(task, len(LABELS))
     variant: Any = SimpleNamespace(
         name="a", path=path, max_length=32, file=SimpleNamespace(open=lambda threads: engine)
     )
     texts = [f"text {i}" for i in range(200)]
-    (told,) = post_processing_times(
+    (told,) = time_post_processing(
         [variant], {"a": tokenizer}, texts, {path: PostProcessing(head_of(task, Labels(LABELS)))}, []
     )
-    assert told.texts == steps.POST_LEAST
+    assert told.texts == steps._POST_LEAST
 
 
 def test_outputs_of_another_task_are_told_and_end_nothing(variants: list[Variant], texts: list[str]) -> None:

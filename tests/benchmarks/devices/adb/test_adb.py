@@ -14,7 +14,7 @@ from pocketbert.benchmarks.devices.adb import _adb_missing, _attached
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.records import ColdStart
-from pocketbert.benchmarks.timing import SLICES
+from pocketbert.benchmarks.timing import _SLICES
 from pocketbert.core.devices import parse_measuring_device
 from pocketbert.core.errors import ExitCode, InputError, MachineError, MissingBackendError
 from pocketbert.core.types import Format
@@ -126,7 +126,7 @@ def test_minutes_without_a_pause_are_one_process(phone, reach, tiny_model, expor
     )
     result = benchmark([onnx, tflite], TEXTS, options)
     (told,) = result.sustained
-    assert (told.variant, told.length, len(told.slices)) == ("onnx", "text", SLICES)
+    assert (told.variant, told.length, len(told.slices)) == ("onnx", "text", _SLICES)
     assert sum(map(len, told.wall_ms)) == 240  # what the one run of 3 s wrote
     assert told.slices[0].wall.p50 == pytest.approx(3000 / 360, abs=1e-3)
     assert told.drift.median == pytest.approx(2, rel=1e-3)
