@@ -164,6 +164,7 @@ def _convert(
         length = ct.RangeDim(_SHORTEST, lengths[-1], min(32, lengths[-1]))
 
     def input_type(name: str) -> Any:
+        """Return the type of an input: its shape for every length, and its number type."""
         one = extra.get(name)
         widths = (one.width,) if one is not None and one.width else ()
         shape: Any = (1, length, *widths)
@@ -222,6 +223,7 @@ class _Scored(nn.Module):
     """A classifier that returns its logits and their softmax."""
 
     def __init__(self, module: nn.Module, inputs: Sequence[str]) -> None:
+        """Wrap a classifier; `inputs` become the names of the arguments of `forward`."""
         super().__init__()
         self.module = module
 

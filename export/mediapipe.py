@@ -65,6 +65,7 @@ class MediaPipeTokenizer(TextTokenizer):
     """
 
     def __init__(self, vocabulary: bytes | Path, max_length: int) -> None:
+        """Build the tokenizer; raises InputError if special tokens are missing or `max_length` leaves no room for text."""
         raw = vocabulary if isinstance(vocabulary, bytes) else vocabulary_of(vocabulary)
         # a token that is listed twice has the later id, as in MediaPipe
         index = {token: i for i, token in enumerate(_vocabulary_tokens(raw))}

@@ -93,6 +93,7 @@ class _MediaPipe(nn.Module):
         self.module, self.inputs, self.task = module, inputs, task
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
+        """Return the embedding, or the probabilities, under the name of the output; inputs are [1, L]."""
         values = self.module(**{name: inputs[name] for name in self.inputs})
         outputs = dict(zip(self.task.outputs, values, strict=True))
         result = outputs.get(EMBEDDING)

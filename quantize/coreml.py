@@ -42,8 +42,8 @@ from pocketbert.quantize.rounding import (
     per_row_in_fp16,
     per_row_with_offset,
 )
-from pocketbert.quantize.table import WEIGHTED, Plan, Reader, SchemeRow, Second, register_reader, register_scheme
-from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
+from pocketbert.quantize.table import WEIGHTED, Plan, Reader, SchemeRow, SecondScheme, register_reader, register_scheme
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights, Use, WeightTypes, WeightUse
 from pocketbert.runtime.coreml.evaluator import Evaluator, Step
 from pocketbert.runtime.coreml.package import read_package
 from pocketbert.runtime.coreml.stored import StoredTensors
@@ -203,6 +203,7 @@ def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
         return palette.astype(values.dtype), nearest_in_palette(values, palette)
 
     def compress(model: Any) -> Any:
+        """Palettize the weights of a coremltools model."""
         import coremltools.optimize as cto
 
         configs = {
@@ -241,6 +242,7 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
     ]
 
     def compress(model: Any) -> Any:
+        """Quantize activations in the measured ranges, then the weights."""
         import coremltools.optimize as cto
         from coremltools.optimize.coreml import _post_training_quantization as coremltools_quantization
 
@@ -387,11 +389,13 @@ def _register() -> None:
     """Register the reader of the format, and the rows of its schemes."""
     register_reader(Format.COREML, Reader(weight_types, stored_numbers))
     for scheme, dtype in ((Scheme.FP32, "float32"), (Scheme.FP16, "float16")):
-        register_scheme(SchemeRow(Format.COREML, scheme, ExpectedWeights(Wanted(dtype), Wanted(dtype), _FLOATS)))
+        register_scheme(
+            SchemeRow(Format.COREML, scheme, ExpectedWeights(ExpectedForm(dtype), ExpectedForm(dtype), _FLOATS))
+        )
 
     w8, w4 = (
-        Wanted("int8", dequantized=True, per_channel=True),
-        Wanted("int4", dequantized=True, block=BLOCK),
+        ExpectedForm("int8", dequantized=True, per_channel=True),
+        ExpectedForm("int4", dequantized=True, block=BLOCK),
     )
     w8_simulation = Simulation(
         weights=per_row_with_offset,
@@ -405,8 +409,8 @@ def _register() -> None:
         w8_simulation, weights=per_block_with_offset, tables=per_block_with_offset, halves=per_block_in_fp16
     )
     linear = {
-        Scheme.W8: Second(WEIGHTED, ExpectedWeights(w8, w8, _FLOATS), w8_simulation),
-        Scheme.W4: Second(WEIGHTED, ExpectedWeights(w4, w4, _FLOATS), w4_simulation),
+        Scheme.W8: SecondScheme(WEIGHTED, ExpectedWeights(w8, w8, _FLOATS), w8_simulation),
+        Scheme.W4: SecondScheme(WEIGHTED, ExpectedWeights(w4, w4, _FLOATS), w4_simulation),
     }
     for scheme, own in linear.items():
         register_scheme(
@@ -422,7 +426,7 @@ def _register() -> None:
         )
 
     roundings = {64: palette_of_64, 16: palette_of_16}
-    palettes = {n: Wanted(dtype, dequantized=True, per_channel=False) for n, dtype in _PALETTE_TYPES.items()}
+    palettes = {n: ExpectedForm(dtype, dequantized=True, per_channel=False) for n, dtype in _PALETTE_TYPES.items()}
     for scheme, sizes in _PALETTE_SIZES.items():
         products, tables = sizes[Use.MATMUL], sizes[Use.TABLE]
         register_scheme(

@@ -20,7 +20,7 @@ from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize import coreml, onnx, tflite  # noqa: F401 - they register their schemes and readers
 from pocketbert.quantize import weights as stored_types
 from pocketbert.quantize.table import Plan, SchemeRow, reader_of, row_for
-from pocketbert.quantize.weights import Use, Wanted, WeightTypes, WeightUse, type_problems
+from pocketbert.quantize.weights import ExpectedForm, Use, WeightTypes, WeightUse, type_problems
 
 
 def quantize(source: Path, destination: Path, plan: Plan) -> WeightTypes:
@@ -104,7 +104,7 @@ def _mixed_scheme_problems(
     tables = {u.numbers for u in types.uses if u.use is Use.TABLE}
     largest_table = max(tables, default=0)
 
-    def form(weight: Wanted | WeightUse) -> tuple[str, bool]:
+    def form(weight: ExpectedForm | WeightUse) -> tuple[str, bool]:
         """Return what distinguishes schemes: the type, and whether a stored range makes the other operand an integer."""
         return weight.dtype, weight.bits is not None
 

@@ -67,6 +67,7 @@ class SimulatedPredictor:
         learned: LearnedRanges | None = None,
         method: Calibration = Calibration.MINMAX,
     ) -> None:
+        """Prepare the rounding; static schemes run all rows and choose ranges."""
         self.engine_version, self.lengths = exact.engine_version, exact.lengths
         self.inputs, self.outputs, self._exact = exact.inputs, exact.outputs, exact
         self._mode: _RoundedWeights = _RoundedWeights(simulation, exact.module)
@@ -87,6 +88,7 @@ class _RoundedWeights(TorchFunctionMode):
     """Rounds stored weights, and their inputs in dynamic ranges, in the functions of torch that read them."""
 
     def __init__(self, simulation: Simulation, module: nn.Module) -> None:
+        """Note the weights of a module by their memory, which functions of torch read."""
         super().__init__()
         self.simulation = simulation
         parameters = list(module.named_parameters())
@@ -165,6 +167,7 @@ class _StaticRanges(_RoundedWeights):
     def __init__(
         self, simulation: Simulation, module: nn.Module, learned: LearnedRanges | None, method: Calibration
     ) -> None:
+        """Begin to measure ranges; `choose_ranges` ends that."""
         super().__init__(simulation, module)
         self.measuring = True
         self._method = method
@@ -312,6 +315,7 @@ class _MeasuredProducts(TorchFunctionMode):
     """
 
     def __init__(self, module: nn.Module, count: bool) -> None:
+        """Note the paths of a module's parameters."""
         super().__init__()
         self.weights = dict(module.named_parameters())
         self.names: dict[str, None] = {}

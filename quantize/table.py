@@ -81,7 +81,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Second:
+class SecondScheme:
     """A second scheme that some weights of a file can have.
 
     Attributes:
@@ -120,7 +120,7 @@ class SchemeRow:
     simulation: Simulation | None = None
     computes: frozenset[Role] = WEIGHTED
     selective: bool = False
-    seconds: Mapping[Scheme, Second] = field(default_factory=dict)
+    seconds: Mapping[Scheme, SecondScheme] = field(default_factory=dict)
     usual: Mapping[Role, Scheme] = field(default_factory=dict)
 
     @property

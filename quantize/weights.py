@@ -1,7 +1,7 @@
 """The types in which a file stores its weights, and the check of them against the types that a scheme expects.
 
 The reader of each format describes a file as `WeightTypes`: one `WeightUse` for each operator that reads a stored weight. A
-scheme describes its files as `ExpectedWeights`, made of one `Wanted` per use. `type_problems` compares the two.
+scheme describes its files as `ExpectedWeights`, made of one `ExpectedForm` per use. `type_problems` compares the two.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ _USE_TITLES = {Use.MATMUL: "matrix product", Use.TABLE: "table"}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExpectedForm:
     """The form in which the weights of one use must be stored.
 
     Attributes:
@@ -142,13 +142,13 @@ class ExpectedWeights:
         whole: Whether norms, sums and softmax must be computed in integers too; in other files they must not.
     """
 
-    products: Wanted
-    tables: Wanted
-    other_tables: Wanted | None = field(default=None, kw_only=True)
+    products: ExpectedForm
+    tables: ExpectedForm
+    other_tables: ExpectedForm | None = field(default=None, kw_only=True)
     floats: tuple[str, ...] = ("float32",)
     whole: bool = field(default=False, kw_only=True)
 
-    def of(self, use: Use, largest: bool) -> Wanted:
+    def of(self, use: Use, largest: bool) -> ExpectedForm:
         """Return the expected form of a weight.
 
         Args:
@@ -186,10 +186,10 @@ def type_problems(
         whole: Whether `types` holds all weights of the file, not only those of one of its schemes.
     """
     multiplied = {u.name for u in types.uses if u.use is Use.MATMUL}
-    tied_table = Wanted(expected.products.dtype, block=expected.products.block)
+    tied_table = ExpectedForm(expected.products.dtype, block=expected.products.block)
     largest = max((u.numbers for u in types.uses if u.use is Use.TABLE), default=0)
 
-    def wanted(use: WeightUse) -> Wanted:
+    def wanted(use: WeightUse) -> ExpectedForm:
         if use.use is Use.TABLE and use.dtype != expected.tables.dtype and use.name in multiplied:
             return tied_table
         if use.use is Use.TABLE and use.dtype == expected.tables.dtype:
@@ -240,7 +240,7 @@ def _operator_problems(types: WeightTypes, name: str, whole: bool) -> list[str]:
     return problems
 
 
-def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str, whole: bool) -> list[str]:
+def _form_problems(uses: list[tuple[WeightUse, ExpectedForm]], name: str, whole: bool) -> list[str]:
     """List the weights of the right type that differ from the expected form in scales, ranges or blocks."""
     problems = []
     dequantized = [u for u, w in uses if u.dequantized is not w.dequantized]

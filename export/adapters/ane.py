@@ -116,6 +116,7 @@ class ChannelNorm(nn.Module):
     """
 
     def __init__(self, norm: nn.LayerNorm) -> None:
+        """Take over weight, bias and epsilon of a layer normalization."""
         super().__init__()
         gain = norm.weight.detach()
         smallest = _SMALLEST_GAIN * gain.abs().max().clamp(min=1.0)
@@ -176,6 +177,7 @@ class ChannelsFirstLayer(nn.Module):
     """A layer of BERT, RoBERTa or DistilBERT, for all tokens or for the first one only."""
 
     def __init__(self, parts: Parts, first_token: bool) -> None:
+        """Take over the modules of a stock layer; `first_token` for the first token only."""
         super().__init__()
         self.first_token = first_token
         self.attention = PerHeadAttention(parts.query, parts.key, parts.value, parts.heads, parts.scaling)

@@ -256,6 +256,7 @@ class LeanEncoder(nn.Module):
     """The encoder; its last layer computes only the first token if no head reads more."""
 
     def __init__(self, base: Any, layers: list[tuple[Parts, _Tables]], only_first: bool, format: Format) -> None:
+        """Build the layers from their parts and tables; `only_first` lets the last one compute the first token only."""
         super().__init__()
         shape = Shape(flat_ffn=format is Format.ONNX)
         last = len(layers) - 1
@@ -312,6 +313,7 @@ class Neighbours(nn.Module):
     """The convolution over the embeddings as one product, whose weight quantizers recognize; zeros fill what is between groups."""
 
     def __init__(self, stock: Any) -> None:
+        """Take over weights and norm of the stock convolution; groups become blocks of one matrix."""
         super().__init__()
         conv = stock.conv
         outputs, inputs, size = conv.weight.shape

@@ -40,6 +40,7 @@ class EntityStream(nn.Module):
     """The entity states that the feed-forward part of a layer reads."""
 
     def __init__(self, attention: Any, first_row: bool, shape: Shape) -> None:
+        """Take over the entity attention of a stock layer, if it has one."""
         super().__init__()
         self.first_row, self.attends = first_row, hasattr(attention, "self_ent")
         if self.attends:
@@ -119,6 +120,7 @@ class EntityEncoder(nn.Module):
     """All layers, in place of the stock encoder."""
 
     def __init__(self, encoder: Any, first_token: bool, shape: Shape) -> None:
+        """Rewrite all layers of the stock encoder; with `first_token`, the last one for the first token only."""
         super().__init__()
         with_entities = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
         end = len(encoder.layer) - 1
@@ -297,6 +299,7 @@ class TextOnlyEncoder(nn.Module):
     """All layers, in place of the stock encoder."""
 
     def __init__(self, encoder: Any, first_token: bool, shape: Shape) -> None:
+        """Rewrite all layers of the stock encoder; with `first_token`, the last one for the first token only."""
         super().__init__()
         with_entities = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
         end = len(encoder.layer) - 1

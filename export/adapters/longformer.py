@@ -278,6 +278,7 @@ class _Banded(nn.Module):
     """A Longformer with plain inputs and outputs."""
 
     def __init__(self, model: Any, plan: ExportPlan, dense: int | None) -> None:
+        """Take a transformers model apart; see `_with_dense_bands`."""
         super().__init__()
         self.dense = dense
         kind = type(model).__name__
@@ -297,6 +298,7 @@ class _Banded(nn.Module):
         self.head = next((getattr(model, n) for n in names if hasattr(model, n)), None)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Compute the outputs in the task's order; inputs are [B, S]."""
         wide = self._global_tokens(input_ids, attention_mask)
         masks = self._masks(attention_mask, wide)
         states = self.embeddings(input_ids)

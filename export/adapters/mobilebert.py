@@ -155,6 +155,7 @@ class SplitDecoder(nn.Module):
     """
 
     def __init__(self, head: Any) -> None:
+        """Take over the two matrices of the stock head."""
         super().__init__()
         self.transform, self.decoder = head.transform, head.decoder
         more, words = head.dense.weight.shape

@@ -111,6 +111,7 @@ class _TwoMasks(nn.Module):
     """A ModernBERT with plain inputs and outputs."""
 
     def __init__(self, model: Any, plan: ExportPlan) -> None:
+        """Take over a model with rewritten layers; see `_with_two_masks`."""
         super().__init__()
         self.model, self.outputs, self.pooling = model, plan.outputs, plan.pooling
         config = model.config
@@ -122,6 +123,7 @@ class _TwoMasks(nn.Module):
         self.classified = Pooling(kind=PoolingKind(kind), normalize=False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Compute the outputs in the task's order; inputs are [B, L]."""
         states = self._encode(input_ids, attention_mask)
         if "sentence_embedding" in self.outputs:
             return states, pool_states(states, attention_mask, self.pooling)
@@ -160,6 +162,7 @@ class GatedLayer(nn.Module):
     """A ModernBertEncoderLayer for all rows, the scale of its scores folded into the query's rows of the fused weights."""
 
     def __init__(self, layer: Any) -> None:
+        """Take over the modules of a stock layer; the fused weights are changed in place."""
         super().__init__()
         own = layer.attn
         self.attention_type, self.depth = layer.attention_type, own.head_dim
@@ -207,6 +210,7 @@ class FirstRowGatedLayer(GatedLayer):
     """
 
     def __init__(self, layer: Any) -> None:
+        """Take over the modules of a stock layer, and split its fused projection."""
         super().__init__(layer)
         fused, width = self.qkv, self.qkv.in_features
         del self.qkv

@@ -54,6 +54,7 @@ class LanguageEncoder(nn.Module):
     """
 
     def __init__(self, model: Any, format: Format, first_row: bool, languages: bool) -> None:
+        """Take over the submodules of a stock encoder."""
         super().__init__()
         self.embeddings, self.position_embeddings = model.embeddings, model.position_embeddings
         self.norm = model.layer_norm_emb
@@ -95,6 +96,7 @@ class LanguageLayer(nn.Module):
     """One layer, for all tokens or for the first one only."""
 
     def __init__(self, parts: tuple[Any, Any, Any, Any], first_row: bool, format: Format) -> None:
+        """Take over attention, its norm, feed-forward part and its norm of a stock layer."""
         super().__init__()
         attention, self.attention_norm, feed, self.output_norm = parts
         projections = (attention.q_lin, attention.k_lin, attention.v_lin, attention.n_heads, attention.head_dim**-0.5)

@@ -55,6 +55,7 @@ class RelativeEncoder(nn.Module):
     """
 
     def __init__(self, model: Any, longest: int, row: Row, flat: bool) -> None:
+        """Take over the parameters of a stock encoder."""
         super().__init__()
         self.word_embedding, self.longest = model.word_embedding, longest
         offsets = torch.arange(longest, -longest, -1.0)
@@ -98,6 +99,7 @@ class RelativeLayer(nn.Module):
     """One layer: relative attention, then the feed-forward part, each with a residual and a norm behind it."""
 
     def __init__(self, layer: Any, row: Row, flat: bool) -> None:
+        """Take over the parameters of a stock layer; `row` are the tokens whose states are computed."""
         super().__init__()
         own, feed = layer.rel_attn, layer.ff
         self.row, self.flat = row, flat
@@ -139,6 +141,7 @@ class RelativeAttention(nn.Module):
     """
 
     def __init__(self, own: Any, row: Row) -> None:
+        """Turn the raw parameters of a stock attention into linear layers."""
         super().__init__()
         self.row, self.heads, self.depth = row, own.n_head, own.d_head
         query = _matrix(own.q) * own.scale

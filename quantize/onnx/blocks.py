@@ -27,8 +27,8 @@ from pocketbert.quantize.onnx.tables import (
     untie_embeddings,
 )
 from pocketbert.quantize.rounding import Rounding, Simulation, onnx_int4_blocks, onnx_int8_blocks, per_block
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, Second
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, SecondScheme
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 DOMAIN = "com.microsoft"
 _BITS = {Scheme.INT8_B32: 8, Scheme.W4: 4}
@@ -66,6 +66,7 @@ class _BlockWriter:
     """
 
     def __init__(self, model: Any, bits: int, plan: Plan) -> None:
+        """Untie tables, and find the weights and the bits of each."""
         tables_by_matrix = untie_embeddings(model, plan.left)
         self.graph = model.graph
         self.left = find_weights_left(self.graph, plan.left)
@@ -215,12 +216,12 @@ class _BlockWriter:
             self.graph.initializer.append(numpy_helper.from_array(value, name))
 
 
-def _scheme_parts(bits: int, rounding: Rounding) -> Second:
+def _scheme_parts(bits: int, rounding: Rounding) -> SecondScheme:
     """Return the expected weights and the simulation of a scheme."""
-    wanted = Wanted(f"int{bits}", per_channel=True, block=BLOCK)
-    return Second(
+    wanted = ExpectedForm(f"int{bits}", per_channel=True, block=BLOCK)
+    return SecondScheme(
         WEIGHTED,
-        ExpectedWeights(wanted, wanted, other_tables=Wanted("int8", per_channel=True, block=BLOCK)),
+        ExpectedWeights(wanted, wanted, other_tables=ExpectedForm("int8", per_channel=True, block=BLOCK)),
         Simulation(weights=rounding, tables=rounding, other_tables=onnx_int8_blocks, inputs=per_block),
     )
 

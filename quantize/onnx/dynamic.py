@@ -25,8 +25,8 @@ from pocketbert.quantize.onnx.tables import (
     untie_embeddings,
 )
 from pocketbert.quantize.rounding import Simulation, onnx_int4_blocks, per_row, per_tensor
-from pocketbert.quantize.table import Plan, SchemeRow, Second
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.table import Plan, SchemeRow, SecondScheme
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 
 def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
@@ -144,8 +144,8 @@ def _quiet_root_logger() -> Iterator[None]:
         root.setLevel(level)
 
 
-_INT8 = Wanted("int8", per_channel=True)
-_SMALL = ExpectedWeights(products=_INT8, tables=Wanted("int4", block=32), other_tables=_INT8)
+_INT8 = ExpectedForm("int8", per_channel=True)
+_SMALL = ExpectedWeights(products=_INT8, tables=ExpectedForm("int4", block=32), other_tables=_INT8)
 _SMALL_SIMULATION = Simulation(weights=per_row, tables=onnx_int4_blocks, other_tables=per_row, inputs=per_tensor)
 INT8_ROW = SchemeRow(
     Format.ONNX,
@@ -154,6 +154,6 @@ INT8_ROW = SchemeRow(
     _write_int8,
     simulation=Simulation(weights=per_row, tables=per_row, inputs=per_tensor),
     selective=True,
-    seconds={Scheme.W4: Second(frozenset({Role.EMBEDDING}), _SMALL, _SMALL_SIMULATION)},
+    seconds={Scheme.W4: SecondScheme(frozenset({Role.EMBEDDING}), _SMALL, _SMALL_SIMULATION)},
 )
 SMALL_ROW = SchemeRow(Format.ONNX, Scheme.SMALL, _SMALL, _write_small, simulation=_SMALL_SIMULATION)

@@ -37,7 +37,7 @@ from pocketbert.quantize.onnx.reading import find_matrices, find_read_elsewhere,
 from pocketbert.quantize.onnx.static import learned_products, measure
 from pocketbert.quantize.rounding import Simulation, per_row, per_tensor
 from pocketbert.quantize.table import Plan, SchemeRow
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 _DOMAIN, _DOMAIN_VERSION = "com.microsoft", 1
 """Where 16-bit QuantizeLinear exists in opset 20; in ONNX itself it came with 21, which older phone builds do not read."""
@@ -117,6 +117,7 @@ class _MaskChain:
     """
 
     def __init__(self, graph: Any, floats: set[str], sizes: set[str]) -> None:
+        """Follow the graph from its inputs, and note what is computed from them alone."""
         self._stored = {t.name: t for t in graph.initializer}
         self._floats, self._matrices = floats, find_matrices(graph)
         self._constants: list[Any] = []
@@ -336,6 +337,7 @@ class _IntegerWriter:
         product_bits: int,
         learned: _LearnedTensors,
     ) -> None:
+        """Note the graph and the ranges; `run` rewrites the graph."""
         self.graph, self._floats, self._bits = graph, floats, product_bits
         self._later_constants, self._chain = constants, chain
         self._ranges = {**ranges, **learned.results}
@@ -540,8 +542,8 @@ def fix_shape(path: Path, length: int) -> None:
 def _row(scheme: Scheme, bits: int, simulation: Simulation) -> SchemeRow:
     """Build the row of a scheme: `bits` are those around products; operators of every role compute in integers."""
     weights = ExpectedWeights(
-        products=Wanted("int8", per_channel=True, bits=bits, fused=True),
-        tables=Wanted("int8", dequantized=True),
+        products=ExpectedForm("int8", per_channel=True, bits=bits, fused=True),
+        tables=ExpectedForm("int8", dequantized=True),
         whole=True,
     )
     write = partial(_write, product_bits=bits)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.onnx.tables import PackedLookup, find_row_scales, packed_lookups
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader
-from pocketbert.quantize.weights import COARSEST, ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
+from pocketbert.quantize.weights import COARSEST, ExpectedForm, ExpectedWeights, Use, WeightTypes, WeightUse
 
 _FLOAT, _UINT8, _INT8, _UINT16, _INT16, _INT32, _INT64, _BOOL, _FLOAT16 = 1, 2, 3, 4, 5, 6, 7, 9, 10
 """Numbers of types in ONNX (onnx.proto, TensorProto.DataType)."""
@@ -295,4 +295,4 @@ def _dequantizing_node(name: str, makers: Mapping[str, Any]) -> Any:
 
 
 register_reader(Format.ONNX, Reader(weight_types, stored_numbers))
-FP32_ROW = SchemeRow(Format.ONNX, Scheme.FP32, ExpectedWeights(Wanted("float32"), Wanted("float32")))
+FP32_ROW = SchemeRow(Format.ONNX, Scheme.FP32, ExpectedWeights(ExpectedForm("float32"), ExpectedForm("float32")))

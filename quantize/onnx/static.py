@@ -32,7 +32,7 @@ from pocketbert.quantize.onnx.dynamic import load_plain, write_dynamic
 from pocketbert.quantize.onnx.tables import int8_lookup_nodes, is_lookup, quantize_int8
 from pocketbert.quantize.rounding import Simulation, per_row
 from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 from pocketbert.runtime.onnx import OnnxPredictor
 
 _LAYOUT = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity")
@@ -182,6 +182,7 @@ class _OpenvinoRewriter:
     """
 
     def __init__(self, graph: Any) -> None:
+        """Find all operands of products that will be quantized; `run` rewrites the graph."""
         self.graph = graph
         self.stored = {t.name: t for t in graph.initializer}
         self.makers = {name: node for node in graph.node for name in node.output}
@@ -359,12 +360,12 @@ class _OpenvinoRewriter:
             field.extend(values)
 
 
-_INT8 = Wanted("int8", per_channel=True)
+_INT8 = ExpectedForm("int8", per_channel=True)
 ROWS = (
     SchemeRow(
         Format.ONNX,
         Scheme.A8W8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8), tables=_INT8),
+        ExpectedWeights(products=ExpectedForm("int8", per_channel=True, bits=8), tables=_INT8),
         _write,
         simulation=Simulation(weights=per_row, tables=per_row, static=True),
         selective=True,
@@ -372,7 +373,7 @@ ROWS = (
     SchemeRow(
         Format.ONNX,
         Scheme.A8W8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8, fused=True), tables=_INT8),
+        ExpectedWeights(products=ExpectedForm("int8", per_channel=True, bits=8, fused=True), tables=_INT8),
         _write_openvino,
         Runtime.OPENVINO,
         Simulation(weights=per_row, tables=per_row, static=True, products=True),

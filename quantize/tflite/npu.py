@@ -39,7 +39,7 @@ from pocketbert.quantize.tflite.quantizer import leave_float
 from pocketbert.quantize.tflite.reading import TfliteGraph
 from pocketbert.quantize.tflite.rewrites import keep_longest, level_ranks
 from pocketbert.quantize.tflite.static import MeasuredModel, Place, place_title
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 from pocketbert.runtime.tflite import TflitePredictor
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ class _WholeGraph(MeasuredModel):
     """
 
     def __init__(self, content: bytes) -> None:
+        """Find the operators that depend on masks and segments only."""
         super().__init__(content, _AllKinds())
         signature = self._model.signatureDefs[0]
         self._first = self._model.subgraphs[signature.subgraphIndex]
@@ -330,7 +331,7 @@ def _text(name: bytes | str) -> str:
 def _register(scheme: Scheme, bits: int, simulation: Simulation) -> None:
     """Register a scheme: `bits` are those of products; operators of every role compute in integers."""
     weights = ExpectedWeights(
-        Wanted("int8", per_channel=True, bits=bits), Wanted("int8", per_channel=False), whole=True
+        ExpectedForm("int8", per_channel=True, bits=bits), ExpectedForm("int8", per_channel=False), whole=True
     )
     register_scheme(
         SchemeRow(Format.TFLITE, scheme, weights, _write, Runtime.NPU, simulation, computes=frozenset(Role))

@@ -25,7 +25,7 @@ from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.rounding import Simulation, per_row
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, Second, register_scheme
+from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, SecondScheme, register_scheme
 from pocketbert.quantize.tflite.quantizer import (
     DYNAMIC_SIMULATION,
     INT8_WEIGHTS,
@@ -35,7 +35,7 @@ from pocketbert.quantize.tflite.quantizer import (
     result_pattern,
 )
 from pocketbert.quantize.tflite.rewrites import operator_code
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 from pocketbert.runtime.tflite import Padding, TflitePredictor
 
 if TYPE_CHECKING:
@@ -252,11 +252,11 @@ register_scheme(
     SchemeRow(
         Format.TFLITE,
         Scheme.A8W8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8), tables=Wanted("int8")),
+        ExpectedWeights(products=ExpectedForm("int8", per_channel=True, bits=8), tables=ExpectedForm("int8")),
         _write,
         simulation=Simulation(weights=per_row, tables=per_row, static=True, outputs=True, fixed_positions=True),
         selective=True,
-        seconds={Scheme.INT8: Second(WEIGHTED, INT8_WEIGHTS, DYNAMIC_SIMULATION)},
+        seconds={Scheme.INT8: SecondScheme(WEIGHTED, INT8_WEIGHTS, DYNAMIC_SIMULATION)},
         usual={Role.FFN_DOWN: Scheme.INT8},
     )
 )
