@@ -83,7 +83,8 @@ def export(
         module: A prepared module.
         family: Names the inputs.
         task: Names the outputs.
-        lengths: Tokens of the inputs [1, L], int32; a ranged package takes all up to the longest, a fixed one the longest.
+        lengths: Tokens of the inputs [1, L], int32; a ranged package takes all up to the longest, a fixed one the
+            longest.
         path: The folder to write.
         form: iOS version, lengths and precision.
         info: Its texts.

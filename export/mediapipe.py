@@ -1,8 +1,9 @@
 """The tokenizer of MediaPipe Tasks, and the models that MediaPipe cannot serve.
 
-TextClassifier and TextEmbedder bring a tokenizer of their own, which equals BERT's for ASCII text only. `MediaPipeTokenizer` gives the
-same ids; `refusal` explains why a model cannot be served; `vocabulary_of` returns the vocab.txt to pack into a file. All facts
-were found with mediapipe 1.2.2 and a model that returns its ids; tests/clients/test_mediapipe.py repeats that.
+TextClassifier and TextEmbedder bring a tokenizer of their own, which equals BERT's for ASCII text only.
+`MediaPipeTokenizer` gives the same ids; `refusal` explains why a model cannot be served; `vocabulary_of` returns the
+vocab.txt to pack into a file. All facts were found with mediapipe 1.2.2 and a model that returns its ids;
+tests/clients/test_mediapipe.py repeats that.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class MediaPipeTokenizer(TextTokenizer):
 
     Unlike tokenizer.json it lower-cases A-Z only, strips no accents, cleans nothing (a no-break space or a control
     character stays in its word, which is then mostly [UNK]), recognizes no special tokens in the text (``[MASK]`` is
-    ``[``, ``mask``, ``]``), measures words in bytes, and reads a text only up to a null character. It pads on the right with
-    id 0, whatever the model's family does.
+    ``[``, ``mask``, ``]``), measures words in bytes, and reads a text only up to a null character. It pads on the right
+    with id 0, whatever the model's family does.
 
     Args:
         vocabulary: Content of the vocab.txt that is packed into the file, or the model folder.
@@ -65,7 +66,7 @@ class MediaPipeTokenizer(TextTokenizer):
     """
 
     def __init__(self, vocabulary: bytes | Path, max_length: int) -> None:
-        """Build the tokenizer; raises InputError if special tokens are missing or `max_length` leaves no room for text."""
+        """Build the tokenizer; raises InputError if special tokens are missing or `max_length` is too small."""
         raw = vocabulary if isinstance(vocabulary, bytes) else vocabulary_of(vocabulary)
         # a token that is listed twice has the later id, as in MediaPipe
         index = {token: i for i, token in enumerate(_vocabulary_tokens(raw))}
@@ -254,7 +255,7 @@ def _settings_refusal(content: Mapping[str, Any]) -> str | None:
 
 
 def _ids_refusal(content: Mapping[str, Any]) -> str | None:
-    """Tokenize sentences with both tokenizers, and return the first difference in special tokens or ids; None without any."""
+    """Tokenize sentences with both tokenizers, and return the first difference; None without any."""
     try:
         model_tokenizer = Tokenizer.from_str(plain_tokenizer_json(json.dumps(content)))
     except Exception as error:  # the library raises plain Exception

@@ -1,7 +1,7 @@
-"""Prepare a model for export, the step that all formats share: a rewritten copy with explicit inputs and arithmetic masks.
+"""Prepare a model for export: a rewritten copy with explicit inputs and arithmetic masks, for all formats.
 
-`prepare` calls the adapter of the model's family; importing this module registers the adapters. `PreparedPredictor` runs a prepared
-module like any engine, and `sample_inputs` builds the inputs that converters trace it with.
+`prepare` calls the adapter of the model's family; importing this module registers the adapters. `PreparedPredictor`
+runs a prepared module like any engine, and `sample_inputs` builds the inputs that converters trace it with.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def prepare(
         format: Format of the file: the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
         pooling: How `sentence_embedding` is computed, where the task has that output.
-        samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model; see `half_range`.
+        samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model; see
+            `half_range`.
         sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on, see
             `pocketbert.export.adapters.outliers`; empty to look for none.
 

@@ -1,8 +1,9 @@
 """TFLite metadata for MediaPipe Tasks: names of the inputs, the labels, the vocabulary.
 
-`write_metadata` adds them to a .tflite file: a flatbuffer inside the model, and labels.txt and vocab.txt in an uncompressed zip archive
-behind it (`pack_files`), which is where MediaPipe and Android read them. `metadata_problems` checks such a file; `read_metadata` and
-`read_files` read it back. MediaPipe reads neither config.json nor tokenizer.json: it uses only what is packed here.
+`write_metadata` adds them to a .tflite file: a flatbuffer inside the model, and labels.txt and vocab.txt in an
+uncompressed zip archive behind it (`pack_files`), which is where MediaPipe and Android read them. `metadata_problems`
+checks such a file; `read_metadata` and `read_files` read it back. MediaPipe reads neither config.json nor
+tokenizer.json: it uses only what is packed here.
 
 The flatbuffer is written by slot numbers of the public schema, so that nothing of MediaPipe is needed.
 """

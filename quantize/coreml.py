@@ -2,12 +2,14 @@
 
 Schemes, in the order in which they are registered at the end:
 
-- ``w8`` and ``w4``: `_write_linear` stores weights as int8 per output channel, or as int4 in blocks of 32 numbers of a row; both
-  have an offset, which has less error than symmetric numbers. Single weights can have the other one of the two.
+- ``w8`` and ``w4``: `_write_linear` stores weights as int8 per output channel, or as int4 in blocks of 32 numbers of a
+  row; both have an offset, which has less error than symmetric numbers. Single weights can have the other one of the
+  two.
 - ``lut6``, ``lut4``, ``small``: `_write_palettes` stores weights as places in a palette of 64 or 16 numbers per tensor.
-- ``a8w8``: `_write_static` stores weights as ``w8``, and quantizes the inputs of linear layers to int8 in ranges that the
-  project's evaluator measures. coremltools measures ranges by running the model, which needs macOS, and keeps those of the last
-  row only, so that these ranges take the place of its own; they have an offset, which halves the error of symmetric ones.
+- ``a8w8``: `_write_static` stores weights as ``w8``, and quantizes the inputs of linear layers to int8 in ranges that
+  the project's evaluator measures. coremltools measures ranges by running the model, which needs macOS, and keeps those
+  of the last row only, so that these ranges take the place of its own; they have an offset, which halves the error of
+  symmetric ones.
 
 `weight_types` and `stored_numbers` are the reader of the format.
 """
@@ -263,7 +265,10 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _measure_ranges(source: Path, plan: Plan, title: str) -> dict[str, Range]:
-    """Run the plan's rows, each at the shortest length that takes it, and choose the ranges of real tokens by tensor name."""
+    """Run the plan's rows and choose the ranges of real tokens by tensor name.
+
+    Each row runs at the shortest length that takes it.
+    """
     evaluator, axes = Evaluator(source), _ranged_tensors(source)
     ranges, padding = Ranges(axes, plan.calibration, plan.steps), Padding(0, plan.padding_side)
     for row in plan.rows() if plan.rows is not None else ():
@@ -295,7 +300,8 @@ def _run_for_values(
 def _ranged_tensors(source: Path) -> dict[str, int]:
     """Return the axis of tokens of every tensor that a product with a weight reads or writes, by the tensor's name.
 
-    The result of an activation function behind a product is included: coremltools quantizes that instead of the product's.
+    The result of an activation function behind a product is included: coremltools quantizes that instead of the
+    product's.
     """
     axes: dict[str, int] = {}
     product_results: dict[str, int] = {}
@@ -337,7 +343,7 @@ def _weight_products(source: Path) -> Iterator[tuple[Any, str]]:
 
 
 def _large_float_weights(path: Path) -> list[tuple[StoredWeight, Use]]:
-    """List the float weights of a package that are worth compressing, once for each operation that reads one; tables first."""
+    """List the float weights that are worth compressing, once for each operation that reads one; tables first."""
     weights = [
         (w, _WEIGHT_INPUTS[w.reader][1])
         for w in StoredTensors(path).weights()

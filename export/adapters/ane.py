@@ -1,8 +1,8 @@
 """Encoder layers on channels-first activations [B, C, 1, L], as Apple's Neural Engine prefers them.
 
-`rewrite_channels_first` rewrites the encoder of a BERT-like model; between embeddings and head, activations are channels first.
-Classes are matched by full name, as in `pocketbert.export.adapters.lean`; a model with any other layer is refused. No claim about
-latency: it was not measured on a device.
+`rewrite_channels_first` rewrites the encoder of a BERT-like model; between embeddings and head, activations are
+channels first. Classes are matched by full name, as in `pocketbert.export.adapters.lean`; a model with any other layer
+is refused. No claim about latency: it was not measured on a device.
 
 Source: Apple, "Deploying Transformers on the Apple Neural Engine" (2022): 1x1 convolutions for linear layers, one small
 product per head, softmax and normalization over axis 1. Own code.
@@ -110,9 +110,9 @@ class ChannelNorm(nn.Module):
     """Layer normalization over axis 1, written as coremltools recognizes it: it becomes one `layer_norm`.
 
     For that the bias must be inside, (x + b / w) * w; coremltools folds b / w * w back into b. With a single operation,
-    Core ML chooses the precision in which squares are added up, which fp16 does not hold beyond 255 squared. Epsilon stays
-    that of the model, mostly 1e-12: coremltools writes a number that fp16 would round to zero as the smallest that it has,
-    and 1e-7 in the weights would move the numbers of a model with small states in fp32 as well.
+    Core ML chooses the precision in which squares are added up, which fp16 does not hold beyond 255 squared. Epsilon
+    stays that of the model, mostly 1e-12: coremltools writes a number that fp16 would round to zero as the smallest
+    that it has, and 1e-7 in the weights would move the numbers of a model with small states in fp32 as well.
     """
 
     def __init__(self, norm: nn.LayerNorm) -> None:

@@ -1,10 +1,10 @@
 """DeBERTa v1, v2 and v3: an encoder of the loaded modules whose relative positions need no gather of scores.
 
-`_disentangled` is the adapter. Disentangled attention (He et al. 2021, DeBERTa) adds scores of content and position. Those of a
-distance depend on i - j only, so the relative table is looked up once for each distance (`Distances`), and not for each pair: query i
-times the tables of all distances gives row i of a matrix [L, 2 L], in which the needed entries lie on a diagonal. A slice of the
-flattened matrix turns diagonals into columns (`shift_diagonals`). The last layer computes only the first token where the head reads
-nothing else (`DisentangledFirstRow`).
+`_disentangled` is the adapter. Disentangled attention (He et al. 2021, DeBERTa) adds scores of content and position.
+Those of a distance depend on i - j only, so the relative table is looked up once for each distance (`Distances`), and
+not for each pair: query i times the tables of all distances gives row i of a matrix [L, 2 L], in which the needed
+entries lie on a diagonal. A slice of the flattened matrix turns diagonals into columns (`shift_diagonals`). The last
+layer computes only the first token where the head reads nothing else (`DisentangledFirstRow`).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Distances(nn.Module):
         """Store the rows in both orders.
 
         Args:
-            rows: Row of each distance from -R to R, [2 R + 1]; R is larger than the longest input, which torch.export would
-                otherwise make a case of its own.
-            opaque: Add a zero that is computed from the inputs. Otherwise converters for fixed lengths would look the rows
-                up in advance, and store every table once for each length, in fp32.
+            rows: Row of each distance from -R to R, [2 R + 1]; R is larger than the longest input, which torch.export
+                would otherwise make a case of its own.
+            opaque: Add a zero that is computed from the inputs. Otherwise converters for fixed lengths would look the
+                rows up in advance, and store every table once for each length, in fp32.
         """
         super().__init__()
         self.largest, self.opaque = len(rows) // 2, opaque
@@ -177,7 +177,7 @@ def _table(rows: Tensor | None) -> nn.Embedding | None:
 
 
 _Tables = tuple[Tensor | None, Tensor | None]
-"""Positions as keys and as queries, projected as in one layer, each [rows, heads * depth]; None where the layer has none."""
+"""Projected positions as keys and as queries of a layer, each [rows, heads * depth]; None where it has none."""
 
 
 def _disentangled(model: Any, plan: ExportPlan) -> nn.Module:
@@ -276,7 +276,8 @@ class LeanEncoder(nn.Module):
             attention_mask: Added to attention scores, [B, 1, 1, L].
 
         Returns:
-            The last states, [B, L, H] or [B, 1, H]; also as the only entry of `hidden_states`, where the stock model reads it.
+            The last states, [B, L, H] or [B, 1, H]; also as the only entry of `hidden_states`, where the stock model
+            reads it.
         """
         rows = self.distances(attention_mask)
         states = hidden_states
@@ -310,7 +311,7 @@ class DisentangledLayer(PostNormLayer):
 
 
 class Neighbours(nn.Module):
-    """The convolution over the embeddings as one product, whose weight quantizers recognize; zeros fill what is between groups."""
+    """The convolution over the embeddings as one product, whose weight quantizers recognize."""
 
     def __init__(self, stock: Any) -> None:
         """Take over weights and norm of the stock convolution; groups become blocks of one matrix."""
@@ -350,7 +351,7 @@ def _activation(name: str) -> nn.Module:
 
 
 def _rows_of_distances(base: Any) -> Tensor:
-    """Return the row of the relative table for each distance from -R to R, as in the stock encoder; R is above its length."""
+    """Return the row of the relative table for each distance from -R to R, as in the stock encoder."""
     encoder, largest = base.encoder, base.config.max_position_embeddings + 1
     if not encoder.relative_attention:
         return torch.zeros(2 * largest + 1, dtype=torch.int64)
@@ -370,7 +371,7 @@ def _plain_norm(norm: Any) -> nn.LayerNorm:
 
 
 def _take_apart_v1(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]:
-    """Return modules and tables of a layer of v1, which has one projection for queries, keys and values, head by head."""
+    """Return modules and tables of a layer of v1, whose only projection makes queries, keys and values head by head."""
     own = layer.attention.self
     weights = own.in_proj.weight.view(own.num_attention_heads, 3, own.attention_head_size, -1)
     query, key, value = (_linear(weights[:, i].flatten(0, 1), b) for i, b in enumerate((own.q_bias, None, own.v_bias)))

@@ -1,13 +1,13 @@
 """ERNIE (Tsinghua): a text stream and an entity stream, with entities or without.
 
-`_two_streams` is the adapter. With entities (`EntityEncoder`), the graph takes the entities' numbers in a table that it holds, or
-their vectors, and runs both streams at all positions. That input decides which positions are open; [CLS] always is. The entity
-stream of the last layer has no reader and is left out.
+`_two_streams` is the adapter. With entities (`EntityEncoder`), the graph takes the entities' numbers in a table that it
+holds, or their vectors, and runs both streams at all positions. That input decides which positions are open; [CLS]
+always is. The entity stream of the last layer has no reader and is left out.
 
-Without entities (`TextOnlyEncoder`), only the position of [CLS] is open, with a zero vector as in the authors' training. Attention over
-a single key is the projection of its value, whatever the query, so that the entity stream of a layer is one row [B, 1, E] and a few
-small linear layers: exactly what the whole model computes, not an approximation. Up to the first layer with entities that row is
-zero, so that its contribution to this layer is a constant.
+Without entities (`TextOnlyEncoder`), only the position of [CLS] is open, with a zero vector as in the authors'
+training. Attention over a single key is the projection of its value, whatever the query, so that the entity stream of a
+layer is one row [B, 1, E] and a few small linear layers: exactly what the whole model computes, not an approximation.
+Up to the first layer with entities that row is zero, so that its contribution to this layer is a constant.
 """
 
 from __future__ import annotations
@@ -269,7 +269,8 @@ class FusedLayer(nn.Module):
             entity: The first token's, [B, 1, E]; None in the first layer with entities.
 
         Returns:
-            Text [B, L, H], or [B, 1, H] of a first-row layer, and the entity of the next layer [B, 1, E] if there is one.
+            Text [B, L, H], or [B, 1, H] of a first-row layer, and the entity of the next layer [B, 1, E] if there is
+            one.
         """
         rows = hidden_states[:, :1] if self.first_row else hidden_states
         context = self.attention(rows, hidden_states, hidden_states, attention_mask)

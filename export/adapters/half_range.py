@@ -1,13 +1,13 @@
 """Keep MobileBERT's numbers inside fp16's range, exactly: large tensors are carried as a power of two times themselves.
 
-A trained MobileBERT normalizes nothing inside its encoder (NoNorm is a factor and an offset per channel), and its states
-between the blocks reach 1e5 to 1e6; fp16 ends at 65,504. A tensor between two linear layers may be any multiple of itself if the
-layer before writes the multiple and the layer behind expects it, ReLU included, which is positively homogeneous. A power
-of two changes exponents only, so that in fp32 every result stays the same bit for bit, and the relative error of int8
-weights and activations stays what it was.
+A trained MobileBERT normalizes nothing inside its encoder (NoNorm is a factor and an offset per channel), and its
+states between the blocks reach 1e5 to 1e6; fp16 ends at 65,504. A tensor between two linear layers may be any multiple
+of itself if the layer before writes the multiple and the layer behind expects it, ReLU included, which is positively
+homogeneous. A power of two changes exponents only, so that in fp32 every result stays the same bit for bit, and the
+relative error of int8 weights and activations stays what it was.
 
-`rescale_to_fp16` measures how large the tensors become (`measure_scales`), chooses their factors and multiplies the weights
-(`apply_scales`).
+`rescale_to_fp16` measures how large the tensors become (`measure_scales`), chooses their factors and multiplies the
+weights (`apply_scales`).
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Scales:
 def rescale_to_fp16(model: Any, outputs: Sequence[str], samples: Sequence[Inputs] = ()) -> float:
     """Bring a model's tensors into fp16's range divided by `ROOM`.
 
-    Models that are not MobileBERT with NoNorm, and those whose tensors are small enough, are left as they are. Attention
-    scores, logits and states that are themselves an output cannot be carried as a multiple.
+    Models that are not MobileBERT with NoNorm, and those whose tensors are small enough, are left as they are.
+    Attention scores, logits and states that are themselves an output cannot be carried as a multiple.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
@@ -121,7 +121,7 @@ def _has_no_norm(model: Any) -> bool:
 
 
 def vocabulary_rows(config: Any, rows: int = 8) -> list[Inputs]:
-    """Build inputs without a tokenizer: the first ids, which include special tokens, and ids spread over the vocabulary.
+    """Build inputs without a tokenizer: the first ids (special tokens) and ids spread over the vocabulary.
 
     Args:
         config: The model's configuration.
@@ -214,8 +214,8 @@ def _power_of_two(largest: float) -> float:
 class _ActivationRange:
     """Largest magnitudes by name, measured by hooks while a model runs.
 
-    Results of NoNorm are measured as the exported graph computes them, the folded product and the residual each: two numbers
-    that cancel must fit into a type too.
+    Results of NoNorm are measured as the exported graph computes them, the folded product and the residual each: two
+    numbers that cancel must fit into a type too.
     """
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ class _ActivationRange:
         self._hooks.append(norm.register_forward_hook(measure))
 
     def watch_residual(self, name: str, part: Any) -> None:
-        """Measure a linear layer `dense` and NoNorm `LayerNorm` over its result, with a residual between them or without."""
+        """Measure a linear layer `dense` and NoNorm `LayerNorm` over its result, with or without a residual."""
         products: list[Tensor] = []
 
         def measure(_: nn.Module, args: tuple[Tensor], out: Tensor) -> None:

@@ -1,12 +1,13 @@
 """Rewrite the stock encoders into cheaper graphs with the same results up to rounding.
 
-`rewrite_layers` replaces the layers of a model by `PostNormLayer`, or by what a family registered for its own layers; ALBERT's stack,
-which runs a few stored layers several times, becomes a `SharedStack`. Inside, attention is `AllRows`, or `FirstRow` in the last layer
-of a model whose head reads nothing but the first token. For TFLite, `decompose_norms_and_segments` writes normalization and segments
-as arithmetic. Only rewrites that were measured to be faster in the engine of a format are kept.
+`rewrite_layers` replaces the layers of a model by `PostNormLayer`, or by what a family registered for its own layers;
+ALBERT's stack, which runs a few stored layers several times, becomes a `SharedStack`. Inside, attention is `AllRows`,
+or `FirstRow` in the last layer of a model whose head reads nothing but the first token. For TFLite,
+`decompose_norms_and_segments` writes normalization and segments as arithmetic. Only rewrites that were measured to be
+faster in the engine of a format are kept.
 
-How a family's layers are taken apart is registered in `LAYER_PARTS` (`find_layer_parts`), which gives `Parts` and `Stack`. Classes
-are matched by their full name: a layer of any other class stays as it is.
+How a family's layers are taken apart is registered in `LAYER_PARTS` (`find_layer_parts`), which gives `Parts` and
+`Stack`. Classes are matched by their full name: a layer of any other class stays as it is.
 
 Class and attribute names of the modules are part of tensor names in exported files.
 """
@@ -88,10 +89,10 @@ class Shape:
 def rewrite_layers(model: Any, family: Family, format: Format) -> Any:
     """Rewrite the encoder of a model for export.
 
-    In every format, the attention scale is folded into the query's weights and NoNorm into the linear layer before it, and
-    where the head reads nothing but the first token, the last layer computes nothing but that (`FirstRow`, or the last run
-    of a `SharedStack`). ONNX also gets `Shape.flat_ffn`; TFLite, which has no operator for layer normalization, `SpelledNorm`,
-    and `SpelledSegments` where there are two segments.
+    In every format, the attention scale is folded into the query's weights and NoNorm into the linear layer before it,
+    and where the head reads nothing but the first token, the last layer computes nothing but that (`FirstRow`, or the
+    last run of a `SharedStack`). ONNX also gets `Shape.flat_ffn`; TFLite, which has no operator for layer
+    normalization, `SpelledNorm`, and `SpelledSegments` where there are two segments.
 
     Args:
         model: A transformers model in eval mode with a head and eager attention, fed with an additive mask
@@ -394,7 +395,7 @@ class SharedStack(nn.Module):
 
 
 def decompose_norms_and_segments(model: Any) -> None:
-    """Write layer normalizations of a model, and embeddings of two segments, as arithmetic; the model is changed in place."""
+    """Write layer normalizations and embeddings of two segments as arithmetic; the model is changed in place."""
     embeddings: Any = getattr(getattr(model, "base_model", model), "embeddings", None)
     segments = getattr(embeddings, "token_type_embeddings", None)
     positions = getattr(embeddings, "position_embeddings", None)

@@ -1,11 +1,11 @@
-"""Longformer: attention in sliding windows with global tokens, over all pairs of tokens and a mask, or over blocks of tokens.
+"""Longformer: attention in sliding windows with global tokens, over all pairs of tokens or over blocks.
 
-`_with_dense_bands` and `_with_block_bands` are the adapters. The encoder is built from the modules of the loaded model, without
-branches on data: transformers' own code branches on whether a batch has global tokens, and gathers them.
+`_with_dense_bands` and `_with_block_bands` are the adapters. The encoder is built from the modules of the loaded model,
+without branches on data: transformers' own code branches on whether a batch has global tokens, and gathers them.
 
-In blocks of half a window, everything that a token attends to within its window lies in its own block and in both neighbours; no
-operation depends on the length except through sizes, so that a graph may leave it free. `Masks` holds windows, padding and global
-tokens as numbers that layers add to attention scores.
+In blocks of half a window, everything that a token attends to within its window lies in its own block and in both
+neighbours; no operation depends on the length except through sizes, so that a graph may leave it free. `Masks` holds
+windows, padding and global tokens as numbers that layers add to attention scores.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ class Masks:
     """Masks that layers add to attention scores, and the global tokens.
 
     Attributes:
-        near: By half the window, the keys that a token may attend to, global ones among them. Over all pairs [B, 1, S, S] or
-            [B, 1, 1, S]; over blocks [B * N, 1, R, 3 * R], where R is half the window, and one key more for a global token.
+        near: By half the window, the keys that a token may attend to, global ones among them. Over all pairs
+            [B, 1, S, S] or [B, 1, 1, S]; over blocks [B * N, 1, R, 3 * R], where R is half the window, and one key more
+            for a global token.
         real: Keys that a global token may attend to, [B, 1, 1, S].
         globals: 1 at global tokens, [B, S, 1]; None where there are none, or the first only.
         blocks: Whether attention is over blocks.
@@ -145,7 +146,10 @@ def _real(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _within(reach: int, places: Tensor, others: Tensor) -> Tensor:
-    """Return 1 for positions at most `reach` apart, else 0. Clamped at both ends: Core ML writes infinity for a missing one."""
+    """Return 1 for positions at most `reach` apart, else 0.
+
+    Clamped at both ends: Core ML writes infinity for a missing one.
+    """
     return torch.clamp(reach + 1.0 - torch.abs(places - others), min=0.0, max=1.0)
 
 
@@ -228,19 +232,19 @@ class _Near(AllRows):
 _FIRST, _QUESTION = "ForSequenceClassification", "ForQuestionAnswering"
 """Ends of the names of the classes that have global tokens: the first one, or all of the question."""
 DENSE = 1024
-"""With attention over blocks, graphs of known lengths up to this one still use all pairs of tokens, which is as fast."""
+"""With attention over blocks, graphs of known lengths up to this one use all pairs of tokens, which is as fast."""
 
 
 def _with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
-    """Wrap a model into a module whose memory grows with the length of a text, not with its square; see `_with_dense_bands`.
+    """Wrap a model into a module whose memory grows with the length of a text, not with its square.
 
     Args:
         model: A transformers model with a head in eval mode; taken apart.
         plan: Settings of the export.
 
     Raises:
-        InputError: As `_with_dense_bands`, and for question-answering: every token of a question is global, so that each block
-            would have to attend to a part of the text that may be as long as the text.
+        InputError: As `_with_dense_bands`, and for question-answering: every token of a question is global, so that
+            each block would have to attend to a part of the text that may be as long as the text.
     """
     if type(model).__name__.endswith(_QUESTION):
         what = "'blocks' is not possible for question-answering: every token of a question is global, and each block would see them all."

@@ -1,9 +1,10 @@
 """Wrap a model into a module with explicit inputs and plain outputs, ready for torch.export.
 
-`ExportPlan` holds the settings. `with_additive_mask` is the adapter of families whose stock model takes an additive 4-D mask (BERT,
-RoBERTa, DistilBERT, MobileBERT and kin): the layers are rewritten by what is registered for the family, and `wrap_model` puts the
-model behind inputs [B, L]. Adapters that write the encoder anew check the model with `check_computed` and use `with_own_encoder`:
-the stock head over another encoder, which takes over the loaded submodules. `pool_states` computes sentence embeddings in the graph.
+`ExportPlan` holds the settings. `with_additive_mask` is the adapter of families whose stock model takes an additive 4-D
+mask (BERT, RoBERTa, DistilBERT, MobileBERT and kin): the layers are rewritten by what is registered for the family, and
+`wrap_model` puts the model behind inputs [B, L]. Adapters that write the encoder anew check the model with
+`check_computed` and use `with_own_encoder`: the stock head over another encoder, which takes over the loaded
+submodules. `pool_states` computes sentence embeddings in the graph.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class ExportPlan:
         layout: How activations lie in memory.
         pooling: How `sentence_embedding` is computed, where the task has that output.
         samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model.
-        sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on; empty to
-            look for none.
+        sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on; empty
+            to look for none.
     """
 
     family: Family
@@ -65,8 +66,8 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     """Rewrite a model's layers and wrap it into a module with explicit named inputs and plain tensor outputs.
 
     Args:
-        model: A transformers model with a head in eval mode; switched to eager attention and changed in place by what is
-            registered for its layers.
+        model: A transformers model with a head in eval mode; switched to eager attention and changed in place by what
+            is registered for its layers.
         plan: Settings of the export.
 
     Returns:
@@ -259,15 +260,18 @@ def pool_states(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Ten
 
 
 def _at_least(values: Tensor, least: float) -> Tensor:
-    """Raise smaller numbers to `least`. Not by `clamp`: Core ML's has an upper end too, and infinity is refused as a weight."""
+    """Raise smaller numbers to `least`.
+
+    Not by `clamp`: Core ML's has an upper end too, and infinity is refused as a weight.
+    """
     return torch.maximum(values, torch.full((), least))
 
 
 def computed_zero(values: Tensor) -> Tensor:
     """Return a zero [1] that no converter recognizes as one, computed from numbers [B, L] that are 0 or more.
 
-    A converter computes in advance whatever does not depend on an input. What is added to this zero stays in the graph: a
-    table is stored once for all lengths, and compressed as any other.
+    A converter computes in advance whatever does not depend on an input. What is added to this zero stays in the graph:
+    a table is stored once for all lengths, and compressed as any other.
     """
     return torch.clamp(values[0, :1].to(torch.float32), -1.0, 0.0)
 

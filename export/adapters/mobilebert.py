@@ -1,8 +1,8 @@
-"""MobileBERT's layers with fewer operations: bottlenecks, stacked feed-forward parts, NoNorm, and the split decoder of fill-mask.
+"""MobileBERT: layers with fewer operations, and the split decoder of fill-mask.
 
-`_lean_layer` rewrites a layer (NoNorm, a factor and an offset per channel, is folded into the linear layer before it), and
-`_channels_first_layer` does so on activations [B, C, 1, L]. `_lean_head` replaces the decoder. Numbers beyond fp16's range are cured
-by `pocketbert.export.adapters.half_range`. All are registered under the key of the family's row.
+`_lean_layer` rewrites a layer (NoNorm, a factor and an offset per channel, is folded into the linear layer before it),
+and `_channels_first_layer` does so on activations [B, C, 1, L]. `_lean_head` replaces the decoder. Numbers beyond
+fp16's range are cured by `pocketbert.export.adapters.half_range`. All are registered under the key of the family's row.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
 
 
 def _fold_norms(layer: Any) -> None:
-    """Fold every NoNorm of a layer into the linear layer before it; a layer with other normalizations stays as it is."""
+    """Fold every NoNorm of a layer into the linear layer before it; other normalizations stay as they are."""
     attention, output = layer.attention, layer.output
     if class_path(output.LayerNorm) != f"{_MODULE}.NoNorm":
         return
@@ -149,9 +149,9 @@ def _lean_head(model: Any) -> Any:
 class SplitDecoder(nn.Module):
     """MobileBERT's decoder as the sum of two products.
 
-    The stock module concatenates the transposed embedding table and a second matrix before each product. As one constant, the
-    table would be stored twice in a file; left to the engine, it is copied in every run and no quantizer finds a weight. The
-    first product reads the table itself, which the embedding shares.
+    The stock module concatenates the transposed embedding table and a second matrix before each product. As one
+    constant, the table would be stored twice in a file; left to the engine, it is copied in every run and no quantizer
+    finds a weight. The first product reads the table itself, which the embedding shares.
     """
 
     def __init__(self, head: Any) -> None:

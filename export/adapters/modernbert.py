@@ -1,8 +1,8 @@
 """ModernBERT: layers with fewer operations, a mask of padding for global layers and one with a window for local ones.
 
-`_with_two_masks` is the adapter; `_lean_layer` rewrites a layer to `GatedLayer`, or `FirstRowGatedLayer` where a head reads only the first
-token. Rotary positions are computed in the graph (`RotaryAngles`), or stored as a table for Core ML (`RotaryTable`); both halves of a
-table are equal, so only one is kept.
+`_with_two_masks` is the adapter; `_lean_layer` rewrites a layer to `GatedLayer`, or `FirstRowGatedLayer` where a head
+reads only the first token. Rotary positions are computed in the graph (`RotaryAngles`), or stored as a table for Core
+ML (`RotaryTable`); both halves of a table are equal, so only one is kept.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class RotaryAngles(nn.Module):
 
 
 class RotaryTable(nn.Module):
-    """Cosines and sines from tables: in fp16, in which Core ML computes, the angle of the 300th position is off by a tenth.
+    """Cosines and sines from tables.
+
+    In fp16, in which Core ML computes, the angle of the 300th position is off by a tenth.
 
     Args:
         angles: Computes the tables.
@@ -159,7 +161,7 @@ ADAPTERS.add("two-masks", _with_two_masks)
 
 
 class GatedLayer(nn.Module):
-    """A ModernBertEncoderLayer for all rows, the scale of its scores folded into the query's rows of the fused weights."""
+    """A ModernBertEncoderLayer for all rows, with the scale folded into the query's rows of the fused weights."""
 
     def __init__(self, layer: Any) -> None:
         """Take over the modules of a stock layer; the fused weights are changed in place."""
@@ -205,8 +207,8 @@ class GatedLayer(nn.Module):
 class FirstRowGatedLayer(GatedLayer):
     """The last layer, for the first row only: keys of all tokens, but one query, and values of their weighted means.
 
-    The mean of V x under weights that sum to 1 is V (mean of x). A key is rotated by its own position, so that keys cannot
-    be left out in the same way; see `pocketbert.export.adapters.lean.FirstRow`.
+    The mean of V x under weights that sum to 1 is V (mean of x). A key is rotated by its own position, so that keys
+    cannot be left out in the same way; see `pocketbert.export.adapters.lean.FirstRow`.
     """
 
     def __init__(self, layer: Any) -> None:

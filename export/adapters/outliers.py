@@ -1,13 +1,15 @@
-"""Divide the outlier channels of a model, and multiply what reads them: the same answers, and ranges that int8 can hold.
+"""Divide the outlier channels of a model, and multiply what reads them.
 
-An int8 range ends at the largest number of a tensor, so that one channel fifty times larger than the rest leaves the rest a few
-steps. Source: Xiao et al. 2023, SmoothQuant, equation 4 with alpha = 0.5: a channel c is divided by
-sqrt(max|x_c| / max|w_c|). Here the factor is taken relative to its median, rounded to a power of two, and used for outliers only.
-In post-norm layers a shortcut adds the same tensor, which a multiplication restores. A power of two changes exponents only:
-in fp32 every answer stays the same bit for bit.
+The answers stay the same, and int8 can hold the ranges.
 
-`divide_outliers` finds the tensors whose channels may be divided (`places_of`: what writes them, and all that reads them), measures
-their channels on texts (`largest_channels`), and divides the outliers (`Place.divide`).
+An int8 range ends at the largest number of a tensor, so that one channel fifty times larger than the rest leaves the
+rest a few steps. Source: Xiao et al. 2023, SmoothQuant, equation 4 with alpha = 0.5: a channel c is divided by
+sqrt(max|x_c| / max|w_c|). Here the factor is taken relative to its median, rounded to a power of two, and used for
+outliers only. In post-norm layers a shortcut adds the same tensor, which a multiplication restores. A power of two
+changes exponents only: in fp32 every answer stays the same bit for bit.
+
+`divide_outliers` finds the tensors whose channels may be divided (`places_of`: what writes them, and all that reads
+them), measures their channels on texts (`largest_channels`), and divides the outliers (`Place.divide`).
 """
 
 from __future__ import annotations
@@ -110,7 +112,9 @@ class Place:
         return torch.stack(sizes).amax(0)
 
     def divide(self, factors: Tensor) -> None:
-        """Divide the channels, and multiply all that reads them; with powers of two, every answer stays the same bit for bit.
+        """Divide the channels, and multiply all that reads them.
+
+        With powers of two, every answer stays the same bit for bit.
 
         Args:
             factors: Divisor of each channel, [C].
@@ -140,8 +144,8 @@ def _along_axis(factors: Tensor, weight: Tensor, axis: int) -> Tensor:
 def places_of(module: nn.Module, feed: Sequence[Tensor]) -> list[Place]:
     """List the places of a prepared module, in the order in which they are computed.
 
-    Readers of tensors inside the layers are known. The readers of the last states are found by running the module: where
-    these are not linear layers only, as when the states are an answer, the last states are left out.
+    Readers of tensors inside the layers are known. The readers of the last states are found by running the module:
+    where these are not linear layers only, as when the states are an answer, the last states are left out.
 
     Args:
         module: A prepared module in eval mode.
@@ -212,7 +216,7 @@ def _head_readers(module: nn.Module, encoder: nn.Module, feed: Sequence[Tensor])
 
 
 class _Follower(TorchFunctionMode):
-    """Finds the functions of torch that read the output of a module; a view of it, such as the first token, counts as well.
+    """Finds the functions of torch that read the output of a module, or a view of it such as the first token.
 
     Attributes:
         weights: Ids of the weights of linear layers that read it.

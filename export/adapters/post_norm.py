@@ -1,7 +1,7 @@
 """How post-norm encoder layers are taken apart: BERT and families with its layers, DistilBERT, ALBERT.
 
-Each function returns the `Parts` of a stock layer, or the `Stack` of ALBERT's encoder, which runs a few stored layers several times;
-they are registered in `LAYER_PARTS` under the keys that the family table names.
+Each function returns the `Parts` of a stock layer, or the `Stack` of ALBERT's encoder, which runs a few stored layers
+several times; they are registered in `LAYER_PARTS` under the keys that the family table names.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _albert_layer(layer: Any) -> Parts:
 def _albert_stack(encoder: Any) -> Stack:
     """Return the layers of an AlbertTransformer in the order in which they run.
 
-    Each of ``num_hidden_layers`` steps runs one group, the first steps the first group and so on; a group runs its inner
-    layers in turn.
+    Each of ``num_hidden_layers`` steps runs one group, the first steps the first group and so on; a group runs its
+    inner layers in turn.
     """
     config, groups = encoder.config, encoder.albert_layer_groups
     inner = config.inner_group_num
@@ -88,7 +88,7 @@ def _albert_stack(encoder: Any) -> Stack:
 
 
 def _fold_task_embedding(model: Any) -> Any:
-    """Add the vector of task 0, which ERNIE gives every token, to the vectors of segments: one lookup and one table fewer.
+    """Add the vector of task 0, which ERNIE gives every token, to the vectors of segments.
 
     Args:
         model: An ERNIE model in eval mode, changed in place.

@@ -1,4 +1,4 @@
-"""XLM: an encoder over the loaded submodules, with masks as arithmetic; the language of each token is an input or a constant.
+"""XLM: an encoder with masks as arithmetic; the language of each token is an input or a constant.
 
 `_language_encoder` is the adapter; `LanguageEncoder` and `LanguageLayer` take over the submodules of the stock encoder.
 """

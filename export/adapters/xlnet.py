@@ -1,4 +1,4 @@
-"""XLNet's content stream, batch first, without gather in its relative positions; memories and permutations are not computed.
+"""XLNet's content stream, batch first, without gather in its relative positions.
 
 `_relative_encoder` is the adapter; `RelativeEncoder` is built from the parameters of the stock encoder.
 
@@ -189,7 +189,7 @@ class RelativeAttention(nn.Module):
         return pairs[:, :, :1] if self.row is Row.FIRST else pairs[:, :, -1:]
 
     def _shifted(self, scores: Tensor, length: int) -> Tensor:
-        """Return the score of each pair's offset, from the scores of all offsets, [B, heads, Q, 2L] to [B, heads, Q, L].
+        """Select the score of each pair's offset, [B, heads, Q, 2L] to [B, heads, Q, L].
 
         Column c is the offset L - c, so the score of token i and key j is in column L - i + j. In the flattened matrix
         without its first L numbers, rows of 2L - 1 numbers each begin one column further to the left.

@@ -1,7 +1,7 @@
 """Weights in blocks of 32 for ONNX (schemes ``int8-b32`` and ``w4``), computed by MatMulNBits and GatherBlockQuantized.
 
-Both operators are in the domain com.microsoft of ONNX Runtime, version 1. The operator set stays that of the exported file.
-Tables of positions and segments have 8 bits in both schemes.
+Both operators are in the domain com.microsoft of ONNX Runtime, version 1. The operator set stays that of the exported
+file. Tables of positions and segments have 8 bits in both schemes.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class _BlockWriter:
         """Let a product read the codes of a table.
 
         Returns:
-            The Reshape that gives them the shape of a product's weight (empty if it was written before; ONNX Runtime runs it
-            once, when it opens the file), and the names of codes and scales.
+            The Reshape that gives them the shape of a product's weight (empty if it was written before; ONNX Runtime
+            runs it once, when it opens the file), and the names of codes and scales.
         """
         from onnx import helper
 

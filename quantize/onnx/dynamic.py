@@ -1,7 +1,10 @@
-"""Dynamic int8 for ONNX (schemes ``int8`` and ``small``): weights per output channel, tables per row, inputs quantized at run time.
+"""Dynamic int8 for ONNX (schemes ``int8`` and ``small``): inputs of products are quantized at run time.
 
-`write_dynamic` prepares the graph (tied embeddings, weights that several products share, tables) and runs ONNX Runtime's quantizer.
-In ``small``, and for tables with `w4` as a second scheme, the largest table has 4 bits. All operators are standard ones.
+Weights have a scale per output channel, tables one per row.
+
+`write_dynamic` prepares the graph (tied embeddings, weights that several products share, tables) and runs ONNX
+Runtime's quantizer. In ``small``, and for tables with `w4` as a second scheme, the largest table has 4 bits. All
+operators are standard ones.
 """
 
 from __future__ import annotations
@@ -101,8 +104,8 @@ def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozense
 def _store_shared_weights_transposed(model: Any) -> None:
     """Transpose weights that several Gemm nodes read with `transB`, as layers do that run more than once.
 
-    ONNX Runtime's quantizer writes each Gemm as a MatMul and transposes its weight in the file, once for each node: a weight
-    of several nodes would be transposed back and forth.
+    ONNX Runtime's quantizer writes each Gemm as a MatMul and transposes its weight in the file, once for each node: a
+    weight of several nodes would be transposed back and forth.
     """
     from onnx import numpy_helper
 

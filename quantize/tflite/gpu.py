@@ -1,9 +1,9 @@
 """fp16 for the GPU of a phone: one length, operands of equal rank, and a check of what LiteRT's GPU delegate accepts.
 
 `gpu_refusals` lists the operators of a file that the delegate leaves to the CPU. Its table `RULES` is
-`CheckGpuDelegateCompatibility` of LiteRT (tflite/tools/versioning/gpu_compatibility.cc, google-ai-edge/LiteRT at 007226f4), which
-replaces the shorter list of the page "GPU delegates": that page has neither BATCH_MATMUL nor GELU. The table holds what the
-delegate accepts, not what a driver computes: nothing is run on a GPU here.
+`CheckGpuDelegateCompatibility` of LiteRT (tflite/tools/versioning/gpu_compatibility.cc, google-ai-edge/LiteRT at
+007226f4), which replaces the shorter list of the page "GPU delegates": that page has neither BATCH_MATMUL nor GELU. The
+table holds what the delegate accepts, not what a driver computes: nothing is run on a GPU here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Quantize TFLite files with ai-edge-quantizer: fp16, int8 and 4-bit weights, with float or dynamically quantized activations.
+"""Quantize TFLite files with ai-edge-quantizer: fp16, int8 and 4-bit weights, float or dynamic activations.
 
-`write_quantized` makes the files of these schemes: ``fp16`` and ``w8`` (weights that are dequantized before use), ``int8``, ``small``
-and ``w4`` (dynamic, weights in 8 or 4 bits), and ``int8`` for TFLite 2.14 and 2.16. `_quantizer_recipe` holds the settings of each.
+`write_quantized` makes the files of these schemes: ``fp16`` and ``w8`` (weights that are dequantized before use),
+``int8``, ``small`` and ``w4`` (dynamic, weights in 8 or 4 bits), and ``int8`` for TFLite 2.14 and 2.16.
+`_quantizer_recipe` holds the settings of each.
 
-ai-edge-quantizer selects operators by the names of their results. Where single weights stay float or have a second scheme, every
-result first gets a name of its own (`rename_results`), and `find_results_reading` finds the operators of these weights by digest.
+ai-edge-quantizer selects operators by the names of their results. Where single weights stay float or have a second
+scheme, every result first gets a name of its own (`rename_results`), and `find_results_reading` finds the operators of
+these weights by digest.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ _WITH_INT4 = {Scheme.W4: (_PRODUCT, _LOOKUP), Scheme.SMALL: (_LOOKUP,)}
 def write_quantized(source: Path, destination: Path, plan: Plan) -> None:
     """Write a quantized copy of an fp32 file.
 
-    For TFLite 2.14 and 2.16 the int8 numbers are the same; the per-channel scales, which their kernels ignore without an
-    error, get operators of their own.
+    For TFLite 2.14 and 2.16 the int8 numbers are the same; the per-channel scales, which their kernels ignore without
+    an error, get operators of their own.
 
     Raises:
         MissingBackendError: If ai-edge-quantizer is not installed.
@@ -76,7 +78,7 @@ def write_quantized(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _check_blocks(source: Path, scheme: Scheme, left: Sequence[str], bits: Mapping[str, int]) -> list[str]:
-    """Return the results of lookups in tables that a product reads too, after checking that blocks divide all 4-bit weights.
+    """Check that blocks divide all 4-bit weights, and return the lookups in tables that a product reads too.
 
     Args:
         source: The fp32 file.
@@ -119,8 +121,8 @@ def _quantizer_recipe(
 ) -> ModelQuantizationRecipe:
     """Build the ai-edge-quantizer recipe of a scheme.
 
-    ``fp16`` casts weights, ``w8`` stores weights as int8, all others compute dynamically in int8; ``small`` and ``w4`` add block-wise
-    4-bit weights.
+    ``fp16`` casts weights, ``w8`` stores weights as int8, all others compute dynamically in int8; ``small`` and ``w4``
+    add block-wise 4-bit weights.
 
     Args:
         scheme: The scheme.
