@@ -1,4 +1,7 @@
-"""The Core ML exporter: torch.export, coremltools, one ML Program per package, int32 inputs."""
+"""The Core ML exporter: torch.export, coremltools, one ML Program per package, int32 inputs.
+
+`export` writes a package in the form of `CoremlForm` (iOS version, lengths, precision) with the texts of `CoremlInfo`.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Scheme, Shapes
 from pocketbert.export.prepare import sample_inputs
 
-SHORTEST = 3
-"""Tokens that a package with a ranged length takes at least: MobileBERT looks at both neighbours of a token."""
+_SHORTEST = 3
+"""Smallest length of a package with a ranged length: MobileBERT reads both neighbours of a token."""
 
 
 @dataclass(frozen=True)
 class CoremlInfo:
-    """What a package says of itself.
+    """Texts of a package.
 
     Attributes:
         description: One sentence.
@@ -80,23 +83,24 @@ def export(
         module: A prepared module.
         family: Names the inputs.
         task: Names the outputs.
-        lengths: Tokens of the inputs [1, L], int32; a ranged package takes all up to the longest, a fixed one the longest.
+        lengths: Tokens of the inputs [1, L], int32; a ranged package takes all up to the longest, a fixed one the
+            longest.
         path: The folder to write.
-        form: How.
-        info: What it says of itself.
+        form: iOS version, lengths and precision.
+        info: Its texts.
 
     Raises:
         MissingBackendError: If coremltools is not installed.
     """
     if version_of("coremltools") is None:
         raise MissingBackendError("coremltools", "pip install 'pocketbert[coreml]'")
-    wanted = sorted(set(lengths))
+    lengths = sorted(set(lengths))
     classifies = task.name is TaskName.TEXT_CLASSIFICATION and len(info.labels) > 0
-    whole = _Scored(module, family.inputs).eval() if classifies else module
+    scored = _Scored(module, family.inputs).eval() if classifies else module
     outputs = [*task.outputs, *([PROBABILITIES] if classifies else [])]
     with quiet(), quiet_coremltools():
-        program = _exported(whole, family, wanted, form.shapes)
-        model = _converted(program, family, outputs, wanted, form)
+        program = _export_program(scored, family, lengths, form.shapes)
+        model = _convert(program, family, outputs, lengths, form)
         spec = model.get_spec()
     if classifies:
         add_classifier(spec, info.labels)
@@ -104,59 +108,65 @@ def export(
     save_package(spec.SerializeToString(deterministic=True), Path(model.weights_dir) / "weight.bin", path)
 
 
-def _exported(
+def _export_program(
     module: nn.Module, family: Family, lengths: Sequence[int], shapes: Shapes
 ) -> torch.export.ExportedProgram:
+    """Trace a module with torch.export, and rewrite what coremltools does not convert."""
     sample = tuple(sample_inputs(family.inputs, lengths[-1], family.extra).values())
-    least = SHORTEST if shapes is Shapes.RANGED else lengths[0]
+    shortest = _SHORTEST if shapes is Shapes.RANGED else lengths[0]
     free: Any = None
     if shapes is Shapes.RANGED or (shapes is Shapes.ENUMERATED and len(lengths) > 1):
-        # torch does not prove that a number of blocks fits any length, which a named dimension asks for
-        bounds = {"min": least, "max": lengths[-1]}
+        # torch does not prove that a number of blocks fits any length, which a named dimension requires
+        bounds = {"min": shortest, "max": lengths[-1]}
         free = torch.export.Dim.DYNAMIC(**bounds) if family.in_blocks else torch.export.Dim("length", **bounds)
     dynamic = None if free is None else tuple({1: free} for _ in family.inputs)
     program = torch.export.export(module, sample, dynamic_shapes=dynamic, strict=False)
     program = program.run_decompositions({})
-    for node in list(program.graph.nodes):  # coremltools 9.0 knows no alias, which does nothing
+    for node in list(program.graph.nodes):  # coremltools 9.0 does not convert alias, which does nothing
         if node.target is torch.ops.aten.alias.default:
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
-    _count_blocks(program.graph)
+    _count_blocks_by_slicing(program.graph)
     return cast(torch.export.ExportedProgram, program)
 
 
-def _count_blocks(graph: torch.fx.Graph) -> None:
-    """Write (L + R - 1) // R, the number of blocks of R tokens, as the length of every Rth token: coremltools 9.0 divides in floats."""
+def _count_blocks_by_slicing(graph: torch.fx.Graph) -> None:
+    """Replace (L + R - 1) // R, the number of blocks of R tokens, by the length of a slice of every Rth token.
+
+    coremltools 9.0 divides in floats.
+    """
     for node in list(graph.nodes):
         if node.target is not operator.floordiv:
             continue
         total, size = cast(Any, node.args)
         tensor, axis = cast(Any, next(a.args for a in total.args if isinstance(a, torch.fx.Node)))
         with graph.inserting_before(node):
-            some = graph.call_function(torch.ops.aten.slice.Tensor, (tensor, axis, 0, sys.maxsize, size))
-            count = graph.call_function(torch.ops.aten.sym_size.int, (some, axis))
-        some.meta["val"], count.meta["val"] = tensor.meta["val"][:, ::size], node.meta["val"]
+            every_nth = graph.call_function(torch.ops.aten.slice.Tensor, (tensor, axis, 0, sys.maxsize, size))
+            count = graph.call_function(torch.ops.aten.sym_size.int, (every_nth, axis))
+        every_nth.meta["val"], count.meta["val"] = tensor.meta["val"][:, ::size], node.meta["val"]
         node.replace_all_uses_with(count)
         graph.erase_node(node)
 
 
-def _converted(
+def _convert(
     program: torch.export.ExportedProgram,
     family: Family,
     outputs: Sequence[str],
     lengths: Sequence[int],
     form: CoremlForm,
 ) -> Any:
+    """Convert an exported program to a coremltools model."""
     import coremltools as ct
     import numpy as np
 
-    own = {i.name: i for i in family.extra}
+    extra = {i.name: i for i in family.extra}
     length: Any = lengths[-1]
     if form.shapes is Shapes.RANGED:
-        length = ct.RangeDim(SHORTEST, lengths[-1], min(32, lengths[-1]))
+        length = ct.RangeDim(_SHORTEST, lengths[-1], min(32, lengths[-1]))
 
-    def taken(name: str) -> Any:
-        one = own.get(name)
+    def input_type(name: str) -> Any:
+        """Return the type of an input: its shape for every length, and its number type."""
+        one = extra.get(name)
         widths = (one.width,) if one is not None and one.width else ()
         shape: Any = (1, length, *widths)
         if form.shapes is Shapes.ENUMERATED and len(lengths) > 1:
@@ -168,7 +178,7 @@ def _converted(
         program,
         convert_to="mlprogram",
         skip_model_load=True,
-        inputs=[taken(name) for name in family.inputs],
+        inputs=[input_type(name) for name in family.inputs],
         outputs=[ct.TensorType(name=name, dtype=np.float32) for name in outputs],
         minimum_deployment_target=getattr(ct.target, f"iOS{form.ios}"),
         compute_precision=ct.precision.FLOAT16 if half else ct.precision.FLOAT32,
@@ -176,6 +186,7 @@ def _converted(
 
 
 def _describe(spec: Any, info: CoremlInfo, task: Task, family: Family) -> None:
+    """Write the texts of a package and of its inputs and outputs."""
     features = {**_FEATURES, **{i.name: i.description for i in family.extra}}
     metadata = spec.description.metadata
     metadata.shortDescription, metadata.versionString = info.description, info.version
@@ -206,13 +217,14 @@ _LOGITS = {
     TaskName.TOKEN_CLASSIFICATION: "Scores of the labels for each token, before softmax.",
     TaskName.FILL_MASK: "Scores of all words for each token, before softmax.",
 }
-"""What the output `logits` holds: the clients want it under one name."""
+"""Descriptions of the output `logits`, which has one name for all clients."""
 
 
 class _Scored(nn.Module):
-    """Logits and their softmax."""
+    """A classifier that returns its logits and their softmax."""
 
     def __init__(self, module: nn.Module, inputs: Sequence[str]) -> None:
+        """Wrap a classifier; `inputs` become the names of the arguments of `forward`."""
         super().__init__()
         self.module = module
 

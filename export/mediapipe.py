@@ -1,7 +1,9 @@
-"""What MediaPipe Tasks does to a text, and which models it cannot serve.
+"""The tokenizer of MediaPipe Tasks, and the models that MediaPipe cannot serve.
 
-TextClassifier and TextEmbedder bring a tokenizer of their own, which is BERT's only as far as ASCII goes. All facts
-here were read out of mediapipe 1.2.2 with a model that returns its ids; tests/clients/test_mediapipe.py repeats that.
+TextClassifier and TextEmbedder bring a tokenizer of their own, which equals BERT's for ASCII text only.
+`MediaPipeTokenizer` gives the same ids; `refusal` explains why a model cannot be served; `vocabulary_of` returns the
+vocab.txt to pack into a file. All facts were found with mediapipe 1.2.2 and a model that returns its ids;
+tests/clients/test_mediapipe.py repeats that.
 """
 
 from __future__ import annotations
@@ -23,73 +25,11 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer, plain_tokenizer_json
 from pocketbert.core.tasks import TaskName
 
-# --- mediapipe_vocabulary ---
-# vocab.txt as MediaPipe reads it: line by line, skipping empty ones.
-
-
-MAX_BYTES = 32 << 20
-
-
-def vocabulary_tokens(raw: bytes) -> list[str]:
-    r"""Tokens in the order of the ids that MediaPipe gives them.
-
-    Empty lines count for nothing there (the next token takes the id), and one ``\r`` at a line's end is dropped.
-
-    Args:
-        raw: Content of vocab.txt.
-
-    Returns:
-        The tokens.
-
-    Raises:
-        InputError: If this is no UTF-8 text.
-    """
-    try:
-        lines = raw.decode().split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(Problem("vocabulary", f"not UTF-8: {error}.")) from error
-    return [line.removesuffix("\r") for line in lines if line]
-
-
-def vocabulary_of(folder: Path) -> bytes:
-    """The vocabulary to pack: vocab.txt, or what tokenizer.json says where there is none.
-
-    Args:
-        folder: A model folder.
-
-    Returns:
-        Content of vocab.txt.
-
-    Raises:
-        InputError: If there is neither, or the vocabulary cannot be written as lines.
-    """
-    file = folder / "vocab.txt"
-    if file.is_file():
-        if file.stat().st_size > MAX_BYTES:
-            raise InputError(Problem(str(file), f"larger than {MAX_BYTES} bytes, refused."))
-        return file.read_bytes()
-    vocabulary = (read_json(folder / "tokenizer.json").get("model") or {}).get("vocab")
-    if not isinstance(vocabulary, dict):
-        raise InputError(Problem(str(folder / "tokenizer.json"), "its model has no list of tokens."))
-    if problem := vocabulary_problem(vocabulary):
-        raise InputError(Problem(str(folder / "tokenizer.json"), f"{problem}."))
-    return "".join(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.__getitem__)).encode()
-
-
-def vocabulary_problem(vocabulary: Mapping[str, int]) -> str | None:
-    """Why a vocabulary (token to id) cannot be written as lines; None if it can."""
-    if not all(isinstance(i, int) for i in vocabulary.values()) or set(vocabulary.values()) != set(
-        range(len(vocabulary))
-    ):
-        return f"its ids are not 0 to {len(vocabulary) - 1}, so line numbers cannot replace them"
-    bad = [token for token in vocabulary if not token or "\n" in token or token.endswith("\r")]
-    return f"the tokens {bad[:3]} cannot be written on a line of vocab.txt" if bad else None
-
-
-MAX_WORD_BYTES = 100
+_MAX_BYTES = 32 << 20
+_MAX_WORD_BYTES = 100
 """A longer word is [UNK] as a whole. Bytes, not characters: 50 Cyrillic letters are the limit."""
 
-UNKNOWN, FIRST, LAST = "[UNK]", "[CLS]", "[SEP]"
+_UNKNOWN, _FIRST, _LAST = "[UNK]", "[CLS]", "[SEP]"
 
 _TASKS = {
     TaskName.MULTI_LABEL: "its files hold softmax probabilities that sum to one, and independent yes/no scores would be read as such",
@@ -104,21 +44,21 @@ _SINGLES = (
     r"!-/:-@\[-`{-~\u4E00-\u9FFF\u3400-\u4DBF\U00020000-\U0002A6DF\U0002A700-\U0002B73F\U0002B740-\U0002B81F"
     r"\U0002B820-\U0002CEAF\uF900-\uFAFF\U0002F800-\U0002FA1F"
 )
-"""ASCII marks and Chinese characters: each a word of its own. All marks of Unicode's category P come on top."""
+"""ASCII punctuation and Chinese characters, each of which is a word; so are all characters of Unicode's category P."""
 _NEWER_MARKS = (
     "\u1b4e\u1b4f\u1b7f\U00010d6e\U00010ed0\U000113d4\U000113d5\U000113d7\U000113d8"
     "\U00011b00-\U00011b09\U00011be1\U00011f43-\U00011f4f\U00016d6d-\U00016d6f\U0001e5ff"
 )
-"""Marks younger than Python 3.11's Unicode 14 that MediaPipe knows; found by trying every code point."""
+"""Punctuation newer than Python 3.11's Unicode 14 that MediaPipe splits at; found by trying every code point."""
 
 
 class MediaPipeTokenizer(TextTokenizer):
     r"""MediaPipe's built-in BERT tokenizer, id for id.
 
     Unlike tokenizer.json it lower-cases A-Z only, strips no accents, cleans nothing (a no-break space or a control
-    character stays in its word, which is then mostly [UNK]), knows no special tokens in the text (``[MASK]`` is
-    ``[``, ``mask``, ``]``), measures words in bytes, and reads a text only up to a null character. It pads on the right with id 0, whatever the model's
-    family does.
+    character stays in its word, which is then mostly [UNK]), recognizes no special tokens in the text (``[MASK]`` is
+    ``[``, ``mask``, ``]``), measures words in bytes, and reads a text only up to a null character. It pads on the right
+    with id 0, whatever the model's family does.
 
     Args:
         vocabulary: Content of the vocab.txt that is packed into the file, or the model folder.
@@ -126,25 +66,28 @@ class MediaPipeTokenizer(TextTokenizer):
     """
 
     def __init__(self, vocabulary: bytes | Path, max_length: int) -> None:
+        """Build the tokenizer; raises InputError if special tokens are missing or `max_length` is too small."""
         raw = vocabulary if isinstance(vocabulary, bytes) else vocabulary_of(vocabulary)
-        # a token that stands twice has the later id, there as here
-        index = {token: i for i, token in enumerate(vocabulary_tokens(raw))}
-        missing = [t for t in (UNKNOWN, FIRST, LAST) if t not in index]
+        # a token that is listed twice has the later id, as in MediaPipe
+        index = {token: i for i, token in enumerate(_vocabulary_tokens(raw))}
+        missing = [t for t in (_UNKNOWN, _FIRST, _LAST) if t not in index]
         if missing:
             raise InputError(Problem("vocabulary", f"{', '.join(missing)} missing; MediaPipe would use id 0 instead."))
         if max_length <= 2:
             raise InputError(Problem("max_length", f"{max_length} leaves no room for text next to 2 special tokens."))
-        self._tokenizer = Tokenizer(models.WordPiece(index, unk_token=UNKNOWN, max_input_chars_per_word=MAX_WORD_BYTES))
-        self._tokenizer.post_processor = processors.BertProcessing((LAST, index[LAST]), (FIRST, index[FIRST]))
+        self._tokenizer = Tokenizer(
+            models.WordPiece(index, unk_token=_UNKNOWN, max_input_chars_per_word=_MAX_WORD_BYTES)
+        )
+        self._tokenizer.post_processor = processors.BertProcessing((_LAST, index[_LAST]), (_FIRST, index[_FIRST]))
         self._tokenizer.enable_truncation(max_length)
         self.max_length, self.pad_id, self.padding_side = max_length, 0, "right"
 
     def encode(self, texts: Sequence[Text], places: bool = False) -> list[Encoded]:
-        """Tokenize as MediaPipe does.
+        """Tokenize texts as MediaPipe does.
 
         Args:
             texts: Single texts.
-            places: No: none of the tasks that MediaPipe serves answers with places in the text.
+            places: Must be False: none of the tasks that MediaPipe serves answers with places in the text.
 
         Returns:
             One entry per text, in order.
@@ -161,15 +104,97 @@ class MediaPipeTokenizer(TextTokenizer):
         ]
 
     def golden(self, text: Text) -> dict[str, Any]:
-        """Ids and code-point offsets of one text; see `TextTokenizer.golden`."""
+        """Return ids and code-point offsets of one text; see `TextTokenizer.golden`."""
         words = _words(_single(text, 0))
         encoding = self._tokenizer.encode([w for w, _ in words], is_pretokenized=True)
         offsets = []
         for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
             first = 0 if word is None else words[word][1][0]
-            stop = first + end if word is None or words[word][0] != UNKNOWN else words[word][1][1]
+            stop = first + end if word is None or words[word][0] != _UNKNOWN else words[word][1][1]
             offsets.append([first + start, stop])
         return {"text": text, "ids": encoding.ids, "offsets": offsets}
+
+
+def _words(text: str) -> list[tuple[str, tuple[int, int]]]:
+    """Return the words of a text with their code-point ranges; [UNK] in place of words that are too long."""
+    matches = _pattern().finditer(text.split("\0", 1)[0].translate(_LOWER))
+    return [(w if len(w.encode()) <= _MAX_WORD_BYTES else _UNKNOWN, m.span()) for m in matches if (w := m.group())]
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    """Compile the pattern of a word."""
+    marks = "".join(chr(c) for c in range(0x80, 0x20000) if unicodedata.category(chr(c))[0] == "P")
+    singles = _SINGLES + marks + _NEWER_MARKS
+    return re.compile(f"[{singles}]|[^{_BLANKS}{singles}]+")
+
+
+def _single(text: Text, number: int) -> str:
+    """Return a text, or raise InputError if it is a pair or no Unicode text."""
+    if not isinstance(text, str):
+        raise InputError(Problem(f"text {number + 1}", f"{text!r} is not a single text; MediaPipe takes no pairs."))
+    if not is_unicode(text):
+        raise InputError(Problem(f"text {number + 1}", f"{text!r} is no Unicode text."))
+    return text
+
+
+# --- vocabulary ---
+
+
+def _vocabulary_tokens(raw: bytes) -> list[str]:
+    r"""Return the tokens of a vocabulary in the order of the ids that MediaPipe gives them.
+
+    MediaPipe skips empty lines (the next token takes the id), and drops one ``\r`` at a line's end.
+
+    Args:
+        raw: Content of vocab.txt.
+
+    Raises:
+        InputError: If this is no UTF-8 text.
+    """
+    try:
+        lines = raw.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(Problem("vocabulary", f"not UTF-8: {error}.")) from error
+    return [line.removesuffix("\r") for line in lines if line]
+
+
+def vocabulary_of(folder: Path) -> bytes:
+    """Return the vocabulary to pack into a file: vocab.txt, or the vocabulary of tokenizer.json if there is none.
+
+    Args:
+        folder: A model folder.
+
+    Returns:
+        Content of vocab.txt.
+
+    Raises:
+        InputError: If there is neither, or the vocabulary cannot be written as lines.
+    """
+    file = folder / "vocab.txt"
+    if file.is_file():
+        if file.stat().st_size > _MAX_BYTES:
+            raise InputError(Problem(str(file), f"larger than {_MAX_BYTES} bytes, refused."))
+        return file.read_bytes()
+    vocabulary = (read_json(folder / "tokenizer.json").get("model") or {}).get("vocab")
+    if not isinstance(vocabulary, dict):
+        raise InputError(Problem(str(folder / "tokenizer.json"), "its model has no list of tokens."))
+    if problem := _vocabulary_problem(vocabulary):
+        raise InputError(Problem(str(folder / "tokenizer.json"), f"{problem}."))
+    return "".join(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.__getitem__)).encode()
+
+
+def _vocabulary_problem(vocabulary: Mapping[str, int]) -> str | None:
+    """Return why a vocabulary (token to id) cannot be written as lines; None if it can."""
+    if not all(isinstance(i, int) for i in vocabulary.values()) or set(vocabulary.values()) != set(
+        range(len(vocabulary))
+    ):
+        return f"its ids are not 0 to {len(vocabulary) - 1}, so line numbers cannot replace them"
+    bad = [token for token in vocabulary if not token or "\n" in token or token.endswith("\r")]
+    return f"the tokens {bad[:3]} cannot be written on a line of vocab.txt" if bad else None
+
+
+# --- models that MediaPipe cannot serve ---
 
 
 def refusal(
@@ -179,13 +204,13 @@ def refusal(
     padding_side: str = "right",
     truncation_side: str = "right",
 ) -> str | None:
-    """Why MediaPipe Tasks cannot run a model, in one sentence.
+    """Explain in one sentence why MediaPipe Tasks cannot run a model.
 
     Args:
         tokenizer: Content of tokenizer.json, or the folder that holds it.
         task: The model's task.
         pair: Whether its inputs are pairs of texts.
-        padding_side: Where the model is padded, ``right`` or ``left``.
+        padding_side: Side on which the model's inputs are padded, ``right`` or ``left``.
         truncation_side: End of a text at which tokens beyond the longest input are cut off.
 
     Returns:
@@ -203,73 +228,53 @@ def refusal(
         return f"MediaPipe pads on the right, and this model is padded on the {padding_side}."
     if truncation_side != "right":
         return f"MediaPipe cuts off the end of a long text, and this model loses its beginning (truncation_side: {truncation_side})."
-    reason = _model_refusal(content) or vocabulary_problem(content["model"]["vocab"])
+    reason = _settings_refusal(content) or _vocabulary_problem(content["model"]["vocab"])
     if reason is None and isinstance(tokenizer, Path) and (tokenizer / "vocab.txt").is_file():
-        listed = {t: i for i, t in enumerate(vocabulary_tokens(vocabulary_of(tokenizer)))}
+        listed = {t: i for i, t in enumerate(_vocabulary_tokens(vocabulary_of(tokenizer)))}
         reason = None if listed == content["model"]["vocab"] else "vocab.txt differs from tokenizer.json"
     reason = reason or _ids_refusal(content)
     return f"MediaPipe would feed this model wrong ids: {reason}." if reason else None
 
 
-def _model_refusal(content: Mapping[str, Any]) -> str | None:
-    """What the settings of a tokenizer.json give away."""
+def _settings_refusal(content: Mapping[str, Any]) -> str | None:
+    """Return why MediaPipe's tokenizer differs from the settings of a tokenizer.json; None if none of them differs."""
     model: Mapping[str, Any] = content.get("model") or {}
     kind, vocabulary = model.get("type"), model.get("vocab")
     if kind != "WordPiece" or not isinstance(vocabulary, Mapping):
         return f"its tokenizer is WordPiece, the model's is {kind or 'unknown'}"
     if model.get("continuing_subword_prefix") != "##":
         return f"it marks word parts with '##', the model with {model.get('continuing_subword_prefix')!r}"
-    missing = [t for t in (FIRST, LAST, UNKNOWN) if t not in vocabulary]
-    if missing or model.get("unk_token") != UNKNOWN:
+    missing = [t for t in (_FIRST, _LAST, _UNKNOWN) if t not in vocabulary]
+    if missing or model.get("unk_token") != _UNKNOWN:
         return f"it needs [CLS], [SEP] and [UNK] by these names; {missing or model.get('unk_token')} differ"
     if vocabulary.get("[PAD]") != 0:
         return f"it pads with id 0, the model's [PAD] has id {vocabulary.get('[PAD]', 'none')}"
-    if not _lowers(content.get("normalizer")):
+    if not _lower_cases(content.get("normalizer")):
         return "it lower-cases every text, and the model tells upper from lower case"
     return None
 
 
 def _ids_refusal(content: Mapping[str, Any]) -> str | None:
-    """What only shows in the ids: the order of special tokens, other ways to cut words."""
+    """Tokenize sentences with both tokenizers, and return the first difference; None without any."""
     try:
-        theirs = Tokenizer.from_str(plain_tokenizer_json(json.dumps(content)))
+        model_tokenizer = Tokenizer.from_str(plain_tokenizer_json(json.dumps(content)))
     except Exception as error:  # the library raises plain Exception
         raise InputError(Problem("tokenizer.json", f"not a tokenizer: {error}.")) from error
-    empty = theirs.encode("").tokens
-    if empty != [FIRST, LAST]:
+    empty = model_tokenizer.encode("").tokens
+    if empty != [_FIRST, _LAST]:
         return f"it writes [CLS] text [SEP], the model expects {' '.join(empty) or 'no special tokens'} around a text"
     listed = sorted(content["model"]["vocab"], key=content["model"]["vocab"].get)
-    ours = MediaPipeTokenizer("".join(f"{t}\n" for t in listed).encode(), 1 << 16)
-    for text, row in zip(ASCII_SENTENCES, ours.encode(ASCII_SENTENCES), strict=True):
-        if theirs.encode(text).ids != row.ids.tolist():
+    mediapipe_tokenizer = MediaPipeTokenizer("".join(f"{t}\n" for t in listed).encode(), 1 << 16)
+    for text, row in zip(ASCII_SENTENCES, mediapipe_tokenizer.encode(ASCII_SENTENCES), strict=True):
+        if model_tokenizer.encode(text).ids != row.ids.tolist():
             return f"it cuts {text[:40]!r} otherwise than tokenizer.json"
     return None
 
 
-def _lowers(normalizer: Mapping[str, Any] | None) -> bool:
+def _lower_cases(normalizer: Mapping[str, Any] | None) -> bool:
+    """Return whether a normalizer lower-cases every text."""
     if normalizer is None:
         return False
     if normalizer.get("type") == "Sequence":
-        return any(_lowers(n) for n in normalizer.get("normalizers", []))
+        return any(_lower_cases(n) for n in normalizer.get("normalizers", []))
     return normalizer.get("type") == "Lowercase" or bool(normalizer.get("lowercase"))
-
-
-def _words(text: str) -> list[tuple[str, tuple[int, int]]]:
-    """Words with their code-point range; [UNK] in place of those that are too long."""
-    found = _pattern().finditer(text.split("\0", 1)[0].translate(_LOWER))
-    return [(w if len(w.encode()) <= MAX_WORD_BYTES else UNKNOWN, m.span()) for m in found if (w := m.group())]
-
-
-@cache
-def _pattern() -> re.Pattern[str]:
-    marks = "".join(chr(c) for c in range(0x80, 0x20000) if unicodedata.category(chr(c))[0] == "P")
-    singles = _SINGLES + marks + _NEWER_MARKS
-    return re.compile(f"[{singles}]|[^{_BLANKS}{singles}]+")
-
-
-def _single(text: Text, number: int) -> str:
-    if not isinstance(text, str):
-        raise InputError(Problem(f"text {number + 1}", f"{text!r} is not a single text; MediaPipe takes no pairs."))
-    if not is_unicode(text):
-        raise InputError(Problem(f"text {number + 1}", f"{text!r} is no Unicode text."))
-    return text

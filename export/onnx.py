@@ -1,4 +1,7 @@
-"""The ONNX exporter: torch.onnx by the dynamo path, weights inside, readable by phone builds in use."""
+"""The ONNX exporter: torch.onnx by the dynamo path, weights inside the file, readable by phone builds in use.
+
+`export` writes a file, removes what no runtime reads from it, and checks its versions (`check_readable`).
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from pocketbert.core.families import Family
 from pocketbert.core.host.system import version_of
 from pocketbert.core.tasks import Task
 
-MAX_IR = 10
-MAX_OPSET = 20
+_MAX_IR = 10
+_MAX_OPSET = 20
 
 
 def export(
@@ -28,7 +31,7 @@ def export(
     task: Task,
     example: Mapping[str, NDArray[np.int64]],
     path: Path,
-    opset: int = MAX_OPSET,
+    opset: int = _MAX_OPSET,
 ) -> None:
     """Write one ONNX file with free batch and length.
 
@@ -36,13 +39,13 @@ def export(
         module: A prepared module.
         family: Names the inputs.
         task: Names the outputs.
-        example: Input arrays [B, L] with B >= 2, so that no axis is taken for a constant 1.
+        example: Input arrays [B, L] with B >= 2, so that no axis is treated as a constant 1.
         path: The file to write.
         opset: Operator set, at most 20.
 
     Raises:
         MissingBackendError: If onnx or onnxscript is not installed.
-        GateError: If the written file is newer than phones read.
+        GateError: If phone builds in use could not read the written file.
     """
     for name in ("onnx", "onnxscript"):
         if version_of(name) is None:
@@ -65,12 +68,12 @@ def export(
             verbose=False,
             dynamic_shapes={name: {0: free, 1: free} for name in inputs},
         )
-    tidy(path)
+    clean_file(path)
     check_readable(path)
 
 
-def tidy(path: Path) -> None:
-    """Drop what no runtime reads: stack traces with paths of this machine, stale shape notes."""
+def clean_file(path: Path) -> None:
+    """Remove what no runtime reads from a file: stack traces with paths of this machine, stale shapes."""
     import onnx
 
     model = onnx.load(path)
@@ -87,13 +90,13 @@ def tidy(path: Path) -> None:
         for node in function.node:
             del node.metadata_props[:]
     _name_axes(model)
-    model.ir_version = min(model.ir_version, MAX_IR)
+    model.ir_version = min(model.ir_version, _MAX_IR)
     model.producer_name = "pocketbert"
     onnx.save(model, path)
 
 
 def _name_axes(model: Any) -> None:
-    """Call the free axes what they are; the exporter calls them s18 and s41."""
+    """Name the free axes ``batch`` and ``sequence``; the exporter names them s18 and s41."""
     free = [d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim]
     names = dict(zip(free, ("batch", "sequence"), strict=False))
     for value in (*model.graph.input, *model.graph.output):
@@ -103,7 +106,7 @@ def _name_axes(model: Any) -> None:
 
 
 def check_readable(path: Path) -> None:
-    """Check IR version and operator set.
+    """Check IR version and operator set of a file.
 
     Raises:
         GateError: If phone builds in use could not read the file.
@@ -112,8 +115,8 @@ def check_readable(path: Path) -> None:
 
     model = onnx.load(path, load_external_data=False)
     newest = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
-    if model.ir_version > MAX_IR or newest > MAX_OPSET:
+    if model.ir_version > _MAX_IR or newest > _MAX_OPSET:
         raise GateError(
-            [f"{path.name}: IR {model.ir_version}, opset {newest}; phones read IR {MAX_IR}, opset {MAX_OPSET}."]
+            [f"{path.name}: IR {model.ir_version}, opset {newest}; phones read IR {_MAX_IR}, opset {_MAX_OPSET}."]
         )
     onnx.checker.check_model(model)

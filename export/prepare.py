@@ -1,4 +1,8 @@
-"""The step that all formats share: a copy of the model with explicit inputs and arithmetic masks."""
+"""Prepare a model for export: a rewritten copy with explicit inputs and arithmetic masks, for all formats.
+
+`prepare` calls the adapter of the model's family; importing this module registers the adapters. `PreparedPredictor`
+runs a prepared module like any engine, and `sample_inputs` builds the inputs that converters trace it with.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ from pocketbert.export.adapters import (  # noqa: F401 - they register themselve
     xlm,
     xlnet,
 )
-from pocketbert.export.adapters.lean import known_parts
+from pocketbert.export.adapters.lean import find_layer_parts
 from pocketbert.export.adapters.mask_4d import ExportPlan
 from pocketbert.export.adapters.outliers import Outliers
 
@@ -43,16 +47,17 @@ def prepare(
     samples: Sequence[Mapping[str, NDArray[np.int64]]] = (),
     sentences: Sequence[Mapping[str, NDArray[np.int64]]] = (),
 ) -> nn.Module:
-    """Make a model exportable without touching it.
+    """Return a copy of a model that is rewritten for export; the model itself stays as it is.
 
     Args:
         model: A transformers model with the task's head.
         family: Its row of the family table; names the adapter.
         task: Names the outputs.
-        format: What it will be written as: the cheapest graph for one engine is not the cheapest for another.
+        format: Format of the file: the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
-        pooling: How `sentence_embedding` is made, where the task has that output.
-        samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model; see `half_range`.
+        pooling: How `sentence_embedding` is computed, where the task has that output.
+        samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model; see
+            `half_range`.
         sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on, see
             `pocketbert.export.adapters.outliers`; empty to look for none.
 
@@ -64,22 +69,21 @@ def prepare(
     """
     check_exported(family)
     adapter = ADAPTERS.find(family.adapter, f"family {family.name}")
-    made: nn.Module = adapter(
-        copy.deepcopy(model).eval(), ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
-    )
-    return made
+    plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
+    module: nn.Module = adapter(copy.deepcopy(model).eval(), plan)
+    return module
 
 
 def outliers_of(module: nn.Module) -> tuple[Outliers, ...]:
     """List the tensors of a prepared module whose outlier channels were divided."""
-    found: tuple[Outliers, ...] = getattr(module, "outliers", ())
-    return found
+    outliers: tuple[Outliers, ...] = getattr(module, "outliers", ())
+    return outliers
 
 
 def carries_multiples(
     model: Any, family: Family, task: Task, samples: Sequence[Mapping[str, NDArray[np.int64]]] = ()
 ) -> bool:
-    """Tell whether the adapter of a family multiplies tensors of a model by powers of two; see `half_range`.
+    """Return whether the adapter of a family multiplies tensors of a model by powers of two; see `half_range`.
 
     Args:
         model: A transformers model with the task's head.
@@ -87,28 +91,33 @@ def carries_multiples(
         task: Names the outputs.
         samples: Inputs [B, L] of real text by name.
     """
-    known = known_parts(family)
-    if known is None or known.half_range is None:
+    parts = find_layer_parts(family)
+    if parts is None or parts.half_range is None:
         return False
     changed = copy.deepcopy(model).eval()
-    known.half_range(changed, task.outputs, tuple(samples))
+    parts.half_range(changed, task.outputs, tuple(samples))
     before = model.state_dict()
     return any(not torch.equal(value, before[name]) for name, value in changed.state_dict().items())
 
 
 def sample_inputs(inputs: Sequence[str], length: int, extra: Sequence[GraphInput] = ()) -> dict[str, Tensor]:
-    """What a converter traces a module with: [1, L] int32 by name, and the further inputs of a form."""
-    # real-looking: converters fold what they can prove constant, and an all-zero mask is a constant row
+    """Build the inputs that a converter traces a module with.
+
+    Args:
+        inputs: Names of the inputs.
+        length: Tokens L.
+        extra: Further inputs of the family's form.
+
+    Returns:
+        [1, L] int32 by name; further inputs in their own shape and type.
+    """
+    # as in real text: converters fold what they can prove constant, and an all-zero mask is a constant row
     values = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
-    own = {i.name: i for i in extra}
-    return {
-        name: _filled(own[name], length) if name in own else torch.full((1, length), values[name], dtype=torch.int32)
-        for name in inputs
-    }
-
-
-def _filled(one: GraphInput, length: int) -> Tensor:
-    return torch.full(one.shape(1, length), one.sample, dtype=torch.float32 if one.is_float else torch.int32)
+    samples = {name: torch.full((1, length), value, dtype=torch.int32) for name, value in values.items()}
+    for one in extra:
+        dtype = torch.float32 if one.is_float else torch.int32
+        samples[one.name] = torch.full(one.shape(1, length), one.sample, dtype=dtype)
+    return {name: samples[name] for name in inputs}
 
 
 class PreparedPredictor:

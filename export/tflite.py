@@ -1,4 +1,7 @@
-"""The TFLite exporter: litert-torch, one signature per length with shared weights, int32 inputs."""
+"""The TFLite exporter: litert-torch, one signature per length with shared weights, int32 inputs.
+
+`export` writes a file for LiteRT, `export_mediapipe` one for MediaPipe Tasks.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ EMBEDDING = "sentence_embedding"
 def export(module: nn.Module, family: Family, task: Task, lengths: Sequence[int], path: Path) -> None:
     """Write one file with a signature ``seq_N`` for every length; they share their weights.
 
-    A length that is free does not convert (litert-torch 0.10 specialises it), so lengths are listed.
+    A free length does not convert (litert-torch 0.10 specialises it), so lengths are listed.
 
     Args:
         module: A prepared module.
@@ -38,23 +41,18 @@ def export(module: nn.Module, family: Family, task: Task, lengths: Sequence[int]
         MissingBackendError: If litert-torch is not installed.
     """
     named = _Named(module, task.outputs).eval()
-    _convert(
-        {
-            SIGNATURE.format(length=n): (named, sample_inputs(family.inputs, n, family.extra))
-            for n in sorted(set(lengths))
-        },
-        path,
-    )
+    samples = {n: sample_inputs(family.inputs, n, family.extra) for n in sorted(set(lengths))}
+    _convert({SIGNATURE.format(length=n): (named, sample) for n, sample in samples.items()}, path)
 
 
 def export_mediapipe(module: nn.Module, family: Family, task: Task, length: int, path: Path) -> None:
-    """Write what MediaPipe Tasks take: one signature, three int32 inputs, probabilities or one embedding.
+    """Write a file for MediaPipe Tasks: one signature, three int32 inputs, probabilities or one embedding.
 
-    The metadata are written afterwards, by `pocketbert.export.tflite_metadata`.
+    The metadata is written afterwards, by `pocketbert.export.tflite_metadata`.
 
     Args:
         module: A prepared module.
-        family: Names the inputs that the module takes; a family without segments gets a third input all the same.
+        family: Names the inputs that the module takes; the file has a third one even for a family without segments.
         task: text-classification or feature-extraction.
         length: Tokens of the inputs [1, L].
         path: The file to write.
@@ -64,6 +62,7 @@ def export_mediapipe(module: nn.Module, family: Family, task: Task, length: int,
 
 
 def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path: Path) -> None:
+    """Convert modules with sample inputs, by the key of their signature, and write them to one file."""
     if version_of("litert-torch") is None:
         raise MissingBackendError("litert-torch", "pip install 'pocketbert[tflite]'")
     with quiet():
@@ -76,7 +75,7 @@ def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path
 
 
 class _Named(nn.Module):
-    """Outputs by name: the names of a file's outputs are the keys of the returned dictionary."""
+    """A module with outputs by name: the keys of the returned dictionary become the names of a file's outputs."""
 
     def __init__(self, module: nn.Module, outputs: tuple[str, ...]) -> None:
         super().__init__()
@@ -87,13 +86,14 @@ class _Named(nn.Module):
 
 
 class _MediaPipe(nn.Module):
-    """Scores inside the graph, and a third input even where the model has no segments: the converter keeps it."""
+    """A module with probabilities or one embedding as output, and a third input even for a model without segments."""
 
     def __init__(self, module: nn.Module, inputs: tuple[str, ...], task: Task) -> None:
         super().__init__()
         self.module, self.inputs, self.task = module, inputs, task
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
+        """Return the embedding, or the probabilities, under the name of the output; inputs are [1, L]."""
         values = self.module(**{name: inputs[name] for name in self.inputs})
         outputs = dict(zip(self.task.outputs, values, strict=True))
         result = outputs.get(EMBEDDING)

@@ -1,7 +1,11 @@
-"""TFLite metadata for MediaPipe Tasks: which input is which, the labels, the vocabulary.
+"""TFLite metadata for MediaPipe Tasks: names of the inputs, the labels, the vocabulary.
 
-Written by slot numbers of the public schema, so that nothing of MediaPipe is needed. MediaPipe reads neither config.json
-nor tokenizer.json: what is packed here is all it knows.
+`write_metadata` adds them to a .tflite file: a flatbuffer inside the model, and labels.txt and vocab.txt in an
+uncompressed zip archive behind it (`pack_files`), which is where MediaPipe and Android read them. `metadata_problems`
+checks such a file; `read_metadata` and `read_files` read it back. MediaPipe reads neither config.json nor
+tokenizer.json: it uses only what is packed here.
+
+The flatbuffer is written by slot numbers of the public schema, so that nothing of MediaPipe is needed.
 """
 
 from __future__ import annotations
@@ -18,124 +22,246 @@ from pocketbert.core import tflite_file as tflite_objects
 from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.tflite_file import dump_model, tflite_schema
 
-# --- tflite_files ---
-# Files packed into a .tflite: an uncompressed zip behind the model, as MediaPipe and Android read it.
-
-
 MAX_FILES = 16
 MAX_BYTES = 64 << 20
 """Bounds on what is read from a file of unknown origin; vocabularies have a few MiB."""
-
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date a zip can hold: equal input gives equal bytes
-
-
-def pack_files(model: bytes, files: Mapping[str, bytes]) -> bytes:
-    """Append files to a model, in place of those that it carries already.
-
-    Entries are stored, not deflated: MediaPipe maps them in place and refuses anything else.
-
-    Args:
-        model: A .tflite file.
-        files: Content by plain file name, at least one.
-
-    Returns:
-        The model followed by a zip archive; the same bytes for the same input.
-
-    Raises:
-        InputError: If a name is a path, there is nothing to pack, or too much.
-    """
-    problems = [p for name in files if (p := _name_problem(name))]
-    total = sum(len(content) for content in files.values())
-    if not 0 < len(files) <= MAX_FILES or total > MAX_BYTES:
-        problems.append(f"{len(files)} files of {total} bytes; allowed are 1 to {MAX_FILES} of {MAX_BYTES}.")
-    if problems:
-        raise InputError([Problem("files packed into the model", p) for p in problems])
-    stream = io.BytesIO(without_files(model))
-    with zipfile.ZipFile(stream, "a", zipfile.ZIP_STORED) as archive:
-        for name, content in files.items():
-            entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.create_system = 3  # else the packing machine's own
-            entry.external_attr = 0o644 << 16
-            archive.writestr(entry, content)
-    return stream.getvalue()
-
-
-def read_files(model: bytes) -> dict[str, bytes]:
-    """Read the files packed into a model.
-
-    Args:
-        model: A .tflite file.
-
-    Returns:
-        Content by name, in archive order; empty if nothing is packed.
-
-    Raises:
-        InputError: If the archive is damaged, too large, compressed, or names paths.
-    """
-    if not zipfile.is_zipfile(io.BytesIO(model)):
-        return {}
-    out: dict[str, bytes] = {}
-    try:
-        with zipfile.ZipFile(io.BytesIO(model)) as archive:
-            entries = archive.infolist()
-            if len(entries) > MAX_FILES or sum(e.file_size for e in entries) > MAX_BYTES:
-                raise _refused(f"more than {MAX_FILES} files or {MAX_BYTES} bytes.")
-            for entry in entries:
-                # the raw name: zipfile cuts the other one at a null byte
-                if problem := _name_problem(entry.orig_filename):
-                    raise _refused(problem)
-                if entry.filename in out:
-                    raise _refused(f"{entry.filename!r} is packed twice.")
-                if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
-                    raise _refused(f"{entry.filename!r} is compressed; MediaPipe reads stored files only.")
-                out[entry.filename] = archive.read(entry)
-    except (zipfile.BadZipFile, zlib.error, ValueError, RuntimeError, NotImplementedError, OSError) as error:
-        raise _refused(f"not readable: {error}.") from error
-    return out
-
-
-def without_files(model: bytes) -> bytes:
-    """The model without the archive behind it.
-
-    Raises:
-        InputError: If there is an archive that cannot be read.
-    """
-    if not zipfile.is_zipfile(io.BytesIO(model)):
-        return model
-    try:
-        with zipfile.ZipFile(io.BytesIO(model)) as archive:
-            # zipfile counts offsets from the start of the file, whatever stands before the archive
-            start = min((e.header_offset for e in archive.infolist()), default=archive.start_dir)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
-        raise _refused(f"not readable: {error}.") from error
-    return model[:start]
-
-
-def _name_problem(name: str) -> str:
-    if not name or name in (".", "..") or any(c in "/\\:" or not c.isprintable() for c in name):
-        return f"{name!r} is not a plain file name."
-    return ""
-
-
-def _refused(what: str) -> InputError:
-    return InputError(Problem("files packed into the model", what))
-
-
-# --- tflite_buffers ---
-# What MediaPipe takes of a .tflite, and reading one that carries packed files.
-
-
 METADATA_NAMES = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "segment_ids"}
 """MediaPipe's name of each signature input."""
+LABELS_FILE = "labels.txt"
+VOCABULARY_FILE = "vocab.txt"
+BUFFER_NAME = b"TFLITE_METADATA"
+IDENTIFIER = b"M001"
+MIN_PARSER_VERSION = "1.1.0"
+"""The version that brought BertTokenizerOptions; nothing newer is used."""
+_ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the oldest date a zip can hold: equal input gives equal bytes
+_AXIS_LABELS, _VOCABULARY, _BERT_TOKENIZER = 2, 5, 4  # enum and union values of the schema
+_INPUT_DESCRIPTIONS = {
+    "ids": "Token ids, [CLS] first, [SEP] last, then 0.",
+    "mask": "1 for tokens, 0 for padding.",
+    "segment_ids": "0 everywhere: one text.",
+}
+_MAX_CHILDREN = 64
+_EMPTY: Mapping[int, int] = {}
+
+
+@dataclass(frozen=True)
+class MediaPipeInfo:
+    """The metadata to write.
+
+    Attributes:
+        name: The model's name.
+        description: What it does.
+        version: Its version.
+        author: Who made it.
+        labels: Label names in the order of the output; empty for an embedder.
+        vocabulary: Content of vocab.txt, one token a line.
+        output: Description of the output.
+        license: Terms of use.
+    """
+
+    name: str
+    description: str
+    version: str
+    author: str
+    labels: tuple[str, ...]
+    vocabulary: bytes
+    output: str = ""
+    license: str = ""
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files to pack, to append again after a tool dropped them."""
+        files = {VOCABULARY_FILE: self.vocabulary}
+        return {LABELS_FILE: labels_file(self.labels), **files} if self.labels else files
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The metadata of a file.
+
+    Attributes:
+        inputs: Names of the inputs, in the order of the graph's inputs.
+        outputs: Names of the outputs.
+        labels_file: Packed file with the labels of the first output, or None.
+        vocabulary_file: Packed file with the vocabulary of a BERT tokenizer, or None.
+        name: The model's name.
+        description: What it does.
+        version: Its version.
+        min_parser_version: Oldest metadata parser that understands everything.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    labels_file: str | None
+    vocabulary_file: str | None
+    name: str
+    description: str
+    version: str
+    min_parser_version: str
+
+
+def write_metadata(model: bytes, info: MediaPipeInfo) -> bytes:
+    """Add metadata and packed files to a model, or replace those that it has.
+
+    Weights stored behind the flatbuffer (ai-edge-quantizer) are moved inside, and nothing else changes.
+
+    Args:
+        model: A .tflite with one signature: int32 inputs input_ids, attention_mask, token_type_ids of [1, L],
+            one float32 output [1, N].
+        info: The metadata to write.
+
+    Returns:
+        The file for MediaPipe Tasks.
+
+    Raises:
+        InputError: If this is no TFLite model, or labels or vocabulary cannot be written.
+        GateError: If inputs or outputs are not as above.
+    """
+    loaded = load_model(model)
+    raw = encode(info, [METADATA_NAMES[name] for name in _signature_inputs(loaded)])
+    _set_metadata_buffer(loaded, raw)
+    return pack_files(dump_model(loaded), info.files)
+
+
+def read_metadata(model: bytes) -> Metadata | None:
+    """Read the metadata of a file.
+
+    Args:
+        model: A .tflite file.
+
+    Returns:
+        The parts that MediaPipe reads, or None if there are none.
+
+    Raises:
+        InputError: If the model or its metadata is damaged.
+    """
+    raw = _inner_metadata(model, BUFFER_NAME)
+    return None if raw is None else decode(raw)
+
+
+def metadata_problems(model: bytes, labels: Sequence[str], vocabulary: bytes) -> list[str]:
+    """List what is wrong with a file for MediaPipe; empty if it may be shipped.
+
+    Args:
+        model: A .tflite file.
+        labels: Labels of config.json in the order of the ids; empty for an embedder.
+        vocabulary: Content of the folder's vocab.txt.
+
+    Returns:
+        One sentence per problem.
+    """
+    try:
+        loaded, files, metadata = load_model(model), read_files(model), read_metadata(model)
+        expected_labels = labels_file(labels)
+    except InputError as error:
+        return [str(p) for p in error.problems]
+    if problems := _graph_problems(loaded):
+        return problems
+    if metadata is None:
+        return ["no metadata: MediaPipe refuses the file."]
+    expected_inputs = tuple(METADATA_NAMES[name] for name in _signature_inputs(loaded))
+    if metadata.inputs != expected_inputs:
+        problems.append(f"the metadata calls the inputs {metadata.inputs}, the graph's order is {expected_inputs}.")
+    if len(metadata.outputs) != 1:
+        problems.append(f"metadata for {len(metadata.outputs)} outputs; the graph has one.")
+    if metadata.vocabulary_file is None or metadata.vocabulary_file not in files:
+        problems.append(f"no vocabulary: {metadata.vocabulary_file or 'no file'} named, {sorted(files)} packed.")
+    elif files[metadata.vocabulary_file] != vocabulary:
+        problems.append("the packed vocabulary differs from the folder's vocab.txt.")
+    if b"\n\n" in vocabulary or vocabulary[:1] == b"\n":
+        problems.append("the vocabulary has empty lines, which MediaPipe skips: all ids behind them shift.")
+    width = int(loaded.subgraphs[0].tensors[int(loaded.subgraphs[0].outputs[0])].shape[1])
+    if not labels:
+        problems += ["an embedder has labels."] if metadata.labels_file else []
+    elif metadata.labels_file is None or metadata.labels_file not in files:
+        problems.append(f"no labels: {metadata.labels_file or 'no file'} named, {sorted(files)} packed.")
+    elif files[metadata.labels_file] != expected_labels:
+        problems.append("the packed labels differ from config.json's, or their order does.")
+    if labels and width != len(labels):
+        problems.append(f"the output has {width} numbers for {len(labels)} labels.")
+    return problems
+
+
+def labels_file(labels: Sequence[str]) -> bytes:
+    """Return the content of labels.txt.
+
+    Raises:
+        InputError: If a label is empty or has a line break: the next ones would take its place.
+    """
+    bad = [name for name in labels if not name or len(name.splitlines()) != 1]
+    if bad:
+        raise InputError(Problem("labels", f"{bad} cannot be written to a file with one label a line.", "Rename them."))
+    return "".join(f"{name}\n" for name in labels).encode()
+
+
+# --- the model ---
 
 
 def load_model(model: bytes) -> Any:
     """Read a model with or without packed files; see `pocketbert.core.tflite_file.load_model`."""
-    return tflite_objects.load_model(without_files(model))
+    return tflite_objects.load_model(_without_files(model))
 
 
-def inner_metadata(model: bytes, name: bytes) -> bytes | None:
-    """A metadata buffer that lies inside the flatbuffer, the only place where MediaPipe looks.
+def _graph_problems(model: Any) -> list[str]:
+    """List why MediaPipe could not run a graph, leaving metadata aside; empty if it can.
+
+    Args:
+        model: A `ModelT`.
+
+    Returns:
+        One sentence per problem.
+    """
+    graphs = model.subgraphs or []
+    if len(graphs) != 1:
+        return [f"{len(graphs)} subgraphs; MediaPipe takes files with one (one signature)."]
+    graph, schema, problems = graphs[0], tflite_schema(), []
+    names = sorted(_input_names(model).values())
+    inputs = [graph.tensors[i] for i in _integers(graph.inputs)]
+    if names != sorted(METADATA_NAMES) or len(inputs) != len(names):
+        problems.append(
+            f"inputs {names} in the signature, {len(inputs)} in the graph; needed are {sorted(METADATA_NAMES)}."
+        )
+    shapes = [_integers(t.shape) for t in inputs]
+    if any(t.type != schema.TensorType.INT32 for t in inputs):
+        problems.append("inputs are not all int32.")
+    if any(len(s) != 2 or s[0] != 1 or s[1] < 2 or s != shapes[0] for s in shapes):
+        problems.append(f"inputs have the shapes {shapes}; needed is one [1, L] for all.")
+    outputs = [graph.tensors[i] for i in _integers(graph.outputs)]
+    if len(outputs) != 1 or outputs[0].type != schema.TensorType.FLOAT32:
+        problems.append(f"{len(outputs)} outputs, or not float32; needed is one float32 output.")
+    elif len(shape := _integers(outputs[0].shape)) != 2 or shape[0] != 1:
+        problems.append(f"the output has the shape {shape}; needed is [1, N].")
+    return problems
+
+
+def _signature_inputs(model: Any) -> list[str]:
+    """Return the signature's input names in the order of the graph's inputs, which is not the signature's own.
+
+    Raises:
+        GateError: If MediaPipe could not run the graph.
+    """
+    if problems := _graph_problems(model):
+        raise GateError([f"MediaPipe file: {p}" for p in problems])
+    names = _input_names(model)
+    return [names[i] for i in _integers(model.subgraphs[0].inputs)]
+
+
+def _input_names(model: Any) -> dict[int, str]:
+    """Return the signature's name of each input tensor: tensor names have a prefix, signature names do not."""
+    signatures = model.signatureDefs or []
+    if len(signatures) != 1:
+        return {}
+    graph_inputs = set(_integers(model.subgraphs[0].inputs))
+    entries = [i for i in signatures[0].inputs or [] if i.tensorIndex in graph_inputs]
+    return {i.tensorIndex: i.name.decode("utf-8", "replace") if isinstance(i.name, bytes) else i.name for i in entries}
+
+
+def _integers(values: Any) -> list[int]:
+    return [] if values is None else [int(v) for v in values]
+
+
+def _inner_metadata(model: bytes, name: bytes) -> bytes | None:
+    """Return a metadata buffer inside the flatbuffer, the only place where MediaPipe looks.
 
     Args:
         model: A .tflite file.
@@ -159,158 +285,125 @@ def inner_metadata(model: bytes, name: bytes) -> bytes | None:
     return None
 
 
-def graph_problems(model: Any) -> list[str]:
-    """Why MediaPipe could not run a graph, leaving metadata aside; empty if it can.
+def _set_metadata_buffer(model: Any, raw: bytes) -> None:
+    """Store the metadata in a model, in the buffer of its old metadata if it has some."""
+    import numpy as np
+    from ai_edge_litert import schema_py_generated as schema
+
+    entries = model.metadata or []
+    entry = next((m for m in entries if m.name == BUFFER_NAME), None)
+    if entry is None:
+        entry = schema.MetadataT()
+        entry.name = BUFFER_NAME
+        entry.buffer = len(model.buffers)
+        model.buffers.append(schema.BufferT())
+        model.metadata = [*entries, entry]
+    model.buffers[entry.buffer].data = np.frombuffer(raw, np.uint8)
+
+
+# --- files behind the model ---
+
+
+def pack_files(model: bytes, files: Mapping[str, bytes]) -> bytes:
+    """Append files to a model, in place of those that it carries already.
+
+    Entries are stored, not deflated: MediaPipe maps them in place and refuses anything else.
 
     Args:
-        model: A `ModelT`.
+        model: A .tflite file.
+        files: Content by plain file name, at least one.
 
     Returns:
-        One sentence per problem.
-    """
-    graphs = model.subgraphs or []
-    if len(graphs) != 1:
-        return [f"{len(graphs)} subgraphs; MediaPipe takes files with one (one signature)."]
-    graph, schema, out = graphs[0], tflite_schema(), []
-    names = sorted(_input_names(model).values())
-    inputs = [graph.tensors[i] for i in _listed(graph.inputs)]
-    if names != sorted(METADATA_NAMES) or len(inputs) != len(names):
-        out.append(f"inputs {names} in the signature, {len(inputs)} in the graph; needed are {sorted(METADATA_NAMES)}.")
-    shapes = [_listed(t.shape) for t in inputs]
-    if any(t.type != schema.TensorType.INT32 for t in inputs):
-        out.append("inputs are not all int32.")
-    if any(len(s) != 2 or s[0] != 1 or s[1] < 2 or s != shapes[0] for s in shapes):
-        out.append(f"inputs have the shapes {shapes}; needed is one [1, L] for all.")
-    outputs = [graph.tensors[i] for i in _listed(graph.outputs)]
-    if len(outputs) != 1 or outputs[0].type != schema.TensorType.FLOAT32:
-        out.append(f"{len(outputs)} outputs, or not float32; needed is one float32 output.")
-    elif len(shape := _listed(outputs[0].shape)) != 2 or shape[0] != 1:
-        out.append(f"the output has the shape {shape}; needed is [1, N].")
-    return out
-
-
-def signature_inputs(model: Any) -> list[str]:
-    """Signature input names in the order of the graph's inputs, which is not the signature's own.
+        The model followed by a zip archive; the same bytes for the same input.
 
     Raises:
-        GateError: If the file is none for MediaPipe.
+        InputError: If a name is a path, there is nothing to pack, or too much.
     """
-    if problems := graph_problems(model):
-        raise GateError([f"MediaPipe file: {p}" for p in problems])
-    names = _input_names(model)
-    return [names[i] for i in _listed(model.subgraphs[0].inputs)]
+    problems = [p for name in files if (p := _name_problem(name))]
+    total = sum(len(content) for content in files.values())
+    if not 0 < len(files) <= MAX_FILES or total > MAX_BYTES:
+        problems.append(f"{len(files)} files of {total} bytes; allowed are 1 to {MAX_FILES} of {MAX_BYTES}.")
+    if problems:
+        raise InputError([Problem("files packed into the model", p) for p in problems])
+    stream = io.BytesIO(_without_files(model))
+    with zipfile.ZipFile(stream, "a", zipfile.ZIP_STORED) as archive:
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name, _ZIP_DATE)
+            entry.create_system = 3  # else the packing machine's own
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content)
+    return stream.getvalue()
 
 
-def _input_names(model: Any) -> dict[int, str]:
-    """Tensor index to signature name: tensor names carry a prefix, signature names do not."""
-    signatures = model.signatureDefs or []
-    if len(signatures) != 1:
+def read_files(model: bytes) -> dict[str, bytes]:
+    """Read the files packed into a model.
+
+    Args:
+        model: A .tflite file.
+
+    Returns:
+        Content by name, in archive order; empty if nothing is packed.
+
+    Raises:
+        InputError: If the archive is damaged, too large, compressed, or names paths.
+    """
+    if not zipfile.is_zipfile(io.BytesIO(model)):
         return {}
-    inside = set(_listed(model.subgraphs[0].inputs))
-    return {i.tensorIndex: _text(i.name) for i in signatures[0].inputs or [] if i.tensorIndex in inside}
+    files: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(model)) as archive:
+            entries = archive.infolist()
+            if len(entries) > MAX_FILES or sum(e.file_size for e in entries) > MAX_BYTES:
+                raise _archive_error(f"more than {MAX_FILES} files or {MAX_BYTES} bytes.")
+            for entry in entries:
+                # the raw name: zipfile cuts the other one at a null byte
+                if problem := _name_problem(entry.orig_filename):
+                    raise _archive_error(problem)
+                if entry.filename in files:
+                    raise _archive_error(f"{entry.filename!r} is packed twice.")
+                if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
+                    raise _archive_error(f"{entry.filename!r} is compressed; MediaPipe reads stored files only.")
+                files[entry.filename] = archive.read(entry)
+    except (zipfile.BadZipFile, zlib.error, ValueError, RuntimeError, NotImplementedError, OSError) as error:
+        raise _archive_error(f"not readable: {error}.") from error
+    return files
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-def _listed(value: Any) -> list[int]:
-    return [] if value is None else [int(v) for v in value]
-
-
-# --- tflite_metadata_schema ---
-# Slots of the public schema for TFLite metadata (``metadata_schema.fbs``, identifier M001), without its generated code.
-
-
-LABELS_FILE = "labels.txt"
-VOCABULARY_FILE = "vocab.txt"
-IDENTIFIER = b"M001"
-MIN_PARSER_VERSION = "1.1.0"
-"""The version that brought BertTokenizerOptions; nothing younger is used."""
-
-_AXIS_LABELS, _VOCABULARY, _BERT_TOKENIZER = 2, 5, 4  # enum and union values of the schema
-_NONE: Mapping[int, int] = {}
-_INPUTS = {
-    "ids": "Token ids, [CLS] first, [SEP] last, then 0.",
-    "mask": "1 for tokens, 0 for padding.",
-    "segment_ids": "0 everywhere: one text.",
-}
-_MAX_CHILDREN = 64
-
-
-@dataclass(frozen=True)
-class MediaPipeInfo:
-    """What to write.
-
-    Attributes:
-        name: The model's name.
-        description: What it does.
-        version: Its version.
-        author: Who made it.
-        labels: Label names in the order of the output; empty for an embedder.
-        vocabulary: Content of vocab.txt, one token a line.
-        output: What the output is.
-        license: Terms of use.
-    """
-
-    name: str
-    description: str
-    version: str
-    author: str
-    labels: tuple[str, ...]
-    vocabulary: bytes
-    output: str = ""
-    license: str = ""
-
-    @property
-    def files(self) -> dict[str, bytes]:
-        """The files to pack, to append again after a tool dropped them."""
-        out = {VOCABULARY_FILE: self.vocabulary}
-        return {LABELS_FILE: labels_file(self.labels), **out} if self.labels else out
-
-
-@dataclass(frozen=True)
-class Metadata:
-    """What a file says about itself.
-
-    Attributes:
-        inputs: Names of the inputs, in the order of the graph's inputs.
-        outputs: Names of the outputs.
-        labels_file: Packed file with the labels of the first output, or None.
-        vocabulary_file: Packed file with the vocabulary of a BERT tokenizer, or None.
-        name: The model's name.
-        description: What it does.
-        version: Its version.
-        min_parser_version: Oldest metadata parser that understands everything.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    labels_file: str | None
-    vocabulary_file: str | None
-    name: str
-    description: str
-    version: str
-    min_parser_version: str
-
-
-def labels_file(labels: Sequence[str]) -> bytes:
-    """Content of labels.txt.
+def _without_files(model: bytes) -> bytes:
+    """Return the model without the archive behind it.
 
     Raises:
-        InputError: If a label is empty or has a line break: the next ones would take its place.
+        InputError: If there is an archive that cannot be read.
     """
-    bad = [name for name in labels if not name or len(name.splitlines()) != 1]
-    if bad:
-        raise InputError(Problem("labels", f"{bad} cannot be written to a file with one label a line.", "Rename them."))
-    return "".join(f"{name}\n" for name in labels).encode()
+    if not zipfile.is_zipfile(io.BytesIO(model)):
+        return model
+    try:
+        with zipfile.ZipFile(io.BytesIO(model)) as archive:
+            # zipfile counts offsets from the start of the file, whatever stands before the archive
+            start = min((e.header_offset for e in archive.infolist()), default=archive.start_dir)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+        raise _archive_error(f"not readable: {error}.") from error
+    return model[:start]
+
+
+def _name_problem(name: str) -> str:
+    if not name or name in (".", "..") or any(c in "/\\:" or not c.isprintable() for c in name):
+        return f"{name!r} is not a plain file name."
+    return ""
+
+
+def _archive_error(what: str) -> InputError:
+    return InputError(Problem("files packed into the model", what))
+
+
+# --- the flatbuffer (metadata_schema.fbs, identifier M001) ---
 
 
 def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
-    """The metadata as a flatbuffer; comments name the schema's tables.
+    """Encode metadata as a flatbuffer; comments name the schema's tables.
 
     Args:
-        info: What to write.
+        info: The metadata.
         inputs: MediaPipe's names of the inputs, in the order of the graph's inputs.
 
     Returns:
@@ -320,7 +413,8 @@ def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
 
     b = flatbuffers.Builder(1024)
 
-    def table(texts: Mapping[int, str], offsets: Mapping[int, int] = _NONE, small: Mapping[int, int] = _NONE) -> int:
+    def table(texts: Mapping[int, str], offsets: Mapping[int, int] = _EMPTY, small: Mapping[int, int] = _EMPTY) -> int:
+        """Write a table of texts, offsets and bytes by slot, and return its offset."""
         strings = {slot: b.CreateString(text) for slot, text in texts.items() if text}
         b.StartObject(max([*texts, *offsets, *small]) + 1)
         for slot, offset in {**strings, **offsets}.items():
@@ -338,29 +432,69 @@ def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
     def file(name: str, what: str, kind: int) -> int:  # AssociatedFile
         return vector([table({0: name, 1: what}, small={2: kind})])
 
-    tensors = vector([table({0: name, 1: _INPUTS[name]}) for name in inputs])  # TensorMetadata
+    tensors = vector([table({0: name, 1: _INPUT_DESCRIPTIONS[name]}) for name in inputs])  # TensorMetadata
     labels = {6: file(LABELS_FILE, "Labels in the order of the output.", _AXIS_LABELS)} if info.labels else {}
     outputs = vector([table({0: "probability" if info.labels else "embedding", 1: info.output}, labels)])
     tokenizer = table({}, {0: file(VOCABULARY_FILE, "WordPiece vocabulary.", _VOCABULARY)})  # BertTokenizerOptions
     units = vector([table({}, {1: tokenizer}, {0: _BERT_TOKENIZER})])  # ProcessUnit
     graph = vector([table({}, {2: tensors, 3: outputs, 5: units})])  # SubGraphMetadata
-    root = table(  # ModelMetadata
-        {
-            0: info.name,
-            1: info.description,
-            2: info.version,
-            4: info.author,
-            5: info.license,
-            7: MIN_PARSER_VERSION,
-        },
-        {3: graph},
-    )
-    b.Finish(root, file_identifier=IDENTIFIER)
+    texts = {
+        0: info.name,
+        1: info.description,
+        2: info.version,
+        4: info.author,
+        5: info.license,
+        7: MIN_PARSER_VERSION,
+    }
+    b.Finish(table(texts, {3: graph}), file_identifier=IDENTIFIER)  # ModelMetadata
     return bytes(b.Output())
 
 
+def decode(raw: bytes) -> Metadata:
+    """Decode a flatbuffer that `encode`, or MediaPipe's own writer, wrote.
+
+    Args:
+        raw: Content of the buffer.
+
+    Returns:
+        The parts that MediaPipe's text tasks read.
+
+    Raises:
+        InputError: If this is no metadata, or damaged.
+    """
+    if raw[4:8] != IDENTIFIER:
+        raise InputError(Problem("metadata", f"identifier {raw[4:8]!r} instead of {IDENTIFIER!r}."))
+    try:
+        return _decode_tables(raw)
+    except (struct.error, IndexError, TypeError, ValueError) as error:
+        raise InputError(Problem("metadata", f"damaged: {error}.")) from error
+
+
+def _decode_tables(raw: bytes) -> Metadata:
+    """Read the tables of the first subgraph; a damaged buffer raises whatever the flatbuffers library raises."""
+    root = _Table(raw, int.from_bytes(raw[:4], "little"))
+    graph = next(iter(root.children(3)), None)
+    outputs = graph.children(3) if graph else []
+    vocabulary = None
+    for unit in graph.children(5)[:1] if graph else []:
+        options = unit.child(1)
+        if unit.number(0) == _BERT_TOKENIZER and options:
+            vocabulary = next((f.text(0) for f in options.children(0)), None)
+    labels = [f.text(0) for out in outputs[:1] for f in out.children(6) if f.number(2) == _AXIS_LABELS]
+    return Metadata(
+        inputs=tuple(t.text(0) for t in graph.children(2)) if graph else (),
+        outputs=tuple(t.text(0) for t in outputs),
+        labels_file=labels[0] if labels else None,
+        vocabulary_file=vocabulary,
+        name=root.text(0),
+        description=root.text(1),
+        version=root.text(2),
+        min_parser_version=root.text(7),
+    )
+
+
 class _Table:
-    """A flatbuffers table read by slot."""
+    """A flatbuffers table read by slot; missing slots are "", 0, None or empty."""
 
     def __init__(self, raw: bytes, position: int) -> None:
         from flatbuffers.table import Table
@@ -384,151 +518,9 @@ class _Table:
         return _Table(self.table.Bytes, int(self.table.Indirect(at))) if at else None
 
     def children(self, slot: int) -> list[_Table]:
+        """Return the tables of a vector, at most `_MAX_CHILDREN`."""
         if not (offset := int(self.table.Offset(4 + 2 * slot))):
             return []
         start, count = int(self.table.Vector(offset)), int(self.table.VectorLen(offset))
         places = range(start, start + 4 * min(count, _MAX_CHILDREN), 4)
         return [_Table(self.table.Bytes, int(self.table.Indirect(at))) for at in places]
-
-
-def decode(raw: bytes) -> Metadata:
-    """Read what `encode`, or MediaPipe's own writer, wrote.
-
-    Args:
-        raw: Content of the buffer.
-
-    Returns:
-        The parts that MediaPipe's text tasks look at.
-
-    Raises:
-        InputError: If this is no metadata, or damaged.
-    """
-    if raw[4:8] != IDENTIFIER:
-        raise InputError(Problem("metadata", f"identifier {raw[4:8]!r} instead of {IDENTIFIER!r}."))
-    try:
-        return _read(raw)
-    except (struct.error, IndexError, TypeError, ValueError) as error:
-        raise InputError(Problem("metadata", f"damaged: {error}.")) from error
-
-
-def _read(raw: bytes) -> Metadata:
-    root = _Table(raw, int.from_bytes(raw[:4], "little"))
-    graph = next(iter(root.children(3)), None)
-    outputs = graph.children(3) if graph else []
-    vocabulary = None
-    for unit in graph.children(5)[:1] if graph else []:
-        options = unit.child(1)
-        if unit.number(0) == _BERT_TOKENIZER and options:
-            vocabulary = next((f.text(0) for f in options.children(0)), None)
-    labels = [f.text(0) for out in outputs[:1] for f in out.children(6) if f.number(2) == _AXIS_LABELS]
-    return Metadata(
-        inputs=tuple(t.text(0) for t in graph.children(2)) if graph else (),
-        outputs=tuple(t.text(0) for t in outputs),
-        labels_file=labels[0] if labels else None,
-        vocabulary_file=vocabulary,
-        name=root.text(0),
-        description=root.text(1),
-        version=root.text(2),
-        min_parser_version=root.text(7),
-    )
-
-
-BUFFER_NAME = b"TFLITE_METADATA"
-
-
-def write_metadata(model: bytes, info: MediaPipeInfo) -> bytes:
-    """Add metadata and packed files to a model, or replace those that it has.
-
-    Weights stored behind the flatbuffer (ai-edge-quantizer) are moved inside, and nothing else changes.
-
-    Args:
-        model: A .tflite with one signature: int32 inputs input_ids, attention_mask, token_type_ids of [1, L],
-            one float32 output [1, N].
-        info: What to write.
-
-    Returns:
-        The file for MediaPipe Tasks.
-
-    Raises:
-        InputError: If this is no TFLite model, or labels or vocabulary cannot be written.
-        GateError: If inputs or outputs are not as above.
-    """
-    loaded = load_model(model)
-    raw = encode(info, [METADATA_NAMES[name] for name in signature_inputs(loaded)])
-    _set_buffer(loaded, raw)
-    return pack_files(dump_model(loaded), info.files)
-
-
-def read_metadata(model: bytes) -> Metadata | None:
-    """Read the metadata of a file.
-
-    Args:
-        model: A .tflite file.
-
-    Returns:
-        What MediaPipe reads of it, or None if there is none.
-
-    Raises:
-        InputError: If the model or its metadata is damaged.
-    """
-    raw = inner_metadata(model, BUFFER_NAME)
-    return None if raw is None else decode(raw)
-
-
-def metadata_problems(model: bytes, labels: Sequence[str], vocabulary: bytes) -> list[str]:
-    """What is wrong with a file for MediaPipe; empty if it may be shipped.
-
-    Args:
-        model: A .tflite file.
-        labels: Labels of config.json in the order of the ids; empty for an embedder.
-        vocabulary: Content of the folder's vocab.txt.
-
-    Returns:
-        One sentence per problem.
-    """
-    try:
-        loaded, files, found = load_model(model), read_files(model), read_metadata(model)
-        expected_labels = labels_file(labels)
-    except InputError as error:
-        return [str(p) for p in error.problems]
-    if out := graph_problems(loaded):
-        return out
-    if found is None:
-        return ["no metadata: MediaPipe refuses the file."]
-    expected = tuple(METADATA_NAMES[name] for name in signature_inputs(loaded))
-    if found.inputs != expected:
-        out.append(f"the metadata calls the inputs {found.inputs}, the graph's order is {expected}.")
-    if len(found.outputs) != 1:
-        out.append(f"metadata for {len(found.outputs)} outputs; the graph has one.")
-    if found.vocabulary_file is None or found.vocabulary_file not in files:
-        out.append(f"no vocabulary: {found.vocabulary_file or 'no file'} named, {sorted(files)} packed.")
-    elif files[found.vocabulary_file] != vocabulary:
-        out.append("the packed vocabulary differs from the folder's vocab.txt.")
-    if b"\n\n" in vocabulary or vocabulary[:1] == b"\n":
-        out.append("the vocabulary has empty lines, which MediaPipe skips: all ids behind them shift.")
-    width = int(loaded.subgraphs[0].tensors[int(loaded.subgraphs[0].outputs[0])].shape[1])
-    if not labels:
-        out += ["an embedder has labels."] if found.labels_file else []
-    elif found.labels_file is None or found.labels_file not in files:
-        out.append(f"no labels: {found.labels_file or 'no file'} named, {sorted(files)} packed.")
-    elif files[found.labels_file] != expected_labels:
-        out.append("the packed labels differ from config.json's, or their order does.")
-    if labels and width != len(labels):
-        out.append(f"the output has {width} numbers for {len(labels)} labels.")
-    return out
-
-
-def _set_buffer(model: Any, raw: bytes) -> None:
-    """Point the metadata entry at a new buffer, reusing the old one's place."""
-    import numpy as np
-    from ai_edge_litert import schema_py_generated as schema
-
-    entries = model.metadata or []
-    entry = next((m for m in entries if m.name == BUFFER_NAME), None)
-    if entry is None:
-        entry = schema.MetadataT()
-        entry.name = BUFFER_NAME
-        entry.buffer = len(model.buffers)
-        model.buffers.append(schema.BufferT())
-        model.metadata = [*entries, entry]
-    model.buffers[entry.buffer].data = np.frombuffer(raw, np.uint8)

@@ -1,6 +1,8 @@
-"""Measure the ranges of activations on calibration rows: `Ranges` counts the numbers of tensors row by row and chooses ranges.
+"""Measure the ranges of activations on calibration rows.
 
-A range is the smallest and the largest number, or one that clips rare numbers (see `Calibration`); `Histogram` counts one tensor.
+`Ranges` counts the numbers of tensors row by row and chooses their ranges; `Histogram` counts one tensor.
+
+A range is the smallest and the largest number, or one that clips rare numbers (see `Calibration`).
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ STEPS = 255
 ROOM = 2.0
 """How many times wider than measured a range in 16 bits is, for texts that reach further than the calibration texts.
 
-Calibrated on 16 sentences, files of tiny models were off by 1.7 to 13 times as much without it, mostly on short texts; with 2
-and with 4 they were off by as much as with the ranges of the texts themselves.
+Calibrated on 16 sentences, files of tiny models were off by 1.7 to 13 times as much without it, mostly on short texts;
+with 2 and with 4 they were off by as much as with the ranges of the texts themselves.
 """
 _FRACTIONS = np.linspace(0.2, 1.0, 81)
 """Parts of the full range that `Calibration.MSE` tries."""

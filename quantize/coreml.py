@@ -2,12 +2,14 @@
 
 Schemes, in the order in which they are registered at the end:
 
-- ``w8`` and ``w4``: `_write_linear` stores weights as int8 per output channel, or as int4 in blocks of 32 numbers of a row; both
-  have an offset, which has less error than symmetric numbers. Single weights can have the other one of the two.
+- ``w8`` and ``w4``: `_write_linear` stores weights as int8 per output channel, or as int4 in blocks of 32 numbers of a
+  row; both have an offset, which has less error than symmetric numbers. Single weights can have the other one of the
+  two.
 - ``lut6``, ``lut4``, ``small``: `_write_palettes` stores weights as places in a palette of 64 or 16 numbers per tensor.
-- ``a8w8``: `_write_static` stores weights as ``w8``, and quantizes the inputs of linear layers to int8 in ranges that the
-  project's evaluator measures. coremltools measures ranges by running the model, which needs macOS, and keeps those of the last
-  row only, so that these ranges take the place of its own; they have an offset, which halves the error of symmetric ones.
+- ``a8w8``: `_write_static` stores weights as ``w8``, and quantizes the inputs of linear layers to int8 in ranges that
+  the project's evaluator measures. coremltools measures ranges by running the model, which needs macOS, and keeps those
+  of the last row only, so that these ranges take the place of its own; they have an offset, which halves the error of
+  symmetric ones.
 
 `weight_types` and `stored_numbers` are the reader of the format.
 """
@@ -42,8 +44,8 @@ from pocketbert.quantize.rounding import (
     per_row_in_fp16,
     per_row_with_offset,
 )
-from pocketbert.quantize.table import WEIGHTED, Plan, Reader, SchemeRow, Second, register_reader, register_scheme
-from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
+from pocketbert.quantize.table import WEIGHTED, Plan, Reader, SchemeRow, SecondScheme, register_reader, register_scheme
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights, Use, WeightTypes, WeightUse
 from pocketbert.runtime.coreml.evaluator import Evaluator, Step
 from pocketbert.runtime.coreml.package import read_package
 from pocketbert.runtime.coreml.stored import StoredTensors
@@ -203,6 +205,7 @@ def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
         return palette.astype(values.dtype), nearest_in_palette(values, palette)
 
     def compress(model: Any) -> Any:
+        """Palettize the weights of a coremltools model."""
         import coremltools.optimize as cto
 
         configs = {
@@ -241,6 +244,7 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
     ]
 
     def compress(model: Any) -> Any:
+        """Quantize activations in the measured ranges, then the weights."""
         import coremltools.optimize as cto
         from coremltools.optimize.coreml import _post_training_quantization as coremltools_quantization
 
@@ -261,7 +265,10 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _measure_ranges(source: Path, plan: Plan, title: str) -> dict[str, Range]:
-    """Run the plan's rows, each at the shortest length that takes it, and choose the ranges of real tokens by tensor name."""
+    """Run the plan's rows and choose the ranges of real tokens by tensor name.
+
+    Each row runs at the shortest length that takes it.
+    """
     evaluator, axes = Evaluator(source), _ranged_tensors(source)
     ranges, padding = Ranges(axes, plan.calibration, plan.steps), Padding(0, plan.padding_side)
     for row in plan.rows() if plan.rows is not None else ():
@@ -293,7 +300,8 @@ def _run_for_values(
 def _ranged_tensors(source: Path) -> dict[str, int]:
     """Return the axis of tokens of every tensor that a product with a weight reads or writes, by the tensor's name.
 
-    The result of an activation function behind a product is included: coremltools quantizes that instead of the product's.
+    The result of an activation function behind a product is included: coremltools quantizes that instead of the
+    product's.
     """
     axes: dict[str, int] = {}
     product_results: dict[str, int] = {}
@@ -335,7 +343,7 @@ def _weight_products(source: Path) -> Iterator[tuple[Any, str]]:
 
 
 def _large_float_weights(path: Path) -> list[tuple[StoredWeight, Use]]:
-    """List the float weights of a package that are worth compressing, once for each operation that reads one; tables first."""
+    """List the float weights that are worth compressing, once for each operation that reads one; tables first."""
     weights = [
         (w, _WEIGHT_INPUTS[w.reader][1])
         for w in StoredTensors(path).weights()
@@ -387,11 +395,13 @@ def _register() -> None:
     """Register the reader of the format, and the rows of its schemes."""
     register_reader(Format.COREML, Reader(weight_types, stored_numbers))
     for scheme, dtype in ((Scheme.FP32, "float32"), (Scheme.FP16, "float16")):
-        register_scheme(SchemeRow(Format.COREML, scheme, ExpectedWeights(Wanted(dtype), Wanted(dtype), _FLOATS)))
+        register_scheme(
+            SchemeRow(Format.COREML, scheme, ExpectedWeights(ExpectedForm(dtype), ExpectedForm(dtype), _FLOATS))
+        )
 
     w8, w4 = (
-        Wanted("int8", dequantized=True, per_channel=True),
-        Wanted("int4", dequantized=True, block=BLOCK),
+        ExpectedForm("int8", dequantized=True, per_channel=True),
+        ExpectedForm("int4", dequantized=True, block=BLOCK),
     )
     w8_simulation = Simulation(
         weights=per_row_with_offset,
@@ -405,8 +415,8 @@ def _register() -> None:
         w8_simulation, weights=per_block_with_offset, tables=per_block_with_offset, halves=per_block_in_fp16
     )
     linear = {
-        Scheme.W8: Second(WEIGHTED, ExpectedWeights(w8, w8, _FLOATS), w8_simulation),
-        Scheme.W4: Second(WEIGHTED, ExpectedWeights(w4, w4, _FLOATS), w4_simulation),
+        Scheme.W8: SecondScheme(WEIGHTED, ExpectedWeights(w8, w8, _FLOATS), w8_simulation),
+        Scheme.W4: SecondScheme(WEIGHTED, ExpectedWeights(w4, w4, _FLOATS), w4_simulation),
     }
     for scheme, own in linear.items():
         register_scheme(
@@ -422,7 +432,7 @@ def _register() -> None:
         )
 
     roundings = {64: palette_of_64, 16: palette_of_16}
-    palettes = {n: Wanted(dtype, dequantized=True, per_channel=False) for n, dtype in _PALETTE_TYPES.items()}
+    palettes = {n: ExpectedForm(dtype, dequantized=True, per_channel=False) for n, dtype in _PALETTE_TYPES.items()}
     for scheme, sizes in _PALETTE_SIZES.items():
         products, tables = sizes[Use.MATMUL], sizes[Use.TABLE]
         register_scheme(

@@ -1,8 +1,8 @@
 """Quantize an exported file, and check that every weight in the written file is stored as planned.
 
-`quantize` finds the scheme's row, writes the file, reads the types of its weights back and raises GateError where they differ
-from the plan; `file_problems` is that check. `weight_types` and `stored_numbers` read what any file of a known format stores.
-Importing this module registers the schemes and readers of all formats.
+`quantize` finds the scheme's row, writes the file, reads the types of its weights back and raises GateError where they
+differ from the plan; `file_problems` is that check. `weight_types` and `stored_numbers` read what any file of a known
+format stores. Importing this module registers the schemes and readers of all formats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize import coreml, onnx, tflite  # noqa: F401 - they register their schemes and readers
 from pocketbert.quantize import weights as stored_types
 from pocketbert.quantize.table import Plan, SchemeRow, reader_of, row_for
-from pocketbert.quantize.weights import Use, Wanted, WeightTypes, WeightUse, type_problems
+from pocketbert.quantize.weights import ExpectedForm, Use, WeightTypes, WeightUse, type_problems
 
 
 def quantize(source: Path, destination: Path, plan: Plan) -> WeightTypes:
@@ -64,7 +64,8 @@ def file_problems(
 ) -> list[str]:
     """List the differences between the weights of a file and their planned types.
 
-    A weight that was left float is identified by the digest of its numbers, all of which must equal those of the torch module.
+    A weight that was left float is identified by the digest of its numbers, all of which must equal those of the torch
+    module.
 
     Args:
         path: The file.
@@ -96,16 +97,16 @@ def _mixed_scheme_problems(
 ) -> list[str]:
     """List what is wrong with the weight types of a file with several schemes, scheme by scheme.
 
-    The scheme of a stored weight is inferred from its type. Quantizers rename weights, so they are counted by size: of each size
-    the file must have as many weights of each scheme as the plan.
+    The scheme of a stored weight is inferred from its type. Quantizers rename weights, so they are counted by size: of
+    each size the file must have as many weights of each scheme as the plan.
     """
     expected = {row.scheme: row.weights}
     expected |= {s: second.weights for s, second in row.seconds.items() if any(w.scheme is s for w in weights)}
     tables = {u.numbers for u in types.uses if u.use is Use.TABLE}
     largest_table = max(tables, default=0)
 
-    def form(weight: Wanted | WeightUse) -> tuple[str, bool]:
-        """Return what distinguishes schemes: the type, and whether a stored range makes the other operand an integer."""
+    def form(weight: ExpectedForm | WeightUse) -> tuple[str, bool]:
+        """Return what distinguishes schemes: the type, and whether the other operand has a stored range."""
         return weight.dtype, weight.bits is not None
 
     def infer_scheme(use: WeightUse) -> Scheme:

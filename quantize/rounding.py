@@ -1,11 +1,12 @@
 """How engines and quantizers round numbers, as functions of torch tensors, and the palettes of Core ML.
 
-A rounding returns the numbers of a tensor as fp32 after they went through fewer bits. `Simulation` names the roundings of a
-scheme; `pocketbert.quantize.simulated` runs a torch module with them, which gives the answers of a correct file without exporter,
-quantizer and engine. How far a quantized file is off depends on the model, and its own answers cannot show whether that is too
-far: they are compared with the simulation's.
+A rounding returns the numbers of a tensor as fp32 after they went through fewer bits. `Simulation` names the roundings
+of a scheme; `pocketbert.quantize.simulated` runs a torch module with them, which gives the answers of a correct file
+without exporter, quantizer and engine. How far a quantized file is off depends on the model, and its own answers cannot
+show whether that is too far: they are compared with the simulation's.
 
-`choose_palette` chooses the few numbers that replace all numbers of a weight; `nearest_in_palette` finds the place of each.
+`choose_palette` chooses the few numbers that replace all numbers of a weight; `nearest_in_palette` finds the place of
+each.
 
 Torch is imported inside functions only, since the table of schemes imports this module.
 """
@@ -60,18 +61,20 @@ class Simulation:
         products: Whether products of two activations, except probabilities, have static ranges too.
         other_tables: Rounds the tables other than the largest, where they are rounded in another way.
         fixed_positions: Whether a lookup of constant indices is a constant of the file, which stays float.
-        one_graph: Whether one graph serves all lengths of a file: indices of positions are constant in it only if there is
-            one length.
+        one_graph: Whether one graph serves all lengths of a file: indices of positions are constant in it only if there
+            is one length.
         fills: Whether a file with one length is calibrated on rows that are repeated up to it.
         outputs: Whether results of products with stored weights are rounded in static ranges, too.
-        narrowing: Whether products with fewer results than terms have static ranges too; otherwise their inputs and results
-            are not rounded.
-        results: Whether results of activation functions, of softmax and of products of two activations are rounded in static
-            ranges, and the inputs of softmax with room for a mask.
-        shared_inputs: Whether a tensor has one range for all products that read it, so that training has none to give it.
+        narrowing: Whether products with fewer results than terms have static ranges too; otherwise their inputs and
+            results are not rounded.
+        results: Whether results of activation functions, of softmax and of products of two activations are rounded in
+            static ranges, and the inputs of softmax with room for a mask.
+        shared_inputs: Whether a tensor has one range for all products that read it, so that training has none to give
+            it.
         halves: Rounds weights and tables of a file that is made from fp16 numbers; None where they are rounded alike.
         left: Paths of weights in the module that stay float, with their inputs.
-        seconds: Paths of weights that are rounded as another scheme rounds them, each group with that scheme's simulation.
+        seconds: Paths of weights that are rounded as another scheme rounds them, each group with that scheme's
+            simulation.
     """
 
     weights: Rounding
@@ -207,7 +210,10 @@ def onnx_int8_blocks(values: Tensor) -> Tensor:
 
 
 def _in_signed_blocks(values: Tensor, middle: int) -> Tensor:
-    """Round blocks to integers of [-middle, middle - 1]; the sign of a scale puts the longer side of its numbers below zero."""
+    """Round blocks to integers of [-middle, middle - 1].
+
+    The sign of a scale puts the side of its numbers that reaches further below zero.
+    """
     blocks = _split_blocks(values)
     up, down = blocks.amax(-1, keepdim=True), -blocks.amin(-1, keepdim=True)
     size = (up.minimum(down) / (middle - 1)).maximum(up.maximum(down) / middle) + _EPSILON
@@ -218,7 +224,8 @@ def _in_signed_blocks(values: Tensor, middle: int) -> Tensor:
 def tflite_int4_blocks(values: Tensor) -> Tensor:
     """Round to 4 bits with zero at zero, 32 numbers of the last axis sharing a scale, as ai-edge-quantizer does.
 
-    The scale is cut to 8 bits of mantissa, which LiteRT's kernels require, and stored as fp16: the smallest blocks become zero.
+    The scale is cut to 8 bits of mantissa, which LiteRT's kernels require, and stored as fp16: the smallest blocks
+    become zero.
     """
     import torch
 
@@ -271,10 +278,10 @@ def _from_palette(values: Tensor, size: int) -> Tensor:
 def choose_palette(values: NDArray[Any], size: int) -> NDArray[np.float32]:
     """Choose the numbers that replace all numbers of a weight with the least squared error (k-means).
 
-    Lloyd's algorithm (Lloyd, "Least squares quantization in PCM", 1982) runs on the values as fp16, of which there are few,
-    until nothing changes, from two starts: equal steps, and steps that are as narrow as the third root of the density
-    requires, which is where many levels end (Panter and Dite, 1951). The better result is returned: it is never worse than
-    equal steps, and the same weights always give the same palette.
+    Lloyd's algorithm (Lloyd, "Least squares quantization in PCM", 1982) runs on the values as fp16, of which there are
+    few, until nothing changes, from two starts: equal steps, and steps that are as narrow as the third root of the
+    density requires, which is where many levels end (Panter and Dite, 1951). The better result is returned: it is never
+    worse than equal steps, and the same weights always give the same palette.
 
     Args:
         values: The numbers of a weight, of any shape.

@@ -1,10 +1,10 @@
 """Run a torch module with the rounding of a scheme, and measure the ranges of its products.
 
-`SimulatedPredictor` computes the answers of a correct file of a scheme: while a torch function mode is active, functions that
-read stored weights get rounded weights and inputs (see `pocketbert.quantize.rounding.Simulation`). `product_ranges` measures what
-a static file should hold: the ranges of what each stored weight is multiplied with, and of the results. A static file is written
-from ranges that its own engine measured; these are measured a second time, without exporter, quantizer and engine, and are
-identified by the paths of weights in the module.
+`SimulatedPredictor` computes the answers of a correct file of a scheme: while a torch function mode is active,
+functions that read stored weights get rounded weights and inputs (see `pocketbert.quantize.rounding.Simulation`).
+`product_ranges` measures what a static file should hold: the ranges of what each stored weight is multiplied with, and
+of the results. A static file is written from ranges that its own engine measured; these are measured a second time,
+without exporter, quantizer and engine, and are identified by the paths of weights in the module.
 
 This module imports torch at the top; the table of schemes must not import it.
 """
@@ -67,6 +67,7 @@ class SimulatedPredictor:
         learned: LearnedRanges | None = None,
         method: Calibration = Calibration.MINMAX,
     ) -> None:
+        """Prepare the rounding; static schemes run all rows and choose ranges."""
         self.engine_version, self.lengths = exact.engine_version, exact.lengths
         self.inputs, self.outputs, self._exact = exact.inputs, exact.outputs, exact
         self._mode: _RoundedWeights = _RoundedWeights(simulation, exact.module)
@@ -87,6 +88,7 @@ class _RoundedWeights(TorchFunctionMode):
     """Rounds stored weights, and their inputs in dynamic ranges, in the functions of torch that read them."""
 
     def __init__(self, simulation: Simulation, module: nn.Module) -> None:
+        """Note the weights of a module by their memory, which functions of torch read."""
         super().__init__()
         self.simulation = simulation
         parameters = list(module.named_parameters())
@@ -165,6 +167,7 @@ class _StaticRanges(_RoundedWeights):
     def __init__(
         self, simulation: Simulation, module: nn.Module, learned: LearnedRanges | None, method: Calibration
     ) -> None:
+        """Begin to measure ranges; `choose_ranges` ends that."""
         super().__init__(simulation, module)
         self.measuring = True
         self._method = method
@@ -190,7 +193,7 @@ class _StaticRanges(_RoundedWeights):
     def _weight_product(
         self, product: Callable[..., Tensor], values: Tensor, weight: Tensor, *more: Any, **named: Any
     ) -> Tensor:
-        """Compute a product with a stored weight; its inputs, and its results where the scheme does, in static ranges."""
+        """Compute a product with a stored weight, with inputs and, if the scheme has them, results in static ranges."""
         if weight.data_ptr() in self._left or not self._simulation_of(weight).static:
             return super()._weight_product(product, values, weight, *more, **named)
         if product is F.linear and not self.simulation.narrowing and weight.shape[0] < weight.shape[1]:
@@ -244,7 +247,7 @@ class _StaticRanges(_RoundedWeights):
         return values if self.measuring else rounding.round_symmetric(values, max(-low, high))
 
     def _next_range(self, values: Tensor) -> Range:
-        """Go to the next position and return its range, which holds zero; widened by `values` while ranges are measured."""
+        """Go to the next position and return its range, widened by `values` while ranges are measured."""
         self._position += 1
         if self.measuring:
             histogram = self._histograms.setdefault(self._position, Histogram())
@@ -279,9 +282,9 @@ def product_ranges(
         steps: Steps that a range is divided into.
 
     Returns:
-        The ranges that a file may hold, by the path of the weight, of all weights that a product read. There are several where
-        products share a weight, where a part of a product's result is never used, and where its input is a part of a tensor,
-        such as the first token: operators that only move numbers may have the range of all of it.
+        The ranges that a file may hold, by the path of the weight, of all weights that a product read. There are
+        several where products share a weight, where a part of a product's result is never used, and where its input is
+        a part of a tensor, such as the first token: operators that only move numbers may have the range of all of it.
     """
     mode = _MeasuredProducts(exact.module, count=method is not Calibration.MINMAX)
     for row in rows:
@@ -312,13 +315,14 @@ class _MeasuredProducts(TorchFunctionMode):
     """
 
     def __init__(self, module: nn.Module, count: bool) -> None:
+        """Note the paths of a module's parameters."""
         super().__init__()
         self.weights = dict(module.named_parameters())
         self.names: dict[str, None] = {}
         self.calls = Counter[str]()
         self._count = count
         self._histograms: dict[tuple[str, int], list[Histogram]] = {}
-        """Of a product's input, of the whole tensor that the input is a part of, and of the result if it has an offset."""
+        """Of a product's input, of the whole tensor behind that, and of the result if it has an offset."""
         self._paths = {w.data_ptr(): name for name, w in self.weights.items()}
 
     def ranges(self, name: str, method: Calibration, steps: int) -> list[ProductRanges]:
@@ -339,7 +343,7 @@ class _MeasuredProducts(TorchFunctionMode):
             self.calls[name] += 1
             key = name, self.calls[name]
             if key not in self._histograms:
-                # without an offset of the product, an exporter may join one that is added later, as XLNet's to its queries
+                # an exporter may join an offset that is added later, as XLNet's to its queries, to a product without one
                 has_offset = len(args) > 2 and args[2] is not None
                 self._histograms[key] = [Histogram() for _ in range(3 if has_offset else 2)]
             whole = torch.empty(0, dtype=values.dtype).set_(values.untyped_storage())

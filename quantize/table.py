@@ -1,9 +1,10 @@
 """The table of schemes: what each format can be compressed to, for which runtime, and what its weights must then be.
 
-A `SchemeRow` is one entry; the modules of the formats (`onnx`, `tflite`, `coreml`) add theirs with `register_scheme`, and the
-functions that read their files with `register_reader`; `pocketbert.quantize.files` imports them all. A `Plan` holds the settings
-of one file to write. `row_for` finds the row that writes a plan's file, `row_of` the row of any file, and `reason_against`
-explains why a role of the model (a `Role`: attention, feed-forward, ...) cannot have a scheme.
+A `SchemeRow` is one entry; the modules of the formats (`onnx`, `tflite`, `coreml`) add theirs with `register_scheme`,
+and the functions that read their files with `register_reader`; `pocketbert.quantize.files` imports them all. A `Plan`
+holds the settings of one file to write. `row_for` finds the row that writes a plan's file, `row_of` the row of any
+file, and `reason_against` explains why a role of the model (a `Role`: attention, feed-forward, ...) cannot have a
+scheme.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Plan:
         calibration: How static schemes choose ranges from these rows.
         learned: Ranges that the model was trained with; static schemes store these where they exist.
         pads_left: Whether shorter rows are padded in front, as XLNet's are; padding is excluded from all ranges.
-        weights: The scheme of each weight, where some stay as exported or have a second scheme; empty where all have `scheme`.
+        weights: The scheme of each weight, where some stay as exported or have a second scheme; empty where all have
+            `scheme`.
     """
 
     format: Format
@@ -81,7 +83,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Second:
+class SecondScheme:
     """A second scheme that some weights of a file can have.
 
     Attributes:
@@ -105,7 +107,8 @@ class SchemeRow:
         weights: The types that weights must be stored in.
         write: Writes the quantized file, given source, destination and plan. None for a scheme that an exporter writes.
         runtime: The runtime that the file is written for; None for any.
-        simulation: Computes in torch what a correct file answers. None where the bound on its answers depends on no model.
+        simulation: Computes in torch what a correct file answers. None where the bound on its answers depends on no
+            model.
         computes: Roles whose operators have the scheme; all others stay float.
         selective: Whether `write` leaves the weights of `Plan.left` float.
         seconds: Further schemes that `write` gives to the weights of `Plan.seconds`.
@@ -120,7 +123,7 @@ class SchemeRow:
     simulation: Simulation | None = None
     computes: frozenset[Role] = WEIGHTED
     selective: bool = False
-    seconds: Mapping[Scheme, Second] = field(default_factory=dict)
+    seconds: Mapping[Scheme, SecondScheme] = field(default_factory=dict)
     usual: Mapping[Role, Scheme] = field(default_factory=dict)
 
     @property
@@ -231,7 +234,7 @@ def row_for(plan: Plan) -> SchemeRow:
 
 
 def _missing_row(plan: Plan, rows: list[SchemeRow]) -> Problem:
-    """Build the problem of a plan without a row; it lists the rows that could be chosen instead, in the order of schemes."""
+    """Build the problem of a plan without a row; it lists the rows that could be chosen instead."""
     order = list(Scheme)
     rows = sorted(rows, key=lambda r: (order.index(r.scheme), r.runtime or ""))
     allowed = ", ".join(r.title for r in rows) or "nothing"
@@ -268,8 +271,8 @@ def reason_against(row: SchemeRow, role: Role, scheme: Scheme | None) -> str | N
 def filled(rows: Rows, length: int) -> Rows:
     """Repeat the tokens of each row up to a length; longer rows stay as they are.
 
-    Used where a whole graph with one length is quantized: which axes hold tokens is unknown there, so padding could not be
-    excluded from the ranges.
+    Used where a whole graph with one length is quantized: which axes hold tokens is unknown there, so padding could not
+    be excluded from the ranges.
 
     Args:
         rows: Calibration rows.

@@ -1,7 +1,8 @@
 """The types in which a file stores its weights, and the check of them against the types that a scheme expects.
 
-The reader of each format describes a file as `WeightTypes`: one `WeightUse` for each operator that reads a stored weight. A
-scheme describes its files as `ExpectedWeights`, made of one `Wanted` per use. `type_problems` compares the two.
+The reader of each format describes a file as `WeightTypes`: one `WeightUse` for each operator that reads a stored
+weight. A scheme describes its files as `ExpectedWeights`, made of one `ExpectedForm` per use. `type_problems` compares
+the two.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from enum import StrEnum
 from pydantic import BaseModel
 
 COARSEST = {8: 1.0, 16: 0.05}
-"""Largest step of attention scores by their bits, which no range of real scores reaches. With a mask of -1e4 inside the range
+"""Largest step of attention scores by their bits, which no range of real scores reaches. With a mask of -1e4 inside it
 the step is 39 in 8 bits and 0.15 in 16."""
 SMALL = 4096
 """Weights with fewer numbers (a classifier's last layer, a table of token types) may stay fp32: they save nothing."""
@@ -40,7 +41,8 @@ class WeightUse(BaseModel):
         per_channel: Whether it has a scale per output channel (a table: per row); False for floats, None for a single
             channel, as in a regression head, where both are the same.
         bits: Bits of the other operand, if a range in the file makes that an integer; None elsewhere.
-        fused: Whether the file dequantizes both operands of the product before it, for engines that fuse the three operators.
+        fused: Whether the file dequantizes both operands of the product before it, for engines that fuse the three
+            operators.
         block: How many numbers of a channel share a scale; None where all do.
     """
 
@@ -108,16 +110,17 @@ _USE_TITLES = {Use.MATMUL: "matrix product", Use.TABLE: "table"}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExpectedForm:
     """The form in which the weights of one use must be stored.
 
     Attributes:
         dtype: Their type.
         dequantized: Whether an operator turns them into fp32 before the use.
         per_channel: Whether they have a scale per output channel; None where both are right.
-        bits: Bits of the other operand, with a range in the file; None where the file has no range. In files with integers
-            throughout, 8 means more than a third of the products: those with fewer results than terms keep 16.
-        fused: Whether the file dequantizes both operands of a product before it, for engines that fuse the three operators.
+        bits: Bits of the other operand, with a range in the file; None where the file has no range. In files with
+            integers throughout, 8 means more than a third of the products: those with fewer results than terms keep 16.
+        fused: Whether the file dequantizes both operands of a product before it, for engines that fuse the three
+            operators.
         block: The largest allowed number of values of a channel that share a scale; None where all of them do.
     """
 
@@ -136,19 +139,19 @@ class ExpectedWeights:
     Attributes:
         products: Weights of matrix products.
         tables: Tables of embedding lookups.
-        other_tables: A form that tables other than the largest may have instead; None where all are alike. A coarse table of
-            positions or segments moves every token alike, which costs more than it saves.
+        other_tables: A form that tables other than the largest may have instead; None where all are alike. A coarse
+            table of positions or segments moves every token alike, which costs more than it saves.
         floats: Types that small weights may stay in.
         whole: Whether norms, sums and softmax must be computed in integers too; in other files they must not.
     """
 
-    products: Wanted
-    tables: Wanted
-    other_tables: Wanted | None = field(default=None, kw_only=True)
+    products: ExpectedForm
+    tables: ExpectedForm
+    other_tables: ExpectedForm | None = field(default=None, kw_only=True)
     floats: tuple[str, ...] = ("float32",)
     whole: bool = field(default=False, kw_only=True)
 
-    def of(self, use: Use, largest: bool) -> Wanted:
+    def of(self, use: Use, largest: bool) -> ExpectedForm:
         """Return the expected form of a weight.
 
         Args:
@@ -186,10 +189,10 @@ def type_problems(
         whole: Whether `types` holds all weights of the file, not only those of one of its schemes.
     """
     multiplied = {u.name for u in types.uses if u.use is Use.MATMUL}
-    tied_table = Wanted(expected.products.dtype, block=expected.products.block)
+    tied_table = ExpectedForm(expected.products.dtype, block=expected.products.block)
     largest = max((u.numbers for u in types.uses if u.use is Use.TABLE), default=0)
 
-    def wanted(use: WeightUse) -> Wanted:
+    def wanted(use: WeightUse) -> ExpectedForm:
         if use.use is Use.TABLE and use.dtype != expected.tables.dtype and use.name in multiplied:
             return tied_table
         if use.use is Use.TABLE and use.dtype == expected.tables.dtype:
@@ -218,7 +221,7 @@ def type_problems(
 
 
 def _operator_problems(types: WeightTypes, name: str, whole: bool) -> list[str]:
-    """List the operators that compute in integers or floats and should not, and attention scores with too large steps."""
+    """List operators that compute in the wrong kind of number, and attention scores with too large steps."""
     problems = []
     if whole and not types.integers:
         problems.append(
@@ -240,7 +243,7 @@ def _operator_problems(types: WeightTypes, name: str, whole: bool) -> list[str]:
     return problems
 
 
-def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str, whole: bool) -> list[str]:
+def _form_problems(uses: list[tuple[WeightUse, ExpectedForm]], name: str, whole: bool) -> list[str]:
     """List the weights of the right type that differ from the expected form in scales, ranges or blocks."""
     problems = []
     dequantized = [u for u, w in uses if u.dequantized is not w.dequantized]

@@ -25,14 +25,14 @@ from pocketbert.export.adapters import mask_4d
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import Plan, quantize
 
-SLIM = mask_4d.slim
+SLIM = mask_4d.rewrite_layers
 
 
 def export(model: Path, format: Format, lean: bool, lengths: list[int], folder: Path) -> Path:
     """One int8 file of a model, with or without the rewrite."""
     opened = open_model_folder(str(model))
     task, family = task_of("text-classification"), opened.family
-    mask_4d.slim = SLIM if lean else (lambda stock, _: stock)
+    mask_4d.rewrite_layers = SLIM if lean else (lambda stock, _: stock)
     module = prepare(load_model(opened, task), family, task, format)
     fp32 = folder / f"{format}-{'lean' if lean else 'stock'}.fp32"
     if format is Format.ONNX:

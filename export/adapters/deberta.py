@@ -1,9 +1,15 @@
-"""DeBERTa v1, v2 and v3: an own encoder of the loaded modules, whose relative positions need no gather of scores."""
+"""DeBERTa v1, v2 and v3: an encoder of the loaded modules whose relative positions need no gather of scores.
+
+`_disentangled` is the adapter. Disentangled attention (He et al. 2021, DeBERTa) adds scores of content and position.
+Those of a distance depend on i - j only, so the relative table is looked up once for each distance (`Distances`), and
+not for each pair: query i times the tables of all distances gives row i of a matrix [L, 2 L], in which the needed
+entries lie on a diagonal. A slice of the flattened matrix turns diagonals into columns (`shift_diagonals`). The last
+layer computes only the first token where the head reads nothing else (`DisentangledFirstRow`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,29 +20,29 @@ from transformers.modeling_outputs import BaseModelOutput
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.ane import turn
-from pocketbert.export.adapters.lean import AllRows, Parts, PostNormLayer, Shape, full_name, spell
-from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, wrapped
-
-# --- attention ---
-# Attention with relative positions (He et al. 2021, DeBERTa) as products with tables and slices, without any gather of scores.
-#
-# What content adds for a distance depends on i - j only, so the relative table is looked up once for each distance, and not
-# for each pair: query i times the tables of all distances gives row i of a matrix [L, 2 L], in which the wanted entries lie on a
-# diagonal. A slice of the flattened matrix makes columns of diagonals.
+from pocketbert.export.adapters.ane import rewrite_channels_first
+from pocketbert.export.adapters.lean import (
+    AllRows,
+    Parts,
+    PostNormLayer,
+    Shape,
+    class_path,
+    decompose_norms_and_segments,
+)
+from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, wrap_model
 
 
 class Distances(nn.Module):
-    """Which row of the relative tables belongs to which distance i - j between a query i and a key j."""
+    """The row of the relative tables for each distance i - j between a query i and a key j."""
 
     def __init__(self, rows: Tensor, opaque: bool) -> None:
-        """Lay out the rows.
+        """Store the rows in both orders.
 
         Args:
-            rows: Row of each distance from -R to R, [2 R + 1]; R is larger than the longest input: torch.export would else
-                make that length a case of its own.
-            opaque: Add a zero that is computed from the inputs. Converters for fixed lengths would else look the rows
-                up in advance, and store every table once for each length, in fp32.
+            rows: Row of each distance from -R to R, [2 R + 1]; R is larger than the longest input, which torch.export
+                would otherwise make a case of its own.
+            opaque: Add a zero that is computed from the inputs. Otherwise converters for fixed lengths would look the
+                rows up in advance, and store every table once for each length, in fp32.
         """
         super().__init__()
         self.largest, self.opaque = len(rows) // 2, opaque
@@ -46,7 +52,7 @@ class Distances(nn.Module):
         """Rows of the distances -R to R - 1."""
 
     def forward(self, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Choose the rows for a length.
+        """Return the rows for a length.
 
         Args:
             mask: Added to the scores, [B, 1, 1, L], nowhere above 0.
@@ -68,10 +74,10 @@ class DisentangledRows(nn.Module):
     """
 
     def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
-        """Take over the projections.
+        """Take over the projections of a layer.
 
         Args:
-            parts: Of the layer.
+            parts: Modules of the layer.
             keys: Positions as keys, projected, [rows, heads * depth]; None without content to position.
             queries: Positions as queries, projected, [rows, heads * depth]; None without position to content.
         """
@@ -80,28 +86,29 @@ class DisentangledRows(nn.Module):
         self.keys, self.queries = _table(keys), _table(None if queries is None else queries * parts.scaling)
 
     def forward(self, states: Tensor, mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Attend.
+        """Compute the context of every token.
 
         Args:
             states: [B, L, H].
             mask: Added to the scores, [B, 1, 1, L].
-            rows: What `Distances` returns.
+            rows: The result of `Distances`.
 
         Returns:
             Context, the heads next to each other, [B, L, heads * depth].
         """
-        own = self.content
-        query, key, value = own.split(own.query(states)), own.split(own.key(states)), own.split(own.value(states))
+        content = self.content
+        query = content.split(content.query(states))
+        key, value = content.split(content.key(states)), content.split(content.value(states))
         scores = torch.matmul(query, key.transpose(2, 3))
         if self.keys is not None:
-            scores = scores + shifted(torch.matmul(query, self._heads(self.keys(rows[0]))))
+            scores = scores + shift_diagonals(torch.matmul(query, self._heads(self.keys(rows[0]))))
         if self.queries is not None:
-            scores = scores + shifted(torch.matmul(key, self._heads(self.queries(rows[1])))).transpose(2, 3)
+            scores = scores + shift_diagonals(torch.matmul(key, self._heads(self.queries(rows[1])))).transpose(2, 3)
         weights = torch.softmax(scores + mask, -1)
         return torch.matmul(weights, value).transpose(1, 2).flatten(2)
 
     def _heads(self, table: Tensor) -> Tensor:
-        """[n, heads * depth] to [1, heads, depth, n]."""
+        """Split the heads of a table, [n, heads * depth] to [1, heads, depth, n]."""
         count, width = table.shape
         heads = self.content.heads
         return table.view(1, count, heads, width // heads).permute(0, 2, 3, 1)
@@ -114,7 +121,7 @@ class DisentangledFirstRow(nn.Module):
     """
 
     def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
-        """Take over the projections, see `DisentangledRows`."""
+        """Take over the projections of a layer; see `DisentangledRows`."""
         super().__init__()
         self.content = AllRows(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
         self.keys, self.queries = _table(keys), _table(None if queries is None else queries * parts.scaling)
@@ -123,12 +130,12 @@ class DisentangledFirstRow(nn.Module):
         """1 where a column belongs to the row's head, [heads, heads * depth]."""
 
     def forward(self, states: Tensor, mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Attend from the first token.
+        """Compute the context of the first token.
 
         Args:
             states: [B, L, H].
             mask: Added to the scores, [B, 1, 1, L].
-            rows: What `Distances` returns.
+            rows: The result of `Distances`.
 
         Returns:
             Context of the first token, [B, 1, heads * depth].
@@ -145,7 +152,7 @@ class DisentangledFirstRow(nn.Module):
         return (context * self.own).sum(1, keepdim=True)
 
 
-def shifted(products: Tensor) -> Tensor:
+def shift_diagonals(products: Tensor) -> Tensor:
     """Turn columns of distances into columns of tokens.
 
     Args:
@@ -161,6 +168,7 @@ def shifted(products: Tensor) -> Tensor:
 
 
 def _table(rows: Tensor | None) -> nn.Embedding | None:
+    """Return rows as an embedding table."""
     if rows is None:
         return None
     made = nn.Embedding(rows.shape[0], rows.shape[1], device="meta")
@@ -168,51 +176,51 @@ def _table(rows: Tensor | None) -> nn.Embedding | None:
     return made
 
 
-Tables = tuple[Tensor | None, Tensor | None]
-"""Positions as keys and as queries, projected as one layer does it, each [rows, heads * depth]; None where it does not."""
+_Tables = tuple[Tensor | None, Tensor | None]
+"""Projected positions as keys and as queries of a layer, each [rows, heads * depth]; None where it has none."""
 
 
-def disentangled(model: Any, plan: ExportPlan) -> nn.Module:
-    """Rewrite a model for export.
+def _disentangled(model: Any, plan: ExportPlan) -> nn.Module:
+    """Rewrite a DeBERTa model for export.
 
     Args:
         model: A transformers model with a head in eval mode; it is changed in place.
-        plan: What the graph is for.
+        plan: Settings of the export.
 
     Returns:
         A module with explicit inputs and tensor outputs, in eval mode.
 
     Raises:
-        InputError: If the model computes what the rewrite does not.
+        InputError: If the model computes something that the rewrite does not.
     """
     if plan.layout is Layout.ANE:
-        turn(model, plan.family)  # refuses
+        rewrite_channels_first(model, plan.family)  # raises InputError: nothing is registered for the family
     base = getattr(model, "base_model", model)
-    taken_apart = _check(base)
+    take_apart = _find_version(base)
     with torch.no_grad():
         relative = base.encoder.get_rel_embedding()
-        layers = [taken_apart(layer, relative) for layer in base.encoder.layer]
+        layers = [take_apart(layer, relative) for layer in base.encoder.layer]
         for parent in list(model.modules()):
             for name, child in list(parent.named_children()):
-                if full_name(child) == _NORM:
+                if class_path(child) == _NORM:
                     setattr(parent, name, _plain_norm(child))
         only_first = type(model).__name__ == f"{plan.family.classes}ForSequenceClassification"
         base.encoder = LeanEncoder(base, layers, only_first, plan.format)
         if hasattr(model, "lm_predictions"):
             model.lm_predictions.lm_head = TiedHead(model.lm_predictions.lm_head, base.embeddings.word_embeddings)
     if plan.format is Format.TFLITE:
-        spell(model)
+        decompose_norms_and_segments(model)
     base.embeddings = MaskedEmbeddings(base.embeddings, masks=base.encoder.conv is not None)
-    return wrapped(model, plan)
+    return wrap_model(model, plan)
 
 
 class MaskedEmbeddings(nn.Module):
-    """The stock embeddings; the convolution reads padding as zeros, attention never reads it."""
+    """The stock embeddings; padding becomes zeros for the convolution, attention never reads it."""
 
     def __init__(self, embeddings: nn.Module, masks: bool) -> None:
         super().__init__()
         self.embeddings, self.masks = embeddings, masks
-        self.word_embeddings = embeddings.word_embeddings  # a head that guesses words takes it from here
+        self.word_embeddings = embeddings.word_embeddings  # the fill-mask head takes it from here
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
         """Embed tokens.
@@ -230,7 +238,7 @@ class MaskedEmbeddings(nn.Module):
 
 
 class TiedHead(nn.Module):
-    """The head that guesses words, its product with the embedding table as a layer, which exporters know to be tied."""
+    """The fill-mask head, its product with the embedding table as a linear layer, which exporters recognize as tied."""
 
     def __init__(self, head: Any, words: nn.Embedding) -> None:
         super().__init__()
@@ -239,15 +247,16 @@ class TiedHead(nn.Module):
         self.decoder.weight, self.decoder.bias = words.weight, head.bias
 
     def forward(self, hidden_states: Tensor, _words: nn.Module) -> Tensor:
-        """Scores of every word, [B, L, H] to [B, L, V]."""
+        """Compute the scores of every word, [B, L, H] to [B, L, V]."""
         scores: Tensor = self.decoder(self.norm(self.act(self.dense(hidden_states))))
         return scores
 
 
 class LeanEncoder(nn.Module):
-    """The encoder; its last layer computes the first token only where no head reads more."""
+    """The encoder; its last layer computes only the first token if no head reads more."""
 
-    def __init__(self, base: Any, layers: list[tuple[Parts, Tables]], only_first: bool, format: Format) -> None:
+    def __init__(self, base: Any, layers: list[tuple[Parts, _Tables]], only_first: bool, format: Format) -> None:
+        """Build the layers from their parts and tables; `only_first` lets the last one compute the first token only."""
         super().__init__()
         shape = Shape(flat_ffn=format is Format.ONNX)
         last = len(layers) - 1
@@ -257,7 +266,7 @@ class LeanEncoder(nn.Module):
         )
         conv = getattr(base.encoder, "conv", None)
         self.conv = None if conv is None else Neighbours(conv)
-        self.distances = Distances(_rows(base), opaque=format is not Format.ONNX)
+        self.distances = Distances(_rows_of_distances(base), opaque=format is not Format.ONNX)
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
         """Run all layers.
@@ -267,7 +276,8 @@ class LeanEncoder(nn.Module):
             attention_mask: Added to attention scores, [B, 1, 1, L].
 
         Returns:
-            The last states, [B, L, H] or [B, 1, H]; also as the only entry of `hidden_states`, where the stock model looks.
+            The last states, [B, L, H] or [B, 1, H]; also as the only entry of `hidden_states`, where the stock model
+            reads it.
         """
         rows = self.distances(attention_mask)
         states = hidden_states
@@ -281,7 +291,7 @@ class LeanEncoder(nn.Module):
 class DisentangledLayer(PostNormLayer):
     """A post-norm layer with disentangled attention."""
 
-    def __init__(self, parts: Parts, tables: Tables, first_row: bool, shape: Shape) -> None:
+    def __init__(self, parts: Parts, tables: _Tables, first_row: bool, shape: Shape) -> None:
         kind = DisentangledFirstRow if first_row else DisentangledRows
         super().__init__(parts, first_row, shape, kind(parts, *tables))
 
@@ -291,7 +301,7 @@ class DisentangledLayer(PostNormLayer):
         Args:
             hidden_states: [B, L, H].
             attention_mask: Added to attention scores, [B, 1, 1, L].
-            rows: What `Distances` returns.
+            rows: The result of `Distances`.
 
         Returns:
             [B, L, H], or [B, 1, H] of a first-row layer.
@@ -301,9 +311,10 @@ class DisentangledLayer(PostNormLayer):
 
 
 class Neighbours(nn.Module):
-    """The convolution over the embeddings as one product, which quantizers know as a matrix; groups become zeros in it."""
+    """The convolution over the embeddings as one product, whose weight quantizers recognize."""
 
     def __init__(self, stock: Any) -> None:
+        """Take over weights and norm of the stock convolution; groups become blocks of one matrix."""
         super().__init__()
         conv = stock.conv
         outputs, inputs, size = conv.weight.shape
@@ -316,19 +327,19 @@ class Neighbours(nn.Module):
         self.dense.weight, self.dense.bias = nn.Parameter(dense.flatten(1)), conv.bias
 
     def forward(self, embedded: Tensor, states: Tensor) -> Tensor:
-        """Add what the neighbours of each token say.
+        """Add the convolution over the neighbours of each token.
 
         Args:
-            embedded: What the first layer was given, padding as zeros, [B, L, H].
-            states: What it returned, [B, L, H].
+            embedded: Input of the first layer, padding as zeros, [B, L, H].
+            states: Its result, [B, L, H].
 
         Returns:
             [B, L, H].
         """
-        aside = (self.size - 1) // 2
+        reach = (self.size - 1) // 2
         length = embedded.shape[1]
-        wide = F.pad(embedded, (0, 0, aside, aside))
-        near = torch.cat([wide[:, i : i + length] for i in range(self.size)], -1)
+        padded = F.pad(embedded, (0, 0, reach, reach))
+        near = torch.cat([padded[:, i : i + length] for i in range(self.size)], -1)
         added: Tensor = self.norm(states + self.act(self.dense(near)))
         return added
 
@@ -339,8 +350,8 @@ def _activation(name: str) -> nn.Module:
     return ACT2FN[name]  # type: ignore[no-any-return]
 
 
-def _rows(base: Any) -> Tensor:
-    """Row of the relative table for each distance from -R to R, as the stock encoder numbers them; R is above its length."""
+def _rows_of_distances(base: Any) -> Tensor:
+    """Return the row of the relative table for each distance from -R to R, as in the stock encoder."""
     encoder, largest = base.encoder, base.config.max_position_embeddings + 1
     if not encoder.relative_attention:
         return torch.zeros(2 * largest + 1, dtype=torch.int64)
@@ -353,14 +364,14 @@ def _rows(base: Any) -> Tensor:
 
 
 def _plain_norm(norm: Any) -> nn.LayerNorm:
-    """The normalization that v1 spells out, as the module that every exporter knows."""
+    """Return the normalization that v1 computes step by step as nn.LayerNorm, which every exporter recognizes."""
     made = nn.LayerNorm(len(norm.weight), eps=norm.variance_epsilon)
     made.weight, made.bias = norm.weight, norm.bias
     return made
 
 
-def _first(layer: Any, relative: Tensor | None) -> tuple[Parts, Tables]:
-    """Modules and tables of a layer of v1: one projection, a head's queries, keys and values in turn."""
+def _take_apart_v1(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]:
+    """Return modules and tables of a layer of v1, whose only projection makes queries, keys and values head by head."""
     own = layer.attention.self
     weights = own.in_proj.weight.view(own.num_attention_heads, 3, own.attention_head_size, -1)
     query, key, value = (_linear(weights[:, i].flatten(0, 1), b) for i, b in enumerate((own.q_bias, None, own.v_bias)))
@@ -369,8 +380,8 @@ def _first(layer: Any, relative: Tensor | None) -> tuple[Parts, Tables]:
     return _parts(layer, (query, key, value), 1 + len(own.pos_att_type)), (keys, queries)
 
 
-def _second(layer: Any, relative: Tensor | None) -> tuple[Parts, Tables]:
-    """Modules and tables of a layer of v2 and v3, whose positions may share the projections of the content."""
+def _take_apart_v2(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]:
+    """Return modules and tables of a layer of v2 and v3, whose positions may share the projections of the content."""
     own = layer.attention.self
     kinds = [kind for kind in ("c2p", "p2c") if kind in own.pos_att_type]
     shared = own.share_att_key
@@ -392,14 +403,16 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _parts(layer: Any, projections: tuple[nn.Linear, nn.Linear, nn.Linear], terms: int) -> Parts:
-    own, out = layer.attention.self, layer.attention.output
+    """Return the modules of a layer whose scores are the sum of some terms."""
+    attention = layer.attention.self
     query, key, value = projections
+    out = layer.attention.output
     return Parts(
         query=query,
         key=key,
         value=value,
-        heads=own.num_attention_heads,
-        scaling=(own.attention_head_size * terms) ** -0.5,
+        heads=attention.num_attention_heads,
+        scaling=(attention.attention_head_size * terms) ** -0.5,
         attention_out=out.dense,
         attention_norm=out.LayerNorm,
         up=layer.intermediate.dense,
@@ -409,40 +422,35 @@ def _parts(layer: Any, projections: tuple[nn.Linear, nn.Linear, nn.Linear], term
     )
 
 
-@dataclass(frozen=True)
-class _Version:
-    """How the layers of one version are taken apart."""
-
-    layer: str
-    attention: str
-    taken_apart: Callable[[Any, Tensor | None], tuple[Parts, Tables]]
-
-
-_FIRST = "transformers.models.deberta.modeling_deberta"
-_SECOND = "transformers.models.deberta_v2.modeling_deberta_v2"
-_NORM = f"{_FIRST}.DebertaLayerNorm"
-_VERSIONS = (
-    _Version(f"{_FIRST}.DebertaLayer", f"{_FIRST}.DisentangledSelfAttention", _first),
-    _Version(f"{_SECOND}.DebertaV2Layer", f"{_SECOND}.DisentangledSelfAttention", _second),
-)
+_V1 = "transformers.models.deberta.modeling_deberta"
+_V2 = "transformers.models.deberta_v2.modeling_deberta_v2"
+_NORM = f"{_V1}.DebertaLayerNorm"
+_VERSIONS: dict[tuple[str, str], Callable[[Any, Tensor | None], tuple[Parts, _Tables]]] = {
+    (f"{_V1}.DebertaLayer", f"{_V1}.DisentangledSelfAttention"): _take_apart_v1,
+    (f"{_V2}.DebertaV2Layer", f"{_V2}.DisentangledSelfAttention"): _take_apart_v2,
+}
+"""How layers are taken apart, by the full names of their class and of that of their attention."""
 
 
-def _check(base: Any) -> Callable[[Any, Tensor | None], tuple[Parts, Tables]]:
-    """How the layers of a model are taken apart; refuses what would be computed otherwise."""
+def _find_version(base: Any) -> Callable[[Any, Tensor | None], tuple[Parts, _Tables]]:
+    """Return how the layers of a model are taken apart.
+
+    Raises:
+        InputError: If the model has other layers, or computes what the rewrite does not.
+    """
     layers = getattr(getattr(base, "encoder", None), "layer", ())
-    kinds = {(full_name(m), full_name(m.attention.self)) for m in layers if hasattr(m, "attention")}
-    known = {(v.layer, v.attention): v.taken_apart for v in _VERSIONS}
+    kinds = {(class_path(m), class_path(m.attention.self)) for m in layers if hasattr(m, "attention")}
     where = f"model {type(base).__name__}"
-    if len(kinds) != 1 or not kinds <= set(known):
-        found = ", ".join(sorted(name for name, _ in kinds)) or "no layers"
-        raise InputError(Problem(where, f"its encoder has {found}; allowed: layers of {_FIRST} or {_SECOND}."))
+    if len(kinds) != 1 or not kinds <= set(_VERSIONS):
+        names = ", ".join(sorted(name for name, _ in kinds)) or "no layers"
+        raise InputError(Problem(where, f"its encoder has {names}; allowed: layers of {_V1} or {_V2}."))
     if getattr(base.config, "talking_head", False):
         what = "talking_head is set: heads that mix their scores are not rewritten for export; no published model has them."
         raise InputError(Problem(where, what, "Train a model without talking_head."))
     if getattr(base, "z_steps", 0) > 1:
         what = f"z_steps is {base.z_steps}: the last layer would run several times, which no file does."
         raise InputError(Problem(where, what, "Set z_steps to 0, as transformers does."))
-    return known[kinds.pop()]
+    return _VERSIONS[kinds.pop()]
 
 
-ADAPTERS.add("disentangled", disentangled)
+ADAPTERS.add("disentangled", _disentangled)

@@ -1,9 +1,13 @@
-"""ERNIE (Tsinghua); without entities the second stream lives on the first token, where it is a few small linear layers.
+"""ERNIE (Tsinghua): a text stream and an entity stream, with entities or without.
 
-The place of [CLS] is open with a zero vector, as in the authors' training; every other place is closed. Attention over a single
-key is the projection of its value, whatever the query, so that the entity stream of a layer is one row [B, 1, E]: exactly what the
-whole model computes, not an approximation. Until the first layer that knows entities that row is zero, so that what this
-layer makes of it is a constant.
+`_two_streams` is the adapter. With entities (`EntityEncoder`), the graph takes the entities' numbers in a table that it
+holds, or their vectors, and runs both streams at all positions. That input decides which positions are open; [CLS]
+always is. The entity stream of the last layer has no reader and is left out.
+
+Without entities (`TextOnlyEncoder`), only the position of [CLS] is open, with a zero vector as in the authors'
+training. Attention over a single key is the projection of its value, whatever the query, so that the entity stream of a
+layer is one row [B, 1, E] and a few small linear layers: exactly what the whole model computes, not an approximation.
+Up to the first layer with entities that row is zero, so that its contribution to this layer is a constant.
 """
 
 from __future__ import annotations
@@ -17,25 +21,26 @@ from transformers.modeling_outputs import BaseModelOutput
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.lean import AllRows, FirstRow, PostNormLayer, Shape, full_name, spell
-from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, Wrapped, wrapped
+from pocketbert.export.adapters.lean import (
+    AllRows,
+    FirstRow,
+    PostNormLayer,
+    Shape,
+    class_path,
+    decompose_norms_and_segments,
+)
+from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, Wrapped, wrap_model
 from pocketbert.export.adapters.post_norm import bert_layer
 
-# --- ernie_thu_entities ---
-# ERNIE (Tsinghua) with entities: both streams at all places, with masks as arithmetic.
-#
-# The graph takes the entities' numbers in a table that it holds, or their vectors. Which places are open follows from that input;
-# that of [CLS] is open in any case. The entity stream of the last layer has no reader and is left out.
-
-
-IDS, VECTORS = "entity_ids", "entity_vectors"
-"""Inputs that name the entities: [B, L] and [B, L, E]."""
+_IDS = "entity_ids"
+"""Input with the number of each entity, [B, L]; the other form has vectors, [B, L, E]."""
 
 
 class EntityStream(nn.Module):
-    """What the feed-forward part of a layer reads of the entities."""
+    """The entity states that the feed-forward part of a layer reads."""
 
     def __init__(self, attention: Any, first_row: bool, shape: Shape) -> None:
+        """Take over the entity attention of a stock layer, if it has one."""
         super().__init__()
         self.first_row, self.attends = first_row, hasattr(attention, "self_ent")
         if self.attends:
@@ -46,7 +51,7 @@ class EntityStream(nn.Module):
             self.dense, self.norm = out.dense, out.LayerNorm
 
     def forward(self, entities: Tensor, open_places: Tensor) -> Tensor:
-        """Attend, [B, L, E] and the mask [B, L] to [B, L, E], or to [B, 1, E] where the first row is read."""
+        """Compute them, [B, L, E] and the mask [B, L] to [B, L, E], or to [B, 1, E] if the first row is read."""
         rows = entities[:, :1] if self.first_row else entities
         if self.attends:
             closed = (1.0 - open_places[:, None, None, :]) * MASKED
@@ -55,7 +60,7 @@ class EntityStream(nn.Module):
 
 
 class EntityLayer(nn.Module):
-    """A layer that knows entities, for all rows or for the first one only."""
+    """A layer with entities, for all rows or for the first one only."""
 
     def __init__(self, layer: Any, first_row: bool, last: bool, shape: Shape) -> None:
         """Take over the modules of a stock layer.
@@ -99,28 +104,30 @@ class EntityLayer(nn.Module):
         attended = self.attention_norm(self.attention_out(context) + rows)
         given = self.entities(entities, open_places)
         hidden = self.act(self.up(attended) + self.up_entity(given))
-        states = self.output_norm(self._back(self.down, hidden) + attended)
+        states = self.output_norm(self._project(self.down, hidden) + attended)
         if self.last:
             return states, entities
-        return states, self.entity_norm(self._back(self.down_entity, hidden) + given)
+        return states, self.entity_norm(self._project(self.down_entity, hidden) + given)
 
-    def _back(self, dense: nn.Module, hidden: Tensor) -> Tensor:
+    def _project(self, dense: nn.Module, hidden: Tensor) -> Tensor:
+        """Project the hidden states of the feed-forward part, flattened where the layer is written so."""
         if not self.flat_ffn:
             return dense(hidden)  # type: ignore[no-any-return]
         return dense(hidden.flatten(0, 1)).view(*hidden.shape[:2], -1)  # type: ignore[no-any-return]
 
 
 class EntityEncoder(nn.Module):
-    """The layers, in the place of the stock encoder."""
+    """All layers, in place of the stock encoder."""
 
     def __init__(self, encoder: Any, first_token: bool, shape: Shape) -> None:
+        """Rewrite all layers of the stock encoder; with `first_token`, the last one for the first token only."""
         super().__init__()
-        knowing = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
+        with_entities = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
         end = len(encoder.layer) - 1
-        # where plain layers follow, they read all rows of the last one that knows entities
+        # plain layers that follow read all rows of the last one with entities
         self.layer = nn.ModuleList(
-            EntityLayer(layer, first_token and i == end, i == knowing[-1], shape)
-            if i in knowing
+            EntityLayer(layer, first_token and i == end, i == with_entities[-1], shape)
+            if i in with_entities
             else PostNormLayer(bert_layer(layer), first_token and i == end, shape)
             for i, layer in enumerate(encoder.layer)
         )
@@ -165,12 +172,12 @@ _LAYER = f"{_CODE}.ErnieThuLayer"
 _FIRST_TOKEN = f"{_CODE}.ErnieThuForSequenceClassification"
 
 
-def two_streams(model: Any, plan: ExportPlan) -> nn.Module:
+def _two_streams(model: Any, plan: ExportPlan) -> nn.Module:
     """Make a model exportable, without entities or with those of the plan's form.
 
     Args:
         model: One of the classes of ERNIE (Tsinghua) in eval mode. **It is changed in place.**
-        plan: What the graph is for.
+        plan: Settings of the export.
 
     Returns:
         The module, in eval mode.
@@ -182,39 +189,39 @@ def two_streams(model: Any, plan: ExportPlan) -> nn.Module:
         what = f"'{plan.layout}' has no rewrite for the encoder of '{model.config.model_type}'."
         raise InputError(Problem("export.coreml.layout", what, "Set export.coreml.layout: plain."))
     encoder = model.base_model.encoder
-    if strange := [full_name(layer) for layer in encoder.layer if full_name(layer) != _LAYER]:
+    if strange := [class_path(layer) for layer in encoder.layer if class_path(layer) != _LAYER]:
         raise InputError(Problem("model", f"has layers that no adapter knows: {strange[0]}."))
     model.set_attn_implementation("eager")
     shape = Shape(flat_ffn=plan.format is Format.ONNX, opaque=plan.format is Format.TFLITE)
-    first_token, outer = full_name(model) == _FIRST_TOKEN, None
+    first_token, wrapper = class_path(model) == _FIRST_TOKEN, None
     if plan.family.form is None:
         model.base_model.encoder = TextOnlyEncoder(encoder, first_token, shape)
         model.base_model.entity_table = None
     else:
         model.base_model.encoder = EntityEncoder(encoder, first_token, shape)
-        outer = WithIds if IDS in plan.family.inputs else WithVectors
+        wrapper = WithIds if _IDS in plan.family.inputs else WithVectors
     if plan.format is Format.TFLITE:
-        spell(model)
-    return wrapped(model, plan, outer=outer)
+        decompose_norms_and_segments(model)
+    return wrap_model(model, plan, wrapper=wrapper)
 
 
 class FirstTokenEntity(nn.Module):
-    """What the feed-forward part of a layer reads of the entities, where only the first place is open; [B, 1, E] to [B, 1, E]."""
+    """The entity state that the feed-forward part of a layer reads if only the first position is open, [B, 1, E]."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
         self.attends = hasattr(layer.attention, "self_ent")
         if self.attends:
             value, out = layer.attention.self_ent.value, layer.attention.output_ent
-            self.projection, self.norm = _one(out.dense, value), out.LayerNorm
+            self.projection, self.norm = _fuse(out.dense, value), out.LayerNorm
 
     def forward(self, entity: Tensor) -> Tensor:
-        """Attend to the entity itself."""
+        """Compute it by attention to the entity itself."""
         return self.norm(self.projection(entity) + entity) if self.attends else entity
 
 
 class FusedLayer(nn.Module):
-    """A layer that knows entities, for all rows of the text or for the first one only, and one row of entities."""
+    """A layer with one row of entities, for all rows of the text or for the first one only."""
 
     def __init__(self, layer: Any, first_row: bool, first: bool, last: bool, shape: Shape) -> None:
         """Take over the modules of a stock layer and change some of them.
@@ -222,7 +229,7 @@ class FusedLayer(nn.Module):
         Args:
             layer: The stock layer.
             first_row: Whether only the first row of its output is read.
-            first: Whether it is the first layer that knows entities, so that what it is given is zero.
+            first: Whether it is the first layer with entities, whose entity row is zero.
             last: Whether no layer reads its entities.
             shape: How to write it.
         """
@@ -237,7 +244,7 @@ class FusedLayer(nn.Module):
         self.entity, self.up_entity = FirstTokenEntity(layer), layer.intermediate.dense_ent
         self.down_entity, self.entity_norm = layer.output.dense_ent, layer.output.LayerNorm_ent
         self.constant = nn.Buffer(torch.zeros(0))
-        """What is added to the first row where it does not depend on the text."""
+        """Added to the first row where the entity does not depend on the text."""
         with torch.no_grad():
             # the entities of all other tokens are zero, so that this bias is every token's
             self.up.bias.add_(self.up_entity.bias)
@@ -259,10 +266,11 @@ class FusedLayer(nn.Module):
         Args:
             hidden_states: [B, L, H].
             attention_mask: Added to attention scores, [B, 1, 1, L].
-            entity: The first token's, [B, 1, E]; None of the first layer that knows entities.
+            entity: The first token's, [B, 1, E]; None in the first layer with entities.
 
         Returns:
-            Text [B, L, H], or [B, 1, H] of a first-row layer, and the entity of the next layer [B, 1, E] if there is one.
+            Text [B, L, H], or [B, 1, H] of a first-row layer, and the entity of the next layer [B, 1, E] if there is
+            one.
         """
         rows = hidden_states[:, :1] if self.first_row else hidden_states
         context = self.attention(rows, hidden_states, hidden_states, attention_mask)
@@ -270,9 +278,9 @@ class FusedLayer(nn.Module):
         inner = self.up(attended)
         given = None if entity is None else self.entity(entity)
         if given is not None:
-            inner = self._on_first(inner, self.up_entity(given))
+            inner = self._add_to_first(inner, self.up_entity(given))
         elif self.constant.numel():
-            inner = self._on_first(inner, self.constant)
+            inner = self._add_to_first(inner, self.constant)
         hidden = self.act(inner)
         change = self.down(hidden.flatten(0, 1)).view(attended.shape) if self.flat_ffn else self.down(hidden)
         states = self.output_norm(change + attended)
@@ -281,22 +289,24 @@ class FusedLayer(nn.Module):
         own = self.down_entity(hidden[:, :1])
         return states, self.entity_norm(own if given is None else own + given)
 
-    def _on_first(self, inner: Tensor, change: Tensor) -> Tensor:
+    def _add_to_first(self, inner: Tensor, change: Tensor) -> Tensor:
+        """Add a change to the first row."""
         if self.first_row:
             return inner + change
         return torch.cat([inner[:, :1] + change, inner[:, 1:]], 1)
 
 
 class TextOnlyEncoder(nn.Module):
-    """The layers, in the place of the stock encoder."""
+    """All layers, in place of the stock encoder."""
 
     def __init__(self, encoder: Any, first_token: bool, shape: Shape) -> None:
+        """Rewrite all layers of the stock encoder; with `first_token`, the last one for the first token only."""
         super().__init__()
-        knowing = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
+        with_entities = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
         end = len(encoder.layer) - 1
         self.layer = nn.ModuleList(
-            FusedLayer(layer, first_token and i == end, i == knowing[0], i == knowing[-1], shape)
-            if i in knowing
+            FusedLayer(layer, first_token and i == end, i == with_entities[0], i == with_entities[-1], shape)
+            if i in with_entities
             else PostNormLayer(bert_layer(layer), first_token and i == end, shape)
             for i, layer in enumerate(encoder.layer)
         )
@@ -312,12 +322,12 @@ class TextOnlyEncoder(nn.Module):
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
-def _one(second: nn.Linear, first: nn.Linear) -> nn.Linear:
-    """Two linear layers as one."""
+def _fuse(second: nn.Linear, first: nn.Linear) -> nn.Linear:
+    """Return two linear layers, one behind the other, as one."""
     made = nn.Linear(first.in_features, second.out_features, device="meta")
     made.weight = nn.Parameter((second.weight @ first.weight).detach())
     made.bias = nn.Parameter((second.weight @ first.bias + second.bias).detach())
     return made
 
 
-ADAPTERS.add("ernie-thu", two_streams)
+ADAPTERS.add("ernie-thu", _two_streams)

@@ -1,10 +1,13 @@
-"""Numbers beyond fp16's range in MobileBERT, cured exactly: large tensors are carried as a power of two times themselves.
+"""Keep MobileBERT's numbers inside fp16's range, exactly: large tensors are carried as a power of two times themselves.
 
-A trained MobileBERT normalizes nothing inside its encoder (NoNorm is a factor and an offset per channel), and its states
-between the blocks reach 1e5 to 1e6; fp16 ends at 65,504. What lies between two linear layers may be any multiple of
-itself if the layer before writes the multiple and the layer behind expects it, ReLU included, which is positively
+A trained MobileBERT normalizes nothing inside its encoder (NoNorm is a factor and an offset per channel), and its
+states between the blocks reach 1e5 to 1e6; fp16 ends at 65,504. A tensor between two linear layers may be any multiple
+of itself if the layer before writes the multiple and the layer behind expects it, ReLU included, which is positively
 homogeneous. A power of two changes exponents only, so that in fp32 every result stays the same bit for bit, and the
 relative error of int8 weights and activations stays what it was.
+
+`rescale_to_fp16` measures how large the tensors become (`measure_scales`), chooses their factors and multiplies the
+weights (`apply_scales`).
 """
 
 from __future__ import annotations
@@ -19,64 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pocketbert.export.adapters.lean import full_name
+from pocketbert.export.adapters.lean import class_path
 from pocketbert.runtime.coreml.types import LARGEST
-
-# --- activation_range ---
-# How large the numbers inside a torch model become.
-
-
-class ActivationRange:
-    """Largest magnitudes by name, read by hooks while the model runs; `remove` takes the hooks off again.
-
-    What NoNorm makes is looked at as `lean_mobilebert` writes it, the folded product and the residual each: two numbers
-    that cancel must fit into a type too.
-    """
-
-    def __init__(self) -> None:
-        self._largest: dict[str, float] = {}
-        self._hooks: list[Any] = []
-
-    def largest(self, name: str) -> float:
-        """The largest magnitude seen; infinite if anything was infinite or NaN, 0 if nothing was seen."""
-        return self._largest.get(name, 0.0)
-
-    def take(self, name: str, *values: Tensor) -> None:
-        """Look at tensors."""
-        for value in values:
-            found = float(value.abs().max())
-            self._largest[name] = max(self.largest(name), found if math.isfinite(found) else math.inf)
-
-    def linear(self, name: str, dense: nn.Module) -> None:
-        """Watch what a module returns."""
-        self._hooks.append(dense.register_forward_hook(lambda _, __, out: self.take(name, out)))
-
-    def scaled_sum(self, before: str, after: str, norm: Any) -> None:
-        """Watch a NoNorm that is not folded: what it is given as `before`, what it makes as `after`."""
-
-        def look(_: nn.Module, args: tuple[Tensor], out: Tensor) -> None:
-            self.take(before, args[0])
-            self.take(after, out, args[0] * norm.weight)
-
-        self._hooks.append(norm.register_forward_hook(look))
-
-    def residual(self, name: str, part: Any) -> None:
-        """Watch a linear layer `dense` and NoNorm `LayerNorm` over its result, a residual between them or not."""
-        made: list[Tensor] = []
-
-        def look(_: nn.Module, args: tuple[Tensor], out: Tensor) -> None:
-            product = made.pop()
-            folded = product * part.LayerNorm.weight + part.LayerNorm.bias
-            self.take(name, out, folded, (args[0] - product) * part.LayerNorm.weight)
-
-        self._hooks.append(part.dense.register_forward_hook(lambda _, __, out: made.append(out)))
-        self._hooks.append(part.LayerNorm.register_forward_hook(look))
-
-    def remove(self) -> None:
-        """Take all hooks off."""
-        for hook in self._hooks:
-            hook.remove()
-
 
 ROOM = 16.0
 """How many times larger than measured a number may become, on texts that were not measured."""
@@ -89,21 +36,21 @@ _HEADS = {
     "ForQuestionAnswering": "qa_outputs",
     "ForMaskedLM": "cls.predictions.transform.dense",
 }
-"""The linear layer that reads the last states, by what its class is called behind `MobileBert`."""
+"""The linear layer that reads the last states, by the end of the class name behind `MobileBert`."""
 
 Inputs = Mapping[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
 class LayerScales:
-    """What one layer's tensors are multiplied with; 1 where fp16 holds them anyway.
+    """Factors of one layer's tensors; 1 where fp16 holds them anyway.
 
     Attributes:
-        narrow: The residual stream inside the block.
-        shared: What queries and keys are made of, where that is a bottleneck of its own.
-        value: Values and context.
-        hidden: Inside of each feed-forward part, the last one's at the end.
-        out: The states that the layer leaves.
+        narrow: Of the residual stream inside the block.
+        shared: Of the states that queries and keys are computed from, where that is a bottleneck of its own.
+        value: Of values and context.
+        hidden: Of the inside of each feed-forward part, the last one's at the end.
+        out: Of the layer's last states.
     """
 
     narrow: float
@@ -115,13 +62,13 @@ class LayerScales:
 
 @dataclass(frozen=True)
 class Scales:
-    """What a model's tensors are multiplied with, powers of two up to 1.
+    """Factors of a model's tensors, powers of two up to 1.
 
     Attributes:
-        embedded: The sum of the embeddings, before its NoNorm.
-        first: The states that enter the first layer.
-        layers: Every layer's.
-        transform: Inside of the masked-language head, before its normalization.
+        embedded: Of the sum of the embeddings, before its NoNorm.
+        first: Of the states that enter the first layer.
+        layers: Of every layer's tensors.
+        transform: Of the inside of the masked-language head, before its normalization.
     """
 
     embedded: float
@@ -131,16 +78,16 @@ class Scales:
 
     @property
     def smallest(self) -> float:
-        """1 where nothing needs a scale."""
+        """The smallest factor; 1 if every tensor stays as it is."""
         inner = [s for x in self.layers for s in (x.narrow, x.shared, x.value, *x.hidden, x.out)]
         return min(self.embedded, self.first, self.transform, *inner)
 
 
-def fit(model: Any, outputs: Sequence[str], samples: Sequence[Inputs] = ()) -> float:
-    """Bring a model's tensors into fp16's range, with as much room as `ROOM` says.
+def rescale_to_fp16(model: Any, outputs: Sequence[str], samples: Sequence[Inputs] = ()) -> float:
+    """Bring a model's tensors into fp16's range divided by `ROOM`.
 
-    Models that are not MobileBERT with NoNorm, and those whose tensors are small enough, are left as they are. Attention
-    scores, logits and states that are themselves an output cannot be carried as a multiple.
+    Models that are not MobileBERT with NoNorm, and those whose tensors are small enough, are left as they are.
+    Attention scores, logits and states that are themselves an output cannot be carried as a multiple.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
@@ -148,19 +95,33 @@ def fit(model: Any, outputs: Sequence[str], samples: Sequence[Inputs] = ()) -> f
         samples: Inputs [B, L] by name to measure, beside some made from the vocabulary.
 
     Returns:
-        What the model's last states are now multiplied with: 1 unless they are an output.
+        The factor of the model's last states: 1 unless they are an output.
     """
-    if not _known(model):
+    if not _has_no_norm(model):
         return 1.0
-    raw = "last_hidden_state" in outputs
-    scales = measure(model, [*vocabulary_rows(model.config), *samples], raw)
+    returns_states = "last_hidden_state" in outputs
+    scales = measure_scales(model, [*vocabulary_rows(model.config), *samples], returns_states)
     if scales.smallest < 1:
-        apply(model, scales)
-    return scales.layers[-1].out if raw else 1.0
+        apply_scales(model, scales)
+    return scales.layers[-1].out if returns_states else 1.0
+
+
+def _has_no_norm(model: Any) -> bool:
+    """Return whether a model is a MobileBERT encoder with NoNorm and no other normalization."""
+    base = getattr(model, "base_model", model)
+    if class_path(base) != f"{_MODEL}Model" or getattr(base.config, "is_decoder", False):
+        return False
+    if not all(class_path(layer) == LAYER for layer in base.encoder.layer):
+        return False
+    kinds = {class_path(m) for m in base.modules()}
+    return _NO_NORM in kinds and not any(isinstance(m, nn.LayerNorm) for m in base.modules())
+
+
+# --- measuring ---
 
 
 def vocabulary_rows(config: Any, rows: int = 8) -> list[Inputs]:
-    """Inputs without a tokenizer: the first ids, where special tokens are, and ids spread over the vocabulary.
+    """Build inputs without a tokenizer: the first ids (special tokens) and ids spread over the vocabulary.
 
     Args:
         config: The model's configuration.
@@ -178,85 +139,152 @@ def vocabulary_rows(config: Any, rows: int = 8) -> list[Inputs]:
     return [{"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": types}]
 
 
-def measure(model: Any, samples: Sequence[Inputs], raw: bool = False) -> Scales:
-    """Choose a scale for every tensor.
+def measure_scales(model: Any, samples: Sequence[Inputs], pooled_states: bool = False) -> Scales:
+    """Run a model and choose a factor for every tensor.
 
     Args:
         model: MobileBERT with NoNorm, in eval mode; left as it is.
         samples: Inputs [B, L] by name.
-        raw: Whether the last states are pooled in the graph: then their sum over tokens must fit too.
+        pooled_states: Whether the last states are pooled in the graph: then their sum over tokens must fit too.
     """
-    base, reader, watch = model.base_model, _reader(model), ActivationRange()
-    embeddings, layers = base.embeddings, _layers(base)
-    watch.scaled_sum("embedded", "first", embeddings.LayerNorm)
+    base, reader, ranges = model.base_model, _state_reader(model), _ActivationRange()
+    embeddings, layers = base.embeddings, list(base.encoder.layer)
+    ranges.watch_norm("embedded", "first", embeddings.LayerNorm)
     for i, layer in enumerate(layers):
-        _watch_layer(watch, f"{i}.", layer)
+        _watch_layer(ranges, f"{i}.", layer)
     last = f"{len(layers) - 1}.out"
     try:
         with torch.inference_mode():
             for inputs in samples:
                 feed = {n: torch.from_numpy(np.ascontiguousarray(v)) for n, v in inputs.items()}
                 states = base(**feed).last_hidden_state
-                if raw:
-                    watch.take(last, (states * feed["attention_mask"][:, :, None]).sum(1))
+                if pooled_states:
+                    ranges.update(last, (states * feed["attention_mask"][:, :, None]).sum(1))
                 if _transform(model) is not None:
-                    watch.take("transform", reader(states))
+                    ranges.update("transform", reader(states))
     finally:
-        watch.remove()
-    return _chosen(
-        lambda n: _scale(watch.largest(n)),
-        layers,
-        keep_last=reader is None and not raw,
-        embedded=_sums(embeddings),
-    )
+        ranges.remove()
+
+    def scale(name: str) -> float:
+        return _power_of_two(ranges.largest(name))
+
+    # a word table that is added itself, without a transformation, may be the decoder's too
+    can_scale_embeddings = embeddings.trigram_input or embeddings.embedding_size != embeddings.hidden_size
+    layer_scales = _layer_scales(scale, layers, keep_last=reader is None and not pooled_states)
+    embedded = scale("embedded") if can_scale_embeddings else 1.0
+    return Scales(embedded, scale("first"), layer_scales, scale("transform"))
 
 
-def _watch_layer(watch: ActivationRange, name: str, layer: Any) -> None:
+def _watch_layer(ranges: _ActivationRange, prefix: str, layer: Any) -> None:
+    """Watch the tensors of one layer."""
     if layer.use_bottleneck:
-        watch.residual(name + "narrow", layer.bottleneck.input)
+        ranges.watch_residual(prefix + "narrow", layer.bottleneck.input)
         if hasattr(layer.bottleneck, "attention"):
-            watch.residual(name + "shared", layer.bottleneck.attention)
-        watch.residual(name + "out", layer.output.bottleneck)
-    watch.residual(name + ("narrow" if layer.use_bottleneck else "out"), layer.output)
-    watch.linear(name + "value", layer.attention.self.value)
-    watch.residual(name + "narrow", layer.attention.output)
-    for j, part in enumerate(_feed_forward(layer)):
-        watch.linear(f"{name}hidden{j}", part.intermediate.dense)
+            ranges.watch_residual(prefix + "shared", layer.bottleneck.attention)
+        ranges.watch_residual(prefix + "out", layer.output.bottleneck)
+    ranges.watch_residual(prefix + ("narrow" if layer.use_bottleneck else "out"), layer.output)
+    ranges.watch_linear(prefix + "value", layer.attention.self.value)
+    ranges.watch_residual(prefix + "narrow", layer.attention.output)
+    for j, part in enumerate(_feed_forward_parts(layer)):
+        ranges.watch_linear(f"{prefix}hidden{j}", part.intermediate.dense)
         if part is not layer:
-            watch.residual(name + "narrow", part.output)
+            ranges.watch_residual(prefix + "narrow", part.output)
 
 
-def _chosen(scale: Callable[[str], float], layers: Sequence[Any], keep_last: bool, embedded: bool) -> Scales:
-    made = []
+def _layer_scales(scale: Callable[[str], float], layers: Sequence[Any], keep_last: bool) -> tuple[LayerScales, ...]:
+    """Choose the factors of every layer's tensors; the last states keep theirs at 1 if `keep_last`."""
+    layer_scales = []
     for i, layer in enumerate(layers):
         hidden = tuple(
             scale(f"{i}.hidden{j}") if isinstance(part.intermediate.intermediate_act_fn, nn.ReLU) else 1.0
-            for j, part in enumerate(_feed_forward(layer))
+            for j, part in enumerate(_feed_forward_parts(layer))
         )
         out = 1.0 if keep_last and i == len(layers) - 1 else scale(f"{i}.out")
-        made.append(LayerScales(scale(f"{i}.narrow"), scale(f"{i}.shared"), scale(f"{i}.value"), hidden, out))
-    return Scales(scale("embedded") if embedded else 1.0, scale("first"), tuple(made), scale("transform"))
+        layer_scales.append(LayerScales(scale(f"{i}.narrow"), scale(f"{i}.shared"), scale(f"{i}.value"), hidden, out))
+    return tuple(layer_scales)
 
 
-def apply(model: Any, scales: Scales) -> None:
-    """Multiply weights so that every tensor is what it was, times its scale, and every output what it was.
+def _power_of_two(largest: float) -> float:
+    """Return 1, or the largest power of two that brings a number below fp16's end divided by `ROOM`."""
+    if not 0 < largest < math.inf:
+        return 1.0  # unused, or broken in fp32 as well: parity reports that
+    return min(1.0, 2.0 ** -math.ceil(math.log2(largest * ROOM / LARGEST)))
+
+
+class _ActivationRange:
+    """Largest magnitudes by name, measured by hooks while a model runs.
+
+    Results of NoNorm are measured as the exported graph computes them, the folded product and the residual each: two
+    numbers that cancel must fit into a type too.
+    """
+
+    def __init__(self) -> None:
+        self._largest: dict[str, float] = {}
+        self._hooks: list[Any] = []
+
+    def largest(self, name: str) -> float:
+        """Return the largest magnitude; infinite if any number was infinite or NaN, 0 without any."""
+        return self._largest.get(name, 0.0)
+
+    def update(self, name: str, *values: Tensor) -> None:
+        """Measure tensors."""
+        for value in values:
+            largest = float(value.abs().max())
+            self._largest[name] = max(self.largest(name), largest if math.isfinite(largest) else math.inf)
+
+    def watch_linear(self, name: str, dense: nn.Module) -> None:
+        """Measure the results of a module."""
+        self._hooks.append(dense.register_forward_hook(lambda _, __, out: self.update(name, out)))
+
+    def watch_norm(self, before: str, after: str, norm: Any) -> None:
+        """Measure a NoNorm that is not folded: its inputs as `before`, its results as `after`."""
+
+        def measure(_: nn.Module, args: tuple[Tensor], out: Tensor) -> None:
+            self.update(before, args[0])
+            self.update(after, out, args[0] * norm.weight)
+
+        self._hooks.append(norm.register_forward_hook(measure))
+
+    def watch_residual(self, name: str, part: Any) -> None:
+        """Measure a linear layer `dense` and NoNorm `LayerNorm` over its result, with or without a residual."""
+        products: list[Tensor] = []
+
+        def measure(_: nn.Module, args: tuple[Tensor], out: Tensor) -> None:
+            product = products.pop()
+            folded = product * part.LayerNorm.weight + part.LayerNorm.bias
+            self.update(name, out, folded, (args[0] - product) * part.LayerNorm.weight)
+
+        self._hooks.append(part.dense.register_forward_hook(lambda _, __, out: products.append(out)))
+        self._hooks.append(part.LayerNorm.register_forward_hook(measure))
+
+    def remove(self) -> None:
+        """Remove all hooks."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+# --- changing weights ---
+
+
+def apply_scales(model: Any, scales: Scales) -> None:
+    """Multiply weights so that every tensor becomes its factor times itself, and every output stays what it was.
 
     Args:
         model: MobileBERT with NoNorm. **It is changed in place.**
         scales: Powers of two.
     """
-    base, reader = model.base_model, _reader(model)
+    base, reader = model.base_model, _state_reader(model)
     embeddings = base.embeddings
     with torch.no_grad():
         if scales.embedded != 1:
-            for part in (embeddings.position_embeddings, embeddings.token_type_embeddings):
-                part.weight.mul_(scales.embedded)
+            for table in (embeddings.position_embeddings, embeddings.token_type_embeddings):
+                table.weight.mul_(scales.embedded)
             _rescale(embeddings.embedding_transformation, 1.0, scales.embedded)
         embeddings.LayerNorm.weight.mul_(scales.first / scales.embedded)
         embeddings.LayerNorm.bias.mul_(scales.first)
         entering = scales.first
-        for layer, own in zip(_layers(base), scales.layers, strict=True):
-            _apply_layer(layer, own, entering)
+        for layer, own in zip(base.encoder.layer, scales.layers, strict=True):
+            _apply_to_layer(layer, own, entering)
             entering = own.out
         if reader is not None:
             _rescale(reader, entering, scales.transform)
@@ -265,79 +293,57 @@ def apply(model: Any, scales: Scales) -> None:
             transform.LayerNorm.eps *= scales.transform**2
 
 
-def _apply_layer(layer: Any, own: LayerScales, entering: float) -> None:
+def _apply_to_layer(layer: Any, own: LayerScales, entering: float) -> None:
+    """Multiply the weights of one layer, whose input is `entering` times the original."""
     attention, outer = layer.attention, entering
     keys = values = entering
     if layer.use_bottleneck:
         outer = own.narrow
-        _close(layer.bottleneck.input, entering, own.narrow, own.narrow)
+        _rescale_residual(layer.bottleneck.input, entering, own.narrow, own.narrow)
         if hasattr(layer.bottleneck, "attention"):
-            _close(layer.bottleneck.attention, entering, own.shared, own.shared)
+            _rescale_residual(layer.bottleneck.attention, entering, own.shared, own.shared)
             keys = own.shared
         if layer.bottleneck.use_bottleneck_attention:
             keys = values = own.narrow
     _rescale(attention.self.query, keys, 1.0)
     _rescale(attention.self.key, keys, 1.0)
     _rescale(attention.self.value, values, own.value)
-    _close(attention.output, own.value, outer, own.narrow)
-    for part, hidden in zip(_feed_forward(layer), own.hidden, strict=True):
+    _rescale_residual(attention.output, own.value, outer, own.narrow)
+    for part, hidden in zip(_feed_forward_parts(layer), own.hidden, strict=True):
         _rescale(part.intermediate.dense, own.narrow, hidden)
         if part is layer and not layer.use_bottleneck:
-            _close(part.output, hidden, own.narrow, own.out)
+            _rescale_residual(part.output, hidden, own.narrow, own.out)
         else:
-            _close(part.output, hidden, own.narrow, own.narrow)
+            _rescale_residual(part.output, hidden, own.narrow, own.narrow)
     if layer.use_bottleneck:
-        _close(layer.output.bottleneck, own.narrow, entering, own.out)
+        _rescale_residual(layer.output.bottleneck, own.narrow, entering, own.out)
 
 
 def _rescale(dense: nn.Linear, entering: float, leaving: float) -> None:
-    """Let a linear layer read states that are `entering` times, and write what is `leaving` times, the original."""
+    """Let a linear layer read states that are `entering` times the original, and write `leaving` times the original."""
     dense.weight.mul_(leaving / entering)
     if dense.bias is not None:
         dense.bias.mul_(leaving)
 
 
-def _close(part: Any, entering: float, residual: float, leaving: float) -> None:
-    """The same for a linear layer, a residual (carried as `residual` times itself) and NoNorm over their sum."""
+def _rescale_residual(part: Any, entering: float, residual: float, leaving: float) -> None:
+    """Rescale a linear layer, a residual (carried as `residual` times itself) and NoNorm over their sum."""
     _rescale(part.dense, entering, residual)
     part.LayerNorm.weight.mul_(leaving / residual)
     part.LayerNorm.bias.mul_(leaving)
 
 
-def _scale(largest: float) -> float:
-    """1, or the largest power of two that brings a number below fp16's end divided by `ROOM`."""
-    if not 0 < largest < math.inf:
-        return 1.0  # unused, or broken in fp32 as well: parity says so
-    return min(1.0, 2.0 ** -math.ceil(math.log2(largest * ROOM / LARGEST)))
+# --- parts of MobileBERT ---
 
 
-def _known(model: Any) -> bool:
-    base = getattr(model, "base_model", model)
-    if full_name(base) != f"{_MODEL}Model" or getattr(base.config, "is_decoder", False):
-        return False
-    if not all(full_name(layer) == LAYER for layer in base.encoder.layer):
-        return False
-    kinds = {full_name(m) for m in base.modules()}
-    return _NO_NORM in kinds and not any(isinstance(m, nn.LayerNorm) for m in base.modules())
-
-
-def _layers(base: Any) -> list[Any]:
-    return [*base.encoder.layer]
-
-
-def _feed_forward(layer: Any) -> list[Any]:
-    """Feed-forward parts, each with `intermediate` and `output`; the last one is the layer's own."""
+def _feed_forward_parts(layer: Any) -> list[Any]:
+    """Return the feed-forward parts, each with `intermediate` and `output`; the last one is the layer itself."""
     return [*(layer.ffn if layer.num_feedforward_networks > 1 else ()), layer]
 
 
-def _sums(embeddings: Any) -> bool:
-    """Whether the embeddings' summands may be scaled: a word table that is added itself may be the decoder's too."""
-    return bool(embeddings.trigram_input or embeddings.embedding_size != embeddings.hidden_size)
-
-
-def _reader(model: Any) -> Any:
-    """The one linear layer that reads the last states; None where they are an output, or a head is not known."""
-    kind = full_name(model).removeprefix(_MODEL)
+def _state_reader(model: Any) -> Any:
+    """Return the only linear layer that reads the last states; None if they are an output, or the head is unknown."""
+    kind = class_path(model).removeprefix(_MODEL)
     if kind not in _HEADS:
         return None
     pooler = model.base_model.pooler
@@ -345,8 +351,8 @@ def _reader(model: Any) -> Any:
 
 
 def _transform(model: Any) -> Any:
-    """The masked-language head's first half, where its activation lets a scale through; else None."""
-    if full_name(model) != f"{_MODEL}ForMaskedLM":
+    """Return the first half of the masked-language head if its activation is homogeneous; else None."""
+    if class_path(model) != f"{_MODEL}ForMaskedLM":
         return None
     transform = model.cls.predictions.transform
     return transform if isinstance(transform.transform_act_fn, nn.ReLU) else None

@@ -1,7 +1,15 @@
-"""Exact rewrites of the stock encoders into cheaper graphs.
+"""Rewrite the stock encoders into cheaper graphs with the same results up to rounding.
 
-Every rewrite gives the same numbers up to rounding; what is kept is what paid when measured in the engine that runs
-the format. Classes are matched by full name: a layer that is not the one that was registered is left as it is.
+`rewrite_layers` replaces the layers of a model by `PostNormLayer`, or by what a family registered for its own layers;
+ALBERT's stack, which runs a few stored layers several times, becomes a `SharedStack`. Inside, attention is `AllRows`,
+or `FirstRow` in the last layer of a model whose head reads nothing but the first token. For TFLite,
+`decompose_norms_and_segments` writes normalization and segments as arithmetic. Only rewrites that were measured to be
+faster in the engine of a format are kept.
+
+How a family's layers are taken apart is registered in `LAYER_PARTS` (`find_layer_parts`), which gives `Parts` and
+`Stack`. Classes are matched by their full name: a layer of any other class stays as it is.
+
+Class and attribute names of the modules are part of tensor names in exported files.
 """
 
 from __future__ import annotations
@@ -16,9 +24,6 @@ from torch import Tensor, nn
 from pocketbert.core.families import LAYER_PARTS, Family, LayerParts
 from pocketbert.core.types import Format
 
-# --- parts ---
-# What the stock post-norm encoder layers are made of, whatever their classes call it.
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -29,7 +34,7 @@ class Parts:
         key: Projection to keys.
         value: Projection to values.
         heads: Number of heads.
-        scaling: What attention scores are multiplied with.
+        scaling: Factor of the attention scores.
         attention_out: Projection of the context.
         attention_norm: Normalization after the first residual.
         up: First feed-forward projection.
@@ -56,9 +61,9 @@ class Stack:
     """An encoder that runs its layers more often than it stores them.
 
     Attributes:
-        entry: What the embeddings go through first.
-        layers: The layers that are stored.
-        order: Which of them runs, step by step.
+        entry: The module that the embeddings go through first.
+        layers: The stored layers.
+        order: Number of the layer that runs in each step.
     """
 
     entry: nn.Module
@@ -66,62 +71,111 @@ class Stack:
     order: tuple[int, ...]
 
 
-def full_name(module: Any) -> str:
-    """Module and class: classes are matched by it, so that a subclass is another layer."""
-    return f"{type(module).__module__}.{type(module).__qualname__}"
+@dataclass(frozen=True)
+class Shape:
+    """How layers are written.
+
+    Attributes:
+        flat_ffn: Run the feed-forward part on [B * L, H]. ONNX Runtime then cannot prove that its output has the shape
+            of the residual, and leaves Add and LayerNormalization as they are; its SkipLayerNormalization, which it
+            would put in their place, takes several times as long as both.
+        opaque: See `FirstRow`.
+    """
+
+    flat_ffn: bool = False
+    opaque: bool = False
 
 
-def encoder_layers(base: Any, family: Family, known: LayerParts | None) -> tuple[str, nn.ModuleList | None]:
-    """The path of the encoder's stack and its list of layers; None unless all are known and none is a decoder's.
+def rewrite_layers(model: Any, family: Family, format: Format) -> Any:
+    """Rewrite the encoder of a model for export.
+
+    In every format, the attention scale is folded into the query's weights and NoNorm into the linear layer before it,
+    and where the head reads nothing but the first token, the last layer computes nothing but that (`FirstRow`, or the
+    last run of a `SharedStack`). ONNX also gets `Shape.flat_ffn`; TFLite, which has no operator for layer
+    normalization, `SpelledNorm`, and `SpelledSegments` where there are two segments.
 
     Args:
-        base: A transformers model without its head.
-        family: Its row of the family table.
-        known: How layers of the family are taken apart; None where nothing is registered.
+        model: A transformers model in eval mode with a head and eager attention, fed with an additive mask
+            [B, 1, 1, L]. **It is changed in place**: pass a deep copy.
+        family: Its row of the family table; a family without layer parts is left as it is.
+        format: Format of the file.
+
+    Returns:
+        The model.
     """
-    stack, _, name = family.layer_path.partition(".")[2].rpartition(".")
-    try:
-        layers = base.get_submodule(stack).get_submodule(name)
-    except AttributeError:
-        return "", None
-    if known is None or not isinstance(layers, nn.ModuleList) or not len(layers):
-        return stack, None
-    fine = all(full_name(m) == known.layer for m in layers) and not getattr(base.config, "is_decoder", False)
-    return stack, layers if fine else None
+    encoder, parts = getattr(model, "base_model", model), find_layer_parts(family)
+    path, layers = find_layers(encoder, family, parts)
+    if layers is None or parts is None:
+        return model
+    shape = Shape(flat_ffn=format is Format.ONNX, opaque=format is Format.TFLITE)
+    first_row = reads_first_token(model, family, parts)
+    if parts.stack is not None and parts.post_norm is not None:
+        stack = parts.stack(encoder.get_submodule(path))
+        shared = [PostNormLayer(parts.post_norm(layer), False, shape) for layer in stack.layers]
+        encoder.set_submodule(path, SharedStack(stack, shared, first_row))
+        layers = nn.ModuleList()
+    for i, layer in enumerate(layers):
+        only_first = first_row and i == len(layers) - 1
+        if parts.post_norm is not None:
+            layers[i] = PostNormLayer(parts.post_norm(layer), only_first, shape)
+        elif parts.lean is not None:
+            layers[i] = parts.lean(layer, only_first, shape)
+    if format is Format.TFLITE:
+        decompose_norms_and_segments(model)
+    return model
 
 
-def reads_first_token(model: Any, family: Family, known: LayerParts) -> bool:
-    """Tell whether the outputs of a model depend only on the first token's last state."""
-    module = known.layer.rpartition(".")[0]
-    if getattr(model.config, "classifier_pooling", "cls") != "cls":
-        return False
-    return full_name(model) in {f"{module}.{family.classes}{suffix}" for suffix in known.first_token_heads}
+# --- finding layers ---
 
 
-# --- known_parts ---
-# The parts of the layers of each family: those that the package knows, and those that were registered.
-
-
-def known_parts(family: Family) -> LayerParts | None:
-    """What is registered under the key of a family's row; None where the row names none.
+def find_layer_parts(family: Family) -> LayerParts | None:
+    """Return how a family's layers are taken apart; None if its row names no layer parts.
 
     Raises:
-        InputError: If the row names what is not registered.
+        InputError: If the row names parts that are not registered.
     """
     if family.layer_parts is None:
         return None
     return LAYER_PARTS.find(family.layer_parts, f"family {family.name}")
 
 
+def find_layers(base: Any, family: Family, parts: LayerParts | None) -> tuple[str, nn.ModuleList | None]:
+    """Return the path of the encoder's stack and its list of layers; None unless all are of the registered class.
+
+    Args:
+        base: A transformers model without its head.
+        family: Its row of the family table.
+        parts: How layers of the family are taken apart; None if nothing is registered.
+    """
+    stack, _, name = family.layer_path.partition(".")[2].rpartition(".")
+    try:
+        layers = base.get_submodule(stack).get_submodule(name)
+    except AttributeError:
+        return "", None
+    if parts is None or not isinstance(layers, nn.ModuleList) or not len(layers):
+        return stack, None
+    is_known = all(class_path(m) == parts.layer for m in layers) and not getattr(base.config, "is_decoder", False)
+    return stack, layers if is_known else None
+
+
+def reads_first_token(model: Any, family: Family, parts: LayerParts) -> bool:
+    """Return whether the outputs of a model depend only on the first token's last state."""
+    module = parts.layer.rpartition(".")[0]
+    if getattr(model.config, "classifier_pooling", "cls") != "cls":
+        return False
+    return class_path(model) in {f"{module}.{family.classes}{suffix}" for suffix in parts.first_token_heads}
+
+
+def class_path(module: Any) -> str:
+    """Return the full name of an object's class, by which classes are matched: a subclass is another layer."""
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
 # --- attention ---
-# Attention with fewer operations than the stock modules have, and the same result.
 
 
 class AllRows(nn.Module):
-    """Attention of every token, its scale folded into the query's weights.
-
-    Takes over the modules that it is given and changes the query's weights in place.
-    """
+    """Attention of every token, with the scale folded into the query's weights, which are changed in place."""
 
     def __init__(self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float) -> None:
         super().__init__()
@@ -129,12 +183,12 @@ class AllRows(nn.Module):
         _fold_scale(query, scaling)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Attend.
+        """Compute the context of every token.
 
         Args:
-            queries: What queries are made from, [B, L, D].
-            keys: What keys are made from, [B, L, D].
-            values: What values are made from, [B, L, E].
+            queries: States that queries are computed from, [B, L, D].
+            keys: States that keys are computed from, [B, L, D].
+            values: States that values are computed from, [B, L, E].
             mask: Added to the scores, [B, 1, 1, L].
 
         Returns:
@@ -149,7 +203,7 @@ class AllRows(nn.Module):
         return torch.matmul(weights, value).transpose(1, 2).flatten(2)
 
     def split(self, states: Tensor) -> Tensor:
-        """Part the heads, [B, L, heads * depth] to [B, heads, L, depth]."""
+        """Split the heads, [B, L, heads * depth] to [B, heads, L, depth]."""
         batch, length, width = states.shape
         return states.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
 
@@ -157,9 +211,9 @@ class AllRows(nn.Module):
 class FirstRow(nn.Module):
     """Attention of the first token, without keys and values of the others.
 
-    A single query q turns the two large projections round: q·(K x + k) is (Kᵀ q)·x plus a number that is the same
-    for all tokens, which softmax drops; and the mean of V x + v under weights that sum to 1 is V (mean of x) + v.
-    Both then act on one row per head instead of one per token.
+    A single query q lets both large projections act on one row per head instead of one per token: q·(K x + k) is
+    (Kᵀ q)·x plus a number that is the same for all tokens, which softmax drops; and the mean of V x + v under weights
+    that sum to 1 is V (mean of x) + v.
     """
 
     def __init__(
@@ -172,8 +226,8 @@ class FirstRow(nn.Module):
             key: Its transpose is stored instead.
             value: Kept.
             heads: Number of heads.
-            scaling: What scores are multiplied with.
-            opaque: Add a head that is cut off again. The cut keeps litert-torch from seeing a product with a
+            scaling: Factor of the scores.
+            opaque: Add a head that is cut off again. The cut keeps litert-torch from recognizing a product with a
                 transposed operand, which it would write as FULLY_CONNECTED with computed weights; XNNPACK refuses
                 that, and its part of the graph falls in two.
         """
@@ -188,7 +242,7 @@ class FirstRow(nn.Module):
         self.probing = nn.Buffer(torch.cat([own, own[:1]]) if opaque else own)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Attend from the first token.
+        """Compute the context of the first token.
 
         Args:
             queries: The first token, [B, 1, D].
@@ -197,7 +251,7 @@ class FirstRow(nn.Module):
             mask: Added to the scores, [B, 1, 1, L].
 
         Returns:
-            Context of the first token, [B, 1, heads * depth].
+            [B, 1, heads * depth].
         """
         probes = self.key(self.query(queries) * self.probing).transpose(1, 2)
         scores = torch.matmul(keys, probes[:, :, : self.heads]).transpose(1, 2)
@@ -207,18 +261,18 @@ class FirstRow(nn.Module):
 
 
 def _fold_scale(query: nn.Linear, scaling: float) -> None:
+    """Multiply weights and bias of a projection by the scale of attention scores."""
     with torch.no_grad():
         query.weight.mul_(scaling)
         if query.bias is not None:
             query.bias.mul_(scaling)
 
 
-# --- shortcut ---
-# The tensor that a post-norm layer adds to the result of one of its parts.
+# --- layers ---
 
 
 class Shortcut(nn.Module):
-    """Hands on the states that a part was given, multiplied channel by channel where they were divided before.
+    """The residual of a post-norm layer, multiplied channel by channel where its channels were divided before.
 
     Args:
         channels_first: Whether states are [B, C, 1, L]; else [B, L, C].
@@ -241,25 +295,6 @@ class Shortcut(nn.Module):
         self.factors = more.clone() if self.factors is None else self.factors * more
 
 
-# --- layers ---
-# Post-norm encoder layers put together from the parts of the stock ones.
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How to write the layers.
-
-    Attributes:
-        flat_ffn: Run the feed-forward part on [B * L, H]. ONNX Runtime then cannot prove that its output has the shape
-            of the residual, and leaves Add and LayerNormalization as they are; its SkipLayerNormalization, which it
-            would put in their place, takes several times as long as both.
-        opaque: See `FirstRow`.
-    """
-
-    flat_ffn: bool = False
-    opaque: bool = False
-
-
 class PostNormLayer(nn.Module):
     """A layer of BERT, RoBERTa or DistilBERT, for all rows or for the first one only."""
 
@@ -270,7 +305,7 @@ class PostNormLayer(nn.Module):
             parts: The modules.
             first_row: Whether only the first row of the output is read.
             shape: How to write the layer.
-            attention: What computes the context, in place of `AllRows` or `FirstRow`.
+            attention: Computes the context, in place of `AllRows` or `FirstRow`.
         """
         super().__init__()
         self.first_row, self.flat_ffn = first_row, shape.flat_ffn
@@ -286,25 +321,25 @@ class PostNormLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Any, *_: Any, first_row: bool = False, **__: Any
     ) -> Tensor:
-        """Run the layer; what else the stock encoder passes is for decoders.
+        """Run the layer; further arguments of the stock encoder are for decoders.
 
         Args:
             hidden_states: [B, L, H].
-            attention_mask: Added to attention scores, [B, 1, 1, L]; or what the layer's own attention takes.
-            first_row: Whether this run is for the first row only, of a layer that has runs for all rows too.
+            attention_mask: Added to attention scores, [B, 1, 1, L]; or the mask that the layer's own attention takes.
+            first_row: Whether this run is for the first row only, of a layer that runs for all rows too.
 
         Returns:
-            [B, L, H], or [B, 1, H] where only the first row is wanted.
+            [B, L, H], or [B, 1, H] of the first row.
         """
         rows = hidden_states[:, :1] if self.first_row or first_row else hidden_states
         return self.after(self.attention(rows, hidden_states, hidden_states, attention_mask), rows)
 
     def after(self, context: Tensor, rows: Tensor) -> Tensor:
-        """Run what follows the attention.
+        """Run the part of the layer behind the attention.
 
         Args:
             context: [B, L, H], or [B, 1, H] of a first-row layer.
-            rows: What the layer was given for these tokens, of the same shape.
+            rows: The layer's input for these tokens, of the same shape.
 
         Returns:
             [B, L, H], or [B, 1, H].
@@ -317,19 +352,15 @@ class PostNormLayer(nn.Module):
         return self.output_norm(change + self.attended_shortcut(attended))  # type: ignore[no-any-return]
 
 
-# --- shared ---
-# An encoder whose layers run more often than they are stored.
-
-
 class SharedStack(nn.Module):
-    """Runs a few stored layers in an order, and the last run for the first token only where no head reads more.
+    """Runs a few stored layers in a given order, and the last run for the first token only if no head reads more.
 
-    Every run uses the same parameters, so that a file holds them once: a run for the first token is a way to call a
-    layer, not a layer with weights in another form, which `pocketbert.export.adapters.lean.FirstRow` would be.
+    Every run uses the same parameters, so that a file holds them once: a run for the first token is another call of a
+    layer, not a layer with weights in another form, which `FirstRow` would be.
 
     Args:
-        stack: What the embeddings go through first, and which layer runs when.
-        layers: The stored layers as they are to run; they take ``first_row``.
+        stack: The module before the layers, and the order of the layers.
+        layers: The stored layers, rewritten; they take ``first_row``.
         first_row: Whether only the first token's last state is read.
         channels_first: Whether the layers work on states [B, C, 1, L] and a mask [B, L, 1, 1].
     """
@@ -349,7 +380,7 @@ class SharedStack(nn.Module):
             attention_mask: Added to attention scores, [B, 1, 1, L].
 
         Returns:
-            The last hidden state, [B, L, H], or [B, 1, H] where no head reads more.
+            The last hidden state, [B, L, H], or [B, 1, H] if no head reads more.
         """
         states: Tensor = self.entry(hidden_states)
         if self.channels_first:
@@ -360,54 +391,23 @@ class SharedStack(nn.Module):
         return (states[:, :, 0].transpose(1, 2) if self.channels_first else states,)
 
 
-def slim(model: Any, family: Family, format: Format) -> Any:
-    """Rewrite the encoder of a model for export.
-
-    In every format: the attention scale is folded into the query's weights, NoNorm into the linear layer before it, and
-    where the head reads nothing but the first token, the last layer computes nothing but that (`FirstRow`, or the last run
-    of a `SharedStack`). In ONNX
-    also `Shape.flat_ffn`. In TFLite, whose operators know no layer normalization, also `SpelledNorm`, and
-    `SpelledSegments` where there are two.
-
-    Args:
-        model: A transformers model in eval mode with a head and eager attention, fed with an additive mask
-            [B, 1, 1, L]. **It is changed in place**: pass a deep copy.
-        family: Its row of the family table; a family without layer parts is left as it is.
-        format: What the graph is going to be written as.
-
-    Returns:
-        The model.
-    """
-    encoder, known = getattr(model, "base_model", model), known_parts(family)
-    path, layers = encoder_layers(encoder, family, known)
-    if layers is None or known is None:
-        return model
-    shape = Shape(flat_ffn=format is Format.ONNX, opaque=format is Format.TFLITE)
-    first_row = reads_first_token(model, family, known)
-    if known.stack is not None and known.post_norm is not None:
-        stack = known.stack(encoder.get_submodule(path))
-        runs = [PostNormLayer(known.post_norm(layer), False, shape) for layer in stack.layers]
-        encoder.set_submodule(path, SharedStack(stack, runs, first_row))
-        layers = nn.ModuleList()
-    for i, layer in enumerate(layers):
-        only_first = first_row and i == len(layers) - 1
-        if known.post_norm is not None:
-            layers[i] = PostNormLayer(known.post_norm(layer), only_first, shape)
-        elif known.lean is not None:
-            layers[i] = known.lean(layer, only_first, shape)
-    if format is Format.TFLITE:
-        spell(model)
-    return model
+# --- arithmetic for TFLite ---
 
 
-def spell(model: Any) -> None:
-    """Write normalization and segments of a model as arithmetic, as TFLite needs it; the model is changed in place."""
-    _spell_segments(getattr(getattr(model, "base_model", model), "embeddings", None))
-    spell_norms(model)
+def decompose_norms_and_segments(model: Any) -> None:
+    """Write layer normalizations and embeddings of two segments as arithmetic; the model is changed in place."""
+    embeddings: Any = getattr(getattr(model, "base_model", model), "embeddings", None)
+    segments = getattr(embeddings, "token_type_embeddings", None)
+    positions = getattr(embeddings, "position_embeddings", None)
+    if type(segments) is nn.Embedding and type(positions) is nn.Embedding and segments.num_embeddings == 2:
+        with torch.no_grad():
+            positions.weight.add_(segments.weight[0])
+        embeddings.token_type_embeddings = SpelledSegments(segments)
+    decompose_norms(model)
 
 
-def spell_norms(model: nn.Module) -> None:
-    """Put `SpelledNorm` in the place of every layer normalization of a model."""
+def decompose_norms(model: nn.Module) -> None:
+    """Replace every layer normalization of a model by `SpelledNorm`."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.LayerNorm and child.elementwise_affine:
@@ -435,7 +435,7 @@ class SpelledNorm(nn.Module):
 
 
 class SpelledSegments(nn.Module):
-    """Embedding of segments 0 and 1 as a line through both: what differs between them times the id.
+    """Embedding of segments 0 and 1 as their difference times the id.
 
     TFLite looks up int8 rows one number at a time; two vectors need no table. The embedding of segment 0 is every
     token's, so it is added to the position table.
@@ -446,14 +446,5 @@ class SpelledSegments(nn.Module):
         self.difference = nn.Parameter((segments.weight[1] - segments.weight[0]).detach().clone())
 
     def forward(self, ids: Tensor) -> Tensor:
-        """What to add in addition to the position, [B, L] to [B, L, H]."""
+        """Return the vectors to add to those of positions, [B, L] to [B, L, H]."""
         return ids[:, :, None].to(self.difference.dtype) * self.difference
-
-
-def _spell_segments(embeddings: Any) -> None:
-    segments = getattr(embeddings, "token_type_embeddings", None)
-    positions = getattr(embeddings, "position_embeddings", None)
-    if type(segments) is nn.Embedding and type(positions) is nn.Embedding and segments.num_embeddings == 2:
-        with torch.no_grad():
-            positions.weight.add_(segments.weight[0])
-        embeddings.token_type_embeddings = SpelledSegments(segments)

@@ -1,7 +1,11 @@
-"""Longformer: attention in sliding windows with global tokens, over all pairs of tokens and a mask, or over blocks of them.
+"""Longformer: attention in sliding windows with global tokens, over all pairs of tokens or over blocks.
 
-The encoder is put together anew from the modules of the loaded model. Nothing in the graph depends on data but numbers:
-transformers' own code branches on whether a batch has global tokens, and gathers them.
+`_with_dense_bands` and `_with_block_bands` are the adapters. The encoder is built from the modules of the loaded model,
+without branches on data: transformers' own code branches on whether a batch has global tokens, and gathers them.
+
+In blocks of half a window, everything that a token attends to within its window lies in its own block and in both
+neighbours; no operation depends on the length except through sizes, so that a graph may leave it free. `Masks` holds
+windows, padding and global tokens as numbers that layers add to attention scores.
 """
 
 from __future__ import annotations
@@ -17,21 +21,11 @@ from torch.nn import functional
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.lean import AllRows, FirstRow, Parts, PostNormLayer, Shape, spell_norms
-from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, pooled
-
-# --- blocks ---
-# Rows of tokens as blocks: what a token sees within its window lies in its own block and in both neighbours.
-#
-# Nothing here depends on the length but sizes, so that a graph may leave it free.
+from pocketbert.export.adapters.lean import AllRows, FirstRow, Parts, PostNormLayer, Shape, decompose_norms
+from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, pool_states
 
 
-def between_zeros(states: Tensor, before: int, after: int) -> Tensor:
-    """States [B, L, W] with rows of zeros before and behind them, [B, before + L + after, W]."""
-    return functional.pad(states, (0, 0, before, after))
-
-
-def own_blocks(states: Tensor, size: int) -> Tensor:
+def _own_blocks(states: Tensor, size: int) -> Tensor:
     """Cut rows into blocks.
 
     Args:
@@ -41,11 +35,11 @@ def own_blocks(states: Tensor, size: int) -> Tensor:
     Returns:
         [B, N, size, W]; the last block ends with zeros.
     """
-    return _cut(between_zeros(states, 0, size), 0, _count(states, size), size)
+    return _cut_blocks(functional.pad(states, (0, 0, 0, size)), 0, _block_count(states, size), size)
 
 
-def near_blocks(states: Tensor, size: int, front: bool) -> Tensor:
-    """For each block its rows and those of both neighbours, and behind them the first row of all.
+def _near_blocks(states: Tensor, size: int, front: bool) -> Tensor:
+    """Return for each block its rows and those of both neighbours, and behind them the first row of all.
 
     Args:
         states: [B, L, W].
@@ -55,42 +49,40 @@ def near_blocks(states: Tensor, size: int, front: bool) -> Tensor:
     Returns:
         [B, N, 3 * size, W], or with the first row [B, N, 3 * size + 1, W]; zeros where there is no row.
     """
-    count, padded = _count(states, size), between_zeros(states, size, 2 * size)
-    parts = [_cut(padded, i, count, size) for i in range(3)]
+    count, padded = _block_count(states, size), functional.pad(states, (0, 0, size, 2 * size))
+    parts = [_cut_blocks(padded, i, count, size) for i in range(3)]
     if front:
         parts.append(states[:, None, :1].expand(-1, count, -1, -1))
     return torch.cat(parts, 2)
 
 
-def rows_of(blocks: Tensor, length: int) -> Tensor:
-    """Blocks [B, N, size, W] as rows [B, L, W]."""
+def _join_blocks(blocks: Tensor, length: int) -> Tensor:
+    """Return blocks [B, N, size, W] as rows [B, L, W]."""
     return blocks.flatten(1, 2)[:, :length]
 
 
-def _count(states: Tensor, size: int) -> int:
+def _block_count(states: Tensor, size: int) -> int:
     return (states.shape[1] + (size - 1)) // size  # one sum: `pocketbert.export.coreml` looks for it
 
 
-def _cut(padded: Tensor, first: int, count: int, size: int) -> Tensor:
+def _cut_blocks(padded: Tensor, first: int, count: int, size: int) -> Tensor:
+    """Return `count` blocks from block number `first` on, [B, count, size, W]."""
     part = padded[:, first * size : (first + count) * size]
     return part.reshape(padded.shape[0], count, size, padded.shape[2])
 
 
-# --- masks ---
-# Who attends to whom: windows, padding and global tokens, as numbers that layers add to attention scores.
-
-
 @dataclass(frozen=True)
 class Masks:
-    """What layers add to attention scores, and which tokens are global.
+    """Masks that layers add to attention scores, and the global tokens.
 
     Attributes:
-        near: By half the window: keys that a token may attend to, global ones among them. Over all pairs [B, 1, S, S] or
-            [B, 1, 1, S]; over blocks [B * N, 1, R, 3 * R], where R is half the window, and one key more for a global token.
+        near: By half the window, the keys that a token may attend to, global ones among them. Over all pairs
+            [B, 1, S, S] or [B, 1, 1, S]; over blocks [B * N, 1, R, 3 * R], where R is half the window, and one key more
+            for a global token.
         real: Keys that a global token may attend to, [B, 1, 1, S].
         globals: 1 at global tokens, [B, S, 1]; None where there are none, or the first only.
         blocks: Whether attention is over blocks.
-        front: Whether every block sees the first token, which is global.
+        front: Whether every block attends to the first token, which is global.
     """
 
     near: dict[int, Tensor]
@@ -100,8 +92,8 @@ class Masks:
     front: bool = False
 
 
-def pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None, several: bool) -> Masks:
-    """Masks of attention over all pairs of tokens.
+def _pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None, several: bool) -> Masks:
+    """Build the masks of attention over all pairs of tokens.
 
     Args:
         reaches: Half the window of each layer.
@@ -123,8 +115,8 @@ def pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | No
     return Masks(near, additive, wide[:, :, None] if wide is not None and several else None)
 
 
-def block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None) -> Masks:
-    """Masks of attention over blocks of half a window: a global token is seen once, behind the blocks.
+def _block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None) -> Masks:
+    """Build the masks of attention over blocks of half a window; the global token comes once, behind the blocks.
 
     Args:
         reaches: Half the window of each layer.
@@ -136,7 +128,7 @@ def block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | N
     marks = torch.stack([places, real] if wide is None else [places, real, wide], -1)
     near = {}
     for reach in sorted(set(reaches)):
-        own, seen = own_blocks(marks[:, :, :1], reach), near_blocks(marks, reach, wide is not None)[:, :, None]
+        own, seen = _own_blocks(marks[:, :, :1], reach), _near_blocks(marks, reach, wide is not None)[:, :, None]
         beside = seen[:, :, :, : 3 * reach]
         allowed = _within(reach, own, beside[..., 0]) * beside[..., 1]
         if wide is not None:
@@ -147,19 +139,18 @@ def block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | N
 
 
 def _real(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """1 at real tokens, and their places, [B, S]."""
+    """Return 1 at real tokens, and the positions of tokens, [B, S]."""
     real = attention_mask.to(torch.float32)
     # counted instead of numbered: a constant of all pairs would be stored in files of fixed lengths
     return real, torch.cumsum(real, 1)
 
 
 def _within(reach: int, places: Tensor, others: Tensor) -> Tensor:
-    """1 for places that are at most `reach` apart, else 0; both ends: Core ML writes infinity for one that is missing."""
+    """Return 1 for positions at most `reach` apart, else 0.
+
+    Clamped at both ends: Core ML writes infinity for a missing one.
+    """
     return torch.clamp(reach + 1.0 - torch.abs(places - others), min=0.0, max=1.0)
-
-
-# --- attention ---
-# Attention within a window, and of global tokens to all.
 
 
 class LocalAttention(nn.Module):
@@ -183,12 +174,12 @@ class LocalAttention(nn.Module):
             self.wide = FirstRow(*projections, opaque=shape.opaque) if first else AllRows(*projections)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: tuple[Masks, int]) -> Tensor:
-        """Attend, [B, S, D] to [B, S, D].
+        """Compute the context, [B, S, D] to [B, S, D].
 
         Args:
-            queries: What queries are made from.
-            keys: What keys are made from.
-            values: What values are made from.
+            queries: States that queries are computed from.
+            keys: States that keys are computed from.
+            values: States that values are computed from.
             mask: All masks, and half the window of the layer.
         """
         masks, reach = mask
@@ -215,7 +206,7 @@ class FirstOnly(nn.Module):
         self.wide = FirstRow(*projections, heads, scaling, opaque=shape.opaque)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: tuple[Masks, int]) -> Tensor:
-        """Attend, [B, 1, D] and [B, S, D] to [B, 1, D]; see `LocalAttention`."""
+        """Compute the context, [B, 1, D] and [B, S, D] to [B, 1, D]; see `LocalAttention`."""
         context: Tensor = self.wide(queries, keys, values, mask[0].real)
         return context
 
@@ -224,47 +215,49 @@ class _Near(AllRows):
     """Local attention, over all pairs of tokens or over blocks of them."""
 
     def of_blocks(self, states: Tensor, masks: Masks, reach: int) -> Tensor:
-        """Attend within blocks of half a window, [B, S, D] to [B, S, D]."""
-        query = self._heads(own_blocks(self.query(states), reach))
-        key, value = (self._heads(near_blocks(made(states), reach, masks.front)) for made in (self.key, self.value))
+        """Compute the context within blocks of half a window, [B, S, D] to [B, S, D]."""
+        query = self._heads(_own_blocks(self.query(states), reach))
+        key, value = (
+            self._heads(_near_blocks(project(states), reach, masks.front)) for project in (self.key, self.value)
+        )
         weights = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + masks.near[reach], -1)
         context = torch.matmul(weights, value).transpose(1, 2).flatten(2)
-        return rows_of(context.reshape(states.shape[0], -1, reach, context.shape[2]), states.shape[1])
+        return _join_blocks(context.reshape(states.shape[0], -1, reach, context.shape[2]), states.shape[1])
 
     def _heads(self, blocks: Tensor) -> Tensor:
-        """Part the heads, [B, N, R, heads * depth] to [B * N, heads, R, depth]."""
+        """Split the heads, [B, N, R, heads * depth] to [B * N, heads, R, depth]."""
         return self.split(blocks.flatten(0, 1))
 
 
 _FIRST, _QUESTION = "ForSequenceClassification", "ForQuestionAnswering"
 """Ends of the names of the classes that have global tokens: the first one, or all of the question."""
 DENSE = 1024
-"""With attention over blocks, graphs of known lengths up to here still are over all pairs of tokens: that is as fast."""
+"""With attention over blocks, graphs of known lengths up to this one use all pairs of tokens, which is as fast."""
 
 
-def with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
-    """Wrap a model into a module whose memory grows with the length of a text, not with its square; see `with_dense_bands`.
+def _with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
+    """Wrap a model into a module whose memory grows with the length of a text, not with its square.
 
     Args:
         model: A transformers model with a head in eval mode; taken apart.
-        plan: What the graph is for.
+        plan: Settings of the export.
 
     Raises:
-        InputError: As `with_dense_bands`, and for question-answering: every token of a question is global, so that each block
-            would have to see a part of the text that may be as long as the text.
+        InputError: As `_with_dense_bands`, and for question-answering: every token of a question is global, so that
+            each block would have to attend to a part of the text that may be as long as the text.
     """
     if type(model).__name__.endswith(_QUESTION):
         what = "'blocks' is not possible for question-answering: every token of a question is global, and each block would see them all."
         raise InputError(Problem("export.attention", what, "Set export.attention: pairs."))
-    return with_dense_bands(model, plan, DENSE)
+    return _with_dense_bands(model, plan, DENSE)
 
 
-def with_dense_bands(model: Any, plan: ExportPlan, dense: int | None = None) -> nn.Module:
+def _with_dense_bands(model: Any, plan: ExportPlan, dense: int | None = None) -> nn.Module:
     """Wrap a model into a module with explicit named inputs and plain tensor outputs, ready for torch.export.
 
     Args:
         model: A transformers model with a head in eval mode; taken apart.
-        plan: What the graph is for.
+        plan: Settings of the export.
         dense: Longest known length whose attention is over all pairs of tokens; None for any length, known or free.
 
     Raises:
@@ -281,12 +274,15 @@ def with_dense_bands(model: Any, plan: ExportPlan, dense: int | None = None) -> 
         )
     made = _Banded(model, plan, dense)
     if plan.format is Format.TFLITE:
-        spell_norms(made)
+        decompose_norms(made)
     return made.eval()
 
 
 class _Banded(nn.Module):
+    """A Longformer with plain inputs and outputs."""
+
     def __init__(self, model: Any, plan: ExportPlan, dense: int | None) -> None:
+        """Take a transformers model apart; see `_with_dense_bands`."""
         super().__init__()
         self.dense = dense
         kind = type(model).__name__
@@ -297,7 +293,8 @@ class _Banded(nn.Module):
         shape = Shape(flat_ffn=plan.format is Format.ONNX, opaque=plan.format is Format.TFLITE)
         last = len(encoder.encoder.layer) - 1
         self.layers = nn.ModuleList(
-            _layer(layer, self.first, self.question, i == last, shape) for i, layer in enumerate(encoder.encoder.layer)
+            _rewrite_layer(layer, self.first, self.question, i == last, shape)
+            for i, layer in enumerate(encoder.encoder.layer)
         )
         self.reaches = [layer.attention.self.one_sided_attn_window_size for layer in encoder.encoder.layer]
         self.separator = model.config.sep_token_id if self.question else 0
@@ -305,19 +302,20 @@ class _Banded(nn.Module):
         self.head = next((getattr(model, n) for n in names if hasattr(model, n)), None)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        wide = self._global(input_ids, attention_mask)
+        """Compute the outputs in the task's order; inputs are [B, S]."""
+        wide = self._global_tokens(input_ids, attention_mask)
         masks = self._masks(attention_mask, wide)
         states = self.embeddings(input_ids)
         for layer, reach in zip(self.layers, self.reaches, strict=True):
             states = layer(states, (masks, reach))
         if self.head is None:
-            vector = [pooled(states, attention_mask, self.pooling)] if "sentence_embedding" in self.outputs else []
+            vector = [pool_states(states, attention_mask, self.pooling)] if "sentence_embedding" in self.outputs else []
             return (states, *vector)
         answer = self.head(states)
         return tuple(answer.unbind(-1)) if self.question else (answer,)
 
-    def _global(self, ids: Tensor, attention_mask: Tensor) -> Tensor | None:
-        """1 at global tokens, [B, S]; None where the task has none."""
+    def _global_tokens(self, ids: Tensor, attention_mask: Tensor) -> Tensor | None:
+        """Return 1 at global tokens, [B, S]; None if the task has none."""
         real = attention_mask.to(torch.float32)
         if self.question:
             return real * torch.clamp(1.0 - torch.cumsum(_equal(ids, self.separator), 1), min=0.0, max=1.0)
@@ -326,12 +324,12 @@ class _Banded(nn.Module):
     def _masks(self, attention_mask: Tensor, wide: Tensor | None) -> Masks:
         length = attention_mask.shape[1]
         if self.dense is None or (isinstance(length, int) and length <= self.dense):
-            return pair_masks(self.reaches, attention_mask, wide, self.question)
-        return block_masks(self.reaches, attention_mask, wide)
+            return _pair_masks(self.reaches, attention_mask, wide, self.question)
+        return _block_masks(self.reaches, attention_mask, wide)
 
 
 class _Embeddings(nn.Module):
-    """Words and places, normalized; the one segment is added to the table of places."""
+    """Embeddings of words and positions, normalized; the only segment is added to the table of positions."""
 
     def __init__(self, stock: Any) -> None:
         super().__init__()
@@ -347,7 +345,16 @@ class _Embeddings(nn.Module):
         return states
 
 
-def _layer(layer: Any, first: bool, question: bool, last: bool, shape: Shape) -> PostNormLayer:
+def _rewrite_layer(layer: Any, first: bool, question: bool, last: bool, shape: Shape) -> PostNormLayer:
+    """Rewrite a stock layer.
+
+    Args:
+        layer: The stock layer.
+        first: Whether the first token alone is global.
+        question: Whether the tokens of the question are global.
+        last: Whether it is the last layer.
+        shape: How to write it.
+    """
     own, out = layer.attention.self, layer.attention.output
     parts = Parts(
         query=own.query,
@@ -370,9 +377,9 @@ def _layer(layer: Any, first: bool, question: bool, last: bool, shape: Shape) ->
 
 
 def _equal(ids: Tensor, id: int) -> Tensor:
-    """1 where ids are a certain one, else 0."""
+    """Return 1 where ids equal an id, else 0."""
     return 1.0 - torch.clamp(torch.abs(ids - id), min=0, max=1).to(torch.float32)
 
 
-ADAPTERS.add("dense-bands", with_dense_bands)
-ADAPTERS.add("block-bands", with_block_bands)
+ADAPTERS.add("dense-bands", _with_dense_bands)
+ADAPTERS.add("block-bands", _with_block_bands)

@@ -1,4 +1,11 @@
-"""Families whose stock model takes an additive 4-D mask: BERT, RoBERTa, DistilBERT, MobileBERT and kin."""
+"""Wrap a model into a module with explicit inputs and plain outputs, ready for torch.export.
+
+`ExportPlan` holds the settings. `with_additive_mask` is the adapter of families whose stock model takes an additive 4-D
+mask (BERT, RoBERTa, DistilBERT, MobileBERT and kin): the layers are rewritten by what is registered for the family, and
+`wrap_model` puts the model behind inputs [B, L]. Adapters that write the encoder anew check the model with
+`check_computed` and use `with_own_encoder`: the stock head over another encoder, which takes over the loaded
+submodules. `pool_states` computes sentence embeddings in the graph.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +18,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS, Family
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.ane import turn
-from pocketbert.export.adapters.lean import known_parts, slim
+from pocketbert.export.adapters.ane import rewrite_channels_first
+from pocketbert.export.adapters.lean import decompose_norms, find_layer_parts, rewrite_layers
 from pocketbert.export.adapters.outliers import Outliers, divide_outliers
 
-# --- plan ---
-# What an adapter is told.
+MASKED = -1e4
+"""Added to scores of padded keys. Finite and inside fp16: never -inf or finfo.min in a graph."""
+_SHORTEST_VECTOR = 1e-4
+"""Lower bound of a vector's length, so that a vector of zeros stays one; fp16 holds this number."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +38,14 @@ class ExportPlan:
     """Settings for which a model is prepared for export.
 
     Attributes:
-        family: Its row of the family table: names the inputs and where the layers are.
+        family: The model's row of the family table: names the inputs, and where the layers are.
         task: Names the outputs.
-        format: What the graph will be written as: the cheapest graph for one engine is not the cheapest for another.
+        format: Format of the file: the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
-        pooling: How `sentence_embedding` is made, where the task has that output.
+        pooling: How `sentence_embedding` is computed, where the task has that output.
         samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model.
-        sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on; empty to
-            look for none.
+        sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on; empty
+            to look for none.
     """
 
     family: Family
@@ -52,57 +62,13 @@ class ExportPlan:
         return self.task.outputs
 
 
-# --- heads ---
-# What a graph computes after the model, where clients expect it inside the file.
-
-
-_LEAST = 1e-4
-"""What a length is taken for at least, so that a vector of zeros stays one; fp16 knows the number."""
-
-
-def pooled(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
-    """One vector per text.
-
-    Source: Reimers and Gurevych 2019 (Sentence-BERT), strategies MEAN and CLS; normalised as sentence-transformers'
-    Normalize.
-
-    Args:
-        states: Token states [B, L, H].
-        attention_mask: [B, L], 1 for real tokens.
-        pooling: Which states, and whether the vector has length 1.
-
-    Returns:
-        [B, H] float32.
-    """
-    vector = states[:, 0] if pooling.kind is PoolingKind.CLS else _mean(states, attention_mask)
-    if not pooling.normalize:
-        return vector
-    # first by the largest entry: in fp16 the squares of a long vector's entries do not fit
-    scaled = vector / _at_least(vector.abs().amax(-1, keepdim=True), _LEAST)
-    return scaled / _at_least((scaled * scaled).sum(-1, keepdim=True).sqrt(), _LEAST)
-
-
-def _mean(states: Tensor, attention_mask: Tensor) -> Tensor:
-    mask = attention_mask[:, :, None].to(states.dtype)
-    return (states * mask).sum(1) / _at_least(mask.sum(1), 1.0)
-
-
-def _at_least(values: Tensor, least: float) -> Tensor:
-    """Values, none below a number. Not `clamp`: Core ML's has an upper end too, and infinity is a weight to refuse."""
-    return torch.maximum(values, torch.full((), least))
-
-
-MASKED = -1e4
-"""Added to scores of padded keys. Finite and inside fp16: never -inf or finfo.min in a graph."""
-
-
 def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
-    """Wrap a model into a module with explicit named inputs and plain tensor outputs, ready for torch.export.
+    """Rewrite a model's layers and wrap it into a module with explicit named inputs and plain tensor outputs.
 
     Args:
-        model: A transformers model with a head in eval mode; switched to eager attention and rewritten in place by what is
-            registered for its layers.
-        plan: What the graph is for.
+        model: A transformers model with a head in eval mode; switched to eager attention and changed in place by what
+            is registered for its layers.
+        plan: Settings of the export.
 
     Returns:
         The module, in eval mode.
@@ -110,51 +76,120 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     Raises:
         InputError: If the plan's layout is not possible for the model.
     """
-    known = known_parts(plan.family)
-    carried = known.half_range(model, plan.outputs, plan.samples) if known and known.half_range else 1.0
+    parts = find_layer_parts(plan.family)
+    factor = parts.half_range(model, plan.outputs, plan.samples) if parts and parts.half_range else 1.0
     model.set_attn_implementation("eager")
-    if known is not None and known.embeddings is not None:
-        model = known.embeddings(model)
-    model = turn(model, plan.family) if plan.layout is Layout.ANE else slim(model, plan.family, plan.format)
-    if known is not None and known.head is not None:
-        model = known.head(model)
-    made = wrapped(model, plan, carried)
-    made.outliers = divide_outliers(made, plan.family.inputs, plan.sentences)
-    return made
+    if parts is not None and parts.embeddings is not None:
+        model = parts.embeddings(model)
+    if plan.layout is Layout.ANE:
+        model = rewrite_channels_first(model, plan.family)
+    else:
+        model = rewrite_layers(model, plan.family, plan.format)
+    if parts is not None and parts.head is not None:
+        model = parts.head(model)
+    module = wrap_model(model, plan, factor)
+    module.outliers = divide_outliers(module, plan.family.inputs, plan.sentences)
+    return module
 
 
-def wrapped(model: Any, plan: ExportPlan, carried: float = 1.0, outer: type[Wrapped] | None = None) -> Wrapped:
-    """Give a model that takes an additive mask [B, 1, 1, L] explicit inputs and plain outputs.
+def check_computed(model: Any, plan: ExportPlan) -> None:
+    """Refuse a model with settings that its rewritten encoder does not compute.
 
     Args:
-        model: A transformers model with a head, rewritten for export.
-        plan: What the graph is for.
-        carried: What the last states are multiplied with.
-        outer: The class whose signature names the inputs, where they are others than those of most families.
+        model: A transformers model.
+        plan: Its family's row lists the entries of config.json that have only one possible value.
+
+    Raises:
+        InputError: Naming each entry, or the layout.
+    """
+    config = model.config
+    problems = [
+        Problem("config.json", f"{key} is {getattr(config, key)!r:.40}; only {value!r} is computed.")
+        for key, value in plan.family.fixed.items()
+        if getattr(config, key, value) != value
+    ]
+    if plan.layout is not Layout.PLAIN:
+        what = f"'{plan.layout}' has no rewrite for the encoder of '{config.model_type}'."
+        problems.append(Problem("export.coreml.layout", what, "Set export.coreml.layout: plain."))
+    if problems:
+        raise InputError(problems)
+
+
+def with_own_encoder(
+    model: Any, plan: ExportPlan, encoder: nn.Module, output_class: Any, wrapper: type[Wrapped] | None = None
+) -> nn.Module:
+    """Replace a model's encoder by another one, and wrap the whole into a module with plain inputs and outputs.
+
+    Args:
+        model: A transformers model with a head, or without one, in eval mode. **It is changed in place.**
+        plan: Settings of the export.
+        encoder: Called with the inputs of the family's row by name; returns the last states [B, L, H].
+        output_class: The class of the encoder's output that the stock head expects, called with `last_hidden_state`.
+        wrapper: The class whose signature names the inputs, where they differ from those of most families.
 
     Returns:
         The module, in eval mode.
     """
-    usual = _WithSegments if plan.family.uses_segments else _WithoutSegments
-    return (outer or usual)(model, plan, carried).eval()
+    if plan.format is Format.TFLITE:
+        decompose_norms(encoder)
+    inner = Answering(encoder, output_class)
+    name = model.base_model_prefix
+    if hasattr(model, name):
+        setattr(model, name, inner)
+    else:
+        model = inner
+    return wrap_model(model, plan, wrapper=wrapper, additive=False)
+
+
+def wrap_model(
+    model: Any, plan: ExportPlan, factor: float = 1.0, wrapper: type[Wrapped] | None = None, additive: bool = True
+) -> Wrapped:
+    """Give a model explicit inputs and plain outputs.
+
+    Args:
+        model: A model with a head, rewritten for export.
+        plan: Settings of the export.
+        factor: What the last states are multiplied with inside the model; see `half_range`.
+        wrapper: The class whose signature names the inputs, where they differ from those of most families.
+        additive: Whether the model takes an additive mask [B, 1, 1, L], not the mask [B, L] itself.
+
+    Returns:
+        The module, in eval mode.
+    """
+    default = _WithSegments if plan.family.uses_segments else _WithoutSegments
+    return (wrapper or default)(model, plan, factor, additive).eval()
 
 
 class Wrapped(nn.Module):
-    """A model behind a two-dimensional mask; a subclass names its inputs."""
+    """A model behind a two-dimensional mask; a subclass names its inputs.
 
-    def __init__(self, model: Any, plan: ExportPlan, carried: float) -> None:
+    Args:
+        model: The model.
+        plan: Settings of the export.
+        carried: What the last states are multiplied with inside the model.
+        additive: Whether the model takes an additive mask [B, 1, 1, L].
+
+    Attributes:
+        outliers: The tensors whose outlier channels were divided.
+    """
+
+    def __init__(self, model: Any, plan: ExportPlan, carried: float, additive: bool = True) -> None:
         super().__init__()
         self.model, self.outputs, self.pooling, self.carried = model, plan.outputs, plan.pooling, carried
+        self.additive = additive
         self.outliers: tuple[Outliers, ...] = ()
-        self.one_segment = plan.format is Format.COREML and getattr(model.config, "type_vocab_size", 0) == 1
+        has_one_segment = getattr(getattr(model, "config", None), "type_vocab_size", 0) == 1
+        self.one_segment = additive and plan.format is Format.COREML and has_one_segment
 
     def run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:
-        """Answer with the outputs in the task's order."""
-        additive = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASKED
-        out = self.model(attention_mask=additive, **inputs)
+        """Compute the outputs in the task's order; inputs are [B, L]."""
+        mask = attention_mask
+        if self.additive:
+            mask = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASKED
+        out = self.model(attention_mask=mask, **inputs)
         if "sentence_embedding" in self.outputs:
             states = out[self.outputs[0]]
-            vector = pooled(states, attention_mask, self.pooling)
+            vector = pool_states(states, attention_mask, self.pooling)
             # only now: a vector of length 1 has no scale, and fp16 may hold it where it cannot hold the states
             return self._restored(states), vector if self.pooling.normalize else self._restored(vector)
         return tuple(out[name] for name in self.outputs)
@@ -163,7 +198,7 @@ class Wrapped(nn.Module):
         return states if self.carried == 1 else states * (1 / self.carried)
 
 
-# torch.export needs a signature without *args, so there is one class per set of inputs.
+# torch.export needs a signature without *args, so there is one class per set of inputs
 class _WithSegments(Wrapped):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
         return self.run(attention_mask, input_ids=input_ids, token_type_ids=token_type_ids)
@@ -172,9 +207,73 @@ class _WithSegments(Wrapped):
 class _WithoutSegments(Wrapped):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         if self.one_segment:
-            # else transformers expands a buffer to a shape that Core ML's types then no longer know
+            # else transformers expands a buffer to a shape that Core ML's types do not hold
             return self.run(attention_mask, input_ids=input_ids, token_type_ids=input_ids * 0)
         return self.run(attention_mask, input_ids=input_ids)
+
+
+class Answering(nn.Module):
+    """An encoder behind the signature of a stock one; arguments for training and decoding are ignored."""
+
+    def __init__(self, encoder: nn.Module, answer: Any) -> None:
+        super().__init__()
+        self.encoder, self.answer = encoder, answer
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        langs: Tensor | None = None,
+        **_: Any,
+    ) -> Any:
+        """Run the encoder; all inputs are [B, L]."""
+        optional = {"token_type_ids": token_type_ids, "langs": langs}
+        more = {name: value for name, value in optional.items() if value is not None}
+        return self.answer(last_hidden_state=self.encoder(input_ids, attention_mask, **more))
+
+
+def pool_states(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
+    """Compute one vector per text from the states of its tokens.
+
+    Source: Reimers and Gurevych 2019 (Sentence-BERT), strategies MEAN and CLS; normalised as sentence-transformers'
+    Normalize.
+
+    Args:
+        states: Token states [B, L, H].
+        attention_mask: [B, L], 1 for real tokens.
+        pooling: Which states, and whether the vector gets length 1.
+
+    Returns:
+        [B, H] float32.
+    """
+    if pooling.kind is PoolingKind.CLS:
+        vector = states[:, 0]
+    else:
+        mask = attention_mask[:, :, None].to(states.dtype)
+        vector = (states * mask).sum(1) / _at_least(mask.sum(1), 1.0)
+    if not pooling.normalize:
+        return vector
+    # first by the largest entry: in fp16 the squares of a long vector's entries do not fit
+    scaled = vector / _at_least(vector.abs().amax(-1, keepdim=True), _SHORTEST_VECTOR)
+    return scaled / _at_least((scaled * scaled).sum(-1, keepdim=True).sqrt(), _SHORTEST_VECTOR)
+
+
+def _at_least(values: Tensor, least: float) -> Tensor:
+    """Raise smaller numbers to `least`.
+
+    Not by `clamp`: Core ML's has an upper end too, and infinity is refused as a weight.
+    """
+    return torch.maximum(values, torch.full((), least))
+
+
+def computed_zero(values: Tensor) -> Tensor:
+    """Return a zero [1] that no converter recognizes as one, computed from numbers [B, L] that are 0 or more.
+
+    A converter computes in advance whatever does not depend on an input. What is added to this zero stays in the graph:
+    a table is stored once for all lengths, and compressed as any other.
+    """
+    return torch.clamp(values[0, :1].to(torch.float32), -1.0, 0.0)
 
 
 ADAPTERS.add("mask-4d", with_additive_mask)

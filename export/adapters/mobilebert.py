@@ -1,4 +1,9 @@
-"""MobileBERT's layers with fewer operations: bottlenecks, stacked feed-forward parts, NoNorm."""
+"""MobileBERT: layers with fewer operations, and the split decoder of fill-mask.
+
+`_lean_layer` rewrites a layer (NoNorm, a factor and an offset per channel, is folded into the linear layer before it),
+and `_channels_first_layer` does so on activations [B, C, 1, L]. `_lean_head` replaces the decoder. Numbers beyond
+fp16's range are cured by `pocketbert.export.adapters.half_range`. All are registered under the key of the family's row.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,13 @@ from torch import Tensor, nn
 
 from pocketbert.core.families import LAYER_PARTS, LayerParts
 from pocketbert.export.adapters import half_range
-from pocketbert.export.adapters.ane import ChannelNorm, PerHeadAttention, pointwise
-from pocketbert.export.adapters.lean import AllRows, FirstRow, Shape, full_name
+from pocketbert.export.adapters.ane import ChannelNorm, PerHeadAttention, to_pointwise
+from pocketbert.export.adapters.lean import AllRows, FirstRow, Shape, class_path
+
+_MODULE = "transformers.models.mobilebert.modeling_mobilebert"
 
 
-def lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
+def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
     """Rewrite one MobileBertLayer, which is changed in place.
 
     Args:
@@ -25,21 +32,46 @@ def lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
         The layer to put in its place.
     """
     _fold_norms(layer)
-    own = layer.attention.self
-    projections = (own.query, own.key, own.value, own.num_attention_heads, own.scaling)
+    attention = layer.attention.self
+    projections = (attention.query, attention.key, attention.value, attention.num_attention_heads, attention.scaling)
     if first_row:
         return FirstRowBottleneckLayer(layer, FirstRow(*projections, opaque=shape.opaque))
     layer.attention.self = BottleneckAttention(AllRows(*projections))
     return layer  # type: ignore[no-any-return]
 
 
+def _fold_norms(layer: Any) -> None:
+    """Fold every NoNorm of a layer into the linear layer before it; other normalizations stay as they are."""
+    attention, output = layer.attention, layer.output
+    if class_path(output.LayerNorm) != f"{_MODULE}.NoNorm":
+        return
+    attention.output = ScaledResidual(attention.output.dense, attention.output.LayerNorm)
+    if layer.num_feedforward_networks > 1:
+        for network in layer.ffn:
+            network.output = ScaledResidual(network.output.dense, network.output.LayerNorm)
+    if layer.use_bottleneck:
+        outer = ScaledResidual(output.bottleneck.dense, output.bottleneck.LayerNorm)
+        layer.output = ScaledOutput(ScaledResidual(output.dense, output.LayerNorm), outer)
+        for narrow in layer.bottleneck.children():
+            _fold(narrow.dense, narrow.LayerNorm)
+            narrow.LayerNorm = nn.Identity()
+
+
+def _fold(dense: nn.Linear, norm: Any) -> None:
+    """Fold factor and offset of a NoNorm into a linear layer."""
+    weight, bias = norm.weight.detach(), norm.bias.detach()
+    with torch.no_grad():
+        dense.weight.mul_(weight[:, None])
+        dense.bias.mul_(weight).add_(bias)
+
+
 class ScaledResidual(nn.Module):
     """A linear layer, a residual and NoNorm: (W x + b + r) * w + v is (wW) x + (wb + v) + w r."""
 
-    def __init__(self, dense: nn.Linear, norm: nn.Module) -> None:
+    def __init__(self, dense: nn.Linear, norm: Any) -> None:
         super().__init__()
         _fold(dense, norm)
-        self.dense, self.weight = dense, nn.Parameter(_vector(norm.weight))
+        self.dense, self.weight = dense, nn.Parameter(norm.weight.detach())
 
     def forward(self, states: Tensor, residual: Tensor) -> Tensor:
         """Project [..., D] and add the residual [..., H]."""
@@ -55,7 +87,7 @@ class ScaledOutput(nn.Module):
         self.inner, self.bottleneck = inner, bottleneck
 
     def forward(self, states: Tensor, residual: Tensor, layer_input: Tensor) -> Tensor:
-        """Close the last feed-forward part, then the layer."""
+        """Run the end of the last feed-forward part, then that of the layer."""
         return self.bottleneck(self.inner(states, residual), layer_input)  # type: ignore[no-any-return]
 
 
@@ -69,7 +101,7 @@ class BottleneckAttention(nn.Module):
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, None]:
-        """Attend; there are no attention weights to return."""
+        """Compute the context; there are no attention weights to return."""
         return self.attention(queries, keys, values, mask), None
 
 
@@ -90,7 +122,7 @@ class FirstRowBottleneckLayer(nn.Module):
         if self.bottleneck is not None:
             _, keys, values, _ = self.bottleneck(hidden_states)
             residual = self.bottleneck.input(first)
-        # queries and keys are made from the same states, whatever the bottlenecks
+        # queries and keys are computed from the same states, whatever the bottlenecks
         context = self.attention(keys[:, :1], keys, values, attention_mask)
         states = self.attention_output(context, residual)
         for network in self.ffn:
@@ -98,58 +130,18 @@ class FirstRowBottleneckLayer(nn.Module):
         return self.output(self.intermediate(states), states, first)  # type: ignore[no-any-return]
 
 
-def _fold_norms(layer: Any) -> None:
-    attention, output = layer.attention, layer.output
-    if not _is_no_norm(output.LayerNorm):
-        return
-    attention.output = ScaledResidual(attention.output.dense, attention.output.LayerNorm)
-    if layer.num_feedforward_networks > 1:
-        for network in layer.ffn:
-            network.output = ScaledResidual(network.output.dense, network.output.LayerNorm)
-    if layer.use_bottleneck:
-        outer = ScaledResidual(output.bottleneck.dense, output.bottleneck.LayerNorm)
-        layer.output = ScaledOutput(ScaledResidual(output.dense, output.LayerNorm), outer)
-        for narrow in layer.bottleneck.children():
-            _fold(narrow.dense, narrow.LayerNorm)
-            narrow.LayerNorm = nn.Identity()
-
-
-def _is_no_norm(norm: nn.Module) -> bool:
-    kind = type(norm)
-    return f"{kind.__module__}.{kind.__qualname__}" == "transformers.models.mobilebert.modeling_mobilebert.NoNorm"
-
-
-def _fold(dense: nn.Linear, norm: nn.Module) -> None:
-    weight, bias = _vector(norm.weight), _vector(norm.bias)
-    with torch.no_grad():
-        dense.weight.mul_(weight[:, None])
-        dense.bias.mul_(weight).add_(bias)
-
-
-def _vector(parameter: Tensor | nn.Module) -> Tensor:
-    assert isinstance(parameter, Tensor)
-    return parameter.detach()
-
-
-# --- heads ---
-# Heads whose stock form keeps an engine from what is the same everywhere else.
-
-
-_SPLIT = "transformers.models.mobilebert.modeling_mobilebert.MobileBertLMPredictionHead"
-
-
-def lean_head(model: Any) -> Any:
-    """Rewrite the head of a model for export, in every format.
+def _lean_head(model: Any) -> Any:
+    """Replace MobileBERT's decoder by `SplitDecoder`, in every format.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
 
     Returns:
-        The model; unchanged where there is nothing to gain.
+        The model.
     """
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if full_name(child) == _SPLIT:
+            if class_path(child) == f"{_MODULE}.MobileBertLMPredictionHead":
                 setattr(parent, name, SplitDecoder(child))
     return model
 
@@ -157,12 +149,13 @@ def lean_head(model: Any) -> Any:
 class SplitDecoder(nn.Module):
     """MobileBERT's decoder as the sum of two products.
 
-    The stock module glues the transposed embedding table to a second matrix before each product. As one constant, the
-    table would be stored twice in a file, and left to the engine, it is copied in every run and no quantizer sees a
-    weight. The first product reads the table itself, which the embedding shares.
+    The stock module concatenates the transposed embedding table and a second matrix before each product. As one
+    constant, the table would be stored twice in a file; left to the engine, it is copied in every run and no quantizer
+    finds a weight. The first product reads the table itself, which the embedding shares.
     """
 
     def __init__(self, head: Any) -> None:
+        """Take over the two matrices of the stock head."""
         super().__init__()
         self.transform, self.decoder = head.transform, head.decoder
         more, words = head.dense.weight.shape
@@ -171,22 +164,18 @@ class SplitDecoder(nn.Module):
             self.rest.weight = nn.Parameter(head.dense.weight.detach().t().contiguous())
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Scores of every word, [B, L, H] to [B, L, V]."""
+        """Compute the scores of every word, [B, L, H] to [B, L, V]."""
         states: Tensor = self.transform(hidden_states)
         width = self.decoder.in_features
         scores: Tensor = self.decoder(states[..., :width])
         return scores if self.rest is None else scores + self.rest(states[..., width:])
 
 
-# --- mobilebert ---
-# MobileBERT's layers on channels-first activations [B, C, 1, L].
+def _channels_first_layer(layer: Any) -> nn.Module:
+    """Rewrite one MobileBertLayer, which is changed in place, to channels-first activations.
 
-
-def channels_first_layer(layer: Any) -> nn.Module:
-    """Rewrite one MobileBertLayer, which is changed in place.
-
-    The stock layer only hands states from part to part, whatever their layout, so it stays and its parts are replaced.
-    NoNorm is folded into the linear layers first, as in the other formats; where it is not, factors are turned.
+    The stock layer only passes states from part to part, whatever their layout, so it stays and its parts are replaced.
+    NoNorm is folded into the linear layers first, as in the other formats; where it is not, its factors are reshaped.
 
     Args:
         layer: The stock layer.
@@ -194,9 +183,9 @@ def channels_first_layer(layer: Any) -> nn.Module:
     Returns:
         The same layer, on channels-first states, for all tokens.
     """
-    own = layer.attention.self
-    attention = PerHeadAttention(own.query, own.key, own.value, own.num_attention_heads, own.scaling)
-    lean: Any = lean_layer(layer, False, Shape())
+    stock = layer.attention.self
+    attention = PerHeadAttention(stock.query, stock.key, stock.value, stock.num_attention_heads, stock.scaling)
+    lean: Any = _lean_layer(layer, False, Shape())
     lean.attention.self = BottleneckAttention(attention)
     for parent in list(lean.modules()):
         if isinstance(parent, ScaledResidual) or type(parent).__name__ == "NoNorm":
@@ -204,23 +193,19 @@ def channels_first_layer(layer: Any) -> nn.Module:
                 setattr(parent, name, nn.Parameter(vector.detach()[:, None, None]))
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear):
-                setattr(parent, name, pointwise(child))
+                setattr(parent, name, to_pointwise(child))
             elif isinstance(child, nn.LayerNorm):
                 setattr(parent, name, ChannelNorm(child))
     return lean  # type: ignore[no-any-return]
-
-
-# --- mobilebert_parts ---
-# How MobileBERT's layers, with their bottlenecks, are rewritten.
 
 
 LAYER_PARTS.add(
     "mobilebert",
     LayerParts(
         layer=half_range.LAYER,
-        lean=lean_layer,
-        channels_first=channels_first_layer,
-        head=lean_head,
-        half_range=half_range.fit,
+        lean=_lean_layer,
+        channels_first=_channels_first_layer,
+        head=_lean_head,
+        half_range=half_range.rescale_to_fp16,
     ),
 )

@@ -1,4 +1,9 @@
-"""ModernBERT's layers with fewer operations and the same result."""
+"""ModernBERT: layers with fewer operations, a mask of padding for global layers and one with a window for local ones.
+
+`_with_two_masks` is the adapter; `_lean_layer` rewrites a layer to `GatedLayer`, or `FirstRowGatedLayer` where a head
+reads only the first token. Rotary positions are computed in the graph (`RotaryAngles`), or stored as a table for Core
+ML (`RotaryTable`); both halves of a table are equal, so only one is kept.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,12 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS, LAYER_PARTS, LayerParts
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.lean import Shape, encoder_layers, known_parts, slim
-from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, pooled
-
-# --- rotary ---
-# Rotary positions as a graph holds them: half of each table, since both halves are equal.
+from pocketbert.export.adapters.lean import Shape, find_layer_parts, find_layers, rewrite_layers
+from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, pool_states
 
 
 class RotaryAngles(nn.Module):
-    """Cosines and sines of positions, computed in the graph: a length that no file has seen needs no table.
+    """Cosines and sines of positions, computed in the graph for any length.
 
     Args:
         rotary: The stock module: a buffer ``KIND_inv_freq`` for each kind of layer.
@@ -33,7 +35,7 @@ class RotaryAngles(nn.Module):
             self.register_buffer(kind, getattr(rotary, f"{kind}_inv_freq").detach().float(), persistent=False)
 
     def forward(self, length: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """By kind, cosines and sines, each [1, 1, L, head size / 2].
+        """Return cosines and sines, each [1, 1, L, head size / 2], by kind of layer.
 
         Args:
             length: Tokens L, which may be symbolic.
@@ -46,11 +48,13 @@ class RotaryAngles(nn.Module):
 
 
 class RotaryTable(nn.Module):
-    """The same from tables: fp16, in which Core ML computes, has no angle of the 300th position to more than a tenth.
+    """Cosines and sines from tables.
+
+    In fp16, in which Core ML computes, the angle of the 300th position is off by a tenth.
 
     Args:
-        angles: What computes them.
-        rows: Positions that the model knows.
+        angles: Computes the tables.
+        rows: Number of positions.
     """
 
     def __init__(self, angles: RotaryAngles, rows: int) -> None:
@@ -68,8 +72,8 @@ class RotaryTable(nn.Module):
         }
 
 
-def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair of numbers by its position's angle, [B, H, L, d] to [B, H, L, d].
+def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate each pair of numbers by its position's angle, [B, H, L, d] to [B, H, L, d].
 
     Source: Su et al. 2021 (RoFormer, arXiv 2104.09864), section 3.4.2; the pairs are number i and number i + d / 2.
     """
@@ -77,20 +81,16 @@ def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-# --- adapter ---
-# ModernBERT: a mask of padding for its global layers, one with a window for its local ones, rotary positions.
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+"""Names of the two kinds of layers in config.json."""
 
 
-GLOBAL, LOCAL = "full_attention", "sliding_attention"
-"""What config.json calls the two kinds of layers."""
-
-
-def with_two_masks(model: Any, plan: ExportPlan) -> nn.Module:
+def _with_two_masks(model: Any, plan: ExportPlan) -> nn.Module:
     """Wrap a ModernBERT into a module with explicit named inputs and plain tensor outputs, ready for torch.export.
 
     Args:
         model: A transformers model with a head in eval mode; rewritten in place.
-        plan: What the graph is for.
+        plan: Settings of the export.
 
     Returns:
         The module, in eval mode.
@@ -101,16 +101,19 @@ def with_two_masks(model: Any, plan: ExportPlan) -> nn.Module:
     if plan.layout is Layout.ANE:
         what = f"'ane' has no rewrite for the encoder of '{model.config.model_type}' ({type(model).__name__})."
         raise InputError(Problem("export.coreml.layout", what, "Set export.coreml.layout: plain."))
-    if encoder_layers(model.base_model, plan.family, known_parts(plan.family))[1] is None:
+    if find_layers(model.base_model, plan.family, find_layer_parts(plan.family))[1] is None:
         kinds = sorted({type(layer).__name__ for layer in model.base_model.layers})
         what = f"{type(model).__name__} has layers of the classes {', '.join(kinds)}; allowed: ModernBertEncoderLayer."
         raise InputError(Problem("model", what, "Register an adapter for these with register_adapter."))
     model.set_attn_implementation("eager")
-    return _TwoMasks(slim(model, plan.family, plan.format), plan).eval()
+    return _TwoMasks(rewrite_layers(model, plan.family, plan.format), plan).eval()
 
 
 class _TwoMasks(nn.Module):
+    """A ModernBERT with plain inputs and outputs."""
+
     def __init__(self, model: Any, plan: ExportPlan) -> None:
+        """Take over a model with rewritten layers; see `_with_two_masks`."""
         super().__init__()
         self.model, self.outputs, self.pooling = model, plan.outputs, plan.pooling
         config = model.config
@@ -122,20 +125,22 @@ class _TwoMasks(nn.Module):
         self.classified = Pooling(kind=PoolingKind(kind), normalize=False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        states = self._encoded(input_ids, attention_mask)
+        """Compute the outputs in the task's order; inputs are [B, L]."""
+        states = self._encode(input_ids, attention_mask)
         if "sentence_embedding" in self.outputs:
-            return states, pooled(states, attention_mask, self.pooling)
+            return states, pool_states(states, attention_mask, self.pooling)
         if "last_hidden_state" in self.outputs:
             return (states,)
         if "start_logits" in self.outputs:
             logits: Tensor = self.model.classifier(self.model.head(states))
             return tuple(part.squeeze(-1) for part in torch.split(logits, 1, -1))
         if type(self.model).__name__.endswith("ForSequenceClassification"):
-            states = pooled(states, attention_mask, self.classified)
+            states = pool_states(states, attention_mask, self.classified)
         decoder = getattr(self.model, "decoder", None)
         return ((self.model.classifier if decoder is None else decoder)(self.model.head(states)),)
 
-    def _encoded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def _encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the last states, [B, L, H] or [B, 1, H]."""
         base, masks = self.model.base_model, self._masks(attention_mask)
         positions = self.rotary(input_ids.shape[1])
         states: Tensor = base.embeddings(input_ids)
@@ -144,21 +149,22 @@ class _TwoMasks(nn.Module):
         return base.final_norm(states)  # type: ignore[no-any-return]
 
     def _masks(self, attention_mask: Tensor) -> dict[str, Tensor]:
-        """What is added to scores: [B, 1, 1, L] for padding, [B, 1, L, L] for padding and the window."""
+        """Return what is added to scores: [B, 1, 1, L] for padding, [B, 1, L, L] for padding and the window."""
         real = attention_mask[:, None, None, :].to(torch.float32)
         places = torch.arange(attention_mask.shape[1], dtype=torch.float32)
         distance = (places[:, None] - places[None, :]).abs()
         band = (self.window + 1 - distance).clamp(0, 1)[None, None]
-        return {GLOBAL: (1.0 - real) * MASKED, LOCAL: (1.0 - real * band) * MASKED}
+        return {_GLOBAL: (1.0 - real) * MASKED, _LOCAL: (1.0 - real * band) * MASKED}
 
 
-ADAPTERS.add("two-masks", with_two_masks)
+ADAPTERS.add("two-masks", _with_two_masks)
 
 
 class GatedLayer(nn.Module):
-    """A ModernBertEncoderLayer for all rows, the scale of its scores folded into the query's rows of the fused weights."""
+    """A ModernBertEncoderLayer for all rows, with the scale folded into the query's rows of the fused weights."""
 
     def __init__(self, layer: Any) -> None:
+        """Take over the modules of a stock layer; the fused weights are changed in place."""
         super().__init__()
         own = layer.attn
         self.attention_type, self.depth = layer.attention_type, own.head_dim
@@ -182,13 +188,13 @@ class GatedLayer(nn.Module):
         """
         width = states.shape[-1]
         paired, value = self.qkv(self.attn_norm(states)).split([2 * width, width], -1)
-        # queries and keys side by side: both are turned by the same angles
-        query, key = rotated(self._heads(paired), *positions).chunk(2, 1)
+        # queries and keys side by side: both are rotated by the same angles
+        query, key = _rotate(self._heads(paired), *positions).chunk(2, 1)
         weights = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + mask, -1)
         context = torch.matmul(weights, self._heads(value)).transpose(1, 2).flatten(2)
-        return self._closed(states + self.attention_out(context))
+        return self._feed_forward(states + self.attention_out(context))
 
-    def _closed(self, states: Tensor) -> Tensor:
+    def _feed_forward(self, states: Tensor) -> Tensor:
         """Run the gated feed-forward part, [B, L, H] to [B, L, H]."""
         inner, gate = self.up(self.mlp_norm(states)).chunk(2, -1)
         return states + self.down(self.act(inner) * gate)  # type: ignore[no-any-return]
@@ -201,11 +207,12 @@ class GatedLayer(nn.Module):
 class FirstRowGatedLayer(GatedLayer):
     """The last layer, for the first row only: keys of all tokens, but one query, and values of their weighted means.
 
-    The mean of V x under weights that sum to 1 is V (mean of x). A key is turned by its own position, so it cannot be
-    left out in the same way; see `pocketbert.export.adapters.lean.FirstRow`.
+    The mean of V x under weights that sum to 1 is V (mean of x). A key is rotated by its own position, so that keys
+    cannot be left out in the same way; see `pocketbert.export.adapters.lean.FirstRow`.
     """
 
     def __init__(self, layer: Any) -> None:
+        """Take over the modules of a stock layer, and split its fused projection."""
         super().__init__(layer)
         fused, width = self.qkv, self.qkv.in_features
         del self.qkv
@@ -218,15 +225,15 @@ class FirstRowGatedLayer(GatedLayer):
         """Run the layer, [B, L, H] to [B, 1, H]; see `GatedLayer.forward`."""
         normed = self.attn_norm(states)
         query = self._heads(self.query(normed[:, :1]))  # the first position's angle is 0
-        key = rotated(self._heads(self.key(normed)), *positions)
+        key = _rotate(self._heads(self.key(normed)), *positions)
         weights = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + mask[:, :, :1], -1)
         means = torch.matmul(weights.squeeze(2), normed)
         context = (self.value(means) * self.own).sum(1, keepdim=True)
-        return self._closed(states[:, :1] + self.attention_out(context))
+        return self._feed_forward(states[:, :1] + self.attention_out(context))
 
 
 def _part(fused: nn.Linear, start: int, rows: int) -> nn.Linear:
-    """Some rows of a linear layer."""
+    """Return a linear layer with some of the rows of another one."""
     biased = fused.bias is not None
     part = nn.Linear(fused.in_features, rows, bias=biased, device="meta")
     part.weight = nn.Parameter(fused.weight.detach()[start : start + rows].clone())
@@ -235,7 +242,7 @@ def _part(fused: nn.Linear, start: int, rows: int) -> nn.Linear:
     return part
 
 
-def lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
+def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
     """Rewrite one ModernBertEncoderLayer, which is changed in place; its graph is the same in every format.
 
     Args:
@@ -248,5 +255,5 @@ def lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
 
 LAYER_PARTS.add(
     "modernbert",
-    LayerParts("transformers.models.modernbert.modeling_modernbert.ModernBertEncoderLayer", lean=lean_layer),
+    LayerParts("transformers.models.modernbert.modeling_modernbert.ModernBertEncoderLayer", lean=_lean_layer),
 )

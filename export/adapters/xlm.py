@@ -1,4 +1,7 @@
-"""XLM's encoder with masks as arithmetic, and the language of each token as an input or as a constant."""
+"""XLM: an encoder with masks as arithmetic; the language of each token is an input or a constant.
+
+`_language_encoder` is the adapter; `LanguageEncoder` and `LanguageLayer` take over the submodules of the stock encoder.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +13,34 @@ from torch import Tensor, nn
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format
 from pocketbert.export.adapters.lean import AllRows, FirstRow
-from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan
-from pocketbert.export.adapters.own_encoder import Wrapped, check_computed, with_own_encoder
+from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, Wrapped, check_computed, with_own_encoder
 
 LANGUAGES = "langs"
 """The input that names the language of each token, [B, L]."""
 
 
-def language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
+def _language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
     """Wrap an XLM model into a module with plain inputs and outputs, ready for torch.export.
 
     Args:
         model: A transformers model in eval mode. **It is changed in place.**
-        plan: What the graph is for.
+        plan: Settings of the export.
 
     Returns:
         The module; its third input is `LANGUAGES` where the family's row names it.
 
     Raises:
-        InputError: If the model is no encoder, or its head is another than the stock one.
+        InputError: If the model is no encoder, or its head is not the stock one.
     """
     from transformers.modeling_outputs import BaseModelOutput
 
     check_computed(model, plan)
     base, summary = model.base_model, getattr(model, "sequence_summary", None)
-    named = LANGUAGES in plan.family.inputs
-    encoder = LanguageEncoder(base, plan.format, summary is not None and summary.summary_type == "first", named)
-    return with_own_encoder(model, plan, encoder, BaseModelOutput, _WithLanguages if named else None)
+    takes_languages = LANGUAGES in plan.family.inputs
+    encoder = LanguageEncoder(
+        base, plan.format, summary is not None and summary.summary_type == "first", takes_languages
+    )
+    return with_own_encoder(model, plan, encoder, BaseModelOutput, _WithLanguages if takes_languages else None)
 
 
 class LanguageEncoder(nn.Module):
@@ -44,12 +48,13 @@ class LanguageEncoder(nn.Module):
 
     Args:
         model: An `XLMModel` in eval mode; its submodules are taken over.
-        format: What the graph is going to be written as.
+        format: Format of the file.
         first_row: Whether only the first token's last state is read.
-        languages: Whether the language of each token is an input; else all have the configuration's `lang_id`.
+        languages: Whether the language of each token is an input; otherwise all have the configuration's `lang_id`.
     """
 
     def __init__(self, model: Any, format: Format, first_row: bool, languages: bool) -> None:
+        """Take over the submodules of a stock encoder."""
         super().__init__()
         self.embeddings, self.position_embeddings = model.embeddings, model.position_embeddings
         self.norm = model.layer_norm_emb
@@ -83,7 +88,7 @@ class LanguageEncoder(nn.Module):
         states = self.norm(states) * open_tokens[:, :, None]
         for layer in self.layers:
             states = layer(states, mask)
-        # between layers a padded state is looked at by no real one
+        # between layers no real token attends to a padded state
         return states * open_tokens[:, : states.shape[1], None]  # type: ignore[no-any-return]
 
 
@@ -91,6 +96,7 @@ class LanguageLayer(nn.Module):
     """One layer, for all tokens or for the first one only."""
 
     def __init__(self, parts: tuple[Any, Any, Any, Any], first_row: bool, format: Format) -> None:
+        """Take over attention, its norm, feed-forward part and its norm of a stock layer."""
         super().__init__()
         attention, self.attention_norm, feed, self.output_norm = parts
         projections = (attention.q_lin, attention.k_lin, attention.v_lin, attention.n_heads, attention.head_dim**-0.5)
@@ -116,4 +122,4 @@ class _WithLanguages(Wrapped):
         return self.run(attention_mask, input_ids=input_ids, langs=langs)
 
 
-ADAPTERS.add("language-encoder", language_encoder)
+ADAPTERS.add("language-encoder", _language_encoder)

@@ -1,10 +1,14 @@
-"""XLNet's encoder, put together from the parameters of the stock one.
+"""XLNet's content stream, batch first, without gather in its relative positions.
+
+`_relative_encoder` is the adapter; `RelativeEncoder` is built from the parameters of the stock encoder.
 
 With q, k, v the content of a token, R(o) the projected sines and cosines of an offset o, and t its segment:
 
     score_ij = ((q_i + r_w) k_j + (q_i + r_r) R(i - j) + [t_i != t_j] (q_i + r_s) (s_1 - s_0)) / sqrt(d)
 
 The stock model adds s_0 or s_1; s_0 is the same along a row, so softmax drops it.
+
+Source: Yang et al. 2019 (XLNet), equations of relative attention as in Dai et al. 2019 (Transformer-XL), section 3.3.
 """
 
 from __future__ import annotations
@@ -17,8 +21,13 @@ from torch import Tensor, nn
 
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format
-from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan
-from pocketbert.export.adapters.own_encoder import check_computed, with_own_encoder, zero_of
+from pocketbert.export.adapters.mask_4d import (
+    MASKED,
+    ExportPlan,
+    check_computed,
+    computed_zero,
+    with_own_encoder,
+)
 
 
 class Row(Enum):
@@ -29,7 +38,7 @@ class Row(Enum):
     LAST = "last"
 
     def of(self, states: Tensor) -> Tensor:
-        """The states that are computed, [B, L, H] to [B, L, H] or [B, 1, H]."""
+        """Return the states of these tokens, [B, L, H] to [B, L, H] or [B, 1, H]."""
         if self is Row.ALL:
             return states
         return states[:, :1] if self is Row.FIRST else states[:, -1:]
@@ -42,10 +51,11 @@ class RelativeEncoder(nn.Module):
         model: An `XLNetModel` in eval mode; its parameters are taken over.
         longest: Most tokens of an input.
         row: The tokens whose last states are read.
-        flat: See `lean_layers.Shape.flat_ffn`.
+        flat: See `pocketbert.export.adapters.lean.Shape.flat_ffn`.
     """
 
     def __init__(self, model: Any, longest: int, row: Row, flat: bool) -> None:
+        """Take over the parameters of a stock encoder."""
         super().__init__()
         self.word_embedding, self.longest = model.word_embedding, longest
         offsets = torch.arange(longest, -longest, -1.0)
@@ -65,19 +75,19 @@ class RelativeEncoder(nn.Module):
         Args:
             input_ids: [B, L].
             attention_mask: [B, L], 1 for real tokens.
-            token_type_ids: [B, L]; only whether two are equal is of consequence.
+            token_type_ids: [B, L]; only whether two are equal matters.
 
         Returns:
-            Last states, [B, L, H], or [B, 1, H] where one token is read.
+            Last states, [B, L, H], or [B, 1, H] if one token is read.
         """
-        length, zero = input_ids.shape[1], zero_of(attention_mask)
+        length, zero = input_ids.shape[1], computed_zero(attention_mask)
         places = self.places[: 2 * length] + zero.to(torch.int64)
         positions = self.offsets(places + (self.longest - length))
         types = token_type_ids.to(torch.float32)
         other_segment = torch.clamp(torch.abs(types[:, None, :, None] - types[:, None, None, :]), 0.0, 1.0)
-        here = places[:length].to(torch.float32)
-        elsewhere = torch.clamp(torch.abs(here[:, None] - here[None, :]), 0.0, 1.0)
-        # a padded key is seen by its own token only
+        positions_of_tokens = places[:length].to(torch.float32)
+        elsewhere = torch.clamp(torch.abs(positions_of_tokens[:, None] - positions_of_tokens[None, :]), 0.0, 1.0)
+        # a padded key is attended to by its own token only
         mask = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * elsewhere * MASKED
         states = self.word_embedding(input_ids)
         for layer in self.layers:
@@ -89,6 +99,7 @@ class RelativeLayer(nn.Module):
     """One layer: relative attention, then the feed-forward part, each with a residual and a norm behind it."""
 
     def __init__(self, layer: Any, row: Row, flat: bool) -> None:
+        """Take over the parameters of a stock layer; `row` are the tokens whose states are computed."""
         super().__init__()
         own, feed = layer.rel_attn, layer.ff
         self.row, self.flat = row, flat
@@ -108,7 +119,7 @@ class RelativeLayer(nn.Module):
             mask: Added to the scores, [B, 1, L, L].
 
         Returns:
-            [B, L, H], or [B, 1, H] where one token is read.
+            [B, L, H], or [B, 1, H] if one token is read.
         """
         rows = self.row.of(states)
         context = self.attention(rows, states, positions, other_segment, mask)
@@ -126,28 +137,29 @@ class RelativeAttention(nn.Module):
     Args:
         own: An `XLNetRelativeAttention`; its raw parameters [H, heads, depth] become linear layers, so that weights are
             compressed as those of any other.
-        row: The tokens that ask.
+        row: The tokens that queries are computed for.
     """
 
     def __init__(self, own: Any, row: Row) -> None:
+        """Turn the raw parameters of a stock attention into linear layers."""
         super().__init__()
         self.row, self.heads, self.depth = row, own.n_head, own.d_head
         query = _matrix(own.q) * own.scale
         self.query = _linear(query, own.r_w_bias.detach().flatten() * own.scale)
         self.key, self.value, self.position = (_linear(_matrix(p)) for p in (own.k, own.v, own.r))
         self.to_offset = nn.Parameter((own.r_r_bias - own.r_w_bias).detach().flatten() * own.scale)
-        """What turns a query for content into one for offsets."""
+        """Added to a query for content, it makes one for offsets."""
         apart = (own.seg_embed[1] - own.seg_embed[0]).detach()
         own_segment = query.view(self.heads, self.depth, -1) * apart[:, :, None]
         self.segment = _linear(own_segment.sum(1), (own.r_s_bias.detach() * apart).sum(1) * own.scale)
-        """What each head of a token adds to the scores of keys of another segment."""
+        """Computes what each head of a token adds to the scores of keys of another segment."""
 
     def forward(self, rows: Tensor, states: Tensor, positions: Tensor, other_segment: Tensor, mask: Tensor) -> Tensor:
-        """Attend.
+        """Compute the context.
 
         Args:
-            rows: What queries are made from, [B, Q, H]; Q is L or 1.
-            states: What keys and values are made from, [B, L, H].
+            rows: States that queries are computed from, [B, Q, H]; Q is L or 1.
+            states: States that keys and values are computed from, [B, L, H].
             positions: [2L, H].
             other_segment: [B, 1, L, L].
             mask: [B, 1, L, L].
@@ -162,25 +174,25 @@ class RelativeAttention(nn.Module):
         offsets = self.position(positions).view(2 * length, self.heads, self.depth).permute(1, 2, 0)
         by_offset = torch.matmul(self._split(queries + self.to_offset), offsets)
         segment = self.segment(rows).transpose(1, 2)[..., None]
-        scores = content + self._shifted(by_offset, length) + segment * self._asked(other_segment)
-        weights = torch.softmax(scores + self._asked(mask), -1)
+        scores = content + self._shifted(by_offset, length) + segment * self._query_rows(other_segment)
+        weights = torch.softmax(scores + self._query_rows(mask), -1)
         return torch.matmul(weights, value).transpose(1, 2).flatten(2)
 
     def _split(self, states: Tensor) -> Tensor:
         batch, length, _ = states.shape
         return states.view(batch, length, self.heads, self.depth).transpose(1, 2)
 
-    def _asked(self, pairs: Tensor) -> Tensor:
-        """The rows of the tokens that ask, of [B, 1, L, L]."""
+    def _query_rows(self, pairs: Tensor) -> Tensor:
+        """Return the rows of the computed queries, of pairs [B, 1, L, L]."""
         if self.row is Row.ALL:
             return pairs
         return pairs[:, :, :1] if self.row is Row.FIRST else pairs[:, :, -1:]
 
     def _shifted(self, scores: Tensor, length: int) -> Tensor:
-        """Scores of the offset of each pair, from those of all offsets, [B, heads, Q, 2L] to [B, heads, Q, L].
+        """Select the score of each pair's offset, [B, heads, Q, 2L] to [B, heads, Q, L].
 
-        Column c is the offset L - c, so token i finds key j in column L - i + j. Laid in one row without its first L
-        numbers, a line of 2L - 1 numbers begins where the one above it has moved on by one.
+        Column c is the offset L - c, so the score of token i and key j is in column L - i + j. In the flattened matrix
+        without its first L numbers, rows of 2L - 1 numbers each begin one column further to the left.
         """
         if self.row is Row.FIRST:
             return scores[..., length:]
@@ -191,14 +203,14 @@ class RelativeAttention(nn.Module):
 
 
 def sines(offsets: Tensor, width: int) -> Tensor:
-    """Sines, then cosines, of offsets times falling frequencies, [n] to [n, width]."""
+    """Return sines, then cosines, of offsets times falling frequencies, [n] to [n, width]."""
     frequencies = 1.0 / torch.pow(10000, torch.arange(0, width, 2.0) / width)
     angles = offsets[:, None] * frequencies
     return torch.cat([torch.sin(angles), torch.cos(angles)], -1)
 
 
 def _matrix(parameter: Tensor) -> Tensor:
-    """[H, heads, depth] as the weight of a linear layer, [heads * depth, H]."""
+    """Return a parameter [H, heads, depth] as the weight of a linear layer, [heads * depth, H]."""
     return parameter.detach().flatten(1).t().contiguous()
 
 
@@ -210,28 +222,22 @@ def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     return made
 
 
-# --- adapter ---
-# XLNet's content stream, batch first, without gather in its relative positions. Memories and permutations are not computed.
-#
-# Source: Yang et al. 2019 (XLNet), equations of relative attention as in Dai et al. 2019 (Transformer-XL), section 3.3.
-
-
 _ROWS = {"last": Row.LAST, "cls_index": Row.LAST, "first": Row.FIRST}
 """The token that a summary reads, by its type; of `cls_index` without an index, which no graph has, the last one."""
 
 
-def relative_encoder(model: Any, plan: ExportPlan) -> nn.Module:
+def _relative_encoder(model: Any, plan: ExportPlan) -> nn.Module:
     """Wrap an XLNet model into a module with plain inputs and outputs, ready for torch.export.
 
     Args:
         model: A transformers model in eval mode. **It is changed in place.**
-        plan: What the graph is for.
+        plan: Settings of the export.
 
     Returns:
         The module.
 
     Raises:
-        InputError: If the model computes something else than bidirectional attention on one text or pair.
+        InputError: If the model computes anything but bidirectional attention on one text or pair.
     """
     from transformers.models.xlnet.modeling_xlnet import XLNetModelOutput
 
@@ -242,4 +248,4 @@ def relative_encoder(model: Any, plan: ExportPlan) -> nn.Module:
     return with_own_encoder(model, plan, encoder, XLNetModelOutput)
 
 
-ADAPTERS.add("relative-encoder", relative_encoder)
+ADAPTERS.add("relative-encoder", _relative_encoder)

@@ -1,7 +1,7 @@
 """Weights in blocks of 32 for ONNX (schemes ``int8-b32`` and ``w4``), computed by MatMulNBits and GatherBlockQuantized.
 
-Both operators are in the domain com.microsoft of ONNX Runtime, version 1. The operator set stays that of the exported file.
-Tables of positions and segments have 8 bits in both schemes.
+Both operators are in the domain com.microsoft of ONNX Runtime, version 1. The operator set stays that of the exported
+file. Tables of positions and segments have 8 bits in both schemes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pocketbert.quantize.onnx.tables import (
     untie_embeddings,
 )
 from pocketbert.quantize.rounding import Rounding, Simulation, onnx_int4_blocks, onnx_int8_blocks, per_block
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, Second
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, SecondScheme
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 DOMAIN = "com.microsoft"
 _BITS = {Scheme.INT8_B32: 8, Scheme.W4: 4}
@@ -66,6 +66,7 @@ class _BlockWriter:
     """
 
     def __init__(self, model: Any, bits: int, plan: Plan) -> None:
+        """Untie tables, and find the weights and the bits of each."""
         tables_by_matrix = untie_embeddings(model, plan.left)
         self.graph = model.graph
         self.left = find_weights_left(self.graph, plan.left)
@@ -140,8 +141,8 @@ class _BlockWriter:
         """Let a product read the codes of a table.
 
         Returns:
-            The Reshape that gives them the shape of a product's weight (empty if it was written before; ONNX Runtime runs it
-            once, when it opens the file), and the names of codes and scales.
+            The Reshape that gives them the shape of a product's weight (empty if it was written before; ONNX Runtime
+            runs it once, when it opens the file), and the names of codes and scales.
         """
         from onnx import helper
 
@@ -215,12 +216,12 @@ class _BlockWriter:
             self.graph.initializer.append(numpy_helper.from_array(value, name))
 
 
-def _scheme_parts(bits: int, rounding: Rounding) -> Second:
+def _scheme_parts(bits: int, rounding: Rounding) -> SecondScheme:
     """Return the expected weights and the simulation of a scheme."""
-    wanted = Wanted(f"int{bits}", per_channel=True, block=BLOCK)
-    return Second(
+    wanted = ExpectedForm(f"int{bits}", per_channel=True, block=BLOCK)
+    return SecondScheme(
         WEIGHTED,
-        ExpectedWeights(wanted, wanted, other_tables=Wanted("int8", per_channel=True, block=BLOCK)),
+        ExpectedWeights(wanted, wanted, other_tables=ExpectedForm("int8", per_channel=True, block=BLOCK)),
         Simulation(weights=rounding, tables=rounding, other_tables=onnx_int8_blocks, inputs=per_block),
     )
 

@@ -1,7 +1,10 @@
-"""Dynamic int8 for ONNX (schemes ``int8`` and ``small``): weights per output channel, tables per row, inputs quantized at run time.
+"""Dynamic int8 for ONNX (schemes ``int8`` and ``small``): inputs of products are quantized at run time.
 
-`write_dynamic` prepares the graph (tied embeddings, weights that several products share, tables) and runs ONNX Runtime's quantizer.
-In ``small``, and for tables with `w4` as a second scheme, the largest table has 4 bits. All operators are standard ones.
+Weights have a scale per output channel, tables one per row.
+
+`write_dynamic` prepares the graph (tied embeddings, weights that several products share, tables) and runs ONNX
+Runtime's quantizer. In ``small``, and for tables with `w4` as a second scheme, the largest table has 4 bits. All
+operators are standard ones.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from pocketbert.quantize.onnx.tables import (
     untie_embeddings,
 )
 from pocketbert.quantize.rounding import Simulation, onnx_int4_blocks, per_row, per_tensor
-from pocketbert.quantize.table import Plan, SchemeRow, Second
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.table import Plan, SchemeRow, SecondScheme
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 
 def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
@@ -101,8 +104,8 @@ def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozense
 def _store_shared_weights_transposed(model: Any) -> None:
     """Transpose weights that several Gemm nodes read with `transB`, as layers do that run more than once.
 
-    ONNX Runtime's quantizer writes each Gemm as a MatMul and transposes its weight in the file, once for each node: a weight
-    of several nodes would be transposed back and forth.
+    ONNX Runtime's quantizer writes each Gemm as a MatMul and transposes its weight in the file, once for each node: a
+    weight of several nodes would be transposed back and forth.
     """
     from onnx import numpy_helper
 
@@ -144,8 +147,8 @@ def _quiet_root_logger() -> Iterator[None]:
         root.setLevel(level)
 
 
-_INT8 = Wanted("int8", per_channel=True)
-_SMALL = ExpectedWeights(products=_INT8, tables=Wanted("int4", block=32), other_tables=_INT8)
+_INT8 = ExpectedForm("int8", per_channel=True)
+_SMALL = ExpectedWeights(products=_INT8, tables=ExpectedForm("int4", block=32), other_tables=_INT8)
 _SMALL_SIMULATION = Simulation(weights=per_row, tables=onnx_int4_blocks, other_tables=per_row, inputs=per_tensor)
 INT8_ROW = SchemeRow(
     Format.ONNX,
@@ -154,6 +157,6 @@ INT8_ROW = SchemeRow(
     _write_int8,
     simulation=Simulation(weights=per_row, tables=per_row, inputs=per_tensor),
     selective=True,
-    seconds={Scheme.W4: Second(frozenset({Role.EMBEDDING}), _SMALL, _SMALL_SIMULATION)},
+    seconds={Scheme.W4: SecondScheme(frozenset({Role.EMBEDDING}), _SMALL, _SMALL_SIMULATION)},
 )
 SMALL_ROW = SchemeRow(Format.ONNX, Scheme.SMALL, _SMALL, _write_small, simulation=_SMALL_SIMULATION)

@@ -2,18 +2,21 @@
 
 `_write` runs these steps:
 
-1. `_float_tensors` finds the float tensors, `_MaskChain` the part of the graph that is computed from masks and positions alone.
+1. `_float_tensors` finds the float tensors, `_MaskChain` the part of the graph that is computed from masks and
+   positions alone.
 2. `measure` measures the ranges of all others on calibration rows; `_MaskChain.lower` lowers the constant of the mask.
-3. `_IntegerWriter` writes QuantizeLinear and DequantizeLinear behind each float tensor, and an operator with its neighbours
-   becomes one of integers in Qualcomm's compiler. A tensor that one reader takes in 8 bits and another one in 16 is written in both.
+3. `_IntegerWriter` writes QuantizeLinear and DequantizeLinear behind each float tensor, and an operator with its
+   neighbours becomes one of integers in Qualcomm's compiler. A tensor that one reader takes in 8 bits and another one
+   in 16 is written in both.
 
-Weights of products are int8, symmetric, a scale per output channel; tables uint8, one scale for each; biases int32. Numbers
-between operators are uint16. a8w8 has uint8 around products with stored weights, except those with fewer results than terms.
-`fix_shape` gives a file the one shape that an NPU takes.
+Weights of products are int8, symmetric, a scale per output channel; tables uint8, one scale for each; biases int32.
+Numbers between operators are uint16. a8w8 has uint8 around products with stored weights, except those with fewer
+results than terms. `fix_shape` gives a file the one shape that an NPU takes.
 
-Why the mask is lowered: a score plus a mask of -1e4 needs a range of 1e4. In 8 bits its steps are 39 wide and every score becomes
-the same number; in 16 bits they are 0.15 wide. The mask has to lose by a margin against every score and need not lose by 1e4. The
-zeros and ones, positions and distances that it is made of are whole numbers: they have separate steps, and no range is measured.
+Why the mask is lowered: a score plus a mask of -1e4 needs a range of 1e4. In 8 bits its steps are 39 wide and every
+score becomes the same number; in 16 bits they are 0.15 wide. The mask has to lose by a margin against every score and
+need not lose by 1e4. The zeros and ones, positions and distances that it is made of are whole numbers: they have
+separate steps, and no range is measured.
 """
 
 from __future__ import annotations
@@ -37,10 +40,10 @@ from pocketbert.quantize.onnx.reading import find_matrices, find_read_elsewhere,
 from pocketbert.quantize.onnx.static import learned_products, measure
 from pocketbert.quantize.rounding import Simulation, per_row, per_tensor
 from pocketbert.quantize.table import Plan, SchemeRow
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 _DOMAIN, _DOMAIN_VERSION = "com.microsoft", 1
-"""Where 16-bit QuantizeLinear exists in opset 20; in ONNX itself it came with 21, which older phone builds do not read."""
+"""The domain that has 16-bit QuantizeLinear in opset 20; ONNX has it since 21, which older phone builds do not read."""
 _WIDE, _NARROW = 16, 8
 _SMALLEST_STEP = 1e-9
 """A step that no tensor of a trained model reaches: it keeps constants of zeros from being divided by zero."""
@@ -56,7 +59,7 @@ _INPUTS = frozenset((_MASK, "token_type_ids", "input_ids"))
 _LARGE = 1e3
 """Constants of at least this size are the mask's."""
 _MARGIN = 16.0
-"""By how much a masked score is below every other one: a masked token gets at most exp(-16) = 1e-7 of another's probability."""
+"""How far a masked score is below every other one: its token gets at most exp(-16) = 1e-7 of another's probability."""
 
 
 def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> None:
@@ -112,11 +115,12 @@ class _MaskChain:
         counts: Float tensors of that part which are whole numbers.
         units: Those of them which are zeros and ones.
         masks: Float tensors of that part that contain the constant of the mask.
-        sources: The scores of every sum of scores and mask, and the other factor of every product with zeros and ones, such as
-            states times the mask; by result, in the order of the graph.
+        sources: The scores of every sum of scores and mask, and the other factor of every product with zeros and ones,
+            such as states times the mask; by result, in the order of the graph.
     """
 
     def __init__(self, graph: Any, floats: set[str], sizes: set[str]) -> None:
+        """Follow the graph from its inputs, and note what is computed from them alone."""
         self._stored = {t.name: t for t in graph.initializer}
         self._floats, self._matrices = floats, find_matrices(graph)
         self._constants: list[Any] = []
@@ -255,7 +259,7 @@ class Encoding:
 
     @classmethod
     def prescribed(cls, op_type: str, bits: int) -> Encoding | None:
-        """Return the encoding that the compiler prescribes for the results of an operator; None if it prescribes none."""
+        """Return the encoding that the compiler prescribes for results of an operator; None without one."""
         if op_type in ("Softmax", "Sigmoid"):
             return cls(bits, 2.0**-bits, 0)
         return cls(bits, 2.0 ** (1 - bits), 1 << (bits - 1)) if op_type == "Tanh" else None
@@ -321,8 +325,9 @@ class _IntegerWriter:
         constants: Names of float tensors that become constants and are read by an operator with another result.
         chain: The float tensors that masks are made of.
         ranges: Ranges of all others.
-        product_bits: Bits of inputs and results of products with stored weights. Products with fewer results than terms, as the
-            second one of a feed-forward layer and the classifier, have 16: the largest numbers of an encoder come from there.
+        product_bits: Bits of inputs and results of products with stored weights. Products with fewer results than
+            terms, as the second one of a feed-forward layer and the classifier, have 16: the largest numbers of an
+            encoder come from there.
         learned: Ranges that training learned; they replace measured ones.
     """
 
@@ -336,6 +341,7 @@ class _IntegerWriter:
         product_bits: int,
         learned: _LearnedTensors,
     ) -> None:
+        """Note the graph and the ranges; `run` rewrites the graph."""
         self.graph, self._floats, self._bits = graph, floats, product_bits
         self._later_constants, self._chain = constants, chain
         self._ranges = {**ranges, **learned.results}
@@ -365,7 +371,11 @@ class _IntegerWriter:
             field.extend(values)
 
     def _encode_operands(self, copy: Any, node: Any) -> Encoding | None:
-        """Replace the operands of a node's copy by encoded ones; return the encoding of its result, None if that is no float."""
+        """Replace the operands of a node's copy by encoded ones.
+
+        Returns:
+            The encoding of its result; None if that is no float.
+        """
         out = node.output[0]
         if out not in self._floats:
             for at, name in enumerate(node.input):  # such as Shape
@@ -472,7 +482,7 @@ class _IntegerWriter:
         return self._add_dequantization(f"{name}_s8", integers, scales.ravel(), zeros, axis), scales.ravel()
 
     def _encode_bias(self, name: str, scale: NDArray[np.float32] | np.float32, reader: str) -> str:
-        """Store an offset in 32 bits, in the units of the sums of one reader, and return the name of its fp32 numbers."""
+        """Store an offset in 32 bits, in the units of its reader's sums, and return the name of its fp32 numbers."""
         ends = np.iinfo(np.int32)
         integers = np.clip(np.rint(self._fp32(name).astype(np.float64) / scale), ends.min, ends.max).astype(np.int32)
         zeros = np.zeros(np.shape(scale), np.int32)
@@ -540,8 +550,8 @@ def fix_shape(path: Path, length: int) -> None:
 def _row(scheme: Scheme, bits: int, simulation: Simulation) -> SchemeRow:
     """Build the row of a scheme: `bits` are those around products; operators of every role compute in integers."""
     weights = ExpectedWeights(
-        products=Wanted("int8", per_channel=True, bits=bits, fused=True),
-        tables=Wanted("int8", dequantized=True),
+        products=ExpectedForm("int8", per_channel=True, bits=bits, fused=True),
+        tables=ExpectedForm("int8", dequantized=True),
         whole=True,
     )
     write = partial(_write, product_bits=bits)

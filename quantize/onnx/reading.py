@@ -1,7 +1,8 @@
 """Read what is stored in ONNX files: `weight_types` and `stored_numbers` are the reader of the format.
 
-Three functions on graphs serve the quantizer for Qualcomm's NPU too: `find_size_tensors` (what depends on nothing but the sizes of
-the inputs, such as positions: constants, once an engine has a fixed shape), `find_read_elsewhere` and `find_matrices`.
+Three functions on graphs serve the quantizer for Qualcomm's NPU too: `find_size_tensors` (what depends on nothing but
+the sizes of the inputs, such as positions: constants, once an engine has a fixed shape), `find_read_elsewhere` and
+`find_matrices`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.onnx.tables import PackedLookup, find_row_scales, packed_lookups
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader
-from pocketbert.quantize.weights import COARSEST, ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
+from pocketbert.quantize.weights import COARSEST, ExpectedForm, ExpectedWeights, Use, WeightTypes, WeightUse
 
 _FLOAT, _UINT8, _INT8, _UINT16, _INT16, _INT32, _INT64, _BOOL, _FLOAT16 = 1, 2, 3, 4, 5, 6, 7, 9, 10
 """Numbers of types in ONNX (onnx.proto, TensorProto.DataType)."""
@@ -168,9 +169,9 @@ def _activation_bits(operands: Iterable[str], makers: Mapping[str, Any], weights
 def _computed_operators(graph: Any) -> dict[str, list[str]]:
     """List the operators between integers and those with floats, as the fields of `WeightTypes`.
 
-    An operator computes in integers if engines can fuse it with the DequantizeLinear before its inputs and the QuantizeLinear
-    behind its result. Products with weights and lookups count as neither, nor do operators that move numbers, make no floats,
-    or become constants once the length is fixed.
+    An operator computes in integers if engines can fuse it with the DequantizeLinear before its inputs and the
+    QuantizeLinear behind its result. Products with weights and lookups count as neither, nor do operators that move
+    numbers, make no floats, or become constants once the length is fixed.
     """
     makers = _node_by_output(graph)
     constants = {t.name for t in graph.initializer}
@@ -233,8 +234,8 @@ def _coarse_scores(graph: Any) -> list[str]:
 def find_size_tensors(graph: Any) -> set[str]:
     """Name the tensors that depend on sizes of the inputs, and on nothing that the inputs hold.
 
-    Rows of a table are not among them, since a table is a weight whatever is looked up; nor are results of DequantizeLinear,
-    which operators read as integers.
+    Rows of a table are not among them, since a table is a weight whatever is looked up; nor are results of
+    DequantizeLinear, which operators read as integers.
 
     Args:
         graph: An ONNX graph.
@@ -268,7 +269,7 @@ def _node_by_output(graph: Any) -> dict[str, Any]:
 
 
 def _stored_sources(names: Iterable[str], makers: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield the tensors behind operands, through operators that only move or dequantize, and whether one dequantizes."""
+    """Yield the tensors behind operands that are only moved or dequantized, and whether they are dequantized."""
     for name in names:
         node = makers.get(name)
         if node is None:
@@ -295,4 +296,4 @@ def _dequantizing_node(name: str, makers: Mapping[str, Any]) -> Any:
 
 
 register_reader(Format.ONNX, Reader(weight_types, stored_numbers))
-FP32_ROW = SchemeRow(Format.ONNX, Scheme.FP32, ExpectedWeights(Wanted("float32"), Wanted("float32")))
+FP32_ROW = SchemeRow(Format.ONNX, Scheme.FP32, ExpectedWeights(ExpectedForm("float32"), ExpectedForm("float32")))

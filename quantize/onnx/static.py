@@ -1,17 +1,17 @@
-"""Static int8 for ONNX (scheme ``a8w8``): the inputs of products are quantized in ranges that are measured on calibration rows.
+"""Static int8 for ONNX (scheme ``a8w8``): inputs of products are quantized in ranges measured on calibration rows.
 
 `measure` runs a copy of the fp32 model that has the tensors as outputs; `learned_products` finds ranges that
 training learned. There are two forms:
 
-- For any runtime, `_write` takes the dynamic int8 file and gives every DynamicQuantizeLinear a stored scale and zero point, so that
-  answers do not depend on batch and padding. Only inputs of products with stored weights are quantized; sums, norms, softmax and
-  attention products stay fp32. The operators are standard, with the same bytes and kernels.
-- For OpenVINO, `_write_openvino` writes DequantizeLinear before both operands of a product, which engines turn into an int8 kernel.
-  Weights are int8, symmetric, with a scale per output channel; inputs uint8 in measured ranges; tables int8 with a scale per row.
-  Attention scores are a product of two int8 tensors. The product of probabilities and values stays fp32: with a range measured
-  on short texts, 8 bits round most probabilities of a long text to zero or one step, and a student's answers on 384 tokens were
-  2.6 times as far off, for 6 % of time. The mask is in no range. A tensor is quantized where it is computed, before it is reshaped
-  and transposed for the product: what moves is then int8 too.
+- For any runtime, `_write` takes the dynamic int8 file and gives every DynamicQuantizeLinear a stored scale and zero
+  point, so that answers do not depend on batch and padding. Only inputs of products with stored weights are quantized;
+  sums, norms, softmax and attention products stay fp32. The operators are standard, with the same bytes and kernels.
+- For OpenVINO, `_write_openvino` writes DequantizeLinear before both operands of a product, which engines turn into an
+  int8 kernel. Weights are int8, symmetric, with a scale per output channel; inputs uint8 in measured ranges; tables
+  int8 with a scale per row. Attention scores are a product of two int8 tensors. The product of probabilities and values
+  stays fp32: with a range measured on short texts, 8 bits round most probabilities of a long text to zero or one step,
+  and a student's answers on 384 tokens were 2.6 times as far off, for 6 % of time. The mask is in no range. A tensor is
+  quantized where it is computed, before it is reshaped and transposed for the product: what moves is then int8 too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pocketbert.quantize.onnx.dynamic import load_plain, write_dynamic
 from pocketbert.quantize.onnx.tables import int8_lookup_nodes, is_lookup, quantize_int8
 from pocketbert.quantize.rounding import Simulation, per_row
 from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 from pocketbert.runtime.onnx import OnnxPredictor
 
 _LAYOUT = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity")
@@ -46,9 +46,9 @@ _LAST_AXIS = "last_axis"
 def measure(model: Any, names: Iterable[str], plan: Plan, path: Path, title: str) -> dict[str, Range]:
     """Run a copy of a model that has some tensors as outputs on the plan's calibration rows, and choose their ranges.
 
-    By default nothing is clipped: the largest numbers belong to the first token and the separators, in which texts are summed
-    up. With the largest 1e-5 of each row left out, a teacher's error grew from 0.07 to 0.15 of its logits' spread (SST-2,
-    measured on rows of 384 tokens).
+    By default nothing is clipped: the largest numbers belong to the first token and the separators, in which texts are
+    summed up. With the largest 1e-5 of each row left out, a teacher's error grew from 0.07 to 0.15 of its logits'
+    spread (SST-2, measured on rows of 384 tokens).
 
     Args:
         model: The fp32 model; unchanged afterwards.
@@ -176,12 +176,14 @@ class _OpenvinoRewriter:
 
     Attributes:
         weights: For each weight of a product: the node that reads it, at which input, and the axis of its scales.
-        activations: For each computed operand: the node that reads the tensor to quantize, at which input, and whether it gets
-            int8 with zero at zero, as both operands of a product of two activations; otherwise it gets uint8.
-        product_inputs: The tensor that is quantized for a product with a stored weight, by the name of the product's result.
+        activations: For each computed operand: the node that reads the tensor to quantize, at which input, and whether
+            it gets int8 with zero at zero, as both operands of a product of two activations; otherwise it gets uint8.
+        product_inputs: The tensor that is quantized for a product with a stored weight, by the name of the product's
+            result.
     """
 
     def __init__(self, graph: Any) -> None:
+        """Find all operands of products that will be quantized; `run` rewrites the graph."""
         self.graph = graph
         self.stored = {t.name: t for t in graph.initializer}
         self.makers = {name: node for node in graph.node for name in node.output}
@@ -234,10 +236,10 @@ class _OpenvinoRewriter:
         return reader, at
 
     def _find_weight(self, product: Any, at: int) -> tuple[Any, int, int]:
-        """Return the node that reads a product's weight from the file, at which input, and the axis that is not summed over.
+        """Return the node that reads a product's weight, at which input, and the axis that is not summed over.
 
-        A weight that is transposed for the product (a table that lookups read too) is dequantized before it is transposed:
-        OpenVINO multiplies in fp32 where int8 numbers are transposed first.
+        A weight that is transposed for the product (a table that lookups read too) is dequantized before it is
+        transposed: OpenVINO multiplies in fp32 where int8 numbers are transposed first.
         """
         flags = {a.name: a.i for a in product.attribute}
         # the last axis of a second operand, the one before it of a first; the flags of Gemm swap them
@@ -311,7 +313,7 @@ class _OpenvinoRewriter:
         out, zeros = f"{codes}_fp32", f"{codes}_zero_point"
         if out not in self.added:
             self.added.add(out)
-            # written out: with `session.x64quantprecision`, ONNX Runtime makes one number of zero points that are not given
+            # written out: with `session.x64quantprecision`, ONNX Runtime replaces missing zero points by one number
             self._store(zeros, np.zeros(self.stored[name].dims[axis], np.int8))
             self.first_nodes.append(helper.make_node("DequantizeLinear", [codes, scale, zeros], [out], axis=axis))
         return out
@@ -359,12 +361,12 @@ class _OpenvinoRewriter:
             field.extend(values)
 
 
-_INT8 = Wanted("int8", per_channel=True)
+_INT8 = ExpectedForm("int8", per_channel=True)
 ROWS = (
     SchemeRow(
         Format.ONNX,
         Scheme.A8W8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8), tables=_INT8),
+        ExpectedWeights(products=ExpectedForm("int8", per_channel=True, bits=8), tables=_INT8),
         _write,
         simulation=Simulation(weights=per_row, tables=per_row, static=True),
         selective=True,
@@ -372,7 +374,7 @@ ROWS = (
     SchemeRow(
         Format.ONNX,
         Scheme.A8W8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8, fused=True), tables=_INT8),
+        ExpectedWeights(products=ExpectedForm("int8", per_channel=True, bits=8, fused=True), tables=_INT8),
         _write_openvino,
         Runtime.OPENVINO,
         Simulation(weights=per_row, tables=per_row, static=True, products=True),

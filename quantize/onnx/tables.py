@@ -2,15 +2,17 @@
 
 - Blocks: `quantize_blocks` rounds rows in blocks of 32 that share a scale, as ONNX Runtime's MatMulNBits and
   GatherBlockQuantized store them.
-- Tables in 4 bits: `pack_largest_table` stores the table of words in blocks and looks it up with standard operators. Byte j of a
-  row holds column j in its low half and column j + H/2 in its high half; a lookup gathers bytes, splits them by arithmetic,
-  subtracts 8 and multiplies with scales that 32 neighbouring columns share. `packed_lookups` finds these lookups again.
-- Tables in int8: `pack_tables_int8` gives each row its own scale. ONNX Runtime's quantizer gives a table one scale, which its
-  largest number decides: rows without such a number keep few of the 256 steps. `find_row_scales` finds these lookups again.
-- Tied embeddings: a fill-mask head reads the embedding table transposed. The exporter stores such a table once and transposes it in
-  the graph; ONNX Runtime's quantizer takes only what is stored as the matrix itself, so it would leave the largest product of
-  the model and its table in fp32 without a warning. `untie_embeddings` stores the matrix for it; `retie_embeddings` then lets
-  the table read the quantized matrix: one copy in the file, with a scale for each word.
+- Tables in 4 bits: `pack_largest_table` stores the table of words in blocks and looks it up with standard operators.
+  Byte j of a row holds column j in its low half and column j + H/2 in its high half; a lookup gathers bytes, splits
+  them by arithmetic, subtracts 8 and multiplies with scales that 32 neighbouring columns share. `packed_lookups` finds
+  these lookups again.
+- Tables in int8: `pack_tables_int8` gives each row its own scale. ONNX Runtime's quantizer gives a table one scale,
+  which its largest number decides: rows without such a number keep few of the 256 steps. `find_row_scales` finds these
+  lookups again.
+- Tied embeddings: a fill-mask head reads the embedding table transposed. The exporter stores such a table once and
+  transposes it in the graph; ONNX Runtime's quantizer takes only what is stored as the matrix itself, so it would leave
+  the largest product of the model and its table in fp32 without a warning. `untie_embeddings` stores the matrix for it;
+  `retie_embeddings` then lets the table read the quantized matrix: one copy in the file, with a scale for each word.
 """
 
 from __future__ import annotations
@@ -76,8 +78,8 @@ def block_size_of(width: int) -> int | None:
 def quantize_blocks(values: NDArray[np.float32], bits: int, block: int = BLOCK) -> Blocks:
     """Round rows of numbers to few bits, each block with its own scale.
 
-    The scale is negative where the largest magnitude is positive: there is one code more below the middle than above, and
-    it goes to the side that reaches further. No number is clipped.
+    The scale is negative where the largest magnitude is positive: there is one code more below the middle than above,
+    and it goes to the side that reaches further. No number is clipped.
 
     Args:
         values: [rows, width].
@@ -113,8 +115,8 @@ def unpacked(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 def find_largest_table(graph: Any) -> str | None:
     """Return the name of the largest table whose rows are gathered; None if a graph has none.
 
-    Only this one is worth 4 bits: an error of a position or a segment is the same for every text, and moves the answers as
-    much as the rounding of all words (measured on the demo's student: 0.048, 0.046 and 0.047 of the logits' spread).
+    Only this one is worth 4 bits: an error of a position or a segment is the same for every text, and moves the answers
+    as much as the rounding of all words (measured on the demo's student: 0.048, 0.046 and 0.047 of the logits' spread).
 
     Args:
         graph: An fp32 ONNX graph.

@@ -1,9 +1,9 @@
 """fp16 for the GPU of a phone: one length, operands of equal rank, and a check of what LiteRT's GPU delegate accepts.
 
 `gpu_refusals` lists the operators of a file that the delegate leaves to the CPU. Its table `RULES` is
-`CheckGpuDelegateCompatibility` of LiteRT (tflite/tools/versioning/gpu_compatibility.cc, google-ai-edge/LiteRT at 007226f4), which
-replaces the shorter list of the page "GPU delegates": that page has neither BATCH_MATMUL nor GELU. The table holds what the
-delegate accepts, not what a driver computes: nothing is run on a GPU here.
+`CheckGpuDelegateCompatibility` of LiteRT (tflite/tools/versioning/gpu_compatibility.cc, google-ai-edge/LiteRT at
+007226f4), which replaces the shorter list of the page "GPU delegates": that page has neither BATCH_MATMUL nor GELU. The
+table holds what the delegate accepts, not what a driver computes: nothing is run on a GPU here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pocketbert.quantize.table import Plan, SchemeRow, register_scheme
 from pocketbert.quantize.tflite.quantizer import write_quantized
 from pocketbert.quantize.tflite.reading import Tensor, TfliteGraph
 from pocketbert.quantize.tflite.rewrites import keep_longest, level_ranks
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 _MAX_AXES = 4
 """The delegate's tensors have batch, height, width and channels."""
@@ -153,5 +153,5 @@ RULES: dict[str, _Rule] = {
 }
 """The rule of each kind of operator; the delegate takes none of other kinds."""
 
-_HALF = Wanted("float16", dequantized=True)
+_HALF = ExpectedForm("float16", dequantized=True)
 register_scheme(SchemeRow(Format.TFLITE, Scheme.FP16, ExpectedWeights(_HALF, _HALF), _write, Runtime.GPU))

@@ -1,16 +1,18 @@
-"""Whole graphs in integers for NPUs (TFLite, schemes ``a16w8`` and ``a8w8`` for the runtime NPU): one length, tables with one scale.
+"""Whole graphs in integers for NPUs (TFLite, schemes ``a16w8`` and ``a8w8`` for the runtime NPU).
 
-`_write` measures ranges in a file with all lengths (`_WholeGraph`), keeps the longest, and quantizes it with ai-edge-quantizer. Three
-things need care:
+Files have one length, and tables one scale.
 
-- Masks. Calibration rows have no padding, so that a mask is all ones in them: the tensors that depend on mask and segments only
-  get their ranges from rows with both kinds, and none reaches below -DEPTH. With the constant 1e4 inside a range, every score
-  falls into one step of int8, and most answers are wrong.
-- Bits. In a8w8 the sums and norms between the products have 16 bits, and so do products with fewer results than terms: in 8 bits
-  they cost most accuracy.
-- Room. Ranges in 16 bits have room for more than the rows reached; in a8w8 only those of a norm's factor, since the inputs of
-  products in 8 bits share their range. This factor is larger for a token whose numbers differ less than those of all rows, and
-  clipped to their range it made an answer wrong by a third.
+`_write` measures ranges in a file with all lengths (`_WholeGraph`), keeps the longest, and quantizes it with
+ai-edge-quantizer. Three things need care:
+
+- Masks. Calibration rows have no padding, so that a mask is all ones in them: the tensors that depend on mask and
+  segments only get their ranges from rows with both kinds, and none reaches below -DEPTH. With the constant 1e4 inside
+  a range, every score falls into one step of int8, and most answers are wrong.
+- Bits. In a8w8 the sums and norms between the products have 16 bits, and so do products with fewer results than terms:
+  in 8 bits they cost most accuracy.
+- Room. Ranges in 16 bits have room for more than the rows reached; in a8w8 only those of a norm's factor, since the
+  inputs of products in 8 bits share their range. This factor is larger for a token whose numbers differ less than those
+  of all rows, and clipped to their range it made an answer wrong by a third.
 
 `float_operators` counts the operators of a file that such an NPU leaves to the CPU.
 """
@@ -39,7 +41,7 @@ from pocketbert.quantize.tflite.quantizer import leave_float
 from pocketbert.quantize.tflite.reading import TfliteGraph
 from pocketbert.quantize.tflite.rewrites import keep_longest, level_ranks
 from pocketbert.quantize.tflite.static import MeasuredModel, Place, place_title
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 from pocketbert.runtime.tflite import TflitePredictor
 
 if TYPE_CHECKING:
@@ -132,8 +134,8 @@ def _quantizer_recipe(scheme: Scheme, wide: Sequence[str], floats: Sequence[str]
     for name in wide if scheme is Scheme.A8W8 else ():
         manager.add_static_config(f"{name}.*", every, activation_num_bits=16, weight_num_bits=8)
     leave_float(manager, floats)
-    # answers stay fp32, as in every other file, so that clients need no scale; the pattern differs from that of all operators,
-    # since the settings of one pattern count from where it came first
+    # answers stay fp32, as in every other file, so that clients need no scale; the pattern differs from that of all
+    # operators, since the settings of one pattern count from where it came first
     manager.add_quantization_config("(.*)", TFLOperationName.OUTPUT, algorithm_key=AlgorithmName.NO_QUANTIZE)
     return manager.get_quantization_recipe()
 
@@ -155,6 +157,7 @@ class _WholeGraph(MeasuredModel):
     """
 
     def __init__(self, content: bytes) -> None:
+        """Find the operators that depend on masks and segments only."""
         super().__init__(content, _AllKinds())
         signature = self._model.signatureDefs[0]
         self._first = self._model.subgraphs[signature.subgraphIndex]
@@ -182,7 +185,7 @@ class _WholeGraph(MeasuredModel):
         return ((place, index) for place, index in super()._places(graph) if not place[1])
 
     def _operators_of_inputs(self, *names: str, without: Container[str] = ()) -> set[int]:
-        """Return the operators whose result depends on some inputs of the graph only, without some kinds of operators."""
+        """Return the operators whose result depends on the named inputs only, without some kinds of operators."""
         known, operators = {self._inputs[name] for name in names if name in self._inputs}, set()
         for at, op in enumerate(self._first.operators):
             computed = [int(i) for i in op.inputs if i >= 0 and not self._is_stored(int(i))]
@@ -213,15 +216,15 @@ class _WholeGraph(MeasuredModel):
         return others_by_result
 
     def copied(self) -> dict[Place, Place]:
-        """Return the places of masked scores with those of the scores, and of products with masks and segments with the factors.
+        """Map masked scores to the scores, and products with masks or segments to the other factor.
 
-        The mask is then in no range of scores. Where no calibration text has two segments, products with them are nothing but
-        zeros.
+        The mask is then in no range of scores. Where no calibration text has two segments, products with them are
+        nothing but zeros.
         """
         return self._masked_scores | self._read_with(self._given, ("MUL",))
 
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
-        """Return the ranges of masks, segments and positions, from rows of the final length with much padding, some and none."""
+        """Return the ranges of masks, segments and positions, from rows with much padding, some and none."""
         ranges = {place: (0.0, 0.0) for place, _ in self._places(self._first) if place[0] in self._given}
         mask_operators = self._mask_operators(self._first)
         positions = np.arange(max(predictor.lengths))
@@ -262,8 +265,8 @@ class _WholeGraph(MeasuredModel):
     def results_in_16_bits(self) -> list[str]:
         """Return the names of the results that have 16 bits in a8w8.
 
-        These are results of norms and sums, without masks and masked scores; of products with fewer results than terms; and of
-        operators that move them.
+        These are results of norms and sums, without masks and masked scores; of products with fewer results than terms;
+        and of operators that move them.
         """
         graph = self._model.subgraphs[-1]
         skipped = self._mask_operators(graph).union(at for at, _, _ in self._masked_scores)
@@ -280,10 +283,11 @@ class _WholeGraph(MeasuredModel):
         return names
 
     def float_mask_results(self) -> list[str]:
-        """Return the names of results that masks are made of, if the graph counts or compares positions or divides by the constant.
+        """Return the names of results that masks are made of and that must stay floats.
 
-        These stay floats. LiteRT counts in floats only. Rounded positions of two neighbours can no longer be compared, and
-        dividing by the constant of the mask magnifies rounding; a mask that is cut at its depth is no multiple of it any more.
+        There are some if the graph counts or compares positions, or divides by the constant of the mask. LiteRT counts
+        in floats only. Rounded positions of two neighbours can no longer be compared, and dividing by the constant of
+        the mask magnifies rounding; a mask that is cut at its depth is no multiple of it any more.
         """
         graph = self._model.subgraphs[-1]
         operators = [graph.operators[at] for at in sorted(self._counting)]
@@ -309,7 +313,7 @@ class _WholeGraph(MeasuredModel):
 
 
 def float_operators(path: Path) -> Counter[str]:
-    """Count the operators that an NPU for integers leaves to the CPU: those that read or write floats or 32-bit integers."""
+    """Count the operators that an NPU leaves to the CPU: those that read or write floats or 32-bit integers."""
     graph, counts = TfliteGraph(path), Counter[str]()
     for op in graph.operators:
         read = [i for i in op.inputs if i >= 0 and not graph.tensors[i].stored]
@@ -330,7 +334,7 @@ def _text(name: bytes | str) -> str:
 def _register(scheme: Scheme, bits: int, simulation: Simulation) -> None:
     """Register a scheme: `bits` are those of products; operators of every role compute in integers."""
     weights = ExpectedWeights(
-        Wanted("int8", per_channel=True, bits=bits), Wanted("int8", per_channel=False), whole=True
+        ExpectedForm("int8", per_channel=True, bits=bits), ExpectedForm("int8", per_channel=False), whole=True
     )
     register_scheme(
         SchemeRow(Format.TFLITE, scheme, weights, _write, Runtime.NPU, simulation, computes=frozenset(Role))

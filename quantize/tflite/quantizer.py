@@ -1,10 +1,12 @@
-"""Quantize TFLite files with ai-edge-quantizer: fp16, int8 and 4-bit weights, with float or dynamically quantized activations.
+"""Quantize TFLite files with ai-edge-quantizer: fp16, int8 and 4-bit weights, float or dynamic activations.
 
-`write_quantized` makes the files of these schemes: ``fp16`` and ``w8`` (weights that are dequantized before use), ``int8``, ``small``
-and ``w4`` (dynamic, weights in 8 or 4 bits), and ``int8`` for TFLite 2.14 and 2.16. `_quantizer_recipe` holds the settings of each.
+`write_quantized` makes the files of these schemes: ``fp16`` and ``w8`` (weights that are dequantized before use),
+``int8``, ``small`` and ``w4`` (dynamic, weights in 8 or 4 bits), and ``int8`` for TFLite 2.14 and 2.16.
+`_quantizer_recipe` holds the settings of each.
 
-ai-edge-quantizer selects operators by the names of their results. Where single weights stay float or have a second scheme, every
-result first gets a name of its own (`rename_results`), and `find_results_reading` finds the operators of these weights by digest.
+ai-edge-quantizer selects operators by the names of their results. Where single weights stay float or have a second
+scheme, every result first gets a name of its own (`rename_results`), and `find_results_reading` finds the operators of
+these weights by digest.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from pocketbert.core.host.system import version_of
 from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.rounding import Simulation, per_row, per_token, tflite_int4_blocks
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, Second, register_scheme
+from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, SecondScheme, register_scheme
 from pocketbert.quantize.tflite.reading import TfliteGraph
 from pocketbert.quantize.tflite.rewrites import one_scale_per_tensor
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 if TYPE_CHECKING:
     from ai_edge_quantizer.qtyping import ModelQuantizationRecipe
@@ -44,8 +46,8 @@ _WITH_INT4 = {Scheme.W4: (_PRODUCT, _LOOKUP), Scheme.SMALL: (_LOOKUP,)}
 def write_quantized(source: Path, destination: Path, plan: Plan) -> None:
     """Write a quantized copy of an fp32 file.
 
-    For TFLite 2.14 and 2.16 the int8 numbers are the same; the per-channel scales, which their kernels ignore without an
-    error, get operators of their own.
+    For TFLite 2.14 and 2.16 the int8 numbers are the same; the per-channel scales, which their kernels ignore without
+    an error, get operators of their own.
 
     Raises:
         MissingBackendError: If ai-edge-quantizer is not installed.
@@ -76,7 +78,7 @@ def write_quantized(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _check_blocks(source: Path, scheme: Scheme, left: Sequence[str], bits: Mapping[str, int]) -> list[str]:
-    """Return the results of lookups in tables that a product reads too, after checking that blocks divide all 4-bit weights.
+    """Check that blocks divide all 4-bit weights, and return the lookups in tables that a product reads too.
 
     Args:
         source: The fp32 file.
@@ -119,8 +121,8 @@ def _quantizer_recipe(
 ) -> ModelQuantizationRecipe:
     """Build the ai-edge-quantizer recipe of a scheme.
 
-    ``fp16`` casts weights, ``w8`` stores weights as int8, all others compute dynamically in int8; ``small`` and ``w4`` add block-wise
-    4-bit weights.
+    ``fp16`` casts weights, ``w8`` stores weights as int8, all others compute dynamically in int8; ``small`` and ``w4``
+    add block-wise 4-bit weights.
 
     Args:
         scheme: The scheme.
@@ -180,6 +182,7 @@ def find_results_reading(content: bytes, digests: frozenset[str]) -> list[str]:
     digest_by_buffer: dict[int, str | None] = {}
 
     def digest(tensor: Any) -> str | None:
+        """Return the digest of a stored fp32 tensor; None of any other."""
         data = model.buffers[tensor.buffer].data
         if tensor.type != fp32 or data is None or not len(data):
             return None
@@ -214,7 +217,7 @@ def leave_float(manager: RecipeManager, results: Sequence[str]) -> None:
 
 # --- schemes ---
 
-INT8_WEIGHTS = ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8"))
+INT8_WEIGHTS = ExpectedWeights(products=ExpectedForm("int8", per_channel=True), tables=ExpectedForm("int8"))
 DYNAMIC_SIMULATION = Simulation(weights=per_row, tables=per_row, inputs=per_token, fixed_positions=True)
 
 
@@ -224,23 +227,23 @@ def _register() -> None:
     def register(scheme: Scheme, weights: ExpectedWeights, simulation: Simulation | None = None, **more: Any) -> None:
         register_scheme(SchemeRow(Format.TFLITE, scheme, weights, write_quantized, simulation=simulation, **more))
 
-    half = Wanted("float16", dequantized=True)
-    int8 = Wanted("int8", dequantized=True, per_channel=True)
-    int4 = Wanted("int4", block=BLOCK)
+    half = ExpectedForm("float16", dequantized=True)
+    int8 = ExpectedForm("int8", dequantized=True, per_channel=True)
+    int4 = ExpectedForm("int4", block=BLOCK)
     int4_weights = ExpectedWeights(products=int4, tables=int4)
     int4_simulation = replace(DYNAMIC_SIMULATION, weights=tflite_int4_blocks, tables=tflite_int4_blocks)
 
     register(Scheme.FP16, ExpectedWeights(half, half))
     float_products = Simulation(weights=per_row, tables=per_row, fixed_positions=True)
     register(Scheme.W8, ExpectedWeights(int8, int8), float_products, selective=True)
-    second = {Scheme.W4: Second(WEIGHTED, int4_weights, int4_simulation)}
+    second = {Scheme.W4: SecondScheme(WEIGHTED, int4_weights, int4_simulation)}
     register(Scheme.INT8, INT8_WEIGHTS, DYNAMIC_SIMULATION, selective=True, seconds=second)
-    small_weights = ExpectedWeights(products=Wanted("int8", per_channel=True), tables=int4)
+    small_weights = ExpectedWeights(products=ExpectedForm("int8", per_channel=True), tables=int4)
     register(Scheme.SMALL, small_weights, replace(DYNAMIC_SIMULATION, tables=tflite_int4_blocks))
-    second = {Scheme.INT8: Second(WEIGHTED, INT8_WEIGHTS, DYNAMIC_SIMULATION)}
+    second = {Scheme.INT8: SecondScheme(WEIGHTED, INT8_WEIGHTS, DYNAMIC_SIMULATION)}
     register(Scheme.W4, int4_weights, int4_simulation, selective=True, seconds=second)
     # one scale per tensor: the per-channel scales of a dynamic product are what old kernels compute wrongly
-    coarse = Wanted("int8", per_channel=False)
+    coarse = ExpectedForm("int8", per_channel=False)
     old_weights = ExpectedWeights(coarse, coarse)
     register(Scheme.INT8, old_weights, DYNAMIC_SIMULATION, runtime=Runtime.TFLITE_2_16)
 

@@ -20,7 +20,7 @@ from pocketbert.core.host.system import version_of
 from pocketbert.core.tflite_file import IDENTIFIER, unpacked_int4
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
-from pocketbert.quantize.weights import COARSEST, ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
+from pocketbert.quantize.weights import COARSEST, ExpectedForm, ExpectedWeights, Use, WeightTypes, WeightUse
 
 _WEIGHT_OPERATORS = {
     "FULLY_CONNECTED": (1, Use.MATMUL),
@@ -91,6 +91,7 @@ class TfliteGraph:
     """
 
     def __init__(self, path: Path) -> None:
+        """Open a file and read its first subgraph."""
         if version_of("ai-edge-litert") is None:
             raise MissingBackendError("ai-edge-litert", "pip install 'pocketbert[tflite-runtime]'")
         from ai_edge_litert import schema_py_generated as schema
@@ -268,4 +269,6 @@ def _coarse_scores(graph: TfliteGraph) -> list[str]:
 
 
 register_reader(Format.TFLITE, Reader(weight_types, stored_numbers))
-register_scheme(SchemeRow(Format.TFLITE, Scheme.FP32, ExpectedWeights(Wanted("float32"), Wanted("float32"))))
+register_scheme(
+    SchemeRow(Format.TFLITE, Scheme.FP32, ExpectedWeights(ExpectedForm("float32"), ExpectedForm("float32")))
+)

@@ -1,14 +1,16 @@
 """Rewrite TFLite graphs for engines and accelerators that take less than the current runtime.
 
-- `one_scale_per_tensor` writes int8 weights for TFLite up to 2.16, which computes ``y[c] = scale[c] * (q[c] · x) + bias[c]`` wrongly,
-  without an error, in its dynamic kernels: depending on version and processor it takes one scale for all channels, or none. It is
-  right with one scale per tensor, so the scales become an operator of their own, ``y[c] = ratio[c] * (scale * (q[c] · x) +
-  bias[c] / ratio[c])``, and those of a table a second table with one number a row. The int8 numbers stay as they were, and so does
-  the accuracy; one scale per tensor with numbers rounded for it is 2.5 times less accurate.
+- `one_scale_per_tensor` writes int8 weights for TFLite up to 2.16, which computes
+  ``y[c] = scale[c] * (q[c] · x) + bias[c]`` wrongly, without an error, in its dynamic kernels: depending on version and
+  processor it takes one scale for all channels, or none. It is right with one scale per tensor, so the scales become an
+  operator of their own, ``y[c] = ratio[c] * (scale * (q[c] · x) + bias[c] / ratio[c])``, and those of a table a second
+  table with one number a row. The int8 numbers stay as they were, and so does the accuracy; one scale per tensor with
+  numbers rounded for it is 2.5 times less accurate.
 - `keep_longest` keeps one signature: compilers of accelerators take one graph of one shape.
 - `level_ranks` gives both operands of sums and products the same number of axes, which accelerators require.
 
-Models are `ModelT` objects of the TFLite schema, from `pocketbert.core.tflite_file.load_model`; they are changed in place.
+Models are `ModelT` objects of the TFLite schema, from `pocketbert.core.tflite_file.load_model`; they are changed in
+place.
 """
 
 from __future__ import annotations

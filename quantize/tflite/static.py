@@ -1,10 +1,12 @@
 """Static int8 for TFLite (scheme ``a8w8``): matrix products in int8 with ranges measured on texts; the rest stays fp32.
 
-XNNPACK then runs the whole graph in one partition. The attention mask and its constant 1e4 are in no range: FULLY_CONNECTED is the
-only operator that is quantized. Its results are int8, too, which costs accuracy against dynamic int8; most of it in the second
-projection of the feed-forward part, whose products are dynamic unless a recipe chooses otherwise.
+XNNPACK then runs the whole graph in one partition. The attention mask and its constant 1e4 are in no range:
+FULLY_CONNECTED is the only operator that is quantized. Its results are int8, too, which costs accuracy against dynamic
+int8; most of it in the second projection of the feed-forward part, whose products are dynamic unless a recipe chooses
+otherwise.
 
-`MeasuredModel` measures the ranges and hands them to ai-edge-quantizer; `pocketbert.quantize.tflite.npu` extends it to whole graphs.
+`MeasuredModel` measures the ranges and hands them to ai-edge-quantizer; `pocketbert.quantize.tflite.npu` extends it to
+whole graphs.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.rounding import Simulation, per_row
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, Second, register_scheme
+from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, SecondScheme, register_scheme
 from pocketbert.quantize.tflite.quantizer import (
     DYNAMIC_SIMULATION,
     INT8_WEIGHTS,
@@ -35,7 +37,7 @@ from pocketbert.quantize.tflite.quantizer import (
     result_pattern,
 )
 from pocketbert.quantize.tflite.rewrites import operator_code
-from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 from pocketbert.runtime.tflite import Padding, TflitePredictor
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ def _quantizer_recipe(content: bytes, plan: Plan) -> ModelQuantizationRecipe:
 
 
 class MeasuredModel:
-    """A file in which every operator's result has a name that no other tensor has, since ranges are handed over by name.
+    """Measures ranges in a file whose results get unique names, since ranges are handed over by name.
 
     Args:
         content: The file.
@@ -110,8 +112,8 @@ class MeasuredModel:
     def measure(self, plan: Plan, path: Path, title: str) -> dict[Place, Range]:
         """Run a copy that has the measured tensors as outputs on the calibration rows, and choose ranges.
 
-        Each row runs in the shortest signature that takes it, and values of padding are cut off: with them, the smallest
-        number behind the first norm of a trained model was -7.0 instead of -2.7.
+        Each row runs in the shortest signature that takes it, and values of padding are cut off: with them, the
+        smallest number behind the first norm of a trained model was -7.0 instead of -2.7.
 
         Args:
             plan: Calibration rows, method, and the ranges that training learned, which replace measured ones.
@@ -159,7 +161,7 @@ class MeasuredModel:
         return dump_model(model)
 
     def _places(self, graph: Any) -> Iterator[tuple[Place, int]]:
-        """Yield the float activations that measured operators read and write; their places are the same in every signature."""
+        """Yield the float activations that measured operators read and write, by place."""
         for at, operator in enumerate(graph.operators):
             if self.kind(operator) not in self._measured:
                 continue
@@ -252,11 +254,11 @@ register_scheme(
     SchemeRow(
         Format.TFLITE,
         Scheme.A8W8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8), tables=Wanted("int8")),
+        ExpectedWeights(products=ExpectedForm("int8", per_channel=True, bits=8), tables=ExpectedForm("int8")),
         _write,
         simulation=Simulation(weights=per_row, tables=per_row, static=True, outputs=True, fixed_positions=True),
         selective=True,
-        seconds={Scheme.INT8: Second(WEIGHTED, INT8_WEIGHTS, DYNAMIC_SIMULATION)},
+        seconds={Scheme.INT8: SecondScheme(WEIGHTED, INT8_WEIGHTS, DYNAMIC_SIMULATION)},
         usual={Role.FFN_DOWN: Scheme.INT8},
     )
 )

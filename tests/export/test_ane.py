@@ -17,7 +17,7 @@ from pocketbert.core.families import Family, family_of
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Scheme, Shapes
 from pocketbert.export.adapters import ane, mask_4d
-from pocketbert.export.adapters.ane import ChannelNorm, ChannelsFirstLayer, PerHeadAttention, pointwise
+from pocketbert.export.adapters.ane import ChannelNorm, ChannelsFirstLayer, PerHeadAttention, to_pointwise
 from pocketbert.export.adapters.mask_4d import ExportPlan
 from pocketbert.export.prepare import prepare
 from support.tiny import BASIC as FAMILIES
@@ -208,7 +208,7 @@ def test_a_linear_layer_without_bias() -> None:
     dense = nn.Linear(3, 5, bias=False)
     states = torch.randn(2, 4, 3)
     with torch.no_grad():
-        found = pointwise(dense)(states.transpose(1, 2)[:, :, None])
+        found = to_pointwise(dense)(states.transpose(1, 2)[:, :, None])
         torch.testing.assert_close(found[:, :, 0].transpose(1, 2), dense(states))
 
 
@@ -241,7 +241,7 @@ def stranger(request: pytest.FixtureRequest, random_model: Models) -> Any:
 def test_what_is_not_known_is_refused(stranger: Any) -> None:
     kinds = [type(m) for m in stranger.modules()]
     with pytest.raises(InputError) as caught:
-        ane.turn(stranger, family_of("bert"))
+        ane.rewrite_channels_first(stranger, family_of("bert"))
     (problem,) = caught.value.problems
     assert problem.where == "export.coreml.layout"
     family = stranger.config.model_type if hasattr(stranger, "config") else "Linear"

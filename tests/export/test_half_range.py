@@ -41,7 +41,7 @@ def test_a_planted_model_is_the_ordinary_one_bit_for_bit(task: Task) -> None:
         for inputs in BATCHES:
             for name in task.outputs:
                 assert torch.equal(answer(large, inputs, name), answer(model, inputs, name))
-    scales = half_range.measure(large, BATCHES, task is EMBED)
+    scales = half_range.measure_scales(large, BATCHES, task is EMBED)
     for layer in scales.layers:
         assert max(layer.narrow, layer.shared, layer.value, *layer.hidden, layer.out) <= 2**-3
 
@@ -50,7 +50,7 @@ def test_a_planted_model_is_the_ordinary_one_bit_for_bit(task: Task) -> None:
 def test_the_cure_is_exact_in_fp32(task: Task) -> None:
     large = planted(ordinary(task))
     cured = copy.deepcopy(large)
-    carried = half_range.fit(cured, task.outputs, BATCHES)
+    carried = half_range.rescale_to_fp16(cured, task.outputs, BATCHES)
     assert (carried < 1) == (task is EMBED)
     for inputs in BATCHES:
         for name in (n for n in task.outputs if n != "sentence_embedding"):
@@ -75,7 +75,7 @@ def test_any_powers_of_two_are_exact_in_fp32(task: Task, changes: dict[str, Any]
         next(some) if task.name is TaskName.FILL_MASK and relu else 1.0,
     )  # fmt: skip
     scaled = copy.deepcopy(model)
-    half_range.apply(scaled, scales)
+    half_range.apply_scales(scaled, scales)
     carried = scales.layers[-1].out if task is EMBED else 1.0
     for name in (n for n in task.outputs if n != "sentence_embedding"):
         assert torch.equal(answer(scaled, BATCHES[0], name) / carried, answer(model, BATCHES[0], name))
@@ -85,7 +85,7 @@ def test_in_half_precision_the_stock_model_breaks_and_the_cured_one_does_not() -
     model = ordinary()
     large = planted(model)
     cured = copy.deepcopy(large)
-    half_range.fit(cured, CLASSIFY.outputs, BATCHES)
+    half_range.rescale_to_fp16(cured, CLASSIFY.outputs, BATCHES)
     right = [answer(model, b, "logits") for b in BATCHES]
     largest = max(float(r.abs().max()) for r in right)
     for name, subject in (("stock", large), ("cured", cured), ("ordinary", model)):
@@ -107,7 +107,7 @@ def test_one_large_bias_is_enough_to_break_it_and_is_cured() -> None:
                 dense.weight[:, 4] *= 1e-5
         large.base_model.pooler.dense.weight[:, 4] *= 1e-5
     cured = copy.deepcopy(large)
-    half_range.fit(cured, CLASSIFY.outputs, BATCHES)
+    half_range.rescale_to_fp16(cured, CLASSIFY.outputs, BATCHES)
     for inputs in BATCHES:
         right = answer(large, inputs, "logits")
         assert torch.equal(answer(cured, inputs, "logits"), right)
@@ -120,15 +120,15 @@ def test_one_large_bias_is_enough_to_break_it_and_is_cured() -> None:
 def test_what_was_brought_into_range_is_in_range(task: Task) -> None:
     cured = planted(ordinary(task))
     raw = task is EMBED
-    half_range.fit(cured, task.outputs, BATCHES)
-    again = half_range.measure(cured, [*half_range.vocabulary_rows(cured.config), *BATCHES], raw)
+    half_range.rescale_to_fp16(cured, task.outputs, BATCHES)
+    again = half_range.measure_scales(cured, [*half_range.vocabulary_rows(cured.config), *BATCHES], raw)
     assert again.smallest == 1
 
 
 def same(model: Any, outputs: tuple[str, ...] = CLASSIFY.outputs) -> bool:
     """Whether nothing of a model changes."""
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    carried = half_range.fit(model, outputs, BATCHES)
+    carried = half_range.rescale_to_fp16(model, outputs, BATCHES)
     return carried == 1 and all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
@@ -162,7 +162,7 @@ def test_a_subclass_and_a_model_without_a_known_head_keep_their_outputs() -> Non
     stranger = transformers.MobileBertForNextSentencePrediction(config).eval()
     stranger.mobilebert.load_state_dict(large.state_dict())
     cured = copy.deepcopy(stranger)
-    assert half_range.fit(cured, ("logits",), BATCHES) == 1
+    assert half_range.rescale_to_fp16(cured, ("logits",), BATCHES) == 1
     assert torch.equal(answer(cured, BATCHES[0], "logits"), answer(stranger, BATCHES[0], "logits"))
     first, scaled = (m.mobilebert.embeddings.LayerNorm.weight for m in (stranger, cured))
     assert scaled[0] < first[0]
@@ -176,5 +176,5 @@ def test_texts_are_measured_beside_the_vocabulary() -> None:
         large.get_input_embeddings().weight[rare] *= 1e6
     text = {**BATCHES[0], "input_ids": np.where(BATCHES[0]["input_ids"] > 150, rare, 7)}
     rows = half_range.vocabulary_rows(large.config)
-    assert half_range.measure(large, rows).smallest == 1
-    assert half_range.measure(large, [*rows, text]).smallest < 1
+    assert half_range.measure_scales(large, rows).smallest == 1
+    assert half_range.measure_scales(large, [*rows, text]).smallest < 1

@@ -17,7 +17,14 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export import onnx as exporter
 from pocketbert.export.adapters import mask_4d
-from pocketbert.export.adapters.lean import AllRows, FirstRow, PostNormLayer, SpelledNorm, SpelledSegments, slim
+from pocketbert.export.adapters.lean import (
+    AllRows,
+    FirstRow,
+    PostNormLayer,
+    SpelledNorm,
+    SpelledSegments,
+    rewrite_layers,
+)
 from pocketbert.export.adapters.mask_4d import ExportPlan
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import BASIC as FAMILIES
@@ -108,7 +115,7 @@ def test_the_original_is_not_touched(name: str) -> None:
     kinds = [type(m) for m in model.modules()]
     for format in Format:
         with torch.no_grad():
-            for parameter in slim(copy.deepcopy(model), family_of(name), format).parameters():
+            for parameter in rewrite_layers(copy.deepcopy(model), family_of(name), format).parameters():
                 parameter.zero_()
     assert [type(m) for m in model.modules()] == kinds
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
@@ -117,7 +124,7 @@ def test_the_original_is_not_touched(name: str) -> None:
 @pytest.mark.parametrize("format", Format)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_rewrites_happen(name: str, format: Format) -> None:
-    copied = slim(random_model(name), family_of(name), format)
+    copied = rewrite_layers(random_model(name), family_of(name), format)
     kinds = [type(m) for m in copied.modules()]
     assert kinds.count(FirstRow) == 1
     assert kinds.count(AllRows) == 2
@@ -157,10 +164,10 @@ def test_the_last_layer_costs_next_to_nothing(name: str) -> None:
 
 
 def test_slimming_twice_is_slimming_once() -> None:
-    model = slim(random_model("bert"), family_of("bert"), Format.TFLITE)
+    model = rewrite_layers(random_model("bert"), family_of("bert"), Format.TFLITE)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     kinds = [type(m) for m in model.modules()]
-    assert slim(model, family_of("bert"), Format.TFLITE) is model
+    assert rewrite_layers(model, family_of("bert"), Format.TFLITE) is model
     assert [type(m) for m in model.modules()] == kinds
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
@@ -195,7 +202,7 @@ def test_what_is_not_known_is_left_as_it_is(place: int, format: Format) -> None:
     model = strangers()[place]
     before = {k: v.clone() for k, v in model.state_dict().items()}
     kinds = [type(m) for m in model.modules()]
-    assert slim(model, family_of("bert"), format) is model
+    assert rewrite_layers(model, family_of("bert"), format) is model
     assert [type(m) for m in model.modules()] == kinds
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 

@@ -13,7 +13,7 @@ from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
-from pocketbert.export.mediapipe import MediaPipeTokenizer, refusal, vocabulary_of, vocabulary_tokens
+from pocketbert.export.mediapipe import MediaPipeTokenizer, _vocabulary_tokens, refusal, vocabulary_of
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] a b ##b ##a . [ ] mask caf café unk 中 ##中 [unused1] 😀 п ##п".split()
 VOCABULARY = "".join(f"{t}\n" for t in TOKENS).encode()
@@ -75,9 +75,9 @@ def test_places_are_refused() -> None:
 
 
 def test_a_vocabulary_is_read_line_by_line() -> None:
-    assert vocabulary_tokens(b"a\r\n\nb\n b\nc") == ["a", "b", " b", "c"]
+    assert _vocabulary_tokens(b"a\r\n\nb\n b\nc") == ["a", "b", " b", "c"]
     with pytest.raises(InputError, match="UTF-8"):
-        vocabulary_tokens(b"\xff")
+        _vocabulary_tokens(b"\xff")
     with pytest.raises(InputError, match=r"\[SEP\]"):
         MediaPipeTokenizer(b"[UNK]\n[CLS]\n", 20)
 
@@ -105,7 +105,7 @@ def test_an_uncased_wordpiece_model_is_taken(folder: Path, task: TaskName) -> No
     assert refusal(content(folder), task, pair=False) is None
     (folder / "vocab.txt").unlink()
     assert refusal(folder, task, pair=False) is None
-    assert vocabulary_tokens(vocabulary_of(folder))[0] == "[PAD]"
+    assert _vocabulary_tokens(vocabulary_of(folder))[0] == "[PAD]"
 
 
 @pytest.mark.parametrize("task", [t for t in TaskName if t not in ("text-classification", "feature-extraction")])

@@ -16,7 +16,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export import onnx as exporter
-from pocketbert.export.onnx import MAX_IR, MAX_OPSET, check_readable, tidy
+from pocketbert.export.onnx import _MAX_IR, _MAX_OPSET, check_readable, clean_file
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import BASIC
 
@@ -44,8 +44,8 @@ def test_the_file_computes_what_the_model_computes(
 def test_phones_can_read_the_file(name: str, exported: Callable[[str], Path]) -> None:
     path = exported(name)
     model = onnx.load(path)
-    assert model.ir_version <= MAX_IR == 10
-    assert max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")) <= MAX_OPSET == 20
+    assert model.ir_version <= _MAX_IR == 10
+    assert max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")) <= _MAX_OPSET == 20
     assert {o.domain for o in model.opset_import} <= {"", "ai.onnx"}
     assert not model.functions
     check_readable(path)
@@ -155,9 +155,9 @@ def test_tidying_drops_notes_of_the_exporter(tmp_path: Path) -> None:
     model.metadata_props.add(key="a", value="/home/me")
     model.ir_version = 13
     path.write_bytes(model.SerializeToString())
-    tidy(path)
+    clean_file(path)
     assert b"/home/me" not in path.read_bytes()
-    assert onnx.load(path).ir_version == MAX_IR
+    assert onnx.load(path).ir_version == _MAX_IR
     check_readable(path)
 
 

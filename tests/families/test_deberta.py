@@ -21,7 +21,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.students.build import build_student
-from pocketbert.export.adapters.deberta import shifted
+from pocketbert.export.adapters.deberta import shift_diagonals
 from pocketbert.export.prepare import prepare
 from support.tiny import ENTRIES, NAMES, noisy_model
 from support.tiny_sentencepiece import write_sentencepiece
@@ -77,7 +77,7 @@ def test_columns_of_distances_become_columns_of_tokens() -> None:
     length = 7
     column, row = torch.arange(2 * length), torch.arange(length)
     distances = (length - column).expand(2, 3, length, 2 * length)
-    assert torch.equal(shifted(distances), (row[:, None] - row).expand(2, 3, length, length))
+    assert torch.equal(shift_diagonals(distances), (row[:, None] - row).expand(2, 3, length, length))
 
 
 @pytest.mark.parametrize("name", BOTH)

@@ -19,7 +19,7 @@ from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.outputs import LmHead
 from pocketbert.distill.students.build import CLASS_CHANGES, build_student
 from pocketbert.export.adapters import mask_4d
-from pocketbert.export.adapters.lean import encoder_layers, known_parts
+from pocketbert.export.adapters.lean import find_layer_parts, find_layers
 from pocketbert.export.prepare import prepare
 from support.tiny import ENTRIES, EXPORTED, GRAPHS, tiny_classifier, tiny_config
 from support.tiny_tokenizers import vocabulary, write_tokenizer
@@ -57,7 +57,7 @@ def test_every_key_resolves(name: str) -> None:
     assert callable(CAPTURES.find(row.capture, name))
     if row.instead_of_export is None:
         assert callable(ADAPTERS.find(row.adapter, name))
-        assert (row.layer_parts is None) == (known_parts(row) is None)
+        assert (row.layer_parts is None) == (find_layer_parts(row) is None)
     if row.checkpoints is not None:
         assert CHECKPOINTS.find(row.checkpoints, name)
 
@@ -156,11 +156,11 @@ def test_every_head_that_transformers_offers_is_ready_for_every_format(name: str
 @pytest.mark.parametrize("name", [n for n in EXPORTED if family_named(n).layer_parts is not None])
 def test_layer_parts_know_the_layers_of_the_family(name: str) -> None:
     row = family_named(name)
-    known = known_parts(row)
+    known = find_layer_parts(row)
     assert known is not None
     assert known.post_norm or known.lean
     model = tiny_classifier(name, 2, LABELS)
-    assert encoder_layers(model.base_model, row, known)[1] is model.get_submodule(row.layer_path)
+    assert find_layers(model.base_model, row, known)[1] is model.get_submodule(row.layer_path)
     task = TASKS[TaskName.TEXT_CLASSIFICATION]
     if known.post_norm or known.channels_first:
         prepare(model, row, task, Format.COREML, Layout.ANE)

@@ -16,7 +16,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize import Plan, quantize, row_of, stored_numbers, table, weight_types, weights
 from pocketbert.quantize.table import SchemeRow, all_rows, reader_of, register_scheme, row_for
-from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights, Use
 
 Rows = list[dict[str, Any]]
 WRITTEN = [r for r in all_rows() if r.write is not None]
@@ -158,7 +158,7 @@ def test_a_stub_scheme_is_one_row(source: Callable[[Format], Path], tmp_path: Pa
         shutil.copyfile(before, destination)
 
     before, after = source(Format.ONNX), tmp_path / "copy.onnx"
-    float32 = Wanted("float32")
+    float32 = ExpectedForm("float32")
     register_scheme(SchemeRow(Format.ONNX, Scheme.A8W8, ExpectedWeights(float32, float32), copies))
     types = quantize(before, after, Plan(Format.ONNX, Scheme.A8W8, rows=rows))
     assert after.read_bytes() == before.read_bytes()
@@ -166,7 +166,9 @@ def test_a_stub_scheme_is_one_row(source: Callable[[Format], Path], tmp_path: Pa
     assert types == weight_types(before, Format.ONNX)
     assert row_of(Format.ONNX, Scheme.A8W8).problems(types, "a") == []
     # and one that does not do what its row says is found out
-    register_scheme(SchemeRow(Format.ONNX, Scheme.W8, ExpectedWeights(Wanted("int8", True), float32), copies_only))
+    register_scheme(
+        SchemeRow(Format.ONNX, Scheme.W8, ExpectedWeights(ExpectedForm("int8", True), float32), copies_only)
+    )
     with pytest.raises(GateError, match=r"bad.onnx: no matrix product has int8 weights; the quantizer did nothing"):
         quantize(before, tmp_path / "bad.onnx", Plan(Format.ONNX, Scheme.W8))
     assert (tmp_path / "bad.onnx").is_file(), "it stays where the run marks it failed"

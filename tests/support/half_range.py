@@ -76,7 +76,7 @@ def planted(model: Any) -> Any:
     large = tuple(EVERYWHERE for _ in range(model.config.num_feedforward_networks))
     layers = [LayerScales(EVERYWHERE, EVERYWHERE, EVERYWHERE, large, EVERYWHERE) for _ in base.encoder.layer]
     head_inside = EVERYWHERE if type(model).__name__ == "MobileBertForMaskedLM" else 1.0
-    half_range.apply(model, Scales(2.0**7, EVERYWHERE, tuple(layers), head_inside))
+    half_range.apply_scales(model, Scales(2.0**7, EVERYWHERE, tuple(layers), head_inside))
     head: list[nn.Linear] = {
         "MaskedLM": lambda: [model.cls.predictions.transform.dense],
         "QuestionAnswering": lambda: [model.qa_outputs],

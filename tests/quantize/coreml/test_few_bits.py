@@ -23,9 +23,7 @@ from pocketbert.core.types import Format, Scheme, Shapes
 from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.quantize import coreml as quantizer
-from pocketbert.quantize import coreml as reading
-from pocketbert.quantize import weights
+from pocketbert.quantize import coreml, weights
 from pocketbert.quantize.coreml import stored_numbers, weight_types
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.rounding import choose_palette, nearest_in_palette
@@ -48,7 +46,7 @@ FORMS = {18: CoremlForm(), 16: CoremlForm(16, Shapes.FIXED)}
 @pytest.fixture(autouse=True)
 def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models have no matrix above the usual bound."""
-    monkeypatch.setattr(weights, "SMALL", reading.THRESHOLD)
+    monkeypatch.setattr(weights, "SMALL", coreml.THRESHOLD)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +77,7 @@ def test_numbers_are_few_and_answers_are_those_of_the_simulation(
     path = tmp_path / "a.mlpackage"
     types = quantize(exported(ios), path, plan(scheme))
     assert types == weight_types(path)
-    large = [u for u in types.uses if u.numbers > reading.THRESHOLD]
+    large = [u for u in types.uses if u.numbers > coreml.THRESHOLD]
     for use, dtype in zip((Use.MATMUL, Use.TABLE), DTYPES[scheme], strict=True):
         own = [u for u in large if u.use is use]
         other = {u.dtype for u in own if u.numbers < max(u.numbers for u in own)}
@@ -138,8 +136,8 @@ def test_weights_that_blocks_leave_float_in_silence_are_an_error(
     exported: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the check beforehand is passed by, and blocks of 48 do not divide rows of 32: coremltools warns only
-    monkeypatch.setattr(quantizer, "BLOCK", 48)
-    monkeypatch.setattr(quantizer, "_block_problems", lambda *_: [])
+    monkeypatch.setattr(coreml, "BLOCK", 48)
+    monkeypatch.setattr(coreml, "_block_problems", lambda *_: [])
     with pytest.raises(GateError) as caught:
         quantize(exported(18), tmp_path / "a.mlpackage", plan(Scheme.W4))
     said = "\n".join(caught.value.failures)
@@ -165,7 +163,7 @@ def test_blocks_need_ios_18_and_rows_that_they_divide(
 ) -> None:
     with pytest.raises(InputError, match="is for iOS 16; weights in blocks need iOS 18. Fix: Choose the scheme lut4"):
         quantize(exported(16), tmp_path / "a.mlpackage", plan(Scheme.W4))
-    monkeypatch.setattr(quantizer, "BLOCK", 48)
+    monkeypatch.setattr(coreml, "BLOCK", 48)
     with pytest.raises(InputError, match="has rows of 32 numbers; 4-bit weights of Core ML have blocks of 48"):
         quantize(exported(18), tmp_path / "a.mlpackage", plan(Scheme.W4))
     assert not list(tmp_path.iterdir())

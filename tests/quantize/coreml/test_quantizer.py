@@ -21,9 +21,7 @@ from pocketbert.core.types import Format, Scheme, Shapes
 from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import prepare
-from pocketbert.quantize import coreml as quantizer
-from pocketbert.quantize import coreml as reading
-from pocketbert.quantize import weights
+from pocketbert.quantize import coreml, weights
 from pocketbert.quantize.coreml import stored_numbers, weight_types
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.table import Plan, row_of
@@ -44,7 +42,7 @@ MATRICES = 6 * 2 + 2  # in two layers, the pooler and the output
 @pytest.fixture(autouse=True)
 def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models have no matrix above the usual bound."""
-    monkeypatch.setattr(weights, "SMALL", reading.THRESHOLD)
+    monkeypatch.setattr(weights, "SMALL", coreml.THRESHOLD)
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +163,6 @@ def test_a_compressor_that_does_nothing_is_an_error(
 def test_without_coremltools_the_message_names_the_command(
     exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantizer, "version_of", lambda _: None)
+    monkeypatch.setattr(coreml, "version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=r"pocketbert\[coreml\]"):
         quantize(exported("ios18"), tmp_path / "w8.mlpackage", W8)

@@ -24,9 +24,7 @@ from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import prepare
 from pocketbert.pipeline.formats.weight_roles import resolved, simulation_of, weights_of
-from pocketbert.quantize import coreml as reading
-from pocketbert.quantize import coreml as static
-from pocketbert.quantize import weights
+from pocketbert.quantize import coreml, weights
 from pocketbert.quantize.files import file_problems, quantize
 from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.table import Plan, row_of
@@ -41,7 +39,7 @@ TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 @pytest.fixture(autouse=True)
 def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models have no matrix above the usual bound."""
-    monkeypatch.setattr(weights, "SMALL", reading.THRESHOLD)
+    monkeypatch.setattr(weights, "SMALL", coreml.THRESHOLD)
 
 
 @pytest.fixture(scope="module")
@@ -137,26 +135,26 @@ def test_learned_ranges_take_the_place_of_measured_ones(
     model, folder, _ = open_tiny("bert", 1)
     module = prepare(model, folder.family, TASK, Format.COREML)
     learned = learned_of(module, Format.COREML)
-    found, measured = static._learned_ranges(exported(), learned), static._measure_ranges(exported(), plan(rows), "a")
+    found, measured = coreml._learned_ranges(exported(), learned), coreml._measure_ranges(exported(), plan(rows), "a")
     assert set(found) <= set(measured)
     outputs = [name for name, own in found.items() if own == SMALL.outputs]
     assert len(outputs) == len(learned.products), "every linear layer was found by its weights in fp16"
     assert SMALL.inputs in found.values()
-    assert static._learned_ranges(exported(), None) == {}
+    assert coreml._learned_ranges(exported(), None) == {}
 
 
 def test_ranges_are_those_of_all_rows_without_their_padding(
     exported: Callable[..., Path], rows: list[dict[str, Any]]
 ) -> None:
     # coremltools keeps the range of the last row only
-    first, last, both = (static._measure_ranges(exported(), plan(r), "a") for r in ([rows[0]], [rows[1]], rows[:2]))
+    first, last, both = (coreml._measure_ranges(exported(), plan(r), "a") for r in ([rows[0]], [rows[1]], rows[:2]))
     assert set(first) == set(last) == set(both)
     assert len(both) > 8
     assert both == {n: (min(first[n][0], last[n][0]), max(first[n][1], last[n][1])) for n in both}
     # the fixed length of this package is 40: as in the one that pads the row to 16
     tokens = rows[0]["input_ids"].shape[1]
     assert tokens not in (16, 40)
-    longer = static._measure_ranges(exported(ios=17), plan([rows[0]]), "a")
+    longer = coreml._measure_ranges(exported(ios=17), plan([rows[0]]), "a")
     ends = np.array([first[n] for n in first if n in longer])
     again = np.array([longer[n] for n in first if n in longer])
     assert len(ends) > 4

@@ -23,9 +23,7 @@ from pocketbert.export.onnx import check_readable, export
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import weights
 from pocketbert.quantize.files import quantize, weight_types
-from pocketbert.quantize.onnx import qnn as mask
-from pocketbert.quantize.onnx import qnn as scheme
-from pocketbert.quantize.onnx import qnn as writer
+from pocketbert.quantize.onnx import qnn
 from pocketbert.quantize.onnx.qnn import Encoding, fix_shape
 from pocketbert.quantize.table import Plan, row_of
 from pocketbert.quantize.weights import WeightTypes
@@ -127,8 +125,8 @@ def test_16_bits_have_room_for_texts_that_reach_further_than_the_calibration_tex
 ) -> None:
     few, rows, exact = feeds(2), feeds(30, seed=1), exported("bert")
     errors = []
-    for room in (writer.ROOM, 1.0):
-        monkeypatch.setattr(writer, "ROOM", room)
+    for room in (qnn.ROOM, 1.0):
+        monkeypatch.setattr(qnn, "ROOM", room)
         path = tmp_path / f"{room}.onnx"
         quantize(exact, path, plan(Scheme.A16W8, few))
         errors.append(rms_error(answers(path, rows), answers(exact, rows)))
@@ -179,7 +177,7 @@ def test_the_constant_of_the_mask_is_as_small_as_it_may_be(made: Made) -> None:
 def test_a_constant_of_1e4_in_the_mask_fails(
     scheme: Scheme, exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mask, "_MARGIN", 1e4)
+    monkeypatch.setattr(qnn, "_MARGIN", 1e4)
     with pytest.raises(GateError, match="the constant of the mask is in their range"):
         quantize(exported("bert"), tmp_path / "a.onnx", plan(scheme, feeds(4)))
 
@@ -220,7 +218,7 @@ def test_a_graph_without_a_mask_is_refused(exported: Callable[[str], Path], tmp_
 def test_a_quantizer_that_does_nothing_fails(
     exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheme._IntegerWriter, "run", lambda self: None)
+    monkeypatch.setattr(qnn._IntegerWriter, "run", lambda self: None)
     with pytest.raises(GateError, match="the quantizer did nothing"):
         quantize(exported("bert"), tmp_path / "a.onnx", plan(Scheme.A16W8, feeds(4)))
 
