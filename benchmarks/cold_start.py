@@ -22,7 +22,7 @@ from pocketbert.benchmarks.operators import OpTimes, profile_operators
 from pocketbert.benchmarks.records import ColdStart
 from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
 from pocketbert.core.types import Format, Runtime
-from pocketbert.runtime.engines import EngineFile, filled
+from pocketbert.runtime.engines import EngineFile, add_missing_inputs
 
 _TIMEOUT_S = 600.0
 """A child that takes longer hangs."""
@@ -91,7 +91,7 @@ def _measure_start(file: EngineFile, ids: Sequence[int], threads: int, profile_r
     begin = time.perf_counter_ns()
     predictor = file.open(threads)
     loaded = time.perf_counter_ns()
-    feed = filled(predictor, inputs)
+    feed = add_missing_inputs(predictor, inputs)
     ready = time.perf_counter_ns()
     predictor.run(feed)
     first = time.perf_counter_ns()

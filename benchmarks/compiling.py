@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.benchmarks.devices.protocol import Compiler
-from pocketbert.benchmarks.inputs import Differences, Feed, fixed_shapes, row_of_length
+from pocketbert.benchmarks.inputs import Differences, Feed, choose_fixed_lengths, join_to_length
 from pocketbert.benchmarks.measurement import BenchmarkOptions, Variant
 from pocketbert.benchmarks.records import Compilation, EmulatedAnswers
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
@@ -25,11 +25,12 @@ from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
 from pocketbert.core.data.examples import Example
 from pocketbert.core.devices import DeviceName, Figure
 from pocketbert.core.host.progress import Meter
+from pocketbert.core.predict.inputs import Text
 from pocketbert.core.predict.scores import Score
-from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import Scheme
-from pocketbert.runtime.engines import FilePredictor, filled
+from pocketbert.runtime.engines import FilePredictor, add_missing_inputs
 
 _SCALED = 16
 """Rows among which the largest answer on this machine is looked for, where fewer were emulated."""
@@ -100,7 +101,7 @@ def compile_for(
         One record per target, file and length.
     """
     variants = {v.name: v for target in targets for v in target.variants}
-    lengths = {n: fixed_shapes(options.lengths, v.file.lengths, v.max_length) for n, v in variants.items()}
+    lengths = {n: choose_fixed_lengths(options.lengths, v.file.lengths, v.max_length) for n, v in variants.items()}
     work = [(t, v, x) for t in targets for v in t.variants for x in lengths[v.name]]
     end, compilations = time.monotonic() + budget_s, list[Compilation]()
     label = options.label and "compile and emulate"
@@ -143,7 +144,7 @@ def _text_rows(variant: Variant, texts: Sequence[Text], length: int, seed: int) 
         fitting = [row for row in rows if len(row) <= length and not row.truncated]
         order = generator(seed, "emulated rows").permutation(len(fitting))
         feeds += [tokenizer.pad([fitting[i]], length) for i in order]
-    feeds = feeds or [tokenizer.pad([row_of_length(tokenizer.encode(list(texts)), length)], length)]
+    feeds = feeds or [tokenizer.pad([join_to_length(tokenizer.encode(list(texts)), length)], length)]
     return _Rows(feeds, length, tokenizer)
 
 
@@ -181,7 +182,7 @@ def _compare(
     differences, same = Differences(), list[bool]()
     for number, feed in enumerate(rows.feeds[: max(len(emulated), _SCALED)]):
         mask = np.asarray(feed["attention_mask"])[0] == 1
-        for name, value in predictor.run(filled(predictor, feed)).items():
+        for name, value in predictor.run(add_missing_inputs(predictor, feed)).items():
             here = _at_real_tokens(name, np.asarray(value, np.float64), mask)
             if number >= len(emulated):
                 differences.scale(name, here)

@@ -1,7 +1,7 @@
 """Inputs of timed inferences, and the comparison of a device's answers to them with those of this machine.
 
-`choose_texts` takes some of the real texts; `feeds` makes inputs of them, at their own length or joined to a given one
-(`row_of_length`); `fixed_shapes` chooses the lengths of compiled files. `compare_answers` checks a device's outputs with the bounds
+`choose_texts` takes some of the real texts; `make_feeds` makes inputs of them, at their own length or joined to a given one
+(`join_to_length`); `choose_fixed_lengths` chooses the lengths of compiled files. `compare_answers` checks a device's outputs with the bounds
 of `Differences`.
 """
 
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from pocketbert.benchmarks.measurement import Variant
 from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.predictor import fitting
-from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
+from pocketbert.core.predict.inputs import Encoded, Text
+from pocketbert.core.predict.predictor import smallest_fitting_length
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Provenance, Scheme
-from pocketbert.runtime.engines import filled
+from pocketbert.runtime.engines import add_missing_inputs
 
 _MAX_TEXTS = 100
 """Real texts are cycled after this many: enough for a typical mix of lengths."""
@@ -41,7 +42,7 @@ def choose_texts(texts: Sequence[Text], most: int = _MAX_TEXTS) -> list[Text]:
     return [texts[i * len(texts) // most] for i in range(most)]
 
 
-def row_of_length(rows: Sequence[Encoded], length: int) -> Encoded:
+def join_to_length(rows: Sequence[Encoded], length: int) -> Encoded:
     """Join real texts to a token sequence of exactly `length` tokens.
 
     The tokens between the first and the last of each row are strung together and put between the first
@@ -69,7 +70,7 @@ def row_of_length(rows: Sequence[Encoded], length: int) -> Encoded:
     return Encoded(ids, np.zeros(length, np.int64), False)
 
 
-def fixed_shapes(lengths: Sequence[Length], fixed: Sequence[int], most: int) -> list[int]:
+def choose_fixed_lengths(lengths: Sequence[Length], fixed: Sequence[int], most: int) -> list[int]:
     """Choose the lengths of a compiled file: those that were asked for, without ``"text"``, which has no fixed length.
 
     Args:
@@ -82,7 +83,9 @@ def fixed_shapes(lengths: Sequence[Length], fixed: Sequence[int], most: int) -> 
     return list(dict.fromkeys(min((n for n in fixed if n >= x), default=max(fixed, default=x)) for x in clipped))
 
 
-def feeds(tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed: Sequence[int] = ()) -> list[Feed]:
+def make_feeds(
+    tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed: Sequence[int] = ()
+) -> list[Feed]:
     """Make the inputs to cycle through, one inference each, padded only where the file takes some lengths only.
 
     Args:
@@ -95,8 +98,8 @@ def feeds(tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed
         One entry per text for ``"text"``, else a single one.
     """
     rows = tokenizer.encode(list(texts))
-    chosen = rows if length == TEXT else [row_of_length(rows, length)]
-    return [tokenizer.pad([row], fitting(fixed, len(row))) for row in chosen]
+    chosen = rows if length == TEXT else [join_to_length(rows, length)]
+    return [tokenizer.pad([row], smallest_fitting_length(fixed, len(row))) for row in chosen]
 
 
 # --- answers of a device ---------------------------------------------------------------------------------------------------------
@@ -174,7 +177,7 @@ def compare_answers(
     differences = Differences()
     differences.finite = differences.equal = len(answers) == len(feeds)
     for feed, outputs in zip(feeds, answers, strict=False):
-        for name, value in predictor.run(filled(predictor, feed)).items():
+        for name, value in predictor.run(add_missing_inputs(predictor, feed)).items():
             differences.add(name, np.asarray(value), np.asarray(outputs.get(name, np.nan)))
     largest, tolerance = differences.worst(_tolerated_share(variant.scheme))
     return AnswerCheck(

@@ -26,7 +26,7 @@ from pocketbert.benchmarks.devices.protocol import (
     Thermal,
 )
 from pocketbert.benchmarks.devices.table import compiler_of, connect, device, service_of
-from pocketbert.benchmarks.inputs import ANSWERS_COMPARED, Feed, choose_texts, compare_answers, feeds
+from pocketbert.benchmarks.inputs import ANSWERS_COMPARED, Feed, choose_texts, compare_answers, make_feeds
 from pocketbert.benchmarks.load import Cooling, Load
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, Profile, Protocol, Sustained
@@ -36,9 +36,10 @@ from pocketbert.benchmarks.timing import BURST, Block, Cell, Tick, sustain
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import LOCAL, DeviceName, Figure, parse_measuring_device
 from pocketbert.core.errors import InputError, PocketBertError, Problem
-from pocketbert.core.host.progress import Meter, say
+from pocketbert.core.host.progress import Meter, print_note
 from pocketbert.core.host.system import can_start_python
-from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.predict.inputs import Text
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import Format
 
@@ -91,7 +92,7 @@ def benchmark(
     if not used:
         raise InputError(left_out)
     for problem in [*left_out, *_check_sustained(used, variants_by_device, options)]:
-        say(f"  {problem.where}: {problem.what}")
+        print_note(f"  {problem.where}: {problem.what}")
     sessions = list[BenchmarkResult]()
     with _reach_devices(used, variants_by_device) as (connections, services, targets):
         end, count = time.monotonic() + options.budget_s, len(used)
@@ -102,7 +103,7 @@ def benchmark(
         sessions += [service.measure(variants_by_device[name], options) for name, service in services.items()]
         # last, so that compilers disturb no timing
         compilations = compile_for(targets, texts, options, end - time.monotonic(), labelled)
-    first = sessions[0] if sessions else results.nothing_timed(targets, options)
+    first = sessions[0] if sessions else results.make_compilation_result(targets, options)
     return first.model_copy(update={"others": sessions[1:], "compilations": compilations})
 
 
@@ -231,7 +232,7 @@ class _Session:
         self.lengths = self._choose_lengths()
         tokenizers = {v.name: TextTokenizer(v.tokenizer, self._longest(v)) for v in self.variants}
         self.inputs = {
-            (v.name, length): feeds(tokenizers[v.name], self.texts, length, self.fixed_lengths[v.name])
+            (v.name, length): make_feeds(tokenizers[v.name], self.texts, length, self.fixed_lengths[v.name])
             for v in self.variants
             for length in self.lengths
         }
@@ -468,4 +469,4 @@ class _Session:
     def _print(self, words: str) -> None:
         """Print a line about this device, unless progress is not shown."""
         if self.options.label:
-            say(f"  {self.name}: {words}")
+            print_note(f"  {self.name}: {words}")

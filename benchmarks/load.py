@@ -1,8 +1,8 @@
 """What else a machine was doing while something was measured: load, heat, clock rate, energy.
 
-`LoadWatch` compares this machine at two moments and returns a `Load`; devices elsewhere make theirs with `packages_between`,
-`battery_between`, `hottest_words` and `clock_words`. `Cooling` waits until a device is about as cool as at the beginning, for which
-`local_heat` reads this machine's `Heat`.
+`LoadWatch` compares this machine at two moments and returns a `Load`; devices elsewhere make theirs with `energy_of_packages`,
+`energy_of_battery`, `describe_hottest` and `describe_clock`. `Cooling` waits until a device is about as cool as at the beginning, for which
+`read_local_heat` reads this machine's `Heat`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _read_packages(root: Path = POWERCAP) -> Packages:
     return Packages(counters) if counters else Packages(unread=Unread.ABSENT)
 
 
-def packages_between(before: Packages, after: Packages, seconds: float) -> Energy:
+def energy_of_packages(before: Packages, after: Packages, seconds: float) -> Energy:
     """Return the energy of all packages between two readings, less than one range of the counters apart.
 
     Args:
@@ -148,10 +148,10 @@ class _PackageWatch:
         Args:
             seconds: How long ago that was.
         """
-        return packages_between(self._before, _read_packages(self._root), seconds)
+        return energy_of_packages(self._before, _read_packages(self._root), seconds)
 
 
-def battery_between(before: str, after: str, seconds: float) -> Energy | None:
+def energy_of_battery(before: str, after: str, seconds: float) -> Energy | None:
     """Return the energy that a phone's battery gave between two outputs of ``dumpsys battery``.
 
     The charge counter has steps of about 1 mAh, so that it takes minutes to say anything.
@@ -242,12 +242,12 @@ class Heat:
         return 0.0 if self.clock is None or start.clock is None else start.clock - self.clock
 
 
-def hottest_words(before: Sequence[float], after: Sequence[float]) -> str:
+def describe_hottest(before: Sequence[float], after: Sequence[float]) -> str:
     """Return the hottest of some temperatures in °C, before and after, in words; empty where none was read."""
     return f"hottest sensor {max(before):.0f} → {max(after):.0f} °C" if before and after else ""
 
 
-def clock_words(governors: Sequence[str], before: Sequence[float], after: Sequence[float]) -> str:
+def describe_clock(governors: Sequence[str], before: Sequence[float], after: Sequence[float]) -> str:
     """Return governors and the highest clock rate in MHz, before and after, in words; empty where none was read."""
     if not before or not after:
         return ""
@@ -272,8 +272,8 @@ class LoadWatch:
             before=self._before,
             after=_load_average(),
             others=min(1.0, max(0.0, share)),
-            thermal=hottest_words(self._celsius, _temperatures()),
-            clock=clock_words(sorted({*_read_policies("scaling_governor")} - {""}), self._mhz, _clock_rates()),
+            thermal=describe_hottest(self._celsius, _temperatures()),
+            clock=describe_clock(sorted({*_read_policies("scaling_governor")} - {""}), self._mhz, _clock_rates()),
             energy=self._energy.stop(wall),
         )
 
@@ -308,12 +308,14 @@ def _clock_rates(name: str = "scaling_cur_freq") -> list[float]:
     return [int(text) / 1000 for text in _read_policies(name) if text.isdecimal()]
 
 
-def local_heat() -> Heat:
+def read_local_heat() -> Heat:
     """Read how hot this machine is now."""
-    return Heat(tuple(_temperatures()), clock_share(_clock_rates("scaling_max_freq"), _clock_rates("cpuinfo_max_freq")))
+    return Heat(
+        tuple(_temperatures()), lowest_clock_share(_clock_rates("scaling_max_freq"), _clock_rates("cpuinfo_max_freq"))
+    )
 
 
-def clock_share(allowed: Sequence[float], most: Sequence[float]) -> float | None:
+def lowest_clock_share(allowed: Sequence[float], most: Sequence[float]) -> float | None:
     """Return the lowest share of its highest clock rate that a group of cores may take; None where the rates do not match.
 
     Args:

@@ -31,9 +31,9 @@ from pocketbert.benchmarks.records import (
 )
 from pocketbert.benchmarks.statistics import Interval, Ratio, Statistics
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.devices import LOCAL, MOST_GAP_MS, parse_measuring_device
+from pocketbert.core.devices import LOCAL, MAX_GAP_MS, parse_measuring_device
 from pocketbert.core.disk.files import check_schema, path_bytes, read_json, sha256_path, write_atomic
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.host.terminal import html_table
 from pocketbert.core.recipe.presets import PRESETS, Preset
@@ -380,7 +380,7 @@ class BenchmarkOptions:
         if len(set(names)) < len(names):
             bad.append(Problem("variants", f"names must differ, got {', '.join(names)}."))
         if self.baseline is not None and self.baseline not in names:
-            bad.append(Problem("baseline", f"no variant '{self.baseline}'; {nearest(self.baseline, names)}."))
+            bad.append(Problem("baseline", f"no variant '{self.baseline}'; {suggest_allowed(self.baseline, names)}."))
         if bad:
             raise InputError(bad)
 
@@ -398,8 +398,8 @@ class BenchmarkOptions:
             bad.append(Problem("threads", f"{list(self.threads)}; allowed: one or more whole numbers from 1."))
         if not self.lengths or any(x != TEXT and (not isinstance(x, int) or x < 3) for x in self.lengths):
             bad.append(Problem("lengths", f"{list(self.lengths)}; allowed: whole numbers from 3, and 'text'."))
-        if any(not 0 < gap <= MOST_GAP_MS for gap in self.gaps_ms):
-            bad.append(Problem("gaps", f"{list(self.gaps_ms)}; allowed: milliseconds above 0, up to {MOST_GAP_MS:g}."))
+        if any(not 0 < gap <= MAX_GAP_MS for gap in self.gaps_ms):
+            bad.append(Problem("gaps", f"{list(self.gaps_ms)}; allowed: milliseconds above 0, up to {MAX_GAP_MS:g}."))
         if not 0 <= self.sustained_min <= _MOST_SUSTAINED_MIN:
             allowed = f"allowed: minutes from 0 to {_MOST_SUSTAINED_MIN:g}."
             bad.append(Problem("sustained", f"{self.sustained_min:g}; {allowed}"))
@@ -418,7 +418,7 @@ def preset_options(name: str) -> BenchmarkOptions:
     """
     known = [p.value for p in Preset]
     if name not in known:
-        raise InputError(Problem("preset", f"'{name}' is unknown; {nearest(name, known)}."))
+        raise InputError(Problem("preset", f"'{name}' is unknown; {suggest_allowed(name, known)}."))
     preset = PRESETS[Preset(name)]
     return BenchmarkOptions(
         threads=(1, 2),

@@ -23,7 +23,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.types import Format, Provenance, Runtime
 from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.tflite import Coverage, TflitePredictor
+from pocketbert.runtime.tflite import TflitePredictor, XnnpackCoverage
 
 WARMUP = 3
 """Inferences that a profile leaves out."""
@@ -224,7 +224,7 @@ class LitertTimes(BaseModel):
     invoke_us: float = Field(default=0, ge=0, allow_inf_nan=False)
     operators: list[_Operator] = Field(default_factory=list)
 
-    def profile(self, coverage: Coverage | None) -> OpTimes | None:
+    def profile(self, coverage: XnnpackCoverage | None) -> OpTimes | None:
         """Return the profile with the placement that the interpreter reports; None where there is neither."""
         placement = _xnnpack_placement(coverage)
         if self.error or not self.operators:
@@ -243,7 +243,7 @@ class LitertTimes(BaseModel):
         return OpTimes(runs=self.runs, ops=ops, placement=placement, note=note)
 
 
-def _xnnpack_placement(coverage: Coverage | None) -> list[Placement]:
+def _xnnpack_placement(coverage: XnnpackCoverage | None) -> list[Placement]:
     """Return what XNNPACK runs and what is left to the built-in kernels; nothing where the interpreter does not report it."""
     if coverage is None:
         return []

@@ -1,7 +1,7 @@
 """Turn timings into the records of a benchmark, and put into words how they were taken.
 
 `make_measurement` and `make_comparisons` make the records of what was timed at one thread count. `describe_method`,
-`timing_notes` and `idle_notes` write what the protocol of a session says. `nothing_timed` is a result without any device that
+`timing_notes` and `idle_notes` write what the protocol of a session says. `make_compilation_result` is a result without any device that
 runs files.
 """
 
@@ -20,8 +20,8 @@ from pocketbert.benchmarks.records import Length, Protocol
 from pocketbert.benchmarks.statistics import Statistics, repeat_interval, time_ratio
 from pocketbert.benchmarks.timing import BURST, IDLE_SHARE, LEAST_SINGLES, STABLE, WARMUP_LEAST, WARMUP_MOST, Cell
 from pocketbert.core.devices import DeviceName, Figure
-from pocketbert.core.host.hardware import Machine, machine
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.hardware import Machine, describe_machine
+from pocketbert.core.host.system import installed_versions
 
 BUSY = 0.10
 """From this share of foreign CPU time on, the result carries a note."""
@@ -208,12 +208,12 @@ def idle_notes(
     return notes
 
 
-def nothing_timed(targets: Sequence[Target], options: BenchmarkOptions) -> BenchmarkResult:
+def make_compilation_result(targets: Sequence[Target], options: BenchmarkOptions) -> BenchmarkResult:
     """Return a result for compilations only, where no device of the benchmark runs files."""
     variants = {v.name: v for target in targets for v in target.variants}
     return BenchmarkResult(
-        machine=machine(),
-        versions=installed(("pocketbert", "onnxruntime", "numpy", "tokenizers"))
+        machine=describe_machine(),
+        versions=installed_versions(("pocketbert", "onnxruntime", "numpy", "tokenizers"))
         | {target.compiler.engine: target.compiler.engine_version for target in targets},
         protocol=Protocol(
             description=" ".join(dict.fromkeys(target.compiler.method for target in targets)),

@@ -16,13 +16,14 @@ from pocketbert.benchmarks.inputs import Feed, choose_texts
 from pocketbert.benchmarks.measurement import Variant
 from pocketbert.benchmarks.records import PostProcessingTime, TokenizerTime
 from pocketbert.benchmarks.statistics import Statistics
-from pocketbert.core.data.examples import unlabelled
+from pocketbert.core.data.examples import unlabelled_example
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import Answer
-from pocketbert.core.predict.predictor import PROBABILITIES, Arrays, answer_of, feed, matrices
-from pocketbert.core.predict.scores import tempered
-from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.predict.inputs import Text
+from pocketbert.core.predict.predictor import PROBABILITIES, Arrays, answer_outputs, feed, split_by_text
+from pocketbert.core.predict.scores import apply_temperature
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Provenance
 
@@ -61,9 +62,9 @@ class PostProcessing:
         names = (PROBABILITIES,) if inside else task.answer
         mask_id = prepared.tokenizer.mask_id if prepared.tokenizer is not None else None
         scores = [
-            tempered(matrix, self.temperature, inside)
+            apply_temperature(matrix, self.temperature, inside)
             for row_outputs, row_inputs in zip(outputs, inputs, strict=True)
-            for matrix in matrices(row_outputs, row_inputs, names, task, mask_id)
+            for matrix in split_by_text(row_outputs, row_inputs, names, task, mask_id)
         ]
         return self.head.answers(scores, prepared, inside)
 
@@ -138,13 +139,13 @@ def _time_post_processing(
 ) -> PostProcessingTime:
     """Run the first file of a group on each text, and time how its outputs become an answer."""
     predictor, task = group[0].file.open(1), step.head.task
-    inside = PROBABILITIES in answer_of(task, predictor)
+    inside = PROBABILITIES in answer_outputs(task, predictor)
     chosen = choose_texts(_fit_task(texts, task, tokenizer.mask_token), _POST_TEXTS)
     walls, tokens, began = list[float](), list[int](), time.monotonic()
     for number, text in enumerate([*chosen[:_POST_WARMUP], *chosen]):
         if len(walls) >= _POST_LEAST and time.monotonic() - began > _POST_S:
             break
-        rows = step.head.prepare([unlabelled(text)], tokenizer, "texts", labelled=False)
+        rows = step.head.prepare([unlabelled_example(text)], tokenizer, "texts", labelled=False)
         inputs = [feed(predictor, tokenizer, [row]) for row in rows.encoded]
         outputs = [predictor.run(row_inputs) for row_inputs in inputs]
         begin = time.perf_counter_ns()

@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.disk.files import read_json, write_atomic, write_json
-from pocketbert.core.disk.ownership import Contents, lock_beside, remove
+from pocketbert.core.disk.ownership import FolderContents, lock_beside, remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.host.progress import Meter, say
+from pocketbert.core.host.progress import Meter, print_note
 from pocketbert.core.recipe.data import AugmentSection
 from pocketbert.core.seeds import generator
 from pocketbert.distill.capture.outputs import LmHead
 from pocketbert.distill.word_vectors import SPARE, Neighbours, Word, WordReader, WordText, select_candidates
 
 _DESCRIPTION = "augment.json"
-_CONTENTS = Contents(_DESCRIPTION, ("part-*.jsonl",))
+_CONTENTS = FolderContents(_DESCRIPTION, ("part-*.jsonl",))
 """Files of a store: a folder that holds anything else is not replaced."""
 _PART_ROWS = 1000
 """Rows of a part."""
@@ -43,7 +43,7 @@ _Choices = tuple[tuple[Word, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True)
-class Row:
+class SourceRow:
     """A row to augment.
 
     Attributes:
@@ -89,7 +89,7 @@ class Augmenter:
         self.reader, self.settings, self.seed = reader, settings, seed
         self._neighbours, self._masked = neighbours, masked
 
-    def copies(self, rows: Sequence[Row]) -> list[list[tuple[str, ...]]]:
+    def copies(self, rows: Sequence[SourceRow]) -> list[list[tuple[str, ...]]]:
         """Make copies of each row, without the row itself, at most `settings.copies`.
 
         They depend on the seed, the row and its number, and not on the other rows.
@@ -113,7 +113,7 @@ class Augmenter:
             choices.append(tuple((word, words) for word, words in candidates if words))
         return choices
 
-    def _vary_row(self, row: Row, choices: Sequence[_Choices]) -> list[_Texts]:
+    def _vary_row(self, row: SourceRow, choices: Sequence[_Choices]) -> list[_Texts]:
         """Make the copies of one row; `choices` are those of each of its texts."""
         copies, width = self.settings.copies, max(map(len, choices))
         if width == 0:
@@ -298,7 +298,7 @@ class CopyStore:
         """Return the path of a part: a line per row, a list of its copies, each a list of one text or two."""
         return self.folder / f"part-{number:06d}.jsonl"
 
-    def fill(self, rows: Sequence[Row], make: Callable[[], Augmenter]) -> None:
+    def fill(self, rows: Sequence[SourceRow], make: Callable[[], Augmenter]) -> None:
         """Make the parts that are missing. A second process that needs the same waits for the first.
 
         Args:
@@ -342,7 +342,7 @@ class CopyStore:
                 )
             )
         if description.is_file():
-            say(f"  removed copies that were made of other rows or with other settings: {self.folder}")
+            print_note(f"  removed copies that were made of other rows or with other settings: {self.folder}")
         remove(self.folder, _CONTENTS)
         self.folder.mkdir()
         write_json(description, self._description)

@@ -34,15 +34,16 @@ from tokenizers import Tokenizer
 from pocketbert.core.disk.files import read_json, write_atomic, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.models.checkpoints import complete
-from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
-from pocketbert.core.predict.tokenizer_file import MAX_MIB
+from pocketbert.core.models.checkpoints import finish_loading
+from pocketbert.core.predict.inputs import Encoded, Text
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB
 from pocketbert.core.seeds import generator
 from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet
 
 
 @dataclass(frozen=True)
-class Kept:
+class PieceSelection:
     """The pieces that a pruned vocabulary keeps. A piece's new id is its position in `kept_ids`.
 
     Attributes:
@@ -63,13 +64,13 @@ class Kept:
         return np.asarray(self.kept_ids, np.int64)[ids]
 
 
-def read_tokenizer(folder: Path) -> dict[str, Any]:
+def read_tokenizer_json(folder: Path) -> dict[str, Any]:
     """Read tokenizer.json of a folder whose tokenizer can be pruned.
 
     Raises:
         InputError: If its algorithm is not WordPiece, BPE or Unigram.
     """
-    content: dict[str, Any] = read_json(folder / "tokenizer.json", MAX_MIB)
+    content: dict[str, Any] = read_json(folder / "tokenizer.json", MAX_TOKENIZER_MIB)
     _algorithm(content)
     return content
 
@@ -85,13 +86,13 @@ def count_pieces(rows: Sequence[Encoded]) -> Counter[int]:
 _UNUSED_PIECE = re.compile(r"\[unused\d+\]")
 
 
-def choose(
+def select_pieces(
     tokenizer_json: Mapping[str, Any],
     config: Mapping[str, Any],
     counts: Mapping[int, int],
     min_count: int = 1,
     keep_first: int = 0,
-) -> Kept:
+) -> PieceSelection:
     """Choose the pieces to keep: frequent ones, special tokens, and what is needed to tokenize any word.
 
     Args:
@@ -118,7 +119,7 @@ def choose(
     if len(kept) == len(id_of):
         reason = f"all {len(id_of):,} pieces would stay: training rows have {len(frequent):,} of them, top is {keep_first:,}."
         raise InputError(Problem("student.vocabulary", reason, "Lower top, raise at_least, or leave vocabulary out."))
-    return Kept(tuple(sorted(id_of[piece] for piece in kept)), len(id_of))
+    return PieceSelection(tuple(sorted(id_of[piece] for piece in kept)), len(id_of))
 
 
 def _special_tokens(tokenizer_json: Mapping[str, Any], config: Mapping[str, Any], id_of: Mapping[str, int]) -> set[str]:
@@ -281,7 +282,9 @@ def _is_latin_or_punctuation(character: str) -> bool:
 # --- writing the tokenizer and the model ---
 
 
-def write_pruned(source: Path, config: Mapping[str, Any], selection: Kept, destination: Path) -> None:
+def write_pruned_tokenizer(
+    source: Path, config: Mapping[str, Any], selection: PieceSelection, destination: Path
+) -> None:
     """Write the tokenizer files of `source` with the kept pieces and their new ids.
 
     vocab.json and merges.txt are written if the source has them; formats that only repeat tokenizer.json (spiece.model) are not.
@@ -292,7 +295,7 @@ def write_pruned(source: Path, config: Mapping[str, Any], selection: Kept, desti
         selection: The pieces to keep.
         destination: An existing folder.
     """
-    tokenizer_json = _prune_tokenizer_json(read_tokenizer(source), selection)
+    tokenizer_json = _prune_tokenizer_json(read_tokenizer_json(source), selection)
     write_atomic(destination / "tokenizer.json", json.dumps(tokenizer_json, ensure_ascii=False, separators=(",", ":")))
     write_json(destination / "config.json", dict(config))
     if (source / "special_tokens_map.json").is_file():
@@ -312,7 +315,7 @@ def write_pruned(source: Path, config: Mapping[str, Any], selection: Kept, desti
         write_atomic(destination / "merges.txt", "\n".join(["#version: 0.2", *merges]) + "\n")
 
 
-def _prune_tokenizer_json(tokenizer_json: Mapping[str, Any], selection: Kept) -> dict[str, Any]:
+def _prune_tokenizer_json(tokenizer_json: Mapping[str, Any], selection: PieceSelection) -> dict[str, Any]:
     """Return tokenizer.json with the kept pieces only, without padding and truncation.
 
     Raises:
@@ -336,13 +339,13 @@ def _prune_tokenizer_json(tokenizer_json: Mapping[str, Any], selection: Kept) ->
     return pruned
 
 
-def pruned_config(config: Mapping[str, Any], selection: Kept, size_key: str = "vocab_size") -> dict[str, Any]:
+def prune_config(config: Mapping[str, Any], selection: PieceSelection, size_key: str = "vocab_size") -> dict[str, Any]:
     """Return config.json with the new vocabulary size, under `size_key`, and the new ids of the tokens that it names."""
     ids = {key: selection.new_ids.get(i) for key, i in _config_token_ids(config).items()}
     return {**config, **ids, size_key: len(selection.kept_ids)}
 
 
-def pruned_table(model: Any, family: Family, selection: Kept) -> Any:
+def prune_embeddings(model: Any, family: Family, selection: PieceSelection) -> Any:
     """Copy a model with only the kept rows of its word-embedding table.
 
     Args:
@@ -368,14 +371,14 @@ def pruned_table(model: Any, family: Family, selection: Kept) -> Any:
 
     config = copy.deepcopy(model.config)
     original = config.to_dict()
-    for key, value in pruned_config(original, selection, family.config_names.get("vocab_size", "vocab_size")).items():
+    for key, value in prune_config(original, selection, family.config_names.get("vocab_size", "vocab_size")).items():
         if original.get(key) != value:
             setattr(config, key, value)
     config._attn_implementation = "sdpa" if model._supports_sdpa else "eager"
     with torch.random.fork_rng(devices=[]):
         pruned = type(model)(config)
     pruned.load_state_dict(weights)
-    return complete(pruned, family).eval()
+    return finish_loading(pruned, family).eval()
 
 
 def _token_ids(tokenizer_json: Mapping[str, Any]) -> dict[str, int]:
@@ -445,8 +448,8 @@ class Coverage:
         )
 
 
-def coverage(
-    original: Sequence[Encoded], pruned: Sequence[Encoded], selection: Kept, special_ids: Collection[int]
+def measure_coverage(
+    original: Sequence[Encoded], pruned: Sequence[Encoded], selection: PieceSelection, special_ids: Collection[int]
 ) -> Coverage:
     """Compare the tokens of the same rows by the original and by the pruned tokenizer.
 
@@ -477,11 +480,11 @@ def coverage(
 
 
 @dataclass(frozen=True)
-class Reader:
+class PrunedTokenizer:
     """A pruned tokenizer whose ids are translated back to the original vocabulary, which the student has while it is trained."""
 
     tokenizer: TextTokenizer
-    selection: Kept
+    selection: PieceSelection
 
     def encode(self, text: Text) -> Encoded:
         """Tokenize a text or a pair of texts into original ids."""
@@ -490,7 +493,7 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class ResplitSet:
+class ResplitRows:
     """Training rows of which a share is split into smaller pieces at each step; implements `TrainData`.
 
     Words outside the training rows will reach the student in smaller pieces than it was trained on. Splitting the rarer
@@ -509,8 +512,8 @@ class ResplitSet:
 
     rows: TrainSet
     texts: Sequence[Text]
-    student_tokenizer: Reader | None
-    smaller_tokenizers: Sequence[Reader]
+    student_tokenizer: PrunedTokenizer | None
+    smaller_tokenizers: Sequence[PrunedTokenizer]
     share: float
     seed: int
     purpose: str
@@ -545,7 +548,7 @@ class ResplitSet:
         return self.rows.rows.encoded[row]
 
 
-def sample(row_count: int, index: int, seed: int) -> NDArray[np.int64]:
+def sample_rows(row_count: int, index: int, seed: int) -> NDArray[np.int64]:
     """Draw the rows that define the smaller vocabulary number `index`: 1/4, 1/8, 1/16 or 1/32 of all, in turn.
 
     Words of the other rows are split as unseen words will be.

@@ -3,8 +3,8 @@
 Augmentation (`pocketbert.distill.augment`) and MacBERT's masking (`pocketbert.distill.text.masking`) use it:
 
 1. `WordReader` splits texts into words and lists the words of a vocabulary;
-2. the vectors come from the teacher's embeddings (`EmbeddingVectors`) or a file (`read_vectors`);
-3. `Neighbours` finds the words nearest to a word, `VectorWords` those with the same number of tokens.
+2. the vectors come from the teacher's embeddings (`EmbeddingVectors`) or a file (`read_word_vectors`);
+3. `Neighbours` finds the words nearest to a word, `NearestWords` those with the same number of tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
-from pocketbert.core.data.streams import CORPUS_ROWS, Limits, opened
+from pocketbert.core.data.streams import DEFAULT_CORPUS_ROWS, Limits, open_bounded
 from pocketbert.core.data.tables import BadRows
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TokenizerKind
@@ -36,7 +36,7 @@ _MOST_ROWS = 100_000
 """Rows of a file that are read, the most frequent words, as the released code of TinyBERT does."""
 _MOST_NUMBERS = 4096
 _LONGEST_LINE = 1 << 18
-_LIMITS = Limits(rows=CORPUS_ROWS)
+_LIMITS = Limits(rows=DEFAULT_CORPUS_ROWS)
 """Limits of a file of vectors; of its lines far fewer are read."""
 
 _SPACE = {TokenizerKind.BYTE_BPE: "Ġ", TokenizerKind.SENTENCEPIECE: "▁"}
@@ -274,7 +274,7 @@ def _normalize(matrix: _Vectors) -> _Vectors:
     return unit
 
 
-def read_vectors(path: Path, where: str = "data.augment.vectors") -> FileVectors:
+def read_word_vectors(path: Path, where: str = "data.augment.vectors") -> FileVectors:
     """Read a text file of word vectors, ``word v1 v2 ...`` a line: GloVe, word2vec and fastText.
 
     The first 100,000 lines are read; words that may replace none and rows of zeros are left out. A first line of two whole
@@ -290,7 +290,7 @@ def read_vectors(path: Path, where: str = "data.augment.vectors") -> FileVectors
     bad = BadRows(str(path))
     words: dict[str, None] = {}
     rows: list[_Vectors] = []
-    with opened(path, f"{where}: {path}", _LIMITS) as stream:
+    with open_bounded(path, f"{where}: {path}", _LIMITS) as stream:
         for word, vector in _read_lines(stream, bad):
             if word not in words and _is_replaceable(word) and vector.any():
                 words[word] = None
@@ -397,7 +397,7 @@ def select_candidates(word: str, best: Sequence[int], vocabulary: Sequence[str],
     return tuple(vocabulary[i] for i in sorted(others))
 
 
-class VectorWords:
+class NearestWords:
     """The nearest words of a word that the tokenizer splits into as many tokens; implements `SimilarWords` of the masking.
 
     Args:

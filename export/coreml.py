@@ -16,11 +16,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pocketbert.core.coreml_package import DATE, PROBABILITIES, add_classifier, save_package
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import Family
-from pocketbert.core.host.quiet import quiet, quiet_coremltools
+from pocketbert.core.host.quiet import silence_coremltools, silence_output
 from pocketbert.core.host.system import version_of
+from pocketbert.core.model_files import CONVERSION_DATE, PROBABILITIES_OUTPUT, add_classifier, save_package
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Scheme, Shapes
 from pocketbert.export.prepare import sample_inputs
@@ -97,8 +97,8 @@ def export(
     lengths = sorted(set(lengths))
     classifies = task.name is TaskName.TEXT_CLASSIFICATION and len(info.labels) > 0
     scored = _Scored(module, family.inputs).eval() if classifies else module
-    outputs = [*task.outputs, *([PROBABILITIES] if classifies else [])]
-    with quiet(), quiet_coremltools():
+    outputs = [*task.outputs, *([PROBABILITIES_OUTPUT] if classifies else [])]
+    with silence_output(), silence_coremltools():
         program = _export_program(scored, family, lengths, form.shapes)
         model = _convert(program, family, outputs, lengths, form)
         spec = model.get_spec()
@@ -191,8 +191,8 @@ def _describe(spec: Any, info: CoremlInfo, task: Task, family: Family) -> None:
     metadata = spec.description.metadata
     metadata.shortDescription, metadata.versionString = info.description, info.version
     metadata.author, metadata.license = info.author, info.license
-    if DATE in metadata.userDefined:
-        del metadata.userDefined[DATE]
+    if CONVERSION_DATE in metadata.userDefined:
+        del metadata.userDefined[CONVERSION_DATE]
     for name, value in info.notes:
         metadata.userDefined[name] = value
     for feature in (*spec.description.input, *spec.description.output):

@@ -1,7 +1,7 @@
 """The tokenizer of MediaPipe Tasks, and the models that MediaPipe cannot serve.
 
 TextClassifier and TextEmbedder bring a tokenizer of their own, which equals BERT's for ASCII text only.
-`MediaPipeTokenizer` gives the same ids; `refusal` explains why a model cannot be served; `vocabulary_of` returns the
+`MediaPipeTokenizer` gives the same ids; `explain_refusal` explains why a model cannot be served; `read_vocabulary` returns the
 vocab.txt to pack into a file. All facts were found with mediapipe 1.2.2 and a model that returns its ids;
 tests/clients/test_mediapipe.py repeats that.
 """
@@ -22,7 +22,8 @@ from tokenizers import Tokenizer, models, processors
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.disk.files import is_unicode, read_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer, plain_tokenizer_json
+from pocketbert.core.predict.inputs import Encoded, Text
+from pocketbert.core.predict.tokenization import TextTokenizer, strip_padding_and_truncation
 from pocketbert.core.tasks import TaskName
 
 _MAX_BYTES = 32 << 20
@@ -67,7 +68,7 @@ class MediaPipeTokenizer(TextTokenizer):
 
     def __init__(self, vocabulary: bytes | Path, max_length: int) -> None:
         """Build the tokenizer; raises InputError if special tokens are missing or `max_length` is too small."""
-        raw = vocabulary if isinstance(vocabulary, bytes) else vocabulary_of(vocabulary)
+        raw = vocabulary if isinstance(vocabulary, bytes) else read_vocabulary(vocabulary)
         # a token that is listed twice has the later id, as in MediaPipe
         index = {token: i for i, token in enumerate(_vocabulary_tokens(raw))}
         missing = [t for t in (_UNKNOWN, _FIRST, _LAST) if t not in index]
@@ -159,7 +160,7 @@ def _vocabulary_tokens(raw: bytes) -> list[str]:
     return [line.removesuffix("\r") for line in lines if line]
 
 
-def vocabulary_of(folder: Path) -> bytes:
+def read_vocabulary(folder: Path) -> bytes:
     """Return the vocabulary to pack into a file: vocab.txt, or the vocabulary of tokenizer.json if there is none.
 
     Args:
@@ -197,7 +198,7 @@ def _vocabulary_problem(vocabulary: Mapping[str, int]) -> str | None:
 # --- models that MediaPipe cannot serve ---
 
 
-def refusal(
+def explain_refusal(
     tokenizer: Mapping[str, Any] | Path,
     task: TaskName,
     pair: bool,
@@ -230,7 +231,7 @@ def refusal(
         return f"MediaPipe cuts off the end of a long text, and this model loses its beginning (truncation_side: {truncation_side})."
     reason = _settings_refusal(content) or _vocabulary_problem(content["model"]["vocab"])
     if reason is None and isinstance(tokenizer, Path) and (tokenizer / "vocab.txt").is_file():
-        listed = {t: i for i, t in enumerate(_vocabulary_tokens(vocabulary_of(tokenizer)))}
+        listed = {t: i for i, t in enumerate(_vocabulary_tokens(read_vocabulary(tokenizer)))}
         reason = None if listed == content["model"]["vocab"] else "vocab.txt differs from tokenizer.json"
     reason = reason or _ids_refusal(content)
     return f"MediaPipe would feed this model wrong ids: {reason}." if reason else None
@@ -257,7 +258,7 @@ def _settings_refusal(content: Mapping[str, Any]) -> str | None:
 def _ids_refusal(content: Mapping[str, Any]) -> str | None:
     """Tokenize sentences with both tokenizers, and return the first difference; None without any."""
     try:
-        model_tokenizer = Tokenizer.from_str(plain_tokenizer_json(json.dumps(content)))
+        model_tokenizer = Tokenizer.from_str(strip_padding_and_truncation(json.dumps(content)))
     except Exception as error:  # the library raises plain Exception
         raise InputError(Problem("tokenizer.json", f"not a tokenizer: {error}.")) from error
     empty = model_tokenizer.encode("").tokens

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pocketbert.core.families import ADAPTERS, Family, GraphInput, check_exported
+from pocketbert.core.families import ADAPTERS, Family, GraphInput, check_exportable
 from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
@@ -67,20 +67,20 @@ def prepare(
     Raises:
         InputError: If no exporter writes the family, or its row names code that is not registered.
     """
-    check_exported(family)
+    check_exportable(family)
     adapter = ADAPTERS.find(family.adapter, f"family {family.name}")
     plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
     module: nn.Module = adapter(copy.deepcopy(model).eval(), plan)
     return module
 
 
-def outliers_of(module: nn.Module) -> tuple[Outliers, ...]:
+def list_divided_outliers(module: nn.Module) -> tuple[Outliers, ...]:
     """List the tensors of a prepared module whose outlier channels were divided."""
     outliers: tuple[Outliers, ...] = getattr(module, "outliers", ())
     return outliers
 
 
-def carries_multiples(
+def is_rescaled_to_fp16(
     model: Any, family: Family, task: Task, samples: Sequence[Mapping[str, NDArray[np.int64]]] = ()
 ) -> bool:
     """Return whether the adapter of a family multiplies tensors of a model by powers of two; see `half_range`.

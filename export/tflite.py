@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import Family
-from pocketbert.core.host.quiet import quiet
+from pocketbert.core.host.quiet import silence_output
 from pocketbert.core.host.system import version_of
 from pocketbert.core.tasks import ScoreFunction, Task
 from pocketbert.export.prepare import sample_inputs
@@ -65,7 +65,7 @@ def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path
     """Convert modules with sample inputs, by the key of their signature, and write them to one file."""
     if version_of("litert-torch") is None:
         raise MissingBackendError("litert-torch", "pip install 'pocketbert[tflite]'")
-    with quiet():
+    with silence_output():
         import litert_torch
 
         converter = litert_torch.Converter()

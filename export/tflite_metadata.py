@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pocketbert.core import tflite_file as tflite_objects
+from pocketbert.core import model_files as tflite_objects
 from pocketbert.core.errors import GateError, InputError, Problem
-from pocketbert.core.tflite_file import dump_model, tflite_schema
+from pocketbert.core.model_files import dump_model, tflite_schema
 
 MAX_FILES = 16
 MAX_BYTES = 64 << 20
@@ -198,7 +198,7 @@ def labels_file(labels: Sequence[str]) -> bytes:
 
 
 def load_model(model: bytes) -> Any:
-    """Read a model with or without packed files; see `pocketbert.core.tflite_file.load_model`."""
+    """Read a model with or without packed files; see `pocketbert.core.model_files.load_model`."""
     return tflite_objects.load_model(_without_files(model))
 
 

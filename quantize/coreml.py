@@ -11,7 +11,7 @@ Schemes, in the order in which they are registered at the end:
   of the last row only, so that these ranges take the place of its own; they have an offset, which halves the error of
   symmetric ones.
 
-`weight_types` and `stored_numbers` are the reader of the format.
+`read_weight_types` and `read_stored_numbers` are the reader of the format.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.coreml_package import DATE, add_classifier, remove_classifier, save_package
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families.weight_records import LearnedRanges, Range, digest_of
-from pocketbert.core.host.quiet import quiet, quiet_coremltools
+from pocketbert.core.families.weight_records import LearnedRanges, Range, matrix_digest
+from pocketbert.core.host.quiet import silence_coremltools, silence_output
 from pocketbert.core.host.system import version_of
+from pocketbert.core.model_files import CONVERSION_DATE, add_classifier, remove_classifier, save_package
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.rounding import (
@@ -44,7 +44,15 @@ from pocketbert.quantize.rounding import (
     per_row_in_fp16,
     per_row_with_offset,
 )
-from pocketbert.quantize.table import WEIGHTED, Plan, Reader, SchemeRow, SecondScheme, register_reader, register_scheme
+from pocketbert.quantize.table import (
+    WEIGHTED_ROLES,
+    Plan,
+    Reader,
+    SchemeRow,
+    SecondScheme,
+    register_reader,
+    register_scheme,
+)
 from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights, Use, WeightTypes, WeightUse
 from pocketbert.runtime.coreml.evaluator import Evaluator, Step
 from pocketbert.runtime.coreml.package import read_package
@@ -91,7 +99,7 @@ _PALETTE_SIZES = {
 # --- writing ---
 
 
-def write_smaller(source: Path, destination: Path, compress: Callable[[Any], Any]) -> None:
+def write_compressed(source: Path, destination: Path, compress: Callable[[Any], Any]) -> None:
     """Write a copy of a package that was compressed by a function of coremltools.optimize.
 
     Args:
@@ -104,7 +112,7 @@ def write_smaller(source: Path, destination: Path, compress: Callable[[Any], Any
     """
     if version_of("coremltools") is None:
         raise MissingBackendError("coremltools", "pip install 'pocketbert[coreml]'")
-    with quiet(), quiet_coremltools():
+    with silence_output(), silence_coremltools():
         import coremltools as ct
 
         original = ct.models.MLModel(str(source), skip_model_load=True)
@@ -117,7 +125,7 @@ def write_smaller(source: Path, destination: Path, compress: Callable[[Any], Any
     metadata = dict(spec.description.metadata.userDefined)
     spec.description.CopyFrom(original.get_spec().description)  # coremltools.optimize drops texts
     for name, value in metadata.items():
-        if name != DATE:
+        if name != CONVERSION_DATE:
             spec.description.metadata.userDefined[name] = value
     save_package(spec.SerializeToString(deterministic=True), Path(model.weights_dir) / "weight.bin", destination)
 
@@ -136,7 +144,7 @@ def _write_linear(source: Path, destination: Path, plan: Plan) -> None:
     problems = _block_problems(source, schemes)
     if problems:
         raise InputError(problems)
-    write_smaller(source, destination, lambda model: _quantize_weights(model, schemes))
+    write_compressed(source, destination, lambda model: _quantize_weights(model, schemes))
 
 
 def _weight_schemes(source: Path, left: frozenset[str], scheme: Scheme) -> dict[str, Scheme]:
@@ -149,7 +157,7 @@ def _digests_by_name(source: Path, digests: frozenset[str]) -> dict[str, str]:
     """Find the constants of a package with one of some digests."""
     if not digests:
         return {}
-    stored = ((name, digest_of(numbers)) for name, numbers in stored_numbers(source))
+    stored = ((name, matrix_digest(numbers)) for name, numbers in read_stored_numbers(source))
     return {name: digest for name, digest in stored if digest in digests}
 
 
@@ -219,7 +227,7 @@ def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
         )
         return cto.coreml.palettize_weights(model, config=config)
 
-    write_smaller(source, destination, compress)
+    write_compressed(source, destination, compress)
 
 
 def _write_static(source: Path, destination: Path, plan: Plan) -> None:
@@ -261,7 +269,7 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
             model = cto.coreml.experimental.linear_quantize_activations(model, config, [])
         return _quantize_weights(model, schemes)
 
-    write_smaller(source, destination, compress)
+    write_compressed(source, destination, compress)
 
 
 def _measure_ranges(source: Path, plan: Plan, title: str) -> dict[str, Range]:
@@ -323,7 +331,7 @@ def _learned_ranges(source: Path, learned: LearnedRanges | None) -> dict[str, Ra
     ranges: dict[str, Range] = {}
     if learned is None:
         return ranges
-    stored = dict(stored_numbers(source))
+    stored = dict(read_stored_numbers(source))
     for product, weight in _weight_products(source):
         if weight in stored:
             known = learned.of(stored[weight])
@@ -352,7 +360,7 @@ def _large_float_weights(path: Path) -> list[tuple[StoredWeight, Use]]:
     return sorted(weights, key=lambda pair: pair[1] is Use.MATMUL)
 
 
-def weight_types(path: Path) -> WeightTypes:
+def read_weight_types(path: Path) -> WeightTypes:
     """Read the types of all weights in a package; without coremltools."""
     stored = StoredTensors(path)
     uses = []
@@ -383,7 +391,7 @@ def weight_types(path: Path) -> WeightTypes:
     )
 
 
-def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
+def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
     """Yield name and value of everything stored in a package, scales of compressed tensors included."""
     yield from StoredTensors(path).arrays()
 
@@ -393,7 +401,7 @@ def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
 
 def _register() -> None:
     """Register the reader of the format, and the rows of its schemes."""
-    register_reader(Format.COREML, Reader(weight_types, stored_numbers))
+    register_reader(Format.COREML, Reader(read_weight_types, read_stored_numbers))
     for scheme, dtype in ((Scheme.FP32, "float32"), (Scheme.FP16, "float16")):
         register_scheme(
             SchemeRow(Format.COREML, scheme, ExpectedWeights(ExpectedForm(dtype), ExpectedForm(dtype), _FLOATS))
@@ -415,8 +423,8 @@ def _register() -> None:
         w8_simulation, weights=per_block_with_offset, tables=per_block_with_offset, halves=per_block_in_fp16
     )
     linear = {
-        Scheme.W8: SecondScheme(WEIGHTED, ExpectedWeights(w8, w8, _FLOATS), w8_simulation),
-        Scheme.W4: SecondScheme(WEIGHTED, ExpectedWeights(w4, w4, _FLOATS), w4_simulation),
+        Scheme.W8: SecondScheme(WEIGHTED_ROLES, ExpectedWeights(w8, w8, _FLOATS), w8_simulation),
+        Scheme.W4: SecondScheme(WEIGHTED_ROLES, ExpectedWeights(w4, w4, _FLOATS), w4_simulation),
     }
     for scheme, own in linear.items():
         register_scheme(

@@ -1,7 +1,7 @@
 """Quantize an exported file, and check that every weight in the written file is stored as planned.
 
 `quantize` finds the scheme's row, writes the file, reads the types of its weights back and raises GateError where they
-differ from the plan; `file_problems` is that check. `weight_types` and `stored_numbers` read what any file of a known
+differ from the plan; `find_weight_problems` is that check. `read_weight_types` and `read_stored_numbers` read what any file of a known
 format stores. Importing this module registers the schemes and readers of all formats.
 """
 
@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import GateError
-from pocketbert.core.families.weight_records import WeightRole, digest_of
+from pocketbert.core.families.weight_records import WeightRole, matrix_digest
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize import coreml, onnx, tflite  # noqa: F401 - they register their schemes and readers
 from pocketbert.quantize import weights as stored_types
-from pocketbert.quantize.table import Plan, SchemeRow, reader_of, row_for
-from pocketbert.quantize.weights import ExpectedForm, Use, WeightTypes, WeightUse, type_problems
+from pocketbert.quantize.table import Plan, SchemeRow, find_reader, find_row_for_plan
+from pocketbert.quantize.weights import ExpectedForm, Use, WeightTypes, WeightUse, find_type_problems
 
 
 def quantize(source: Path, destination: Path, plan: Plan) -> WeightTypes:
@@ -39,27 +39,27 @@ def quantize(source: Path, destination: Path, plan: Plan) -> WeightTypes:
         MissingBackendError: If a library that writes the format is not installed.
         GateError: If the weights in the written file are not those of the scheme, or a range could not be measured.
     """
-    row = row_for(plan)
+    row = find_row_for_plan(plan)
     assert row.write is not None
     row.write(source, destination, plan)
-    types = weight_types(destination, plan.format)
-    problems = file_problems(destination, row, types, destination.name, plan.weights)
+    types = read_weight_types(destination, plan.format)
+    problems = find_weight_problems(destination, row, types, destination.name, plan.weights)
     if problems:
         raise GateError(problems)
     return types
 
 
-def weight_types(path: Path, format: Format) -> WeightTypes:
+def read_weight_types(path: Path, format: Format) -> WeightTypes:
     """Read the types of all weights in a file."""
-    return reader_of(format).weight_types(path)
+    return find_reader(format).weight_types(path)
 
 
-def stored_numbers(path: Path, format: Format) -> Iterator[tuple[str, NDArray[np.generic]]]:
+def read_stored_numbers(path: Path, format: Format) -> Iterator[tuple[str, NDArray[np.generic]]]:
     """Read name and value of everything stored in a file."""
-    yield from reader_of(format).stored_numbers(path)
+    yield from find_reader(format).stored_numbers(path)
 
 
-def file_problems(
+def find_weight_problems(
     path: Path, row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole] = ()
 ) -> list[str]:
     """List the differences between the weights of a file and their planned types.
@@ -77,8 +77,8 @@ def file_problems(
     left_digests = {w.digest for w in weights if w.scheme is None}
     digests_by_name, lost = dict[str, str](), list[str]()
     if left_digests:
-        floats = ((n, v) for n, v in reader_of(row.format).stored_numbers(path) if v.dtype.kind == "f")
-        digests_by_name = {n: digest for n, v in floats if (digest := digest_of(v)) in left_digests}
+        floats = ((n, v) for n, v in find_reader(row.format).stored_numbers(path) if v.dtype.kind == "f")
+        digests_by_name = {n: digest for n, v in floats if (digest := matrix_digest(v)) in left_digests}
         lost = [w.name for w in weights if w.scheme is None and w.digest not in digests_by_name.values()]
     left = frozenset(digests_by_name)
     if any(w.scheme in row.seconds for w in weights):
@@ -120,7 +120,7 @@ def _mixed_scheme_problems(
         uses_by_scheme.setdefault(infer_scheme(use), []).append(use)
     for scheme, uses in uses_by_scheme.items():
         part = {"uses": uses} if scheme is row.scheme else {"uses": uses, "integers": [], "coarse": []}
-        problems += type_problems(types.model_copy(update=part), name, expected[scheme], left, whole=False)
+        problems += find_type_problems(types.model_copy(update=part), name, expected[scheme], left, whole=False)
 
     stored = {u.name: u for u in types.uses if u.name not in left}.values()
     remaining = Counter((u.numbers, form(u)) for u in stored)

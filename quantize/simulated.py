@@ -2,7 +2,7 @@
 
 `SimulatedPredictor` computes the answers of a correct file of a scheme: while a torch function mode is active,
 functions that read stored weights get rounded weights and inputs (see `pocketbert.quantize.rounding.Simulation`).
-`product_ranges` measures what a static file should hold: the ranges of what each stored weight is multiplied with, and
+`measure_product_ranges` measures what a static file should hold: the ranges of what each stored weight is multiplied with, and
 of the results. A static file is written from ranges that its own engine measured; these are measured a second time,
 without exporter, quantizer and engine, and are identified by the paths of weights in the module.
 
@@ -265,7 +265,7 @@ def _storage(values: Tensor) -> int:
     return values.untyped_storage().data_ptr()
 
 
-def product_ranges(
+def measure_product_ranges(
     exact: ModulePredictor,
     rows: Iterable[Mapping[str, NDArray[np.int64]]],
     learned: LearnedRanges | None = None,

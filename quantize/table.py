@@ -2,8 +2,8 @@
 
 A `SchemeRow` is one entry; the modules of the formats (`onnx`, `tflite`, `coreml`) add theirs with `register_scheme`,
 and the functions that read their files with `register_reader`; `pocketbert.quantize.files` imports them all. A `Plan`
-holds the settings of one file to write. `row_for` finds the row that writes a plan's file, `row_of` the row of any
-file, and `reason_against` explains why a role of the model (a `Role`: attention, feed-forward, ...) cannot have a
+holds the settings of one file to write. `find_row_for_plan` finds the row that writes a plan's file, `find_row` the row of any
+file, and `explain_refused_role` explains why a role of the model (a `Role`: attention, feed-forward, ...) cannot have a
 scheme.
 """
 
@@ -21,11 +21,11 @@ from pocketbert.core.families.weight_records import LearnedRanges, WeightRole
 from pocketbert.core.types import Calibration, Format, Role, Runtime, Scheme
 from pocketbert.quantize.calibration import STEPS
 from pocketbert.quantize.rounding import Simulation
-from pocketbert.quantize.weights import ExpectedWeights, WeightTypes, type_problems
+from pocketbert.quantize.weights import ExpectedWeights, WeightTypes, find_type_problems
 
 Rows = Iterable[Mapping[str, NDArray[np.int64]]]
 """Calibration rows: inputs by name, each [1, L] without padding; names that a graph does not take are ignored."""
-WEIGHTED = frozenset(r for r in Role if r.weighs)
+WEIGHTED_ROLES = frozenset(r for r in Role if r.weighs)
 """Roles whose operators read stored weights."""
 
 
@@ -121,7 +121,7 @@ class SchemeRow:
     write: Callable[[Path, Path, Plan], None] | None = None
     runtime: Runtime | None = None
     simulation: Simulation | None = None
-    computes: frozenset[Role] = WEIGHTED
+    computes: frozenset[Role] = WEIGHTED_ROLES
     selective: bool = False
     seconds: Mapping[Scheme, SecondScheme] = field(default_factory=dict)
     usual: Mapping[Role, Scheme] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class SchemeRow:
             name: Name of the file in the messages.
             left: Names of weights in the file that stay as they were exported.
         """
-        return type_problems(types, name, self.weights, left)
+        return find_type_problems(types, name, self.weights, left)
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,12 @@ def register_reader(format: Format, reader: Reader) -> None:
     _READERS[format] = reader
 
 
-def all_rows() -> tuple[SchemeRow, ...]:
+def list_rows() -> tuple[SchemeRow, ...]:
     """List every row, in the order of registration."""
     return tuple(_ROWS.values())
 
 
-def reader_of(format: Format) -> Reader:
+def find_reader(format: Format) -> Reader:
     """Return the reader of a format.
 
     Raises:
@@ -199,7 +199,7 @@ def reader_of(format: Format) -> Reader:
     return _READERS[format]
 
 
-def row_of(format: Format, scheme: Scheme, runtime: Runtime | None = None) -> SchemeRow:
+def find_row(format: Format, scheme: Scheme, runtime: Runtime | None = None) -> SchemeRow:
     """Return the row of a file, whether an exporter or a quantizer writes it.
 
     Raises:
@@ -207,11 +207,11 @@ def row_of(format: Format, scheme: Scheme, runtime: Runtime | None = None) -> Sc
     """
     row = _ROWS.get((format, scheme, runtime))
     if row is None:
-        raise InputError(_missing_row(Plan(format, scheme, runtime), [r for r in all_rows() if r.format is format]))
+        raise InputError(_missing_row(Plan(format, scheme, runtime), [r for r in list_rows() if r.format is format]))
     return row
 
 
-def row_for(plan: Plan) -> SchemeRow:
+def find_row_for_plan(plan: Plan) -> SchemeRow:
     """Return the row that writes the file of a plan.
 
     Raises:
@@ -219,7 +219,7 @@ def row_for(plan: Plan) -> SchemeRow:
     """
     row = _ROWS.get((plan.format, plan.scheme, plan.runtime))
     if row is None or row.write is None:
-        raise InputError(_missing_row(plan, [r for r in all_rows() if r.format is plan.format and r.write]))
+        raise InputError(_missing_row(plan, [r for r in list_rows() if r.format is plan.format and r.write]))
     if row.calibrated and plan.rows is None:
         raise InputError(
             Problem(
@@ -241,7 +241,7 @@ def _missing_row(plan: Plan, rows: list[SchemeRow]) -> Problem:
     return Problem(plan.title, f"does not exist in this version; {plan.format} has: {allowed}.", "Choose one of these.")
 
 
-def reason_against(row: SchemeRow, role: Role, scheme: Scheme | None) -> str | None:
+def explain_refused_role(row: SchemeRow, role: Role, scheme: Scheme | None) -> str | None:
     """Explain why the weights of a role cannot have a scheme in the files of a row.
 
     Args:
@@ -268,7 +268,7 @@ def reason_against(row: SchemeRow, role: Role, scheme: Scheme | None) -> str | N
     return f"{role}: a file of {row.title} has no second scheme{floats}"
 
 
-def filled(rows: Rows, length: int) -> Rows:
+def repeat_tokens(rows: Rows, length: int) -> Rows:
     """Repeat the tokens of each row up to a length; longer rows stay as they are.
 
     Used where a whole graph with one length is quantized: which axes hold tokens is unknown there, so padding could not

@@ -1,7 +1,7 @@
 """The types in which a file stores its weights, and the check of them against the types that a scheme expects.
 
 The reader of each format describes a file as `WeightTypes`: one `WeightUse` for each operator that reads a stored
-weight. A scheme describes its files as `ExpectedWeights`, made of one `ExpectedForm` per use. `type_problems` compares
+weight. A scheme describes its files as `ExpectedWeights`, made of one `ExpectedForm` per use. `find_type_problems` compares
 the two.
 """
 
@@ -163,7 +163,7 @@ class ExpectedWeights:
         return self.tables if largest or self.other_tables is None else self.other_tables
 
 
-def bits_of(dtype: str, block: int | None) -> float:
+def bits_per_number(dtype: str, block: int | None) -> float:
     """Return the bits of one stored number, its share of a block's fp16 scale included.
 
     Args:
@@ -174,7 +174,7 @@ def bits_of(dtype: str, block: int | None) -> float:
     return (int(digits[0]) if digits else 32) + (_SCALE_BITS / block if block else 0)
 
 
-def type_problems(
+def find_type_problems(
     types: WeightTypes, name: str, expected: ExpectedWeights, left: frozenset[str] = frozenset(), whole: bool = True
 ) -> list[str]:
     """List the differences between the weight types of a file and those of a scheme; empty for a correct file.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pocketbert.core.plugins import importer, listing
+from pocketbert.core.plugins import make_facade_dir, make_facade_getattr
 
 if TYPE_CHECKING:
     from pocketbert.core.predict.predictor import Predictor, feed
@@ -55,6 +55,6 @@ _PLACES = {
 }
 """Names by the module that defines them."""
 
-__getattr__ = importer(__name__, _PLACES)
+__getattr__ = make_facade_getattr(__name__, _PLACES)
 
-__dir__ = listing(__name__, __all__)
+__dir__ = make_facade_dir(__name__, __all__)

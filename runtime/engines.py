@@ -1,7 +1,7 @@
 """Open a model file with the engine of its format, or with that of the runtime that it was made for.
 
 `EngineFile` names a file with its format and runtime; `open_file` opens it as a `FilePredictor`. `register_engine` adds the
-engine of a format that a plugin brings. `filled` completes the inputs of a file that takes more than token ids.
+engine of a format that a plugin brings. `add_missing_inputs` completes the inputs of a file that takes more than token ids.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ _RUNTIME_ENGINES: dict[Runtime, Opener] = {Runtime.OPENVINO: _open_openvino}
 """For files made for one runtime that is another than their format's usual engine."""
 
 
-def filled(predictor: FilePredictor, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def add_missing_inputs(predictor: FilePredictor, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Add zeros for the inputs that a file takes beyond those of every text: language 0, no entities.
 
     Args:

@@ -1,6 +1,6 @@
 """Run each batch with the file, engine and number of threads that a short race found fastest at its length on this machine.
 
-`fastest` reads the plan of an earlier race of the same files on the same machine, or runs the race (`race_apart`) and stores its
+`open_fastest` reads the plan of an earlier race of the same files on the same machine, or runs the race (`race_apart`) and stores its
 plan; the `FastestPredictor` that it returns opens the candidates that the plan needs and routes every batch to one of them.
 """
 
@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from pocketbert.core.disk.files import read_json, sha256_json, sha256_path, write_json
 from pocketbert.core.errors import InputError
-from pocketbert.core.host.hardware import default_threads, machine
-from pocketbert.core.predict.predictor import Arrays, fitting
+from pocketbert.core.host.hardware import default_threads, describe_machine
+from pocketbert.core.predict.predictor import Arrays, smallest_fitting_length
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.onnx import Spin
@@ -38,7 +38,7 @@ _VERSION = 10
 """Raise it when races measure something else, so that stored plans are not used any more."""
 
 
-def fastest(
+def open_fastest(
     files: Sequence[EngineFile],
     threads: int | None,
     max_length: int,
@@ -88,14 +88,14 @@ def fastest(
 def _plan_key(candidates: Sequence[Candidate], max_length: int, cadence: Cadence) -> str:
     """Return the digest of everything that a race's plan depends on: machine, engine versions, files and settings."""
     from pocketbert.core.formats import FORMATS
-    from pocketbert.core.host.system import installed
+    from pocketbert.core.host.system import installed_versions
 
     files = dict.fromkeys(c.file for c in candidates)
     engines = [e for f in files for e in FORMATS[f.format].engines] + [f.runtime.value for f in files if f.runtime]
     digests = {f: sha256_path(f.path) for f in files}
     raced = [[digests[c.file], c.file.runtime, c.threads, c.spin] for c in candidates]
-    versions = installed(tuple(dict.fromkeys(engines)))
-    return sha256_json([_VERSION, machine().model_dump(), versions, raced, max_length, cadence])
+    versions = installed_versions(tuple(dict.fromkeys(engines)))
+    return sha256_json([_VERSION, describe_machine().model_dump(), versions, raced, max_length, cadence])
 
 
 def _read_plan(path: Path, candidates: int) -> Plan | None:
@@ -229,7 +229,7 @@ class FastestPredictor:
         costs = self.plan.costs(length, steady=False)
         fits = frozenset(np.flatnonzero(np.isfinite(costs)).tolist())
         if not fits:
-            fitting(self._predictor(0).lengths, length)  # raises the InputError
+            smallest_fitting_length(self._predictor(0).lengths, length)  # raises the InputError
         self._routes[length] = _LengthRoute(self.plan.best([length]), costs, fits)
         return self._routes[length]
 
@@ -261,7 +261,7 @@ def _prepare_run(predictor: FilePredictor, length: int, padding: Padding) -> Run
     """
     if isinstance(predictor, _PreparesLengths):
         return predictor.prepare_run(length, padding)
-    padded_length = fitting(predictor.lengths, length)
+    padded_length = smallest_fitting_length(predictor.lengths, length)
     if padded_length == length:
         return predictor.run
     return lambda inputs: predictor.run(padding.widened(inputs, padded_length))

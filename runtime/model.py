@@ -15,19 +15,20 @@ from pocketbert.core.artefacts import (
     Artefacts,
     FileRecord,
     ModelRecord,
-    artefact_folder,
     check_label_names,
-    checked_config,
+    find_artefact_folder,
+    find_unsafe_entry,
     read_artefacts,
-    unopened,
+    read_checked_config,
 )
-from pocketbert.core.data.examples import unlabelled
+from pocketbert.core.data.examples import unlabelled_example
 from pocketbert.core.disk.files import path_bytes, sha256_path
-from pocketbert.core.errors import GateError, InputError, MissingBackendError, PocketBertError, Problem, nearest
-from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
+from pocketbert.core.errors import GateError, InputError, MissingBackendError, PocketBertError, Problem, suggest_allowed
+from pocketbert.core.families.config import CONFIG_FILE as CONFIG_FILE
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
-from pocketbert.core.predict.answers import Answer, marked
+from pocketbert.core.predict.answers import Answer, mark_unknown_answers
+from pocketbert.core.predict.inputs import Text
 from pocketbert.core.predict.predictor import (
     PROBABILITIES,
     Batching,
@@ -37,12 +38,12 @@ from pocketbert.core.predict.predictor import (
     check_outputs,
     run_rows,
 )
-from pocketbert.core.predict.scores import tempered
-from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.predict.scores import apply_temperature
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.runtime.engines import EngineFile, FilePredictor
-from pocketbert.runtime.fastest import FastestPredictor, fastest
+from pocketbert.runtime.fastest import FastestPredictor, open_fastest
 from pocketbert.runtime.race import Cadence
 from pocketbert.runtime.selftest import self_test
 
@@ -84,14 +85,14 @@ def load(
         GateError: If this machine computes the file wrongly, or the file failed its gates.
         MissingBackendError: If nothing here runs files of that format.
     """
-    path = artefact_folder(Path(folder))
+    path = find_artefact_folder(Path(folder))
     artefacts = read_artefacts(path)
     if engine not in (None, "fastest"):
         what = f"'{engine}' is unknown; known: fastest."
         raise InputError(Problem("engine", what, "Choose a file by format and scheme."))
     cadences = [c.value for c in Cadence]
     if cadence is not None and cadence not in cadences:
-        raise InputError(Problem("cadence", f"'{cadence}' is unknown; {nearest(cadence, cadences)}."))
+        raise InputError(Problem("cadence", f"'{cadence}' is unknown; {suggest_allowed(cadence, cadences)}."))
     if cadence is not None and engine is None:
         raise InputError(Problem("cadence", "only engine 'fastest' measures for a cadence.", "Add engine='fastest'."))
     if engine == "fastest":
@@ -142,7 +143,7 @@ def _load_fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads:
     if first is None:
         raise refused[0]
     pad_id, side = tokenizer.pad_id, tokenizer.padding_side
-    chosen = fastest([*predictors], threads, max_length, pad_id, side, predictors, cadence)
+    chosen = open_fastest([*predictors], threads, max_length, pad_id, side, predictors, cadence)
     return Model(path, artefacts, first, chosen)
 
 
@@ -157,7 +158,7 @@ def _choose_file(artefacts: Artefacts, scheme: str | None, format: str | None, f
         at_path = [r for r in models if r.path == file]
         if at_path and scheme is None and format is None:
             return at_path[0]
-        why = f"no model file '{file}' in the folder; {nearest(file, [r.path for r in models])}"
+        why = f"no model file '{file}' in the folder; {suggest_allowed(file, [r.path for r in models])}"
         raise InputError(Problem("file", why if not at_path else "names a file already; leave scheme and format out"))
     default = artefacts.default_model()
     scheme_name, format_name = scheme or default.scheme, format or default.format
@@ -170,11 +171,14 @@ def _choose_file(artefacts: Artefacts, scheme: str | None, format: str | None, f
         known = ", ".join(s.value for s in Scheme)
         names = list(dict.fromkeys(str(r.scheme) for r in models))
         problems.append(
-            Problem("scheme", f"no '{scheme}' file in the folder; {nearest(scheme, names)}. PocketBERT knows: {known}.")
+            Problem(
+                "scheme",
+                f"no '{scheme}' file in the folder; {suggest_allowed(scheme, names)}. PocketBERT knows: {known}.",
+            )
         )
     if format is not None and format not in [str(r.format) for r in models]:
         names = list(dict.fromkeys(str(r.format) for r in models))
-        problems.append(Problem("format", f"no '{format}' file in the folder; {nearest(format, names)}."))
+        problems.append(Problem("format", f"no '{format}' file in the folder; {suggest_allowed(format, names)}."))
     available = ", ".join(f"{r.format} {r.scheme}" for r in models if r.plain)
     both = Problem("scheme", f"the folder has no {format_name} {scheme_name}; it has {available}.")
     raise InputError(problems or [both])
@@ -210,7 +214,7 @@ def _check_file(path: Path, record: FileRecord) -> str:
     file = path / record.path
     if not file.exists():
         raise InputError(Problem(str(file), "listed, but not there.", _COPY_AGAIN))
-    if (why := unopened(path, record.path)) is not None:
+    if (why := find_unsafe_entry(path, record.path)) is not None:
         raise InputError(Problem(str(file), f"{why}.", _COPY_AGAIN))
     if (size := path_bytes(file)) != record.bytes:
         what = f"{size:,} bytes, the folder's list says {record.bytes:,}."
@@ -230,7 +234,7 @@ def _check_description(path: Path, artefacts: Artefacts) -> int | None:
     for record in artefacts.files:
         if record.path in ("tokenizer.json", CONFIG_FILE):
             _check_file(path, record)
-    config = checked_config(path, artefacts)
+    config = read_checked_config(path, artefacts)
     check_label_names(path, artefacts, config)
     table_rows: int | None = config.get("vocab_size") if config else None
     return table_rows
@@ -268,12 +272,12 @@ class Model:
 
     @property
     def file(self) -> str:
-        """Path of the model file in the folder; with the engine ``fastest``, of the first of those that take turns."""
+        """Path of the model file in the folder; with the engine ``open_fastest``, of the first of those that take turns."""
         return self.record.path
 
     @property
     def choice(self) -> str:
-        """With the engine ``fastest``, which file is fastest here and what the others take; else empty."""
+        """With the engine ``open_fastest``, which file is fastest here and what the others take; else empty."""
         return self.predictor.choice(self.folder) if isinstance(self.predictor, FastestPredictor) else ""
 
     @property
@@ -335,12 +339,12 @@ class Model:
 
         def at_temperature(row: int, outputs: Matrix) -> Matrix:
             file_by_row[row] = predictor.answered if isinstance(predictor, FastestPredictor) else own_file
-            return tempered(outputs, self._temperatures.get(file_by_row[row], 1.0), inside)
+            return apply_temperature(outputs, self._temperatures.get(file_by_row[row], 1.0), inside)
 
         answers = self._head.answers(self._run(prepared, progress, at_temperature), prepared, inside)
         if all(threshold is None for threshold in self._thresholds.values()):
             return [*answers]
-        return marked(answers, [self._thresholds.get(file_by_row[row]) for row in range(len(answers))])
+        return mark_unknown_answers(answers, [self._thresholds.get(file_by_row[row]) for row in range(len(answers))])
 
     def _prepare(self, texts: Sequence[Text], prompt: str | None) -> Prepared:
         """Check texts and tokenize them with a prompt in front."""
@@ -348,7 +352,7 @@ class Model:
         check_texts(self._head.task, texts)
         if self.tokenizer.reader is not None:
             self.tokenizer.reader.check(texts)
-        examples = [unlabelled(text, row) for row, text in enumerate(texts, 1)]
+        examples = [unlabelled_example(text, row) for row, text in enumerate(texts, 1)]
         return self._head.prepare(examples, tokenizer, "texts", labelled=False)
 
     def _run(self, prepared: Prepared, label: str, reduce: Reduce | None = None) -> list[Matrix]:

@@ -1,7 +1,7 @@
 """The ONNX Runtime engine.
 
-`OnnxPredictor` opens a file on the CPU with the settings of `session_entries`. On x86 processors without VNNI some files cannot be
-opened as they are: `unsigned` then turns the int8 weights that several products share into uint8, in memory.
+`OnnxPredictor` opens a file on the CPU with the settings of `session_settings`. On x86 processors without VNNI some files cannot be
+opened as they are: `convert_shared_weights_to_uint8` then turns the int8 weights that several products share into uint8, in memory.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.host.hardware import default_threads, machine
+from pocketbert.core.host.hardware import default_threads, describe_machine
 from pocketbert.core.predict.predictor import Arrays
 
-PRECISE = "session.x64quantprecision"
+PRECISE_INT8_SETTING = "session.x64quantprecision"
 """x86 processors without VNNI add two int8 products in 16 bits, which saturate; ARM and all others add in 32 bits. With this
 setting they use kernels that add in 32 bits too, and answer as the others do. Other processors need none, and those with AMX
 take twice the time with it."""
@@ -71,7 +71,7 @@ class OnnxPredictor:
         options.intra_op_num_threads = threads or default_threads()
         options.inter_op_num_threads = 1
         options.log_severity_level = 4  # errors come as exceptions, with the same text
-        for key, value in session_entries(machine().saturates, spin).items():
+        for key, value in session_settings(describe_machine().saturates, spin).items():
             options.add_session_config_entry(key, value)
         if profile is not None:
             options.enable_profiling = True
@@ -130,7 +130,7 @@ def _tensor(node: onnxruntime.NodeArg) -> Tensor:
     return Tensor(name=node.name, dtype=_DTYPES.get(node.type, node.type), shape=list(node.shape))
 
 
-def session_entries(saturates: bool, spin: Spin = Spin.NO) -> dict[str, str]:
+def session_settings(saturates: bool, spin: Spin = Spin.NO) -> dict[str, str]:
     """Return ONNX Runtime's settings of a session, by its own names.
 
     Args:
@@ -138,7 +138,7 @@ def session_entries(saturates: bool, spin: Spin = Spin.NO) -> dict[str, str]:
         spin: How threads wait.
     """
     return {
-        PRECISE: "1" if saturates else "0",
+        PRECISE_INT8_SETTING: "1" if saturates else "0",
         "session.intra_op.allow_spinning": "0" if spin is Spin.NO else "1",
         "session.force_spinning_stop": "0" if spin is Spin.ON else "1",
     }
@@ -147,16 +147,16 @@ def session_entries(saturates: bool, spin: Spin = Spin.NO) -> dict[str, str]:
 def _open_session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     """Open a file.
 
-    On processors that need `PRECISE`, ONNX Runtime 1.31 cannot open a file with it in which several products read an int8
+    On processors that need `PRECISE_INT8_SETTING`, ONNX Runtime 1.31 cannot open a file with it in which several products read an int8
     weight, as in ALBERT's: it gets the same numbers in uint8. Where the products read them through DequantizeLinear, as in
     files for `qnn`, they are computed in fp32, and do not saturate either.
     """
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception:
-        if not machine().saturates:
+        if not describe_machine().saturates:
             raise
-        content = unsigned(path)
+        content = convert_shared_weights_to_uint8(path)
         if content is None:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         return onnxruntime.InferenceSession(content or str(path), options, providers=["CPUExecutionProvider"])
@@ -181,10 +181,10 @@ _FIELDS: dict[str, dict[str, tuple[int, int, int, str | None]]] = {
 """The fields of onnx.proto that are read: number, label, type and message. Protobuf keeps all others as they are."""
 
 
-def unsigned(path: Path) -> bytes | None:
+def convert_shared_weights_to_uint8(path: Path) -> bytes | None:
     """Read an ONNX file, and make the int8 weights that several of its integer products share uint8 with the zero point 128.
 
-    Int8 products saturate on x86 processors without VNNI unless ONNX Runtime makes weights uint8 (`PRECISE`), and it cannot
+    Int8 products saturate on x86 processors without VNNI unless ONNX Runtime makes weights uint8 (`PRECISE_INT8_SETTING`), and it cannot
     (1.31) where one weight has several readers, as the layers of ALBERT. Files keep int8: two uint8 operands take several times
     as long with VNNI, and half as long again on Arm processors without dot products. Both hold the same numbers.
 

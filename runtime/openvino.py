@@ -1,6 +1,6 @@
 """The OpenVINO engine, which runs the ONNX file that was made for it. openvino is imported when a file is opened.
 
-`OpenVinoPredictor` opens a file; `precision` chooses the type of its float operations and `arithmetic` the settings of its int8
+`OpenVinoPredictor` opens a file; `choose_float_type` chooses the type of its float operations and `int8_settings` the settings of its int8
 products on this CPU.
 """
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.host.hardware import default_threads, machine
-from pocketbert.core.host.quiet import without_openvino_telemetry
+from pocketbert.core.host.hardware import default_threads, describe_machine
+from pocketbert.core.host.quiet import block_openvino_telemetry
 from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.predictor import Arrays
 
@@ -49,7 +49,7 @@ class OpenVinoPredictor:
         if not path.is_file():
             raise InputError(Problem(str(path), "file not found."))
         try:
-            with without_openvino_telemetry():
+            with block_openvino_telemetry():
                 import openvino
                 from openvino.frontend import FrontEndManager
         except ImportError as error:
@@ -59,9 +59,9 @@ class OpenVinoPredictor:
         # named in any case: on Arm the default is fp16, in which large activations overflow
         settings = {
             "INFERENCE_NUM_THREADS": threads or default_threads(),
-            "INFERENCE_PRECISION_HINT": precision(),
+            "INFERENCE_PRECISION_HINT": choose_float_type(),
             **_SETTINGS,
-            **arithmetic(),
+            **int8_settings(),
         }
         try:
             # asked for by name: of any other file the readers of eight formats would try, each with its own complaints
@@ -101,22 +101,22 @@ class OpenVinoPredictor:
         return InputError(Problem(str(self.path), f"OpenVINO {self.engine_version} {what}: {reason}"))
 
 
-def precision() -> str:
+def choose_float_type() -> str:
     """Return the type that OpenVINO computes in on this CPU where the file is not int8: ``bf16`` or ``f32``.
 
     With AVX-512 BF16 alone, bf16 takes less time on long texts and adds less error than int8 has. With AMX, where it is
     OpenVINO's default too, it adds three to four times the error of int8 (tests/quantize/test_onnx_static.py).
     """
-    isa = machine().isa
+    isa = describe_machine().isa
     return "bf16" if "avx512_bf16" in isa and "amx_bf16" not in isa else "f32"
 
 
-def arithmetic() -> dict[str, int]:
+def int8_settings() -> dict[str, int]:
     """Return OpenVINO's settings of int8 products. Where they would saturate, it computes them in fp32: right, and faster there.
 
     Without a group size of 0, OpenVINO may quantize what is read by weights in 8 bits anew: processors with VNNI do.
     """
-    return {"LP_TRANSFORMS_MODE": False, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0} if machine().saturates else {}
+    return {"LP_TRANSFORMS_MODE": False, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0} if describe_machine().saturates else {}
 
 
 def _tensor(port: Any) -> Tensor:

@@ -31,8 +31,8 @@ from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.errors import MachineError
 from pocketbert.core.host.system import can_start_python
-from pocketbert.core.predict.predictor import fitting
-from pocketbert.runtime.engines import EngineFile, FilePredictor, filled
+from pocketbert.core.predict.predictor import smallest_fitting_length
+from pocketbert.runtime.engines import EngineFile, FilePredictor, add_missing_inputs
 from pocketbert.runtime.onnx import OnnxPredictor, Spin
 
 IDLE_MS = 100.0
@@ -133,7 +133,7 @@ class Timing(BaseModel):
         ms_by_length = self.steady if steady else self.mixed
         known = sorted(ms_by_length)
         if self.fixed:
-            return ms_by_length[fitting(known, length)] if length <= known[-1] else float("inf")
+            return ms_by_length[smallest_fitting_length(known, length)] if length <= known[-1] else float("inf")
         if length > known[-1]:
             return ms_by_length[known[-1]] * length / known[-1]
         return float(np.interp(length, known, [ms_by_length[n] for n in known]))
@@ -281,7 +281,9 @@ def race(
 
 def _lengths_to_time(predictor: FilePredictor, max_length: int, grid: Sequence[int]) -> list[int]:
     """Return the file's own lengths up to the first that holds `max_length`, or those of the grid if it takes any length."""
-    listed = [n for n in predictor.lengths if n <= max_length or n == fitting(predictor.lengths, max_length)]
+    listed = [
+        n for n in predictor.lengths if n <= max_length or n == smallest_fitting_length(predictor.lengths, max_length)
+    ]
     return listed or sorted({min(n, max_length) for n in grid})
 
 
@@ -490,7 +492,7 @@ def _sample(length: int, predictor: FilePredictor) -> dict[str, NDArray[Any]]:
     """Make one row of `length` tokens with every input that the file has."""
     ids = (np.arange(length, dtype=np.int64) * 7 % 97)[None, :]  # any small ids: every vocabulary has them
     mask, types = np.ones_like(ids), np.zeros_like(ids)
-    return filled(predictor, {"input_ids": ids, "attention_mask": mask, "token_type_ids": types})
+    return add_missing_inputs(predictor, {"input_ids": ids, "attention_mask": mask, "token_type_ids": types})
 
 
 def main() -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from pocketbert.core.artefacts import ModelRecord
 from pocketbert.core.compare.evaluate import worst_difference
-from pocketbert.core.compare.golden import GOLDEN_FILE, MAX_MIB, GoldenRow, read_golden
+from pocketbert.core.compare.golden import GOLDEN_FILE, MAX_GOLDEN_MIB, GoldenRow, read_golden
 from pocketbert.core.disk.files import check_size, sha256_json, sha256_path, write_json
 from pocketbert.core.errors import GateError
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.host.system import home_folder
 from pocketbert.core.predict.predictor import Predictor, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -53,11 +53,11 @@ def self_test(
     golden = folder / GOLDEN_FILE
     if not golden.is_file():
         return
-    check_size(golden, MAX_MIB)
+    check_size(golden, MAX_GOLDEN_MIB)
     # digests of what lies on disk, not those of the list: a swapped file or tokenizer must be tested again
     digests = [digest or sha256_path(folder / record.path)]
     digests += [sha256_path(folder / name) for name in ("tokenizer.json", GOLDEN_FILE)]
-    key = sha256_json([predictor.engine, predictor.engine_version, digests, machine().model_dump(), _ROWS])
+    key = sha256_json([predictor.engine, predictor.engine_version, digests, describe_machine().model_dump(), _ROWS])
     pass_file = result_cache_file("selftest", key)
     if pass_file is not None and pass_file.is_file():
         return

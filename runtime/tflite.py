@@ -2,7 +2,7 @@
 
 `TflitePredictor` opens a file with the first of `_ENGINES` that is installed. Each of its signatures takes one length:
 `Padding` fills shorter rows up, and a `_SignatureCall` runs padded rows without planning the signature's memory again.
-`coverage` counts the operators that XNNPACK takes over.
+`count_xnnpack_operators` counts the operators that XNNPACK takes over.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pydantic import BaseModel
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.hardware import default_threads
-from pocketbert.core.host.quiet import quiet
+from pocketbert.core.host.quiet import silence_output
 from pocketbert.core.host.system import version_of
-from pocketbert.core.predict.predictor import Arrays, fitting, input_order, output_order
-from pocketbert.core.tflite_file import IDENTIFIER
+from pocketbert.core.model_files import IDENTIFIER
+from pocketbert.core.predict.predictor import Arrays, input_sort_key, output_sort_key, smallest_fitting_length
 
 
 class _Engine(NamedTuple):
@@ -141,8 +141,8 @@ class TflitePredictor:
         self._runners = {length: runner for length, (_, runner) in signatures.items()}
         self.lengths = tuple(sorted(self._runners))
         first_runner = self._runners[self.lengths[0]]
-        self.inputs = tuple(sorted(first_runner.get_input_details(), key=input_order))
-        self.outputs = tuple(sorted(first_runner.get_output_details(), key=output_order))
+        self.inputs = tuple(sorted(first_runner.get_input_details(), key=input_sort_key))
+        self.outputs = tuple(sorted(first_runner.get_output_details(), key=output_sort_key))
         self._calls = {n: _SignatureCall(runner, self.inputs, self.outputs) for n, runner in self._runners.items()}
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
@@ -169,7 +169,7 @@ class TflitePredictor:
         Raises:
             InputError: If no signature is so long.
         """
-        call = self._calls[fitting(self.lengths, length)].prepare_run(length, padding)
+        call = self._calls[smallest_fitting_length(self.lengths, length)].prepare_run(length, padding)
         return partial(self._guarded, call)
 
     @property
@@ -185,10 +185,10 @@ class TflitePredictor:
         )
 
     @cached_property
-    def coverage(self) -> Coverage | None:
+    def coverage(self) -> XnnpackCoverage | None:
         """How much of the first signature XNNPACK runs; None where this engine's version has no list of operators."""
-        with quiet():
-            return coverage(self._new_interpreter(model_path=str(self.path), num_threads=1))
+        with silence_output():
+            return count_xnnpack_operators(self._new_interpreter(model_path=str(self.path), num_threads=1))
 
     def _guarded(self, call: Run, inputs: _Rows) -> Arrays:
         """Call the engine; its exceptions become an InputError that names the file."""
@@ -224,7 +224,7 @@ def _first_time_quiet() -> Iterator[None]:
     if _announced:
         yield
         return
-    with quiet():
+    with silence_output():
         yield
     _announced.add("XNNPACK")
 
@@ -367,7 +367,7 @@ def _run_each(rows: _Rows, buffers: Sequence[_InputBuffer], run: Run) -> Arrays:
     return {name: np.concatenate([r[name] for r in results]) for name in results[0]}
 
 
-class Coverage(BaseModel):
+class XnnpackCoverage(BaseModel):
     """Operators of a TFLite graph by what runs them.
 
     Attributes:
@@ -391,7 +391,7 @@ class Coverage(BaseModel):
 _DELEGATE = "DELEGATE"
 
 
-def coverage(interpreter: Any) -> Coverage | None:
+def count_xnnpack_operators(interpreter: Any) -> XnnpackCoverage | None:
     """Count the operators of an interpreter's first subgraph that XNNPACK runs, and those that it leaves.
 
     The interpreter lists the original operators and, after them, one DELEGATE node per partition with the tensors it
@@ -422,7 +422,7 @@ def coverage(interpreter: Any) -> Coverage | None:
             inside.add(made_by)
             pending += [int(t) for t in operators[made_by]["inputs"] if t >= 0]
     names = [n["op_name"] for n in operators]
-    return Coverage(
+    return XnnpackCoverage(
         partitions=len(delegates),
         inside=dict(Counter(n for i, n in enumerate(names) if i in inside).most_common()),
         outside=dict(Counter(n for i, n in enumerate(names) if i not in inside).most_common()),

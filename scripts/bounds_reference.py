@@ -6,10 +6,10 @@ Run: python scripts/bounds_reference.py > docs/bounds.md
 from __future__ import annotations
 
 from pocketbert.core.families import Family
-from pocketbert.core.formats import MARGIN
+from pocketbert.core.formats import SIMULATION_MARGIN
 from pocketbert.core.types import Scheme
-from pocketbert.pipeline.formats.base import FormatPlace, form_title, places
-from pocketbert.quantize import row_of
+from pocketbert.pipeline.formats.base import FormatPlace, form_title, format_places
+from pocketbert.quantize import find_row
 
 HEAD = """# Bounds of the gates
 
@@ -33,10 +33,10 @@ def rows(place: FormatPlace, scheme: Scheme) -> list[str]:
         bounds, exported = place.info.bounds[form], scheme in (Scheme.FP32, place.info.base)
         parity = f"{Family.parity_atol * bounds.loss:g}" if exported else "–"
         drop = f"{bounds.drop:.1%}" if exported else "–"
-        simulated = row_of(place.format, *form).simulation is not None
+        simulated = find_row(place.format, *form).simulation is not None
         kind = "" if scheme is Scheme.FP32 else " (RMS)"
         reference = (
-            f"{MARGIN:g} × simulated, {bounds.least:g} to {bounds.reference:g}"
+            f"{SIMULATION_MARGIN:g} × simulated, {bounds.least:g} to {bounds.reference:g}"
             if simulated
             else f"{bounds.reference:g}"
         )
@@ -49,7 +49,7 @@ def rows(place: FormatPlace, scheme: Scheme) -> list[str]:
 
 def page() -> str:
     """The whole page."""
-    schemes = [(p, s) for p in places() for s in dict.fromkeys(s for s, _ in p.info.every_form)]
+    schemes = [(p, s) for p in format_places() for s in dict.fromkeys(s for s, _ in p.info.every_form)]
     lines = [line for place, scheme in schemes for line in rows(place, scheme)]
     return "\n".join([HEAD, *lines, FOOT]) + "\n"
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from pocketbert import ExportOptions, api
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Layout
-from pocketbert.pipeline.gates.stored import PreparedModels, stored_gate
-from pocketbert.pipeline.gates.verify import own_gates
+from pocketbert.pipeline.gates.stored import PreparedModels, check_stored_numbers
+from pocketbert.pipeline.gates.verify import check_file
 from support.defects import COREML, COREML_W8, ONNX, ONNX_INT8, TFLITE, TFLITE_INT8, format_of, products
 from support.defects.stored import DAMAGES, Damage, damage, opened, record_again
 from support.stored_models import write_model
@@ -85,7 +85,7 @@ def failing(phone: Path, file: str, how: Breakage, models: PreparedModels) -> li
         how.apply(folder / file, models)
         record_again(folder, file)
         subject = opened(folder, file)
-        gates = [*own_gates(subject, read_golden(folder / GOLDEN_FILE)), stored_gate(subject, models)]
+        gates = [*check_file(subject, read_golden(folder / GOLDEN_FILE)), check_stored_numbers(subject, models)]
         return [gate.name for gate in gates if not gate.passed]
 
 
@@ -104,7 +104,7 @@ def table(phone: Path) -> str:
                 continue
             names = failing(phone, file, how, models)
             cells.append(", ".join(names) or "**passes**")
-        say(f"{how.title}: {'; '.join(cells)}")
+        print_note(f"{how.title}: {'; '.join(cells)}")
         lines.append(f"| {how.title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

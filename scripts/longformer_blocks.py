@@ -37,12 +37,12 @@ def write(folder: Path) -> None:
     import torch
     import transformers
 
-    from pocketbert.core.families import family_named
+    from pocketbert.core.families import find_family
     from pocketbert.core.tasks import TASKS, TaskName
     from pocketbert.export import onnx
     from pocketbert.export.prepare import prepare
 
-    task, row = TASKS[TaskName.TOKEN_CLASSIFICATION], family_named("longformer")
+    task, row = TASKS[TaskName.TOKEN_CLASSIFICATION], find_family("longformer")
     torch.manual_seed(7)
     config = transformers.LongformerConfig(**SIZES, num_labels=3)
     model = transformers.LongformerForTokenClassification(config).eval()

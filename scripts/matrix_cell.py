@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.types import Format, Scheme
 from support.matrix.cells import TASK_CELLS, Cell, Unit
 from support.matrix.measure import measure
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="a folder that does not exist; default: a temporary one")
     asked = parser.parse_args(arguments)
-    cell = Cell(family_named(asked.row).graph, asked.task, str(asked.format), str(asked.scheme))
+    cell = Cell(find_family(asked.row).graph, asked.task, str(asked.format), str(asked.scheme))
     unit = Unit(cell.row, TASK_CELLS[cell.task], asked.format)
     with tempfile.TemporaryDirectory() as folder:
         results = measure(unit, asked.keep or Path(folder) / "cell", only=[asked.scheme], layers=asked.layers)

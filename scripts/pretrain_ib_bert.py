@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from pocketbert.core.disk.files import sha256_json
-from pocketbert.core.disk.ownership import claim, remove
-from pocketbert.core.disk.workspace import building
+from pocketbert.core.disk.ownership import claim_folder, remove
+from pocketbert.core.disk.workspace import build_folder
 from pocketbert.core.families import family_of
 from pocketbert.core.models.checkpoints import save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -59,10 +59,10 @@ def main() -> None:
     # of other settings, a checkpoint is no beginning
     settled = sha256_json({k: str(v) for k, v in vars(options).items()})[:8]
     work = options.out.parent / f".{options.out.name}.{settled}.work"
-    with claim(work, "pre-training of an IB-BERT"):
+    with claim_folder(work, "pre-training of an IB-BERT"):
         section = CorpusSection(sources=[CorpusSource(path=str(options.corpus))], length=options.length)
         if not (work / "corpus").is_dir():
-            with building(work / "corpus") as folder:
+            with build_folder(work / "corpus") as folder:
                 write_corpora(section, options.tokenizer, folder)
         rows = open_corpora(section, options.tokenizer, work / "corpus", options.seed)
         vocabulary = len(rows.counts)
@@ -84,7 +84,7 @@ def main() -> None:
             terms = ", ".join(f"{name} {value:.3f}" for name, value in record.terms.items())
             print(f"step {record.step}: {terms}")
         print(f"{time.process_time() - started:.0f} s of CPU time, {made.dtype}, {made.threads} threads")
-        with building(options.out) as folder:
+        with build_folder(options.out) as folder:
             model.save_pretrained(folder)
             save_tokenizer(options.tokenizer, config.max_position_embeddings, folder)
         remove(work)

@@ -36,11 +36,11 @@ def build(shape: Shape) -> tuple[Any, Any, Any]:
     import transformers
 
     from pocketbert.core.families import family_of
-    from pocketbert.core.models.checkpoints import make_known
+    from pocketbert.core.models.checkpoints import register_with_transformers
     from pocketbert.core.tasks import TASKS, TaskName
 
     row, task = family_of(shape.model_type), TASKS[TaskName.TEXT_CLASSIFICATION]
-    make_known(row)
+    register_with_transformers(row)
     config = transformers.AutoConfig.for_model(shape.model_type, **shape.sizes)
     torch.manual_seed(7)
     model = transformers.AutoModelForSequenceClassification.from_config(config)
@@ -103,7 +103,7 @@ def measure(shape: Shape, format: str, folder: Path) -> dict[str, Any]:
     """Parity of both files, and latencies where the engine is the phone's own; `torch` times the untouched model."""
     import torch
 
-    from pocketbert.core.compare.evaluate import rms_error, worst_difference, yardstick
+    from pocketbert.core.compare.evaluate import logit_scale, rms_error, worst_difference
     from pocketbert.core.predict.predictor import TorchPredictor
     from pocketbert.core.types import Format
     from pocketbert.runtime.engines import open_file
@@ -125,7 +125,7 @@ def measure(shape: Shape, format: str, folder: Path) -> dict[str, Any]:
     for scheme, key in zip(FORMATS[format], ("parity", "rms"), strict=True):
         file = open_file(folder / f"{scheme}{SUFFIX[format]}", Format(format), THREADS)
         found = np.concatenate([file.run(b)["logits"] for b in batches])
-        value = worst_difference(found, right) / yardstick(right) if key == "parity" else rms_error(found, right)
+        value = worst_difference(found, right) / logit_scale(right) if key == "parity" else rms_error(found, right)
         out[key] = float(f"{value:.3g}")
         if format != "coreml":
             out["ms" if key == "parity" else "ms_8"] = median_ms(lambda file=file: file.run(full))
@@ -194,13 +194,13 @@ def main() -> None:
         print(json.dumps(part(chosen[0], given.format, Path(given.folder))))
         return
     from pocketbert.core.families import all_families
-    from pocketbert.core.host.hardware import machine
+    from pocketbert.core.host.hardware import describe_machine
     from pocketbert.core.host.system import version_of
 
     known = {t for f in all_families() for t in f.model_types}
     content = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {"shapes": {}}
     versions = {name: version_of(name) for name in LIBRARIES}
-    content |= {"length": LENGTH, "threads": THREADS, "machine": machine().summary, "versions": versions}
+    content |= {"length": LENGTH, "threads": THREADS, "machine": describe_machine().summary, "versions": versions}
     for shape in chosen:
         if shape.model_type not in known:
             print(f"  {shape.name}: '{shape.model_type}' is not in the family table", flush=True)

@@ -29,7 +29,7 @@ sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 from filelock import FileLock
 from hypothesis import settings
 
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from support import canaries
@@ -99,7 +99,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     ) -> Path:
         folder = tmp_path_factory.mktemp(f"tiny-{family}-{layers}-")
         tiny_classifier(family, layers, labels, auto_class=auto_class).save_pretrained(folder)
-        write_tokenizer(folder, pad_id=family_named(family).tiny["pad_token_id"])
+        write_tokenizer(folder, pad_id=find_family(family).tiny["pad_token_id"])
         return folder
 
     return build

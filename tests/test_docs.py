@@ -18,8 +18,8 @@ import yaml
 
 from pocketbert import api
 from pocketbert.cli.main import app
-from pocketbert.core.recipe.file import recipe_of
-from pocketbert.pipeline.recipes import names as shipped_recipes
+from pocketbert.core.recipe.file import recipe_from_values
+from pocketbert.pipeline.recipes import shipped_names as shipped_recipes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -167,7 +167,7 @@ def recipes(page: Path) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_every_recipe_validates(page: Path) -> None:
     for recipe in recipes(page):
-        recipe_of(recipe, page.name)
+        recipe_from_values(recipe, page.name)
 
 
 def test_recipes_are_found_at_all() -> None:

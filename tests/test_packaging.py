@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pocketbert.core.recipe.file import load_recipe, recipe_schema
-from pocketbert.pipeline.recipes import SCHEMA_FILE, folder, names, recipe_path
+from pocketbert.pipeline.recipes import SCHEMA_FILE, recipe_path, shipped_folder, shipped_names
 
 WINGS = ("benchmarks", "distill", "export", "quantize", "runtime")
 LONGEST = 600
@@ -92,11 +92,11 @@ def test_recipe_schema_is_up_to_date() -> None:
 
 
 def test_recipes_are_shipped() -> None:
-    assert set(names()) == {p.stem for p in (ROOT / "src" / "pocketbert" / "recipes").rglob("*.yaml")}
-    assert set(names()) >= {"demo", "sst2"}
+    assert set(shipped_names()) == {p.stem for p in (ROOT / "src" / "pocketbert" / "recipes").rglob("*.yaml")}
+    assert set(shipped_names()) >= {"demo", "sst2"}
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", shipped_names())
 def test_shipped_recipe(name: str) -> None:
     path = recipe_path(name)
     text = path.read_text(encoding="utf-8")
@@ -105,7 +105,7 @@ def test_shipped_recipe(name: str) -> None:
     assert lines[0] == f"# yaml-language-server: $schema=../{SCHEMA_FILE}"
     recipe = load_recipe(path)
     assert (recipe.name, recipe.task.value) == (name, path.parent.name)
-    schema = json.loads((folder() / SCHEMA_FILE).read_text(encoding="utf-8"))
+    schema = json.loads((shipped_folder() / SCHEMA_FILE).read_text(encoding="utf-8"))
     jsonschema.validate(yaml.safe_load(text), schema)
 
 

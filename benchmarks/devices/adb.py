@@ -52,10 +52,10 @@ from pocketbert.benchmarks.operators import WARMUP as UNPROFILED_RUNS
 from pocketbert.benchmarks.operators import OpTimes, read_profile
 from pocketbert.benchmarks.records import ColdStart
 from pocketbert.core.devices import ADB, DEVICES
-from pocketbert.core.errors import InputError, MachineError, PocketBertError, Problem, one_line
+from pocketbert.core.errors import InputError, MachineError, PocketBertError, Problem, escape_line
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Runtime
-from pocketbert.runtime.engines import EngineFile, filled
+from pocketbert.runtime.engines import EngineFile, add_missing_inputs
 from pocketbert.runtime.tflite import TflitePredictor
 
 _CORES = (Allowed("CORES", ("little", "big", "prime")),)
@@ -82,7 +82,7 @@ def _attached() -> list[Reachable]:
         text = output.read(1 << 20).decode(errors="replace")
     if status:
         last = next((line for line in reversed(text.splitlines()) if line.strip()), f"exit status {status}")
-        return [Reachable(ADB, problem=one_line(last.strip())[:200])]
+        return [Reachable(ADB, problem=escape_line(last.strip())[:200])]
     return _read_attached(text)
 
 
@@ -91,7 +91,7 @@ def _read_attached(text: str) -> list[Reachable]:
     rows = text.partition("List of devices attached")[2].splitlines()
     phones = []
     for row in rows:
-        if phone := _LISTED_PHONE.fullmatch(one_line(" ".join(row.split()))):
+        if phone := _LISTED_PHONE.fullmatch(escape_line(" ".join(row.split()))):
             model = re.search(r"\bmodel:(\S+)", phone["more"])
             problem = "" if phone["state"] == "device" else state_problem(phone["state"])
             what = model[1].replace("_", " ") if model else ""
@@ -109,7 +109,7 @@ def _adb_missing() -> str:
         )
         missing.append(f"{runners}; --app needs none")
     elif absent := [name for name in names if not (Path(folder) / name).is_file()]:
-        missing.append(f"{RUNNERS_FOLDER}={one_line(folder)} lacks {' and '.join(absent)}; --app needs none")
+        missing.append(f"{RUNNERS_FOLDER}={escape_line(folder)} lacks {' and '.join(absent)}; --app needs none")
     return "; ".join(missing)
 
 
@@ -369,7 +369,7 @@ class _OnnxFile:
                 for data_set, feed in enumerate(feeds):
                     folder = Path(name) / series / str(number) / f"test_data_set_{data_set}"
                     folder.mkdir(parents=True)
-                    arrays = filled(self._predictor, feed)
+                    arrays = add_missing_inputs(self._predictor, feed)
                     for position, key in enumerate(self._predictor.inputs):
                         (folder / f"input_{position}.pb").write_bytes(tensor_proto(key, arrays[key]))
             adb.push(Path(name) / series, series)

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from pocketbert.benchmarks.devices.machine_facts import core_names
 from pocketbert.benchmarks.devices.runners import LITERT, ONNX
-from pocketbert.benchmarks.load import Load, battery_between, clock_words
+from pocketbert.benchmarks.load import Load, describe_clock, energy_of_battery
 from pocketbert.core.disk.files import sha256_file, sha256_path
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, PocketBertError, Problem
-from pocketbert.core.host.hardware import Machine, extensions
+from pocketbert.core.host.hardware import Machine, select_extensions
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 
@@ -343,7 +343,7 @@ def read_machine(cpuinfo: str, properties: Sequence[str], uname: str, cpus: Sequ
     return Machine(
         cpu=f"{name} ({processor})" if name and processor else name or processor or arch,
         arch=arch,
-        isa=extensions(arch, (value_of.get("Features") or value_of.get("flags") or "").split()),
+        isa=select_extensions(arch, (value_of.get("Features") or value_of.get("flags") or "").split()),
         cores=len(cpus) or sum(row[0] == "processor" for row in fields) or 1,
         system=f"Android {release}, {system}" if release else system,
         python="none",
@@ -379,8 +379,8 @@ class AdbWatch:
             after=_load(self._adb),
             others=None,
             thermal=f"{self._thermal} → {thermal}" if thermal and self._thermal else "",
-            clock=clock_words(sorted({*self._governors, *governors}), self._mhz, mhz),
-            energy=battery_between(self._battery, battery, seconds),
+            clock=describe_clock(sorted({*self._governors, *governors}), self._mhz, mhz),
+            energy=energy_of_battery(self._battery, battery, seconds),
         )
 
 

@@ -30,7 +30,7 @@ from pocketbert.benchmarks.devices.vendor_tools import (
     run_separately,
 )
 from pocketbert.core.devices import DEVICES, LITERT_NPU
-from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, suggest_allowed
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import version_of
 from pocketbert.core.types import Format, Runtime
@@ -118,7 +118,7 @@ def find_litert_chip(name: str) -> tuple[str, _Vendor]:
     for vendor in _VENDORS:
         if name.upper() in vendor.chips:
             return name.upper(), vendor
-    raise ValueError(f"unknown SoC '{name}'; {nearest(name.upper(), [c for v in _VENDORS for c in v.chips])}")
+    raise ValueError(f"unknown SoC '{name}'; {suggest_allowed(name.upper(), [c for v in _VENDORS for c in v.chips])}")
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pocketbert.benchmarks.cold_start import ColdRun, cold_start
 from pocketbert.benchmarks.devices.protocol import Burst, Device, Reachable, Sample
 from pocketbert.benchmarks.inputs import Feed
-from pocketbert.benchmarks.load import Heat, LoadWatch, local_heat
+from pocketbert.benchmarks.load import Heat, LoadWatch, read_local_heat
 from pocketbert.core.devices import DEVICES, LOCAL
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.hardware import Machine, machine
-from pocketbert.core.host.system import installed, version_of
+from pocketbert.core.host.hardware import Machine, describe_machine
+from pocketbert.core.host.system import installed_versions, version_of
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile
 
@@ -60,11 +60,11 @@ class _LocalConnection:
 
     def machine(self) -> Machine:
         """Return CPU, ISA and system of this machine."""
-        return machine()
+        return describe_machine()
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the libraries that take part."""
-        return installed(_LIBRARIES)
+        return installed_versions(_LIBRARIES)
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
         """Return the only lengths that a file takes; empty if it takes any."""
@@ -84,7 +84,7 @@ class _LocalConnection:
 
     def heat(self) -> Heat:
         """Return how hot this machine is now."""
-        return local_heat()
+        return read_local_heat()
 
     def close(self) -> None:
         """Do nothing: no connection is held."""
@@ -97,7 +97,7 @@ def connect_local(argument: str) -> _LocalConnection:
 
 def _local_now() -> list[Reachable]:
     """Return this machine, which can always be used."""
-    return [Reachable(LOCAL, machine().summary)]
+    return [Reachable(LOCAL, describe_machine().summary)]
 
 
 def _local_refusal(format: Format, runtime: Runtime | None) -> str:

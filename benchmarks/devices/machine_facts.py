@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from pocketbert.core.errors import MachineError, shown
-from pocketbert.core.host.hardware import Machine, extensions
+from pocketbert.core.errors import MachineError, shorten_repr
+from pocketbert.core.host.hardware import Machine, select_extensions
 from pocketbert.core.types import Provenance
 
 _ShortText = Annotated[str, Field(max_length=400)]
@@ -105,7 +105,7 @@ class AgentFacts(_Record):
         return Machine(
             cpu=name,
             arch=self.arch,
-            isa=extensions(self.arch, self.flags),
+            isa=select_extensions(self.arch, self.flags),
             cores=self.cores,
             system=self.system,
             python=self.python,
@@ -280,7 +280,7 @@ class Probe(_Record):
             yield "name", self.name
         yield "processor", facts.processor
         yield from _clock_rows(facts.cores)
-        yield "extensions", " ".join(extensions(facts.arch, facts.features)) or "none that matters for encoders"
+        yield "extensions", " ".join(select_extensions(facts.arch, facts.features)) or "none that matters for encoders"
         yield "page size", f"{facts.page_bytes} bytes"
         if facts.memory_bytes is not None:
             free = f", {facts.available_bytes / 1e9:.1f} GB available" if facts.available_bytes is not None else ""
@@ -328,7 +328,7 @@ def read_facts(text: str, where: str) -> _ProbeFacts:
     lines = [line for line in text.splitlines() if line.startswith('{"probe"')]
     if not lines:
         last = (text.strip().splitlines() or ["nothing"])[-1]
-        raise MachineError(f"{where}: the probe printed {shown(last)} instead of its facts.")
+        raise MachineError(f"{where}: the probe printed {shorten_repr(last)} instead of its facts.")
     try:
         return _ProbeFacts.model_validate_json(lines[-1])
     except ValidationError as error:

@@ -20,17 +20,17 @@ from pydantic import ValidationError
 from pocketbert.benchmarks.devices.protocol import Device
 from pocketbert.benchmarks.devices.qai_hub_worker import JOB_FILE, RESPONSE_FILE, TOKEN_VARIABLE, HubJob, HubResponse
 from pocketbert.benchmarks.devices.vendor_tools import only_signature, run_separately
-from pocketbert.benchmarks.inputs import fixed_shapes
+from pocketbert.benchmarks.inputs import choose_fixed_lengths
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Measurement, Variant
 from pocketbert.benchmarks.records import Placement, Profile, Protocol
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.core.devices import DEVICES, QAI_HUB
-from pocketbert.core.errors import InputError, MissingBackendError, Problem, one_line
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, escape_line
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine
-from pocketbert.core.host.progress import Meter, say
-from pocketbert.core.host.system import expanded, version_of
+from pocketbert.core.host.progress import Meter, print_note
+from pocketbert.core.host.system import expand_home, version_of
 from pocketbert.core.types import Format, Provenance, Runtime
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -52,11 +52,11 @@ def _qai_hub_missing() -> str:
     missing = [] if importlib.util.find_spec("qai_hub") else [f"{_PACKAGE} is not installed ({_INSTALL})"]
     file = os.environ.get(_SETTINGS_VARIABLE) or _SETTINGS_FILE
     try:
-        has_file = expanded(file, _SETTINGS_VARIABLE).is_file()
+        has_file = expand_home(file, _SETTINGS_VARIABLE).is_file()
     except InputError:  # no home folder is known
         has_file = False
     if not os.environ.get(TOKEN_VARIABLE) and not has_file:
-        where = f"neither {TOKEN_VARIABLE} nor {one_line(file)}"
+        where = f"neither {TOKEN_VARIABLE} nor {escape_line(file)}"
         missing.append(f"there is no token: {where} (export {TOKEN_VARIABLE}=…)")
     return "; ".join(missing)
 
@@ -101,7 +101,7 @@ class _HubPhone:
             InputError: If the service profiled nothing; lists why.
         """
         began = time.monotonic()
-        shapes = {v.name: fixed_shapes(options.lengths, v.file.lengths, v.max_length) for v in variants}
+        shapes = {v.name: choose_fixed_lengths(options.lengths, v.file.lengths, v.max_length) for v in variants}
         cases = [(variant, length) for variant in variants for length in shapes[variant.name]]
         profiled, problems = list[tuple[Variant, int, HubResponse]](), list[Problem]()
         with Meter(f"{QAI_HUB}:{self.name}", len(cases)) as meter:
@@ -116,7 +116,7 @@ class _HubPhone:
         if not profiled:
             raise InputError(problems)
         for problem in problems:
-            say(f"  {problem.where}: {problem.what}")
+            print_note(f"  {problem.where}: {problem.what}")
         machine = Machine(cpu=self.name, arch="aarch64", isa=[], cores=0, system="Qualcomm AI Hub", python="")
         runs = [len(response.inference_us) for _, _, response in profiled]
         notes = [f"{variant.name}, {length} tokens: {_note(response)}" for variant, length, response in profiled]

@@ -27,7 +27,7 @@ from pocketbert.benchmarks.devices.remote import RemoteConnection, RemoteFile, e
 from pocketbert.benchmarks.devices.remote_agent import BOOTSTRAP, AgentChannel
 from pocketbert.core.devices import DEVICES, QEMU
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
-from pocketbert.core.host.hardware import Machine, extensions
+from pocketbert.core.host.hardware import Machine, select_extensions
 from pocketbert.runtime.engines import EngineFile
 
 _ROOT = "POCKETBERT_ARM64_ROOT"
@@ -181,7 +181,7 @@ class _QemuConnection(RemoteConnection):
         return Machine(
             cpu=f"{core_names([f'0x41:{self._processor.part}'] * _CORES)}, emulated by QEMU {self.used['qemu']}",
             arch=self.facts.arch,
-            isa=extensions(self.facts.arch, self._processor.features.split()),
+            isa=select_extensions(self.facts.arch, self._processor.features.split()),
             cores=_CORES,
             system="Linux, user mode",
             python=self.facts.python,

@@ -33,11 +33,11 @@ from pocketbert.benchmarks.devices.qnn_worker import (
 from pocketbert.benchmarks.devices.vendor_tools import run_separately
 from pocketbert.benchmarks.records import LeftNodes
 from pocketbert.core.devices import DEVICES, QNN
-from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, suggest_allowed
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import version_of
 from pocketbert.core.types import Format, Runtime
-from pocketbert.runtime.engines import FilePredictor, filled
+from pocketbert.runtime.engines import FilePredictor, add_missing_inputs
 
 _PACKAGE = "onnxruntime-qnn"
 _INSTALL = "pip install 'pocketbert[qnn]'"
@@ -89,7 +89,7 @@ def find_qnn_chip(name: str) -> _Chip:
         ValueError: If it is not in the table; the message lists what is.
     """
     if name.upper() not in CHIPS:
-        raise ValueError(f"unknown SoC '{name}'; {nearest(name.upper(), list(CHIPS))}")
+        raise ValueError(f"unknown SoC '{name}'; {suggest_allowed(name.upper(), list(CHIPS))}")
     return CHIPS[name.upper()]
 
 
@@ -163,7 +163,7 @@ class _QnnCompiler:
         budget_s: float,
     ) -> Compiled:
         """Compile a file for one length and emulate rows; see `Compiler.compile`."""
-        rows = [filled(predictor, feed) for feed in feeds]
+        rows = [add_missing_inputs(predictor, feed) for feed in feeds]
         job = Job(
             model=str(path.resolve()),
             soc_model=self._chip.model,

@@ -33,10 +33,10 @@ from pocketbert.benchmarks.load import (
     Load,
     Packages,
     Unread,
-    clock_share,
-    clock_words,
-    hottest_words,
-    packages_between,
+    describe_clock,
+    describe_hottest,
+    energy_of_packages,
+    lowest_clock_share,
 )
 from pocketbert.benchmarks.operators import (
     PROGRAM,
@@ -51,11 +51,11 @@ from pocketbert.benchmarks.records import ColdStart
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MachineError
 from pocketbert.core.host.hardware import Machine
-from pocketbert.core.host.quiet import SWITCHES
+from pocketbert.core.host.quiet import TELEMETRY_SWITCHES
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile
-from pocketbert.runtime.onnx import session_entries
-from pocketbert.runtime.tflite import coverage
+from pocketbert.runtime.onnx import session_settings
+from pocketbert.runtime.tflite import count_xnnpack_operators
 
 _ENGINES = {Format.ONNX: "onnxruntime", Format.TFLITE: "ai-edge-litert"}
 """The distribution that runs the files of a format on a target."""
@@ -131,7 +131,7 @@ class _AgentState(_Answer):
     @property
     def heat(self) -> Heat:
         """Temperatures, and the share of its clock rates that the target may take."""
-        return Heat(tuple(self.celsius), clock_share(self.mhz_allowed, self.mhz_most))
+        return Heat(tuple(self.celsius), lowest_clock_share(self.mhz_allowed, self.mhz_most))
 
 
 class _Opened(_Answer):
@@ -222,9 +222,9 @@ class _RemoteWatch:
             before=before.load,
             after=after.load,
             others=min(1.0, max(0.0, others / wall)) if wall > 0 else None,
-            thermal=hottest_words(before.celsius, after.celsius),
-            clock=clock_words(after.governors, before.mhz, after.mhz),
-            energy=packages_between(before.energy, after.energy, seconds) if self._real else None,
+            thermal=describe_hottest(before.celsius, after.celsius),
+            clock=describe_clock(after.governors, before.mhz, after.mhz),
+            energy=energy_of_packages(before.energy, after.energy, seconds) if self._real else None,
         )
 
 
@@ -287,7 +287,9 @@ class RemoteConnection:
     def __init__(self, channel: AgentChannel) -> None:
         self._channel, self.where = channel, channel.where
         self.facts = self._check(AgentFacts, channel.ask("facts"))
-        channel.ask("environment", values={name: os.environ.get(name) or off for name, off in SWITCHES.items()})
+        channel.ask(
+            "environment", values={name: os.environ.get(name) or off for name, off in TELEMETRY_SWITCHES.items()}
+        )
         channel.ask("put", read_program("worker"), name="worker.py")
         self.used: dict[str, str] = {}
         self._installed: set[str] = set()
@@ -390,7 +392,7 @@ class RemoteConnection:
             "path": self._sent[file.path],
             "format": file.format.value,
             "threads": threads,
-            "entries": session_entries(self.facts.machine.saturates),
+            "entries": session_settings(self.facts.machine.saturates),
         }
 
     def ask_worker(self, worker: str, kind: type[AnswerT], **request: Any) -> AnswerT:
@@ -423,7 +425,7 @@ class RemoteConnection:
         """Read the profile of a cold start; None if it has none."""
         if measured.times:
             nodes = [node.model_dump() for node in measured.operators]
-            return measured.times.profile(coverage(_ListedGraph(nodes)) if nodes else None)
+            return measured.times.profile(count_xnnpack_operators(_ListedGraph(nodes)) if nodes else None)
         if not measured.profile:
             return None
         try:
@@ -439,7 +441,7 @@ class RemoteConnection:
 
 @dataclass(frozen=True)
 class _ListedGraph:
-    """The operators of a TFLite graph with the methods of an interpreter that `coverage` calls."""
+    """The operators of a TFLite graph with the methods of an interpreter that `count_xnnpack_operators` calls."""
 
     nodes: list[dict[str, Any]]
 

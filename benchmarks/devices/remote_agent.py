@@ -2,7 +2,7 @@
 
 `AgentChannel` starts the agent (`on_target/agent.py`) over the standard streams of a process such as an ssh client,
 sends it requests as lines of JSON, and reads its answers. `install` brings distributions to the target: wheels that
-pip on this machine downloads for it (`fetch`), else what the target's own pip installs.
+pip on this machine downloads for it (`download_wheels`), else what the target's own pip installs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketbert.benchmarks.devices.machine_facts import AgentFacts
-from pocketbert.core.errors import InputError, MachineError, MissingBackendError, PocketBertError, Problem, shown
-from pocketbert.core.host.progress import say
+from pocketbert.core.errors import InputError, MachineError, MissingBackendError, PocketBertError, Problem, shorten_repr
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import version_of
 
 BOOTSTRAP = (
@@ -154,9 +154,9 @@ class AgentChannel:
         try:
             answer = json.loads(line)
         except ValueError as error:
-            raise MachineError(f"{self.where}: answers with {shown(line)} instead of JSON.") from error
+            raise MachineError(f"{self.where}: answers with {shorten_repr(line)} instead of JSON.") from error
         if not isinstance(answer, dict):
-            raise MachineError(f"{self.where}: answers with {shown(answer)} instead of a JSON object.")
+            raise MachineError(f"{self.where}: answers with {shorten_repr(answer)} instead of a JSON object.")
         if "error" in answer:
             raise self._reported_error(str(answer["error"]), str(answer.get("text", ""))[:2000])
         return answer
@@ -231,10 +231,10 @@ def install(channel: AgentChannel, facts: AgentFacts, names: Sequence[str], own_
     Raises:
         MissingBackendError: If they cannot be installed there.
     """
-    say(f"  {channel.where}: installs {', '.join(names)} in a temporary folder there")
+    print_note(f"  {channel.where}: installs {', '.join(names)} in a temporary folder there")
     same_versions = [f"{name}=={version}" if (version := version_of(name)) else name for name in names]
     choices = [same_versions, list(names)]
-    platform = platform_of(facts.python, facts.arch, facts.libc)
+    platform = wheel_platform(facts.python, facts.arch, facts.libc)
     if platform is None:
         reasons = [f"there are wheels for glibc only, not for {facts.libc or 'this C library'}"]
     else:
@@ -259,7 +259,7 @@ def _send_wheels(channel: AgentChannel, platform: Platform, choices: Sequence[Se
     reasons = []
     for requirements in choices:
         with tempfile.TemporaryDirectory(prefix="pocketbert-wheels-") as folder:
-            reason = fetch(requirements, platform, Path(folder))
+            reason = download_wheels(requirements, platform, Path(folder))
             if reason:
                 reasons.append(reason)
                 continue
@@ -289,7 +289,7 @@ class Platform:
         return f"CPython {self.python} on {self.arch} with glibc 2.{self.glibc}"
 
 
-def platform_of(python: str, arch: str, libc: str) -> Platform | None:
+def wheel_platform(python: str, arch: str, libc: str) -> Platform | None:
     """Return the platform of a machine; None if its C library is not glibc, for which alone the engines have wheels.
 
     Args:
@@ -304,7 +304,7 @@ def platform_of(python: str, arch: str, libc: str) -> Platform | None:
     return Platform(".".join(python.split(".")[:2]), arch, int(minor))
 
 
-def fetch(requirements: Sequence[str], platform: Platform, destination: Path) -> str:
+def download_wheels(requirements: Sequence[str], platform: Platform, destination: Path) -> str:
     """Download wheels, without those that they depend on.
 
     Args:

@@ -1,7 +1,7 @@
 """The table of devices: the code of every device, by name; its facts are in `pocketbert.core.devices`.
 
 `register_device` adds a row. `device` looks a row up; `connect`, `compiler_of`, `service_of` and `probe` use what
-it offers. `statuses` lists what can be used now, and `refusals` explains why no device runs a kind of file.
+it offers. `list_device_statuses` lists what can be used now, and `refusals` explains why no device runs a kind of file.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class DeviceStatus:
     allowed: Sequence[Allowed]
 
 
-def statuses() -> list[DeviceStatus]:
+def list_device_statuses() -> list[DeviceStatus]:
     """List for every device what can be used now and what is missing; takes seconds at most and uses no network."""
     load_plugins()
     return [

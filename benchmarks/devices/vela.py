@@ -33,7 +33,7 @@ from pocketbert.benchmarks.devices.vendor_tools import (
 )
 from pocketbert.benchmarks.records import Estimate, OperatorCycles
 from pocketbert.core.devices import DEVICES, VELA
-from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, suggest_allowed
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import version_of
 from pocketbert.core.types import Format, Provenance, Runtime
@@ -109,14 +109,14 @@ def vela_target(argument: str) -> _VelaTarget:
     assert parts is not None  # names of devices are checked when they are read
     npu, system, memory = parts["npu"], parts["system"], parts["memory"]
     if npu not in NPUS:
-        raise ValueError(f"unknown configuration '{npu}'; {nearest(npu, list(NPUS))}")
+        raise ValueError(f"unknown configuration '{npu}'; {suggest_allowed(npu, list(NPUS))}")
     if system is None:
         return _VelaTarget(npu, *NPUS[npu])
     fitting = [name for name in SYSTEMS if name.startswith(f"Ethos_{npu.split('-')[1].upper()}_")]
     if system not in fitting:
-        raise ValueError(f"'{system}' is no system of {npu}; {nearest(system, fitting)}")
+        raise ValueError(f"'{system}' is no system of {npu}; {suggest_allowed(system, fitting)}")
     if memory not in MEMORY_MODES:
-        raise ValueError(f"unknown memory mode '{memory}'; {nearest(memory, list(MEMORY_MODES))}")
+        raise ValueError(f"unknown memory mode '{memory}'; {suggest_allowed(memory, list(MEMORY_MODES))}")
     if memory.startswith(DEDICATED) and not SYSTEMS[system]:
         raise ValueError(
             f"'{memory}' keeps activations outside of the SRAM, and {system} has nothing to write to there; "

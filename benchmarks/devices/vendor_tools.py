@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketbert.benchmarks.records import LeftNodes
-from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
+from pocketbert.core.model_files import dump_model, load_model, tflite_schema
 
 PRODUCTS = ("FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D")
 """Operators that nearly all of an encoder's arithmetic is in."""

@@ -42,7 +42,7 @@ from pocketbert.core.devices import ADB, DEVICES
 from pocketbert.core.disk.files import check_schema, read_json
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.host.hardware import Machine
-from pocketbert.core.host.progress import Meter, say
+from pocketbert.core.host.progress import Meter, print_note
 from pocketbert.core.types import Format, Provenance, Scheme
 
 KIND = "pocketbert-android-benchmark"
@@ -329,7 +329,7 @@ def measure_by_app(argument: str, plan: AppPlan, destination: Path) -> None:
     if not records:
         raise InputError(problems)
     for problem in problems:
-        say(f"  {problem.where}: {problem.what}")
+        print_note(f"  {problem.where}: {problem.what}")
     destination.write_text(_merge_records(records).model_dump_json(), encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """Import figures of other machines.
 
-`import_all` reads files of any kind: each file itself shows which program wrote it.
+`import_figures` reads files of any kind: each file itself shows which program wrote it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Imported:
     reported: list[Reported]
 
 
-def import_all(paths: Sequence[Path], folders: Sequence[Path], facts: Sequence[Fact] = ()) -> Imported:
+def import_figures(paths: Sequence[Path], folders: Sequence[Path], facts: Sequence[Fact] = ()) -> Imported:
     """Read files of any kind: JSON of ``benchmark_on_mac.py`` or the Android demo app, and texts of measuring programs.
 
     Args:

@@ -37,7 +37,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Provenance, Scheme
 
-FILE_NAME = "benchmark_on_mac.py"
+MAC_SCRIPT_NAME = "benchmark_on_mac.py"
 KIND = "pocketbert-mac-benchmark"
 SCHEMA_VERSION = "1.1"
 ENGINE = "Core ML"

@@ -32,7 +32,7 @@ from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.benchmarks.wording import short_names
 from pocketbert.core.artefacts import ModelRecord
 from pocketbert.core.disk.files import open_regular, read_regular
-from pocketbert.core.errors import InputError, Problem, nearest, shown
+from pocketbert.core.errors import InputError, Problem, shorten_repr, suggest_allowed
 from pocketbert.core.types import Format, Provenance
 
 _MAX_BYTES = 16 << 20
@@ -127,16 +127,16 @@ def parse_fact(written: str) -> Fact:
     text, _, key = left.rpartition(":")
     key, value = key.strip(), value.strip()
     if not equals:
-        raise ValueError(f"{shown(written)} is no KEY=VALUE; keys: {', '.join(_KEYS)}")
+        raise ValueError(f"{shorten_repr(written)} is no KEY=VALUE; keys: {', '.join(_KEYS)}")
     if key not in _KEYS:
-        raise ValueError(f"unknown key {shown(key)}; {nearest(key, list(_KEYS))}")
+        raise ValueError(f"unknown key {shorten_repr(key)}; {suggest_allowed(key, list(_KEYS))}")
     if key in _MAX_VALUE:
         number = value.isascii() and value.isdecimal() and len(value) <= 6
         if not number or not 1 <= int(value) <= _MAX_VALUE[key]:
-            raise ValueError(f"{key} {shown(value)}; allowed: whole numbers from 1 to {_MAX_VALUE[key]}")
+            raise ValueError(f"{key} {shorten_repr(value)}; allowed: whole numbers from 1 to {_MAX_VALUE[key]}")
     if not value or len(value) > (_MAX_DEVICE_NAME if key == "device" else 400) or not value.isprintable():
         allowed = f"a name without control characters, of at most {_MAX_DEVICE_NAME}"
-        raise ValueError(f"{key} {shown(value)}; allowed: {allowed}")
+        raise ValueError(f"{key} {shorten_repr(value)}; allowed: {allowed}")
     return Fact(key, value, text.strip())
 
 
@@ -193,7 +193,9 @@ def _argument_problems(
     if facts and not paths:
         yield Problem("--fact", "tells about a text, and none is imported.", "Give it with --import")
     elif unknown := sorted({fact.text for fact in facts} - names - {""}):
-        yield Problem("--fact", f"{shown(unknown[0])} is none of the imported texts: {', '.join(sorted(names))}.")
+        yield Problem(
+            "--fact", f"{shorten_repr(unknown[0])} is none of the imported texts: {', '.join(sorted(names))}."
+        )
     if paths and not listed:
         yield Problem(str(paths[0]), "a text does not hold its model file.", "Give the artefact folder with -m.")
 
@@ -416,7 +418,7 @@ def _find_file(
     if len({record.sha256 for _, record in matches}) != 1:
         what = f"{len(matches)} files of that name" if matches else "no such file"
         example = next((name for _, name, record in known if record.format is _FORMATS[kind]), "PATH")
-        where = f"measured was {shown(measured)}; {', '.join(map(str, listed))}: {what}."
+        where = f"measured was {shorten_repr(measured)}; {', '.join(map(str, listed))}: {what}."
         problems.append(Problem(str(path), where, f"Name it: --fact file='{example}'"))
         return None
     name, record = matches[0]

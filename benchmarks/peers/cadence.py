@@ -32,8 +32,8 @@ from engine.pool import Column
 from engine.results import Result
 from engines import _calibration, _key
 
-from pocketbert.benchmarks.inputs import choose_texts, row_of_length
-from pocketbert.core.host.hardware import load_average, machine
+from pocketbert.benchmarks.inputs import choose_texts, join_to_length
+from pocketbert.core.host.hardware import describe_machine, load_average
 from pocketbert.core.predict.tokenization import TextTokenizer
 
 LENGTHS = (16, 32, 128)
@@ -85,7 +85,7 @@ def main() -> None:
             digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
             key = f"{_key(model)}-{digest}-{'own' if options.own_only else 'all'}"
             path = _path(model.name, gap, options)
-            results[gap].append(Result.resume(path, model.name, key, model.weights, machine().summary, source))
+            results[gap].append(Result.resume(path, model.name, key, model.weights, describe_machine().summary, source))
     passes = [(i, g, t) for g in range(options.generations) for i in range(len(models)) for t in options.threads]
     todo = [(i, g, t, _missing({k: r[i] for k, r in results.items()}, t, g, options)) for i, g, t in passes]
     todo = [one for one in todo if one[3]]
@@ -165,7 +165,7 @@ def _measure(
     """Measure what a pass is missing."""
     tokenizer = TextTokenizer(model.folder, 384)
     rows = tokenizer.encode(choose_texts(texts))
-    inputs = {str(n): [row_of_length(rows, n).ids.tolist()] for n in options.lengths}
+    inputs = {str(n): [join_to_length(rows, n).ids.tolist()] for n in options.lengths}
     inputs[TEXT] = [row.ids.tolist() for row in rows]
     threads, generation = now.threads, now.generation
     wanted, patience = math.ceil(options.rounds / options.generations), options.patience / options.generations

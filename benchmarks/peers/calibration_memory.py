@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.types import Calibration, Format, Scheme
 
 LENGTH, VOCABULARY = 128, 30522
@@ -31,13 +31,13 @@ def write_fp32(path: Path) -> None:
     import transformers
 
     from pocketbert.core.families import family_of
-    from pocketbert.core.models.checkpoints import make_known
+    from pocketbert.core.models.checkpoints import register_with_transformers
     from pocketbert.core.tasks import TASKS, TaskName
     from pocketbert.export import onnx
     from pocketbert.export.prepare import prepare
 
     row, task = family_of("bert"), TASKS[TaskName.TEXT_CLASSIFICATION]
-    make_known(row)
+    register_with_transformers(row)
     torch.manual_seed(7)
     model = transformers.AutoModelForSequenceClassification.from_config(transformers.BertConfig()).eval()
     example = {name: values for name, values in _row(np.random.default_rng(0)).items() if name in row.inputs}
@@ -52,18 +52,18 @@ def _row(draw: np.random.Generator) -> dict[str, np.ndarray]:
 def calibrate(source: Path, rows: int, method: Calibration, whole: bool) -> dict[str, float]:
     """Measure ranges in this process, or write the static file; its peak memory in MB and the CPU seconds it took."""
     from pocketbert.quantize import Plan, quantize
-    from pocketbert.quantize.onnx.dynamic import load_plain
-    from pocketbert.quantize.onnx.static import measure
+    from pocketbert.quantize.onnx.dynamic import load_for_quantizer
+    from pocketbert.quantize.onnx.static import measure_ranges
 
     draw, start = np.random.default_rng(1), time.process_time()
     plan = Plan(Format.ONNX, Scheme.A8W8, rows=lambda: (_row(draw) for _ in range(rows)), calibration=method)
     if whole:
         quantize(source, source.with_name("static.onnx"), plan)
     else:
-        model = load_plain(source)
+        model = load_for_quantizer(source)
         stored = {t.name for t in model.graph.initializer}
         products = [n for n in model.graph.node if n.op_type in ("MatMul", "Gemm") and n.input[1] in stored]
-        measure(model, [n.input[0] for n in products], plan, source.with_name("measured.onnx"), "static.onnx")
+        measure_ranges(model, [n.input[0] for n in products], plan, source.with_name("measured.onnx"), "static.onnx")
     # not resource.getrusage: its maximum counts what the parent had when this process was forked from it
     peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1000
     return {"peak_mb": round(peak), "cpu_s": round(time.process_time() - start)}
@@ -79,7 +79,7 @@ def main() -> None:
     if asked.file:
         print(json.dumps(calibrate(asked.file, asked.rows[0], asked.methods[0], asked.whole)))
         return
-    print(f"BERT-base, random weights, {LENGTH} tokens; {machine().summary}\n")
+    print(f"BERT-base, random weights, {LENGTH} tokens; {describe_machine().summary}\n")
     print("| method | rows | peak, MB | CPU-s |\n|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "model.onnx"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.host.hardware import load_average, machine
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.hardware import describe_machine, load_average
+from pocketbert.core.host.system import installed_versions
 
 SST2 = Path(__file__).resolve().parents[3] / "shared" / "data" / "sst2"
 """A copy of SST-2 beside the checkout, where there is one; its licence keeps it out of the repository."""
@@ -41,8 +41,8 @@ def real_texts(path: Path | None, split: str) -> tuple[list[str], str]:
 
 def print_header(title: str, texts: str) -> None:
     versions = ", ".join(
-        f"{k} {v}" for k, v in installed(("pocketbert", "torch", "transformers", "onnxruntime")).items()
+        f"{k} {v}" for k, v in installed_versions(("pocketbert", "torch", "transformers", "onnxruntime")).items()
     )
     print(
-        f"\n{title}\n  text: {texts}; provenance measured; {machine().summary}; load {load_average():.1f}; {versions}"
+        f"\n{title}\n  text: {texts}; provenance measured; {describe_machine().summary}; load {load_average():.1f}; {versions}"
     )

@@ -23,8 +23,8 @@ from engine.models import BASE, ROOT, SHAPES
 
 from pocketbert.core.disk.files import path_bytes, write_atomic
 from pocketbert.core.families import family_of
-from pocketbert.core.host.hardware import load_average, machine
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.hardware import describe_machine, load_average
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export.coreml import CoremlForm, CoremlInfo, export
@@ -154,7 +154,7 @@ def _line(row: Row, lengths: Sequence[int]) -> str:
 
 
 def _page(rows: Sequence[Row], lengths: Sequence[int]) -> str:
-    versions = ", ".join(f"{k} {v}" for k, v in installed(("coremltools", "torch", "numpy")).items())
+    versions = ", ".join(f"{k} {v}" for k, v in installed_versions(("coremltools", "torch", "numpy")).items())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     head = [
         "shape",
@@ -171,7 +171,7 @@ def _page(rows: Sequence[Row], lengths: Sequence[int]) -> str:
     return "\n".join(
         [
             "<!-- written by benchmarks/peers/coreml.py -->",
-            f"Random weights, so nothing is said about accuracy. {versions}; {machine().summary}; load {load_average():.1f}; "
+            f"Random weights, so nothing is said about accuracy. {versions}; {describe_machine().summary}; load {load_average():.1f}; "
             f"peak memory {peak:.1f} GiB.",
             "",
             f"| {' | '.join(head)} |",

@@ -32,9 +32,9 @@ from engine.models import LENGTHS, ROOT, SHAPES, Model, build, installed_wing
 from engine.results import Agreement, Result, Round
 from engine.table import GOAL_LENGTH, GOALS, write_page
 
-from pocketbert.benchmarks.inputs import choose_texts, row_of_length
-from pocketbert.core.host.hardware import load_average, machine
-from pocketbert.core.host.system import installed
+from pocketbert.benchmarks.inputs import choose_texts, join_to_length
+from pocketbert.core.host.hardware import describe_machine, load_average
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.predict.tokenization import TextTokenizer
 
 QUICK = Effort(rounds=8, least=4, budget_s=4.0)
@@ -123,14 +123,14 @@ def _key(model: Model) -> str:
     modules = ("engines", "fastest", "onnx", "openvino", "plan", "race", "tflite")
     sources = [runtime / f"{n}.py" for n in modules]
     sources += [here / "engine/worker.py", here / "engine/columns.py"]
-    engines = json.dumps(installed(("ai-edge-litert", "onnxruntime", "openvino", "torch"))).encode()
+    engines = json.dumps(installed_versions(("ai-edge-litert", "onnxruntime", "openvino", "torch"))).encode()
     digest = hashlib.sha256(b"".join([engines, *(p.read_bytes() for p in sources)])).hexdigest()
     return f"{model.key}-{digest[:12]}"
 
 
 def _resumed(model: Model, source: str, options: argparse.Namespace) -> Result:
     path = _path(model, options)
-    return Result.resume(path, model.name, _key(model), model.weights, machine().summary, source)
+    return Result.resume(path, model.name, _key(model), model.weights, describe_machine().summary, source)
 
 
 def _path(model: Model, options: argparse.Namespace) -> Path:
@@ -141,7 +141,7 @@ def _measure(model: Model, result: Result, generation: int, texts: list[str], op
     """One generation of a model: whatever of it was not measured before."""
     tokenizer = TextTokenizer(model.folder, max(LENGTHS))
     rows = tokenizer.encode(choose_texts(texts))
-    inputs = {str(n): [row_of_length(rows, n).ids.tolist()] for n in options.lengths}
+    inputs = {str(n): [join_to_length(rows, n).ids.tolist()] for n in options.lengths}
     inputs[TEXT] = [row.ids.tolist() for row in rows]
     result.tokens_mean = float(np.mean([len(r) for r in rows]))
     for threads in options.threads:

@@ -29,9 +29,9 @@ from pocketbert.benchmarks.timing import BURST
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.disk.files import path_bytes, write_atomic
 from pocketbert.core.families import family_of
-from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.progress import say
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, MobileBertSize, Scheme
@@ -102,7 +102,7 @@ def main() -> None:
             ),
         )
     write_atomic(options.page, _page(names, result, packages))
-    say(f"written: {options.page}")
+    print_note(f"written: {options.page}")
 
 
 def _model(name: str) -> Any:
@@ -131,7 +131,7 @@ def _variants(name: str, model: Any, lengths: Sequence[int], folder: Path) -> li
         quantize(fp32, int8, Plan(format, Scheme.INT8))
         for scheme, path in zip(SCHEMES, (fp32, int8), strict=True):
             out.append(Variant.of(_row(name, format, scheme), path, tokenizer, max(lengths), scheme, format))
-        say(f"  {name}: {format} files in {time.monotonic() - began:.0f} s")
+        print_note(f"  {name}: {format} files in {time.monotonic() - began:.0f} s")
     return out
 
 
@@ -147,7 +147,7 @@ def _package(name: str, model: Any, length: int, folder: Path) -> Package:
     with torch.inference_mode():
         right = model(**{n: torch.from_numpy(v.astype(np.int64)) for n, v in feed.items()}).logits.numpy()
     found = np.asarray(Evaluator(fp16).run(feed)["logits"], np.float64)
-    say(f"  {name}: Core ML package in {took:.0f} CPU s")
+    print_note(f"  {name}: Core ML package in {took:.0f} CPU s")
     error = float(np.abs(found - right).max() / np.abs(right).max())
     return Package(name, took, path_bytes(fp16) / 1e6, path_bytes(w8) / 1e6, error)
 
@@ -165,14 +165,14 @@ def _row(name: str, format: Format, scheme: Scheme) -> str:
 
 
 def _page(names: Sequence[str], result: BenchmarkResult, packages: Sequence[Package]) -> str:
-    versions = installed(("torch", "transformers", "onnxruntime", "ai-edge-litert", "coremltools"))
+    versions = installed_versions(("torch", "transformers", "onnxruntime", "ai-edge-litert", "coremltools"))
     protocol = result.protocol
     out = [
         "<!-- written by benchmarks/peers/mobilebert.py -->",
         "# MobileBERT's shapes",
         "",
         f"**Random weights**, so nothing is said about accuracy. {', '.join(f'{k} {v}' for k, v in versions.items())}; "
-        f"{machine().summary}; {result.measurements[-1].load.summary}.",
+        f"{describe_machine().summary}; {result.measurements[-1].load.summary}.",
         f"Batch 1, {protocol.runs_made[0]} to {protocol.runs_made[1]} runs in each of {protocol.repeats} repeats, all files of a thread "
         "count interleaved; provenance measured. Ratios: wall time over that of BERT-base int8 in the same engine, paired by round, "
         "with the interval of their median (95 % from 6 rounds on).",

@@ -21,19 +21,19 @@ import numpy as np
 import torch
 from schemes import CALIBRATED, size_of, texts_of, usual_weights
 
-from pocketbert.core.compare.evaluate import agreement, rms_error
+from pocketbert.core.compare.evaluate import label_agreement, rms_error
 from pocketbert.core.families import Family
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.predictor import Matrix, run_rows, whole
+from pocketbert.core.predict.predictor import Matrix, join_texts, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.export.adapters.outliers import divide_outliers, largest_channels, places_of
+from pocketbert.export.adapters.outliers import divide_outliers, find_places, measure_channels
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.reference import own_texts, sample_batches
-from pocketbert.quantize import Plan, quantize, row_of
+from pocketbert.pipeline.reference import project_texts, tokenize_batches
+from pocketbert.quantize import Plan, find_row, quantize
 from pocketbert.runtime.engines import open_file
 
 LENGTHS = (16, 32, 64)
@@ -43,8 +43,8 @@ TIMES = 40.0
 
 def plant(module: Any, family: Family, rows: Sequence[Mapping[str, Any]]) -> None:
     """Make the two largest channels of every normalization of a prepared module 40 times larger; its answers stay."""
-    places = places_of(module, [torch.from_numpy(rows[0][name]) for name in family.inputs])
-    for place, sizes in zip(places, largest_channels(module, places, family.inputs, rows), strict=True):
+    places = find_places(module, [torch.from_numpy(rows[0][name]) for name in family.inputs])
+    for place, sizes in zip(places, measure_channels(module, places, family.inputs, rows), strict=True):
         if not isinstance(place.writers[-1], torch.nn.Linear):
             place.divide(torch.ones_like(sizes).index_fill(0, sizes.topk(2).indices, 1 / TIMES))
 
@@ -84,17 +84,17 @@ def main() -> None:
     tokenizer, model = TextTokenizer(folder.path, LENGTHS[-1]), load_model(folder, task)
     texts, labels = texts_of(asked.data, asked.rows)
     encoded, samples = tokenizer.encode(texts), tokenizer.encode(texts_of(asked.train, CALIBRATED)[0])
-    sentences = sample_batches(tokenizer, own_texts(task, tokenizer))
+    sentences = tokenize_batches(tokenizer, project_texts(task, tokenizer))
 
     def line(title: str, predictor: Any, size: float = 0.0) -> None:
-        found: Matrix = whole(run_rows(predictor, tokenizer, encoded, task))
+        found: Matrix = join_texts(run_rows(predictor, tokenizer, encoded, task))
         names = folder.labels or []
         right = np.mean([names[i] == want for i, want in zip(found.argmax(-1), labels, strict=True)])
-        rel, agree = rms_error(found, exact), agreement(found, exact)
+        rel, agree = rms_error(found, exact), label_agreement(found, exact)
         print(f"| {title} | {size:.2f} | {rel:.2g} | {100 * agree:.1f} | {100 * right:.1f} |", flush=True)
 
     healthy = prepare(model, family, task, asked.format)
-    exact: Matrix = whole(run_rows(PreparedPredictor(healthy, family, task), tokenizer, encoded, task))
+    exact: Matrix = join_texts(run_rows(PreparedPredictor(healthy, family, task), tokenizer, encoded, task))
     planted = copy.deepcopy(healthy)
     plant(planted, family, sentences)
     treated, both = copy.deepcopy(planted), copy.deepcopy(healthy)
@@ -114,7 +114,7 @@ def main() -> None:
                     (lambda: [tokenizer.pad([s]) for s in samples]) if scheme.static else None
                 )
                 path = Path(work) / f"{info.stem}_{scheme}{info.suffix}"
-                row = row_of(asked.format, scheme, asked.runtime)
+                row = find_row(asked.format, scheme, asked.runtime)
                 weights = usual_weights(module, source, row) if row.usual else []
                 quantize(source, path, Plan(asked.format, scheme, asked.runtime, rows, weights=weights))
                 line(f"{kind}: {scheme}", open_file(path, asked.format, runtime=asked.runtime), size_of(path) / 1e6)

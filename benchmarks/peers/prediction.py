@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from common import add_texts_option, print_header, real_texts
 
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 
 BATCH = 32
 Sides = dict[str, Callable[[], list[int]]]
@@ -39,7 +39,7 @@ def main() -> None:
     from transformers import AutoTokenizer
 
     import pocketbert
-    from pocketbert.runtime.onnx import PRECISE
+    from pocketbert.runtime.onnx import PRECISE_INT8_SETTING
 
     texts, source = real_texts(options.texts, "dev")
     texts = texts[: options.rows]
@@ -47,7 +47,9 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(options.model))
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = options.threads
-    settings.add_session_config_entry(PRECISE, "1" if machine().saturates else "0")  # as the toolkit
+    settings.add_session_config_entry(
+        PRECISE_INT8_SETTING, "1" if describe_machine().saturates else "0"
+    )  # as the toolkit
     session = onnxruntime.InferenceSession(str(options.model / model.record.path), settings)
     names = [i.name for i in session.get_inputs()]
     spent = {"toolkit": 0.0, "others": 0.0}

@@ -25,8 +25,8 @@ from pydantic import BaseModel
 from pocketbert.benchmarks.inputs import choose_texts
 from pocketbert.benchmarks.statistics import Ratio, paired_ratio
 from pocketbert.core.disk.files import write_json
-from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.predict.tokenization import TextTokenizer
 
 CALIBRATION = 300
@@ -118,8 +118,8 @@ def main() -> None:
     }
     rows = [row.ids.tolist() for row in TextTokenizer(models[WHOLE].folder, max(LENGTHS)).encode(choose_texts(texts))]
     result = Compared(
-        machine=machine().summary,
-        versions=installed(("onnxruntime", "ai-edge-litert", "openvino")),
+        machine=describe_machine().summary,
+        versions=installed_versions(("onnxruntime", "ai-edge-litert", "openvino")),
         threads=options.threads,
         texts=source,
         tokens_mean=float(np.mean([len(r) for r in rows])),

@@ -28,8 +28,8 @@ from pocketbert.benchmarks.results import BUSY
 from pocketbert.benchmarks.statistics import Ratio
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.disk.files import sha256_json, write_atomic
-from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.host.system import installed_versions
 
 GOAL = 0.9
 """Share of the later ratios that should hold."""
@@ -112,7 +112,9 @@ def _options() -> argparse.Namespace:
 
 def _key(folder: Path, command: Sequence[str]) -> str:
     files = {r.path: r.sha256 for r in read_artefacts(folder).models()}
-    return sha256_json([files, list(command), machine().model_dump(), installed(("onnxruntime", "ai-edge-litert"))])
+    return sha256_json(
+        [files, list(command), describe_machine().model_dump(), installed_versions(("onnxruntime", "ai-edge-litert"))]
+    )
 
 
 def resume(path: Path, key: str) -> Repeats:
@@ -121,7 +123,7 @@ def resume(path: Path, key: str) -> Repeats:
         old = Repeats.model_validate_json(path.read_text())
     except (OSError, ValidationError):
         old = None
-    return old if old is not None and old.key == key else Repeats(key=key, machine=machine().summary)
+    return old if old is not None and old.key == key else Repeats(key=key, machine=describe_machine().summary)
 
 
 def _run(folder: Path, command: Sequence[str]) -> Repeat:

@@ -30,19 +30,19 @@ from pydantic import BaseModel
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord, read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet, evaluate, rms_error
-from pocketbert.core.data.cells import count_spans, spans_of
+from pocketbert.core.data.cells import count_spans, spans_from_tags
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.files import path_bytes, sha256_json, sha256_path, write_json
 from pocketbert.core.heads import Prepared
-from pocketbert.core.heads.token_classification import TokenClassificationHead, words_of
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.heads.token_classification import TokenClassificationHead, find_words
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.predict.inputs import Encoded
-from pocketbert.core.predict.predictor import Arrays, Matrix, Predictor, feed, run_rows, whole
+from pocketbert.core.predict.predictor import Arrays, Matrix, Predictor, feed, join_texts, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.make.measuring import labelled_rows
-from pocketbert.quantize import row_of
+from pocketbert.quantize import find_row
 from pocketbert.runtime.engines import open_file
 
 DRAWS = 10_000
@@ -110,8 +110,10 @@ def pieces(kept: Sequence[Matrix], rows: EvalSet) -> NDArray[np.float64]:
     if isinstance(rows.head, TokenClassificationHead):
         names, out = rows.head.labels.names, []
         for gold, encoded, best in zip(rows.rows.truth, rows.rows.encoded, kept, strict=True):
-            first, places = words_of(encoded)
-            counts = count_spans([gold], [spans_of([names[int(best[i, 0])] for i in first], places, rows.head.single)])
+            first, places = find_words(encoded)
+            counts = count_spans(
+                [gold], [spans_from_tags([names[int(best[i, 0])] for i in first], places, rows.head.single)]
+            )
             out.append((2 * counts.right, counts.found + counts.gold))
         return np.array(out, np.float64)
     one = [rows.head.score([kept[i] for i in own], example(rows.rows, e, own)).value for e, own in owned(rows.rows)]
@@ -258,7 +260,7 @@ class Scorer:
             low=low,
             high=high,
             rel=self._rel(predictor, exact, record),
-            machine=machine().summary,
+            machine=describe_machine().summary,
         )
 
     def _keep(self, score: FileScore) -> FileScore:
@@ -277,7 +279,7 @@ class Scorer:
         if predictor is exact:
             return 0.0
         rows = self._some(record)
-        answers = [whole(run_rows(p, self.tokenizer, rows, self.rows.head.task)) for p in (predictor, exact)]
+        answers = [join_texts(run_rows(p, self.tokenizer, rows, self.rows.head.task)) for p in (predictor, exact)]
         return rms_error(*answers)
 
     def _speed(self, predictor: Predictor, exact: Predictor, record: ModelRecord) -> Speed:
@@ -304,7 +306,7 @@ def exported(record: ModelRecord) -> bool:
 
 def choices(record: ModelRecord) -> str:
     """The roles that have another scheme than by default."""
-    row = row_of(record.format, record.scheme, record.runtime)
+    row = find_row(record.format, record.scheme, record.runtime)
     odd = {w.role: w.scheme or "none" for w in record.weights if w.scheme is not row.scheme_of(w.role)}
     return "".join(f", {role}={scheme}" for role, scheme in odd.items())
 
@@ -341,7 +343,9 @@ def main() -> None:
     rows = labelled_rows(asked.folders[0], source)
     if asked.rows:
         rows = fewer(rows, asked.rows)[0]
-    print(f"{asked.folders[0]}, {len(rows.rows.examples):,} rows of {Path(asked.data).name}; {machine().summary}\n")
+    print(
+        f"{asked.folders[0]}, {len(rows.rows.examples):,} rows of {Path(asked.data).name}; {describe_machine().summary}\n"
+    )
     print("| format | scheme | MB | rel | score | against the exported file, points | rows | ms | time |")
     print("|---|---|---:|---:|---:|---|---:|---:|---|")
     for folder in asked.folders:

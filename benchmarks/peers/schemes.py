@@ -20,20 +20,20 @@ from typing import Any
 import numpy as np
 
 from pocketbert.core.artefacts import read_artefacts
-from pocketbert.core.compare.evaluate import agreement, rms_error
+from pocketbert.core.compare.evaluate import label_agreement, rms_error
 from pocketbert.core.families.weight_records import WeightRole
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.predict.predictor import Matrix, run_rows, whole
+from pocketbert.core.predict.predictor import Matrix, join_texts, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import TASKS, Task
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.formats.weight_roles import float_digests, resolved, weights_of
-from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches
-from pocketbert.quantize import Plan, quantize, row_of
+from pocketbert.pipeline.formats.weight_roles import digest_float_weights, list_weights, resolve_schemes
+from pocketbert.pipeline.reference import project_text_batches, project_texts, tokenize_batches
+from pocketbert.quantize import Plan, find_row, quantize
 from pocketbert.quantize.table import SchemeRow
 from pocketbert.runtime.engines import open_file
 
@@ -60,14 +60,17 @@ def usual_weights(module: Any, source: Path, row: SchemeRow) -> list[WeightRole]
         source: The exported file.
         row: Format and scheme.
     """
-    held = set(float_digests(source, row.format).values())
-    weights = [w for w in weights_of(module, FORMATS[row.format].base) if w.digest in held]
-    return resolved(QuantizeSection(), weights, row.scheme_of)
+    held = set(digest_float_weights(source, row.format).values())
+    weights = [w for w in list_weights(module, FORMATS[row.format].base) if w.digest in held]
+    return resolve_schemes(QuantizeSection(), weights, row.scheme_of)
 
 
 def prepared(folder: ModelFolder, task: Task, tokenizer: TextTokenizer, format: Format) -> Any:
     """Rewrite the model of an artefact folder as its export did."""
-    samples, sentences = sample_batches(tokenizer, own_texts(task, tokenizer)), sentence_batches(task, tokenizer)
+    samples, sentences = (
+        tokenize_batches(tokenizer, project_texts(task, tokenizer)),
+        project_text_batches(task, tokenizer),
+    )
     model = load_model(folder, task)
     return prepare(model, folder.family, task, format, samples=samples, sentences=sentences)
 
@@ -91,11 +94,11 @@ def main() -> None:
     samples = tokenizer.encode(texts_of(asked.calibrate, CALIBRATED)[0]) if asked.calibrate else []
 
     def answers(path: Path, format: Format, runtime: Runtime | None = None) -> Matrix:
-        return whole(run_rows(open_file(path, format, runtime=runtime), tokenizer, encoded, task))
+        return join_texts(run_rows(open_file(path, format, runtime=runtime), tokenizer, encoded, task))
 
     def line(title: str, path: Path, found: Matrix) -> None:
         right = np.mean([artefacts.labels[i] == want for i, want in zip(found.argmax(-1), labels, strict=True)])
-        rel, agree = rms_error(found, exact), agreement(found, exact)
+        rel, agree = rms_error(found, exact), label_agreement(found, exact)
         megabytes = size_of(path) / 1e6
         print(f"| {title} | {megabytes:.2f} | {rel:.4f} | {100 * agree:.1f} | {100 * right:.2f} |", flush=True)
 
@@ -107,7 +110,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for scheme in map(Scheme, asked.scheme.split(",")):
             rows = (lambda: [tokenizer.pad([s]) for s in samples]) if scheme.static else None
-            row = row_of(asked.format, scheme, asked.runtime)
+            row = find_row(asked.format, scheme, asked.runtime)
             module = prepared(model, task, tokenizer, asked.format) if row.usual else None
             weights = [] if module is None else usual_weights(module, source, row)
             plan = Plan(asked.format, scheme, asked.runtime, rows, weights=weights)

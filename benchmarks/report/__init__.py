@@ -6,8 +6,8 @@ from pocketbert.benchmarks.report.figures import (
     ModelRow,
     ParityRow,
     ReportData,
-    model_figures,
-    summary_table,
+    collect_model_figures,
+    make_summary_table,
 )
 from pocketbert.benchmarks.report.page import render_report, write_report
 
@@ -17,8 +17,8 @@ __all__ = [
     "ModelRow",
     "ParityRow",
     "ReportData",
-    "model_figures",
+    "collect_model_figures",
+    "make_summary_table",
     "render_report",
-    "summary_table",
     "write_report",
 ]

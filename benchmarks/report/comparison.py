@@ -1,6 +1,6 @@
 """Compare two stored benchmarks of the same machines: what became faster or slower, and by how much for certain.
 
-`compare` returns the ratio of each figure that both have, with its interval, for `--baseline` on the terminal; `check_repeats`
+`compare_benchmarks` returns the ratio of each figure that both have, with its interval, for `--baseline` on the terminal; `check_repeats`
 refuses a comparison without intervals before anything is measured. `write_comparison` writes the page: `_read_pair` reads both
 files, `_match_figures` pairs their figures, and `_render_comparison` shows them device by device.
 """
@@ -106,7 +106,7 @@ def check_repeats(earlier: BenchmarkResult, repeats: int, where: str) -> None:
         raise InputError(problems)
 
 
-def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[_Slowdown]:
+def compare_benchmarks(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[_Slowdown]:
     """Compare all figures that both have: same name of the file, device, threads, length and idle time.
 
     The interval is that of the ratio of two typical times (Welch's t interval over the logarithms of the repeats'
@@ -129,7 +129,7 @@ def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[
 
 
 def _match_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[_Pair]:
-    """Return all figures that two benchmarks of the same machines have in common, few repeats included; see `compare`.
+    """Return all figures that two benchmarks of the same machines have in common, few repeats included; see `compare_benchmarks`.
 
     Args:
         now: The later benchmark.

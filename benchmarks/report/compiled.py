@@ -1,8 +1,8 @@
 """What the terminal and the report show of figures that no device was timed for.
 
-Of files that were compiled for an NPU: `compiled_table`, `compiled_lines`, `make_compilation_stamps` and `collect_cpu_operators`, the operators that
-stay on the CPU. Of the time and memory that a compiler expects of its model of the NPU: `estimated_table`. Of texts of measuring
-programs that a user saved: `reported_table`, `reported_lines` and `make_reported_stamps`.
+Of files that were compiled for an NPU: `make_compilation_table`, `describe_compilations`, `make_compilation_stamps` and `collect_cpu_operators`, the operators that
+stay on the CPU. Of the time and memory that a compiler expects of its model of the NPU: `make_estimate_table`. Of texts of measuring
+programs that a user saved: `make_reported_table`, `describe_reported_texts` and `make_reported_stamps`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def describe_compilation(compilation: Compilation) -> _CompilationWords:
     )
 
 
-def compiled_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
+def make_compilation_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
     """Return header and cells of the terminal's table, one row per device, file and length.
 
     Columns of emulated answers and scores are left out where there are none.
@@ -106,7 +106,7 @@ def compiled_table(compilations: Sequence[Compilation]) -> tuple[list[str], list
     return [title for title, shown, _ in columns if shown], [list(row) for row in zip(*cells, strict=True)]
 
 
-def compiled_lines(compilations: Sequence[Compilation]) -> list[str]:
+def describe_compilations(compilations: Sequence[Compilation]) -> list[str]:
     """Return where the figures come from and what stays on the CPU, once for several lengths with the same reasons."""
     if not compilations:
         return []
@@ -222,7 +222,7 @@ def _largest_operators(estimate: Estimate) -> list[tuple[str, str, float]]:
     return [(name, wording.count(n), n / total) for name, n in cycles]
 
 
-def estimated_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
+def make_estimate_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
     """Return header and cells of the terminal's table, one row per device, file and length."""
     header = [
         "file",
@@ -244,7 +244,7 @@ def estimated_table(compilations: Sequence[Compilation]) -> tuple[list[str], lis
 # --- reported texts --------------------------------------------------------------------------------------------------------------
 
 
-def reported_table(reported: Sequence[Reported]) -> tuple[list[str], list[list[str]]]:
+def make_reported_table(reported: Sequence[Reported]) -> tuple[list[str], list[list[str]]]:
     """Return header and cells, one row for each text; columns without any figure are left out."""
 
     def milliseconds(value: float | None) -> str:
@@ -287,6 +287,6 @@ def make_reported_stamps(reported: Sequence[Reported]) -> list[str]:
     return stamps
 
 
-def reported_lines(reported: Sequence[Reported]) -> list[str]:
+def describe_reported_texts(reported: Sequence[Reported]) -> list[str]:
     """Return the lines under the terminal's table; none without texts."""
     return [*make_reported_stamps(reported), REPORTED] if reported else []

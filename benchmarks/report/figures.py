@@ -1,7 +1,7 @@
 """Everything that a report shows, and its figures as words and as numbers.
 
-`ReportData` holds what the page and the final table of a run are made from. `make_summary_rows` and `summary_table` put the figures of
-each model file into words; `model_figures` returns them as numbers, for programs. The stamps (`measurement_stamp`,
+`ReportData` holds what the page and the final table of a run are made from. `make_summary_rows` and `make_summary_table` put the figures of
+each model file into words; `collect_model_figures` returns them as numbers, for programs. The stamps (`measurement_stamp`,
 `result_stamp`, `run_stamp`, `score_stamp`) are the lines under tables and plots that name the origin of the figures.
 """
 
@@ -126,7 +126,7 @@ class ReportData(_Record):
         gates: What decided whether files may be packed.
         data: Facts about the data.
         scored_on: Name of the rows that `ModelRow.eval_score` is of.
-        scored_by: Where the scores come from, in words; empty where they are of this run, on `machine`.
+        scored_by: Where the scores come from, in words; empty where they are of this run, on `describe_machine`.
         curves: (step, loss) by name: ``teacher``, ``student``; terms of a loss as ``student/logits``.
         confusion: Most confused labels: (gold, predicted, count).
         confusion_of: Which model and rows the confusions are of, in words.
@@ -234,7 +234,7 @@ class _SummaryRow:
     is_default: bool
 
 
-def summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
+def make_summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
     """Return header and cells of the final table of a run, as plain text.
 
     Args:
@@ -417,7 +417,7 @@ class ModelFigures:
     passed: bool | None = None
 
 
-def model_figures(data: ReportData) -> list[ModelFigures]:
+def collect_model_figures(data: ReportData) -> list[ModelFigures]:
     """Collect the figures of every model, in the order of the report's headline table."""
     session = data.timed.headline if data.timed is not None else None
     figures = []

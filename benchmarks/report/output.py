@@ -1,6 +1,6 @@
 """What `pocketbert benchmark` prints and writes of a result, all its sessions included.
 
-`latency_table` and `session_lines` are for the terminal. `check_output` refuses an output that could not be written before
+`make_latency_table` and `describe_sessions` are for the terminal. `check_output` refuses an output that could not be written before
 anything is measured; `write_result` writes ``benchmark.json`` or a page, on which files have the scores that their artefact
 folders record, or those of the benchmark's labelled rows.
 """
@@ -17,9 +17,9 @@ from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.report.figures import GateRow, ModelRow, ReportData, same_file_ratio
 from pocketbert.benchmarks.report.page import write_report
 from pocketbert.benchmarks.results import BUSY
-from pocketbert.core.artefacts import FILE_NAME, Artefacts, read_artefacts
+from pocketbert.core.artefacts import ARTEFACTS_FILE, Artefacts, read_artefacts
 from pocketbert.core.devices import LOCAL
-from pocketbert.core.disk.destination import file_destination
+from pocketbert.core.disk.destination import resolve_output_file
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.types import Provenance
@@ -28,7 +28,7 @@ _PAGE = ".html"
 _EVAL = "eval"
 
 
-def latency_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
+def make_latency_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
     """Return header and cells: one row per measurement, grouped by device; ratios are within one device's session.
 
     Columns without any figure are left out, and so is the device where it is this machine only.
@@ -70,7 +70,7 @@ def _baseline_ratio(session: BenchmarkResult, m: Measurement) -> str:
     return wording.time_ratio(compared.wall if compared else None)
 
 
-def session_lines(result: BenchmarkResult) -> list[str]:
+def describe_sessions(result: BenchmarkResult) -> list[str]:
     """Return the origin of each session's figures, notes for its reader, and the times of steps around an inference."""
     lines = []
     for session in result.sessions:
@@ -124,7 +124,7 @@ def check_output(path: Path, folders: Sequence[Path], overwrite: bool = False, *
         InputError: If it cannot be used, or a page is asked for without an artefact folder.
         MissingBackendError: If the page needs what is not installed.
     """
-    output = file_destination(path, overwrite, *read)
+    output = resolve_output_file(path, overwrite, *read)
     if output.suffix != _PAGE:
         return output
     if not folders:
@@ -255,7 +255,7 @@ def _recorded_scores(folders: Mapping[Path, Artefacts]) -> _FileScores | None:
     machines = dict.fromkeys(artefacts.machine for artefacts in folders.values() if artefacts.machine)
     return _FileScores(
         rows=rows,
-        source=" · ".join([Provenance.MEASURED, f"recorded in {FILE_NAME}", *machines]),
+        source=" · ".join([Provenance.MEASURED, f"recorded in {ARTEFACTS_FILE}", *machines]),
         by_digest={record.sha256: score for record, score in scored if score.metric == metric},
         emulated=frozenset(record.sha256 for record, _ in scored if record.emulated),
     )

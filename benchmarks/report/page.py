@@ -24,7 +24,7 @@ from pocketbert.benchmarks.report.compiled import (
     describe_estimates,
     make_compilation_stamps,
     make_reported_stamps,
-    reported_table,
+    make_reported_table,
 )
 from pocketbert.benchmarks.report.figures import (
     GateRow,
@@ -85,7 +85,7 @@ def render_report(data: ReportData) -> str:
         compiled_stamps=make_compilation_stamps(compilations),
         left=collect_cpu_operators(compilations),
         estimated=describe_estimates(compilations),
-        reported=reported_table(reported) if reported else None,
+        reported=make_reported_table(reported) if reported else None,
         reported_stamps=make_reported_stamps(reported),
         reported_profiles=[(one, p, _largest_operators(p)) for one in reported if (p := one.profile) is not None],
         as_reported=REPORTED,

@@ -26,7 +26,7 @@ from pocketbert.benchmarks.report.figures import (
     score_stamp,
 )
 from pocketbert.benchmarks.report.plots import Figure, FilePoint, make_figure
-from pocketbert.core.artefacts.search import BudgetSearch, Sensitivities, Sensitivity, in_one_line
+from pocketbert.core.artefacts.search import BudgetSearch, Sensitivities, Sensitivity, summarize_roles
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.metrics import METRICS, Direction, Unit
 from pocketbert.core.types import Provenance
@@ -339,5 +339,5 @@ def _sensitivity_rows(sensitivity: Sensitivity) -> list[dict[str, Any]]:
 
 def make_role_tables(rows: Sequence[ModelRow]) -> list[tuple[ModelRow, str, bool]]:
     """Return each file with roles, its roles in one line, and whether the recipe chose some of them; these files come first."""
-    tables = [(row, in_one_line(row.roles), any(r.chosen for r in row.roles)) for row in rows if row.roles]
+    tables = [(row, summarize_roles(row.roles), any(r.chosen for r in row.roles)) for row in rows if row.roles]
     return sorted(tables, key=lambda table: not table[2])

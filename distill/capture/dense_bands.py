@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pocketbert.core.families import CAPTURES
-from pocketbert.distill.capture.recorder import MASKED, QueryKeyValue, active_recorder
+from pocketbert.distill.capture.recorder import MASKED_SCORE, QueryKeyValue, active_recorder
 
 _ATTENTION, _MODEL = "LongformerSelfAttention", "LongformerModel"
 """Classes of transformers, matched by name: importing them takes time that other families do not need."""
@@ -101,7 +101,7 @@ def _split_heads(module: Any, states: Tensor) -> Tensor:
 def _masked_scores(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
     """Compute scaled products, [B, H, S, S], with -1e4 added to pairs that are not allowed."""
     products = torch.matmul(query * query.shape[-1] ** -0.5, key.transpose(2, 3))
-    return products + (~allowed).to(products.dtype) * MASKED
+    return products + (~allowed).to(products.dtype) * MASKED_SCORE
 
 
 def _without_padding(

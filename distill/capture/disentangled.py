@@ -16,7 +16,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfA
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import CAPTURES
-from pocketbert.distill.capture.recorder import MASKED, CapturingModule, QueryKeyValue, active_recorder
+from pocketbert.distill.capture.recorder import MASKED_SCORE, CapturingModule, QueryKeyValue, active_recorder
 
 
 class _CapturingV1(AttentionV1, CapturingModule):  # type: ignore[misc]
@@ -118,7 +118,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Mask the scores, fill the active recorder, and return context and, if requested, probabilities."""
     # only by keys, as in every other family; transformers also masks all keys of padded queries, which nothing reads
-    scores = scores.masked_fill(~mask.bool().any(-2, keepdim=True), MASKED)
+    scores = scores.masked_fill(~mask.bool().any(-2, keepdim=True), MASKED_SCORE)
     recorder = active_recorder()
     if recorder is not None:
         layer = recorder.next_layer()

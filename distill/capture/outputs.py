@@ -111,7 +111,7 @@ def _first_head_module(model: Any) -> nn.Module | None:
     return None
 
 
-def places(mask: Tensor) -> Tensor:
+def flat_indices(mask: Tensor) -> Tensor:
     """Return the indices of the non-zero entries of a [B, S] mask in the flattened batch, [n] int64."""
     return torch.nonzero(mask.flatten()).squeeze(1)
 

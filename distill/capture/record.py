@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pocketbert.core.families import CAPTURES, Family, check_taught
+from pocketbert.core.families import CAPTURES, Family, check_distillable
 from pocketbert.distill.capture import (
     dense_bands,
     disentangled,  # noqa: F401 - it registers itself
@@ -39,12 +39,12 @@ def record_attention(
             counted.
         ValueError: If the model has no such layer.
     """
-    check_taught(family, model.config.to_dict())
+    check_distillable(family, model.config.to_dict())
     CAPTURES.find(family.capture, f"family {family.name}")(model)
     return AttentionRecorder(layers, model.config.num_hidden_layers, relations, stop=stop)
 
 
-def is_captured(model: Any) -> bool:
+def records_attention(model: Any) -> bool:
     """Return whether a transformers model's attention was switched to one that records.
 
     Args:

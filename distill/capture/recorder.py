@@ -27,7 +27,7 @@ from pocketbert.core.families import CAPTURES
 
 ATTENTION_NAME = "pocketbert_capture"
 """Name of `capturing_attention` in transformers' registry of attention implementations."""
-MASKED = -1e4
+MASKED_SCORE = -1e4
 """Added to scores of padded keys: exp of it is exactly 0, and it is finite in every dtype."""
 
 _active: list[AttentionRecorder] = []
@@ -225,7 +225,7 @@ def additive_mask(
         distance = (positions[:, None] - positions[None, :]).abs()
         band = (local_size + 1 - distance).clamp(0, 1).to(dtype)[None, None]
         allowed = band if allowed is None else allowed * band
-    return None if allowed is None else (1.0 - allowed) * MASKED
+    return None if allowed is None else (1.0 - allowed) * MASKED_SCORE
 
 
 def _install(model: Any) -> None:

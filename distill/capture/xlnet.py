@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 from pocketbert.core.families import CAPTURES
-from pocketbert.distill.capture.recorder import MASKED, CapturingModule, QueryKeyValue, active_recorder
+from pocketbert.distill.capture.recorder import MASKED_SCORE, CapturingModule, QueryKeyValue, active_recorder
 
 
 class _CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # type: ignore[misc]
@@ -62,7 +62,7 @@ class _CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # t
             scores = scores + torch.einsum("ijbs,bnis->bnij", seg_mat, by_segment)
         scores = scores * self.scale
         if attn_mask is not None:
-            scores = scores + attn_mask.permute(2, 3, 0, 1) * MASKED
+            scores = scores + attn_mask.permute(2, 3, 0, 1) * MASKED_SCORE
         if recorder is not None:
             if layer in recorder.layers:
                 recorder.scores[layer] = scores

@@ -1,7 +1,7 @@
 """Loss terms, and the losses that several methods share, as pure functions of tensors.
 
 * `Term` is a mean with its number of items, so that the terms of parts of a batch add up to those of the batch:
-  `as_terms`, `items`, `rows_of` and `share` are used by the training loop.
+  `to_terms`, `count_items`, `count_rows` and `scale_partial_mean` are used by the training loop.
 * `soft_targets` and `hard_targets` are losses of logits.
 * `attention_kl` and `hidden_mse` compare one layer of a student with one of its teacher; `mean_over_layers` averages
   layers.
@@ -62,7 +62,7 @@ class Counting(Protocol):
         ...
 
 
-def as_terms(made: Mapping[str, Term | Tensor], rows: int) -> dict[str, Term]:
+def to_terms(made: Mapping[str, Term | Tensor], rows: int) -> dict[str, Term]:
     """Convert the result of an objective to terms: a plain tensor is a mean over the rows.
 
     Args:
@@ -72,7 +72,7 @@ def as_terms(made: Mapping[str, Term | Tensor], rows: int) -> dict[str, Term]:
     return {name: t if isinstance(t, Term) else Term.of(t, rows) for name, t in made.items()}
 
 
-def items(objective: object, names: Iterable[str], batch: dict[str, Tensor]) -> dict[str, float]:
+def count_items(objective: object, names: Iterable[str], batch: dict[str, Tensor]) -> dict[str, float]:
     """Count the items in the mean of each term of an objective: what `Counting.counts` returns, else the rows.
 
     Args:
@@ -80,14 +80,14 @@ def items(objective: object, names: Iterable[str], batch: dict[str, Tensor]) -> 
         names: Names of its terms.
         batch: Tensors whose first dimension is rows.
     """
-    rows = float(rows_of(batch))
+    rows = float(count_rows(batch))
     if not isinstance(objective, Counting):
         return dict.fromkeys(names, rows)
     counts = objective.counts(batch)
     return {name: float(counts[name]) if name in counts else rows for name in names}
 
 
-def rows_of(batch: dict[str, Tensor]) -> int:
+def count_rows(batch: dict[str, Tensor]) -> int:
     """Count the rows of a batch.
 
     Raises:
@@ -99,7 +99,7 @@ def rows_of(batch: dict[str, Tensor]) -> int:
     return next(iter(sizes.values()))
 
 
-def share(mean: Tensor, part: float, whole: float) -> Tensor:
+def scale_partial_mean(mean: Tensor, part: float, whole: float) -> Tensor:
     """Scale a part's mean to what it adds to the mean over the whole: ``mean * part / whole``, scalar.
 
     The scaled means of all parts sum to the mean of the whole. A part without items adds exactly 0, also to the
@@ -249,7 +249,7 @@ def reference_score_mse(student: Tensor, teacher: Tensor) -> Tensor:
     Returns:
         Scalar, float32 or wider.
     """
-    student, teacher = (wide(x).masked_fill(x <= _REFERENCE_MASKED, 0.0) for x in (student, teacher))
+    student, teacher = (at_least_float32(x).masked_fill(x <= _REFERENCE_MASKED, 0.0) for x in (student, teacher))
     return F.mse_loss(student, teacher)
 
 
@@ -263,10 +263,10 @@ def reference_state_mse(student: Tensor, teacher: Tensor) -> Tensor:
     Returns:
         Scalar, float32 or wider.
     """
-    return F.mse_loss(wide(student), wide(teacher))
+    return F.mse_loss(at_least_float32(student), at_least_float32(teacher))
 
 
-def wide(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     """Convert to float32 unless float64: in half precision the difference of close numbers is mostly rounding."""
     return x if x.dtype is torch.float64 else x.float()
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.tasks import Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term, hard_targets, soft_targets
@@ -42,7 +42,7 @@ def gold_loss(task: Task, outputs: Any, batch: Mapping[str, Tensor]) -> Term:
         return Term.of((start_loss + end_loss) / 2, len(start))
     labels, logits = batch["labels"], outputs.logits
     if task.level is Level.TOKEN:
-        labelled = labels != IGNORED
+        labelled = labels != IGNORED_LABEL
         count = int(labelled.sum())
         if not count:
             return Term.of(logits.float().sum() * 0.0, 0)
@@ -90,7 +90,7 @@ def soft_loss(
         return Term.of((1 - F.cosine_similarity(vectors, teacher_vectors, dim=-1)).mean(), len(mask))
     student, teacher = outputs.logits, teacher_outputs["logits"]
     if task.level is Level.TOKEN:
-        labelled = batch["labels"] != IGNORED
+        labelled = batch["labels"] != IGNORED_LABEL
         count = int(labelled.sum())
         if not count:
             return Term.of(student.float().sum() * 0.0, 0)
@@ -107,7 +107,7 @@ def count_labelled_tokens(task: Task, batch: Mapping[str, Tensor]) -> dict[str, 
     """Count the items of the terms ``labels`` and ``logits`` if these are means over tokens; empty if over rows."""
     if task.level is not Level.TOKEN or task.name is TaskName.QUESTION_ANSWERING:
         return {}
-    tokens = (batch["labels"] != IGNORED).sum()
+    tokens = (batch["labels"] != IGNORED_LABEL).sum()
     return {"labels": tokens, "logits": tokens}
 
 

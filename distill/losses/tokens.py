@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.seeds import generator
-from pocketbert.distill.capture.outputs import places
+from pocketbert.distill.capture.outputs import flat_indices
 from pocketbert.distill.losses.common import Term, divergence_sum
 
 # --- masked language models -------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def masked_lm(student: Tensor, labels: Tensor) -> Term:
     Returns:
         Mean over the tokens with a label, in nats.
     """
-    labelled = places(labels != IGNORED)
+    labelled = flat_indices(labels != IGNORED_LABEL)
     # selected first: of all real tokens' logits, six sevenths have no label
     if len(labelled) != len(labels):
         student, labels = student.index_select(0, labelled), labels[labelled]
@@ -135,7 +135,7 @@ class SparseLogits:
         return SparseLogits(ids, weights, entropy, self.vocabulary, self.temperature)
 
 
-def uniform_draws(positions: int, samples: int, seed: int, row: int, epoch: int) -> Tensor:
+def draw_uniform_numbers(positions: int, samples: int, seed: int, row: int, epoch: int) -> Tensor:
     """Draw the random numbers for `sparsify` of one row in one epoch, which do not depend on the row's batch.
 
     Args:
@@ -163,7 +163,7 @@ def sparsify(logits: Tensor, k: int, draws: Tensor, temperature: float = 1.0) ->
     Args:
         logits: The teacher's, [N, V].
         k: Tokens kept exactly, 0 to V.
-        draws: Uniform numbers in [0, 1], [N, m]; see `uniform_draws`. With m = 0 the tail is cut off, and
+        draws: Uniform numbers in [0, 1], [N, m]; see `draw_uniform_numbers`. With m = 0 the tail is cut off, and
             the estimate is biased unless k = V.
         temperature: T > 0; distributions are softened before they are sampled.
 

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pocketbert.core.heads.head import IGNORED
-from pocketbert.distill.capture.outputs import places
-from pocketbert.distill.losses.common import Term, wide
+from pocketbert.core.heads.head import IGNORED_LABEL
+from pocketbert.distill.capture.outputs import flat_indices
+from pocketbert.distill.losses.common import Term, at_least_float32
 
 _EPSILON = 1e-12
 """Added to the variance by the norm of the released code."""
@@ -72,7 +72,7 @@ def feature_transfer(student: Tensor, teacher: Tensor, counted: Tensor) -> Featu
     Returns:
         Three means over the counted tokens, float32 or wider; 0 if there are none.
     """
-    student, teacher = wide(student), wide(teacher.detach())
+    student, teacher = at_least_float32(student), at_least_float32(teacher.detach())
     width = student.shape[-1:]
     difference = F.layer_norm(teacher, width, eps=_EPSILON) - F.layer_norm(student, width, eps=_EPSILON)
     # two passes: the mean of the squares less the square of the mean loses all digits of a state far from 0
@@ -112,9 +112,9 @@ def pretraining_distillation(student: Tensor, teacher: Tensor, labels: Tensor, t
     """
     if not 0 <= truth <= 1:
         raise ValueError(f"the share of the original ids is {truth}; allowed: 0 to 1")
-    labelled = places(labels != IGNORED)
+    labelled = flat_indices(labels != IGNORED_LABEL)
     student, teacher, ids = (x.index_select(0, labelled) for x in (student, teacher.detach(), labels))
-    target = wide(teacher).softmax(-1).mul_(1 - truth)
+    target = at_least_float32(teacher).softmax(-1).mul_(1 - truth)
     target.scatter_add_(1, ids[:, None], target.new_full((len(ids), 1), truth))
-    total = -(wide(student).log_softmax(-1) * target).sum()
+    total = -(at_least_float32(student).log_softmax(-1) * target).sum()
     return Term.of(total / max(1, len(labelled)), len(labelled))

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.recipe.stages import DistilBertStage
-from pocketbert.distill.capture.outputs import LmHead, places
+from pocketbert.distill.capture.outputs import LmHead, flat_indices
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.losses.tokens import cosine_distance, masked_lm, sparse_token_soft_targets, token_soft_targets
 from pocketbert.distill.methods.method import (
@@ -27,7 +27,7 @@ from pocketbert.distill.methods.method import (
     find_width_mismatch,
 )
 from pocketbert.distill.students.build import freeze_positions
-from pocketbert.distill.teacher.signals import move_to
+from pocketbert.distill.teacher.signals import move_teacher
 from pocketbert.distill.teacher.sparse import SparseTeacher, sparse_teacher
 from pocketbert.distill.text.pairs import GeneralSet
 from pocketbert.distill.training.data import BatchOrder
@@ -105,7 +105,7 @@ class DistilBertDistillation:
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of tokens in the mean of each term, computed from the batch only."""
-        real, masked = batch["attention_mask"].sum(), (batch["labels"] != IGNORED).sum()
+        real, masked = batch["attention_mask"].sum(), (batch["labels"] != IGNORED_LABEL).sum()
         counts = {"logits": masked if self.stage.masked_only else real, "mlm": masked, "cosine": real}
         return {name: counts[name] for name in self.weights}
 
@@ -120,9 +120,9 @@ class DistilBertDistillation:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         mask, labels, device = batch["attention_mask"], batch["labels"], batch["input_ids"].device
         if self.teacher is not None:
-            move_to(self.teacher, device)
+            move_teacher(self.teacher, device)
         learns_logits, no_tokens = "logits" in self.weights, torch.empty(0, dtype=torch.long, device=device)
-        selected = places(mask if learns_logits and not self.stage.masked_only else labels != IGNORED)
+        selected = flat_indices(mask if learns_logits and not self.stage.masked_only else labels != IGNORED_LABEL)
         output = self._student_head.run(
             model, inputs, selected if learns_logits or "mlm" in self.weights else no_tokens
         )

@@ -76,12 +76,12 @@ class CarriedPart:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-Carried = Mapping[str, CarriedPart]
+CarriedParts = Mapping[str, CarriedPart]
 """All parts that are passed from stage to stage, by name; they are written to disk between stages."""
 
 
 @dataclass(frozen=True)
-class Rival:
+class TrainedCandidate:
     """A student trained for a quantization scheme, to be compared with the student before the stage.
 
     Attributes:
@@ -100,8 +100,8 @@ class Rival:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Result of the comparison of a `Rival`.
+class CandidateDecision:
+    """Result of the comparison of a `TrainedCandidate`.
 
     Attributes:
         kept: Whether the trained student is kept.
@@ -113,7 +113,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class ExportedForm:
+class ExportFunctions:
     """How a student is exported and quantized, for method `qat`, which trains for one file.
 
     Only a run imports `export` and `quantize`, so it passes their functions to the method.
@@ -126,7 +126,7 @@ class ExportedForm:
 
     prepare: Prepare
     rules_of: Callable[[nn.Module], RoundingRules]
-    judge: Callable[[Rival], Verdict]
+    judge: Callable[[TrainedCandidate], CandidateDecision]
 
 
 @dataclass(frozen=True)
@@ -152,10 +152,10 @@ class StageJob(Generic[S]):
     work: Path
     task: Task
     metrics: Path | None = None
-    carried: Carried = field(default_factory=dict)
+    carried: CarriedParts = field(default_factory=dict)
     pooling: Pooling = DEFAULT_POOLING
     untrained: bool = False
-    exported: Callable[[], ExportedForm] | None = None
+    exported: Callable[[], ExportFunctions] | None = None
 
     @property
     def cache(self) -> Path:
@@ -189,7 +189,7 @@ class StageResult:
     """
 
     outcome: Outcome
-    carried: Carried = field(default_factory=dict)
+    carried: CarriedParts = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 

@@ -25,7 +25,7 @@ from pocketbert.distill.methods.method import (
     find_vocabulary_mismatch,
     nearest_layer_of_kind,
 )
-from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, signals_for
+from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, choose_signals
 
 _SIGNALS = {
     "attention": Signal.ATTENTION,
@@ -99,7 +99,7 @@ class MiniLmDistillation:
             listed = stage.teacher_layer is not None
             number = nearest_layer_of_kind(pair, self._last + 1, number, listed, f"{where}.teacher_layer")
         self.layer = number - 1
-        self.signals = signals_for(teacher, family, self.wanted(stage, self.layer), signals)
+        self.signals = choose_signals(teacher, family, self.wanted(stage, self.layer), signals)
         recorded = self.wanted(stage, self._last)
         self._student = record_attention(student, self.family, recorded.attention, recorded.relations, stop=True)
 

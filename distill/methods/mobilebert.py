@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.host.progress import say
+from pocketbert.core.heads.head import IGNORED_LABEL
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.capture.outputs import LayerOutputs, LmHead, TokenOutput, places
+from pocketbert.distill.capture.outputs import LayerOutputs, LmHead, TokenOutput, flat_indices
 from pocketbert.distill.capture.recorder import AttentionRecorder
 from pocketbert.distill.losses.common import Term, attention_kl
 from pocketbert.distill.losses.tokens import masked_lm, next_sentence
@@ -38,10 +38,10 @@ from pocketbert.distill.methods.method import (
 )
 from pocketbert.distill.methods.transfer import PUBLISHED_BATCH, STRATEGIES, Phase, TransferCourse
 from pocketbert.distill.students.mobilebert import has_bottlenecks
-from pocketbert.distill.teacher.signals import move_to
+from pocketbert.distill.teacher.signals import move_teacher
 from pocketbert.distill.teacher.state_adapter import StateAdapter, fit_adapter, reduce_embeddings
-from pocketbert.distill.text.pairs import NEXT_SENTENCE
-from pocketbert.distill.training.data import STEPS
+from pocketbert.distill.text.pairs import NEXT_SENTENCE_LABEL
+from pocketbert.distill.training.data import STEP_NUMBERS
 
 _BlockSignals = tuple[Tensor, Tensor | None]
 """Output of a block, [B, S, d], and its attention scores, [B, H, S, S], if attention is learned."""
@@ -68,13 +68,13 @@ def train(job: StageJob[MobileBertStage]) -> StageResult:
             f"{pair.family.title} has no bottlenecks: {adapter.width} principal components of its states, "
             f"{adapter.kept:.1%} of their variance, replace them"
         )
-        say(f"  {notes[-1]}")
+        print_note(f"  {notes[-1]}")
     objective = MobileBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where, adapter=adapter)
     batch = (
         "" if pair.stage.batch == PUBLISHED_BATCH else f", batch {pair.stage.batch:,} instead of {PUBLISHED_BATCH:,}"
     )
     notes.append(f"MobileBERT transfer: {objective.phases.name}{batch}")
-    say(f"  {notes[-1]}")
+    print_note(f"  {notes[-1]}")
     outcome = job.fit(objective)
     if adapter is None:
         return StageResult(outcome, {}, tuple(notes))
@@ -158,9 +158,9 @@ class MobileBertDistillation:
         """Return the number of tokens in the mean of a layer's term, of masked tokens, and of pairs."""
         tokens = counted_mask(batch["attention_mask"], self.stage.reference).sum()
         counts = dict.fromkeys(self._layer_names, tokens)
-        counts["guesses"] = (batch["labels"] != IGNORED).sum()
+        counts["guesses"] = (batch["labels"] != IGNORED_LABEL).sum()
         if "next_sentence" in self.weights:
-            counts["next_sentence"] = (batch[NEXT_SENTENCE] != IGNORED).sum()
+            counts["next_sentence"] = (batch[NEXT_SENTENCE_LABEL] != IGNORED_LABEL).sum()
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
@@ -171,8 +171,8 @@ class MobileBertDistillation:
             batch: The families' inputs (with masked tokens) and ``labels`` (original ids of these, else -100), [B, S]
                 each; ``steps``, [B], the step; of pairs also ``next_sentence_label``, [B]. More is ignored.
         """
-        phase = self.phases.phase_of(int(batch[STEPS][0]))
-        masked = places(batch["labels"] != IGNORED)
+        phase = self.phases.phase_of(int(batch[STEP_NUMBERS][0]))
+        masked = flat_indices(batch["labels"] != IGNORED_LABEL)
         teacher_output, teacher_blocks = self._run_teacher(batch, phase, masked)
         head = self._student_head if phase.pretraining else None
         output, blocks = self._run(model, self._student_family, batch, range(len(self.layers)), phase, head, masked)
@@ -187,7 +187,7 @@ class MobileBertDistillation:
             ids = batch["labels"].flatten()[masked]
             terms["guesses"] = pretraining_distillation(output.logits, teacher_logits, ids, self.stage.truth)
         if output is not None and output.next_sentence is not None and "next_sentence" in self.weights:
-            terms["next_sentence"] = next_sentence(output.next_sentence, batch[NEXT_SENTENCE])
+            terms["next_sentence"] = next_sentence(output.next_sentence, batch[NEXT_SENTENCE_LABEL])
         return terms
 
     def _run_teacher(
@@ -197,7 +197,7 @@ class MobileBertDistillation:
         head = self._teacher_head if phase.pretraining else None
         if head is None and not phase.layers:
             return None, {}
-        move_to(self.teacher, batch["input_ids"].device)
+        move_teacher(self.teacher, batch["input_ids"].device)
         layer_numbers = [n - 1 for n in self.layers]
         with torch.no_grad():
             return self._run(self.teacher, self.family, batch, layer_numbers, phase, head, masked)
@@ -302,8 +302,8 @@ class Pretraining:
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of masked tokens and of pairs; see `pocketbert.distill.losses.common.Counting`."""
-        labels = {"mlm": "labels", "next_sentence": NEXT_SENTENCE}
-        return {name: (batch[labels[name]] != IGNORED).sum() for name in self.weights}
+        labels = {"mlm": "labels", "next_sentence": NEXT_SENTENCE_LABEL}
+        return {name: (batch[labels[name]] != IGNORED_LABEL).sum() for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
         """Compute the terms ``mlm`` and, if it is trained, ``next_sentence``.
@@ -314,9 +314,9 @@ class Pretraining:
                 each; for pairs ``next_sentence_label`` too, [B]. More is ignored.
         """
         inputs = {name: batch[name] for name in self.family.inputs}
-        masked = places(batch["labels"] != IGNORED)
+        masked = flat_indices(batch["labels"] != IGNORED_LABEL)
         output = self._head.run(model, inputs, masked)
         terms = {"mlm": masked_lm(output.logits, batch["labels"].flatten()[masked])}
         if output.next_sentence is not None and "next_sentence" in self.weights:
-            terms["next_sentence"] = next_sentence(output.next_sentence, batch[NEXT_SENTENCE])
+            terms["next_sentence"] = next_sentence(output.next_sentence, batch[NEXT_SENTENCE_LABEL])
         return terms

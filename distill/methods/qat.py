@@ -25,14 +25,14 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.families.weight_records import LearnedRanges, ProductRanges, fingerprint
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.families.weight_records import LearnedRanges, ProductRanges, product_fingerprint
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
 from pocketbert.core.recipe.stages import QatStage
 from pocketbert.core.tasks import Level, Task, TaskName
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.losses.task import count_labelled_tokens, soft_loss
-from pocketbert.distill.methods.method import CarriedPart, ExportedForm, Rival, StageJob, StageResult
+from pocketbert.distill.methods.method import CarriedPart, ExportFunctions, StageJob, StageResult, TrainedCandidate
 from pocketbert.distill.students.fake_quantization import (
     PreparedWeights,
     Ranges,
@@ -40,11 +40,11 @@ from pocketbert.distill.students.fake_quantization import (
     clip_activations,
     trace_prepared_weights,
 )
-from pocketbert.distill.teacher.signals import move_to
+from pocketbert.distill.teacher.signals import move_teacher
 from pocketbert.distill.training.data import TrainData
-from pocketbert.distill.training.optimizer import AdamWCourse, decay_groups
+from pocketbert.distill.training.optimizer import AdamWCourse, split_decay_groups
 
-CARRIED = "learned ranges"
+LEARNED_RANGES_PART = "learned ranges"
 """Name of the part that the stage passes to later stages: a `LearnedRanges`."""
 
 _RANGES_MODULE = "learned_ranges"
@@ -57,7 +57,7 @@ _MAX_SELECTION_ROWS = 600
 
 
 def train(job: StageJob[QatStage]) -> StageResult:
-    """Train a stage, and pass the learned ranges on as `CARRIED` if the trained student is kept.
+    """Train a stage, and pass the learned ranges on as `LEARNED_RANGES_PART` if the trained student is kept.
 
     Raises:
         InputError: If the module that the student's files are exported from cannot be trained, or there are too few
@@ -91,13 +91,15 @@ def train(job: StageJob[QatStage]) -> StageResult:
     outcome = replace(outcome, dtype="float32")  # the objective switches autocast off
     learned = _name_ranges(student.cpu(), prepared, rounded, ranges.cpu(), form, pair.stage)
     calibration, selection = (rows.single_inputs(family.inputs) for rows in (calibration_rows, selection_rows))
-    verdict = form.judge(Rival(former.cpu(), student, learned, calibration, selection))
+    verdict = form.judge(TrainedCandidate(former.cpu(), student, learned, calibration, selection))
     if not verdict.kept:
         student.load_state_dict(before)
         if undo_clipping is not None:
             undo_clipping()
         return StageResult(outcome, {}, (verdict.note,))
-    return StageResult(outcome, {CARRIED: CarriedPart({}, learned.model_dump(mode="json"))}, (verdict.note,))
+    return StageResult(
+        outcome, {LEARNED_RANGES_PART: CarriedPart({}, learned.model_dump(mode="json"))}, (verdict.note,)
+    )
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ class QuantizedTraining:
         feed = [batch[name] for name in self._family.inputs]
         device = feed[0].device
         for module in (self._teacher, self._rounded.module):
-            move_to(module, device)
+            move_teacher(module, device)
         # rounding is exact in fp32 only: bf16 has fewer steps than the ranges
         with torch.autocast(device.type, enabled=False):
             with torch.no_grad():
@@ -224,7 +226,7 @@ class QuantizedTraining:
             if self._task.name is TaskName.QUESTION_ANSWERING or name == "last_hidden_state":
                 chosen = batch["attention_mask"] > 0
             elif self._task.level is Level.TOKEN:
-                chosen = batch["labels"] != IGNORED
+                chosen = batch["labels"] != IGNORED_LABEL
             else:
                 errors.append(F.mse_loss(actual, target))
                 continue
@@ -248,7 +250,7 @@ class _QatOptimizer(AdamWCourse):
         stage, ranges = self._stage, [*getattr(model, _RANGES_MODULE).parameters()]
         range_ids = {id(p) for p in ranges}
         weights = [p for p in model.parameters() if p.requires_grad and id(p) not in range_ids]
-        groups = [{**group, "part": 1.0} for group in decay_groups(weights, stage.weight_decay)]
+        groups = [{**group, "part": 1.0} for group in split_decay_groups(weights, stage.weight_decay)]
         groups.append({"params": ranges, "weight_decay": 0.0, "part": stage.range_lr / stage.lr})
         return torch.optim.AdamW(groups, lr=stage.lr, betas=(0.9, stage.beta2), eps=stage.eps, fused=True)
 
@@ -265,7 +267,7 @@ def _name_ranges(
     prepared: PreparedWeights,
     rounded: RoundedModule,
     ranges: Ranges,
-    form: ExportedForm,
+    form: ExportFunctions,
     stage: QatStage,
 ) -> LearnedRanges:
     """Key the trained ranges by fingerprints of the weights that the student's files will hold.
@@ -282,6 +284,6 @@ def _name_ranges(
             sites = rounded.trained_sites(name.removesuffix(".weight"))
             learned = {site.is_input: range_by_site[site] for site in sites if site in range_by_site}
             if learned and torch.allclose(weight, exported_weights[name], rtol=1e-4, atol=1e-6):
-                key = fingerprint(exported_weights[name].detach().cpu().numpy())
+                key = product_fingerprint(exported_weights[name].detach().cpu().numpy())
                 products[key] = ProductRanges(inputs=learned.get(True), outputs=learned.get(False))
     return LearnedRanges(scheme=stage.scheme, format=stage.format, runtime=stage.runtime, products=products)

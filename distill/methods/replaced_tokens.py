@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Objective
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.stages import ReplacedTokensStage
 from pocketbert.core.seeds import generator as random_generator
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.distill.capture.outputs import LmHead, places
+from pocketbert.distill.capture.outputs import LmHead, flat_indices
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.losses.tokens import masked_lm, replaced_soft_targets, replaced_tokens
 from pocketbert.distill.methods.method import Heads, Needs, StageJob, StageResult, TeacherStudent
-from pocketbert.distill.teacher.signals import move_to
+from pocketbert.distill.teacher.signals import move_teacher
 from pocketbert.distill.text.pairs import GeneralSet
-from pocketbert.distill.text.tokenizer import vocabulary
-from pocketbert.distill.training.data import ROWS, STEPS
+from pocketbert.distill.text.tokenizer import read_vocabulary
+from pocketbert.distill.training.data import ROW_NUMBERS, STEP_NUMBERS
 
 _GENERATOR_MODULE = "token_generator"
 """Name of the student's submodule that holds the generator during training; it is part of the training checkpoints."""
@@ -48,7 +48,7 @@ def train(job: StageJob[ReplacedTokensStage]) -> StageResult:
     generator = load_model(source, TASKS[TaskName.FILL_MASK]).train()
     mask_id = rows.tokenizer.mask_id
     id_of_token = {rows.tokenizer.token(i): i for i in rows.tokenizer.ids}
-    if mask_id is None or vocabulary(source.path) != id_of_token:
+    if mask_id is None or read_vocabulary(source.path) != id_of_token:
         what = f"'{source.title}' has another vocabulary than the teacher: its tokens would mean other words."
         raise InputError(Problem(where, what, "Name the generator that was trained with the teacher."))
     pair.student.add_module(_GENERATOR_MODULE, generator)
@@ -99,7 +99,7 @@ class ReplacedTokens:
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of masked tokens and of real tokens; see `pocketbert.distill.losses.common.Counting`."""
         real = batch["attention_mask"].sum()
-        counts = {"generator": (batch["labels"] != IGNORED).sum(), "replaced": real, "logits": real}
+        counts = {"generator": (batch["labels"] != IGNORED_LABEL).sum(), "replaced": real, "logits": real}
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
@@ -111,13 +111,13 @@ class ReplacedTokens:
                 and ``steps``, [B]. More is ignored.
         """
         labels, mask = batch["labels"], batch["attention_mask"]
-        is_masked = labels != IGNORED
+        is_masked = labels != IGNORED_LABEL
         original = torch.where(is_masked, labels, batch["input_ids"])
         inputs = {name: batch[name] for name in self.family.inputs}
         with torch.set_grad_enabled(torch.is_grad_enabled() and "generator" in self.weights):
             masked = original.masked_fill(is_masked, self.mask_id)
             predicted = self._generator_head.run(
-                self.generator, {**inputs, "input_ids": masked}, places(is_masked)
+                self.generator, {**inputs, "input_ids": masked}, flat_indices(is_masked)
             ).logits
         corrupted = original.clone()
         corrupted[is_masked] = _draw_tokens(predicted.detach(), self._uniform_noise(batch, is_masked))
@@ -129,7 +129,7 @@ class ReplacedTokens:
         if "replaced" in self.weights:
             terms["replaced"] = replaced_tokens(logits, corrupted != original, mask)
         if "logits" in self.weights:
-            move_to(self.teacher, corrupted.device)
+            move_teacher(self.teacher, corrupted.device)
             with torch.no_grad():
                 teacher_logits = self.teacher(**inputs, return_dict=True)["logits"].float()
             terms["logits"] = replaced_soft_targets(logits, teacher_logits, mask, self.stage.temperature)
@@ -141,7 +141,9 @@ class ReplacedTokens:
         masked_per_row = is_masked.sum(1).tolist()
         numbers = [
             random_generator(self.seed, purpose, step, row).random(count)
-            for row, step, count in zip(batch[ROWS].tolist(), batch[STEPS].tolist(), masked_per_row, strict=True)
+            for row, step, count in zip(
+                batch[ROW_NUMBERS].tolist(), batch[STEP_NUMBERS].tolist(), masked_per_row, strict=True
+            )
         ]
         return torch.from_numpy(np.concatenate(numbers)).to(is_masked.device, torch.float32)
 

@@ -33,7 +33,7 @@ for _row in ROWS:
     register_method(_row)
 
 
-def method_of(stage: Stage) -> Method:
+def find_method(stage: Stage) -> Method:
     """Return the row of a stage's method.
 
     Args:

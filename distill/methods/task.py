@@ -31,7 +31,7 @@ from pocketbert.distill.methods.method import (
     map_layers,
 )
 from pocketbert.distill.teacher.cache import cached_teacher
-from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, all_states, signals_for
+from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, checked_hidden_states, choose_signals
 
 
 def train(job: StageJob[TaskStage]) -> StageResult:
@@ -93,7 +93,7 @@ class TaskDistillation:
         self.layers = map_layers(pair, stage.signals.attention > 0)
         self.weights = stage.signals.weighted()
         wanted = self.wanted(stage, self.layers)
-        self.signals = signals_for(teacher, family, wanted, signals)
+        self.signals = choose_signals(teacher, family, wanted, signals)
         # Student and teacher both run through the capture, so that no implementation differs between them.
         self._student = record_attention(student, self.family, range(self.depth) if wanted.attention else ())
 
@@ -129,7 +129,7 @@ class TaskDistillation:
         if Signal.LOGITS.value in self.weights:
             terms["logits"] = soft_loss(self.task, output, taught.outputs, batch, self.stage.temperature, self.pooling)
         if learns_hidden:
-            states = all_states(output, self.depth)
+            states = checked_hidden_states(output, self.depth)
             errors = [hidden_mse(states[m], taught.hidden[n], mask) for m, n in enumerate(self.layers, 1)]
             terms["hidden"] = Term.of(mean_over_layers(errors), tokens)
         if Signal.ATTENTION.value in self.weights:

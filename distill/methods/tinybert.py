@@ -38,12 +38,18 @@ from pocketbert.distill.methods.method import (
 )
 from pocketbert.distill.students.projection import (
     attach_projection,
+    attached_projection,
     detach_projection,
     projected,
-    projection_of,
     restore_projection,
 )
-from pocketbert.distill.teacher.signals import OnlineTeacher, TeacherSignals, Wanted, all_states, signals_for
+from pocketbert.distill.teacher.signals import (
+    OnlineTeacher,
+    TeacherSignals,
+    Wanted,
+    checked_hidden_states,
+    choose_signals,
+)
 
 _SIGNALS = {"attention": Signal.ATTENTION, "hidden": Signal.HIDDEN, "embeddings": Signal.HIDDEN}
 """Signal of the teacher's family that each term learns from; the embeddings are hidden state 0."""
@@ -131,7 +137,7 @@ class TinyBertDistillation:
         self.depth = student.config.num_hidden_layers
         self.weights = stage.weights.weighted()
         wanted = self.wanted(stage, self.layers)
-        projection, teacher_width = projection_of(student), teacher.config.hidden_size
+        projection, teacher_width = attached_projection(student), teacher.config.hidden_size
         width = student.config.hidden_size
         if wanted.hidden and (projection.teacher_width if projection else width) != teacher_width:
             # the caller's mistake, not the user's: `train_layers` attaches one
@@ -139,7 +145,7 @@ class TinyBertDistillation:
                 f"the student is {width} wide, the teacher {teacher_width}: "
                 f"call attach_projection(student, {teacher_width}, ...) first"
             )
-        self.signals = signals_for(teacher, family, wanted, signals)
+        self.signals = choose_signals(teacher, family, wanted, signals)
         if stage.reference and not isinstance(self.signals, OnlineTeacher):
             raise ValueError("reference: true averages over padding, where only the teacher itself has values")
         # Student and teacher both run through the capture, so that no implementation differs between them.
@@ -188,7 +194,7 @@ class TinyBertDistillation:
             means["attention"] = sum_over_layers(errors)
             recorder.scores.clear()  # or they would stay in memory until the next step's teacher has run
         if learns_states:
-            states = all_states(output, self.depth)
+            states = checked_hidden_states(output, self.depth)
         if "hidden" in self.weights:
             errors = [
                 self._state_error(projected(model, m, states[m]), taught.hidden[n], mask)

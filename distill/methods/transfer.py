@@ -27,7 +27,7 @@ from torch import nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.recipe.sections import Updates
 from pocketbert.core.types import Transfer
-from pocketbert.distill.training.optimizer import Lamb, decay_groups
+from pocketbert.distill.training.optimizer import Lamb, split_decay_groups
 
 PUBLISHED_BATCH = 2048
 """Published rows of a step."""
@@ -345,5 +345,5 @@ def _layer_groups(model: nn.Module, layer_path: str, weight_decay: float = 0.01)
     groups: list[dict[str, Any]] = []
     for layer_number in (*range(len(layers)), None):
         members = [p for p in trained if layer_of.get(id(p)) == layer_number]
-        groups += [{**g, "layer": layer_number} for g in decay_groups(members, weight_decay) if g["params"]]
+        groups += [{**g, "layer": layer_number} for g in split_decay_groups(members, weight_decay) if g["params"]]
     return groups

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families import Family, family_named, family_of
-from pocketbert.core.models.checkpoints import complete
+from pocketbert.core.families import Family, family_of, find_family
+from pocketbert.core.models.checkpoints import finish_loading
 from pocketbert.core.plugins import Registry
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.seeds import derive_seed
@@ -107,7 +107,7 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
             for path in (family.layer_path, *family.layer_lists):
                 state = _select_layers(state, path, chosen)
         student.load_state_dict(state)
-    complete(student, family_named(name))
+    finish_loading(student, find_family(name))
     return student.train()
 
 
@@ -127,7 +127,7 @@ def _corresponding_class(teacher: Any, family: Family, change: ClassChange) -> A
     import transformers
 
     suffix = type(teacher).__name__.removeprefix(family.classes)
-    row = family_named(change.student)
+    row = find_family(change.student)
     name = row.classes + change.heads.get(suffix, suffix)
     if not hasattr(transformers, name):
         fix = "Leave student.family out, or load the teacher with another head."

@@ -23,7 +23,7 @@ from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families import CHECKPOINTS, CheckpointCode, ExportForm
 from pocketbert.core.host.system import version_of
-from pocketbert.core.predict.tokenizer_file import MAX_MIB
+from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB
 
 # --- MobileBERT, IB-BERT and ERNIE (Tsinghua): code that is imported when it is called, with torch and transformers ---
 
@@ -259,7 +259,7 @@ def _xlm_tokenizer_json(folder: Path) -> str:
     missing = [f.name for f in (vocabulary, merges_file) if not f.is_file()]
     if missing:
         raise InputError(Problem(str(folder), f"has neither tokenizer.json nor {' and '.join(missing)}."))
-    ids = read_json(vocabulary, MAX_MIB)
+    ids = read_json(vocabulary, MAX_TOKENIZER_MIB)
     lost = [t for t in _SPECIAL[:4] if not isinstance(ids, dict) or t not in ids]
     if lost:
         raise InputError(Problem(str(vocabulary), f"no vocabulary of XLM: {', '.join(lost)} missing."))

@@ -127,7 +127,7 @@ class ErnieThuConfig(BertConfig):  # type: ignore[misc]
         return [*[LayerKind.SIM] * (depth - norm - 1), LayerKind.MIX, *[LayerKind.NORM] * norm]
 
 
-def open_places(vectors: Tensor) -> Tensor:
+def mask_of_vectors(vectors: Tensor) -> Tensor:
     """Compute the entity mask from entity vectors, [B, S, E] to [B, S]: 1 at an entity, 0 where all numbers are 0."""
     # arithmetic, for exported graphs; a power of two, so that fp16 gives 1 exactly
     return vectors.abs().sum(-1).clamp(0.0, _OPEN_FROM) * (1 / _OPEN_FROM)
@@ -347,7 +347,7 @@ class ErnieThuModel(_ErnieThuPreTrainedModel):
             inputs_embeds: Word embeddings instead of ids, [B, S, H].
             entity_vectors: Vectors of the entities at the first word piece of each mention, zeros elsewhere, [B, S, E].
             entity_mask: 1 there, 0 elsewhere, [B, S]; at [CLS] always 1. By default 1 where the vector is
-                not zero, see `open_places`. Without vectors, no token is an entity.
+                not zero, see `mask_of_vectors`. Without vectors, no token is an entity.
             entity_ids: Instead of vectors, for a model with a table: the entity's number from 1 at the first word piece
                 of each mention, 0 elsewhere, [B, S].
             **more: Passed to the attention function.
@@ -359,7 +359,7 @@ class ErnieThuModel(_ErnieThuPreTrainedModel):
             assert self.entity_table is not None
             entity_vectors, entity_mask = self.entity_table(entity_ids), entity_ids.to(self.dtype).clamp(0.0, 1.0)
         elif entity_vectors is not None and entity_mask is None:
-            entity_mask = open_places(entity_vectors)
+            entity_mask = mask_of_vectors(entity_vectors)
         states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=attention_mask)
         encoded = self.encoder(states, mask, entity_vectors=entity_vectors, entity_mask=entity_mask, **more)

@@ -26,7 +26,13 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families.config import ACTIVATION_KEYS, CLIPPED, HIGHEST, activation_of, not_clippable
+from pocketbert.core.families.config import (
+    ACTIVATION_KEYS,
+    CLIPPED_ACTIVATION,
+    RELU6_MAX,
+    read_activation,
+    relu6_problem,
+)
 
 Rounding = Callable[[Tensor], Tensor]
 RoundingRules: TypeAlias = Any
@@ -61,21 +67,21 @@ def clip_activations(student: Any, where: str) -> Callable[[], None]:
         InputError: If the activation is not relu, or a model built from the changed configuration would not have relu6
             at the same places.
     """
-    name = activation_of(student.config.to_dict())
-    if name == CLIPPED:
+    name = read_activation(student.config.to_dict())
+    if name == CLIPPED_ACTIVATION:
         return lambda: None
     paths = [path for path, module in student.named_modules() if type(module) is nn.ReLU]
     if name != "relu" or not paths:
-        raise InputError(not_clippable(name, where))
+        raise InputError(relu6_problem(name, where))
     key = next(k for k in ACTIVATION_KEYS if getattr(student.config, k, None) == name)
     changed_config = copy.deepcopy(student.config)
-    setattr(changed_config, key, CLIPPED)
+    setattr(changed_config, key, CLIPPED_ACTIVATION)
     with torch.device("meta"):
         rebuilt = type(student)(changed_config)
     if [path for path, module in rebuilt.named_modules() if isinstance(module, nn.ReLU6)] != paths:
-        what = f"a model of {CLIPPED} cannot be built from config.json: {key} is not read at every relu of the student."
+        what = f"a model of {CLIPPED_ACTIVATION} cannot be built from config.json: {key} is not read at every relu of the student."
         raise InputError(Problem(where, what, "Leave activation out: its ranges are learned."))
-    _set_activation(student, key, CLIPPED, {path: nn.ReLU6() for path in paths})
+    _set_activation(student, key, CLIPPED_ACTIVATION, {path: nn.ReLU6() for path in paths})
     return lambda: _set_activation(student, key, name, {path: nn.ReLU() for path in paths})
 
 
@@ -92,7 +98,7 @@ def _is_relu6(function: Any, arguments: Sequence[Any], named: Mapping[str, Any])
     if function is F.relu6:
         return True
     bounds = {**dict(zip(("min_val", "max_val"), arguments[1:3], strict=False)), **named}
-    return function is F.hardtanh and (bounds.get("min_val"), bounds.get("max_val")) == (0.0, HIGHEST)
+    return function is F.hardtanh and (bounds.get("min_val"), bounds.get("max_val")) == (0.0, RELU6_MAX)
 
 
 # --- how the weights of the exported module follow from the student ---------------------------------------------------
@@ -326,7 +332,7 @@ class RoundedModule:
             with torch.no_grad(), mode:
                 self.module(*feed)
         self.sites = mode.sites
-        ranges = [(0.0, HIGHEST) if n in mode.fixed else r for n, r in enumerate(mode.ranges)]
+        ranges = [(0.0, RELU6_MAX) if n in mode.fixed else r for n, r in enumerate(mode.ranges)]
         return Ranges(ranges, mode.fixed | mode.shared)
 
     def __call__(self, weights: Mapping[str, Tensor], ranges: Ranges, feed: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -116,7 +116,7 @@ def attach_projection(
     config = student.config
     if config.hidden_size == teacher_width:
         return None
-    if projection_of(student) is not None:
+    if attached_projection(student) is not None:
         raise ValueError(f"{type(student).__name__} has a projection already: detach it first")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "projection"))
@@ -141,13 +141,13 @@ def detach_projection(student: Any) -> LayerProjection | None:
     Returns:
         The projection, for the next stage; None if there is none.
     """
-    projection = projection_of(student)
+    projection = attached_projection(student)
     if projection is not None:
         delattr(student, _SUBMODULE)
     return projection
 
 
-def projection_of(student: Any) -> LayerProjection | None:
+def attached_projection(student: Any) -> LayerProjection | None:
     """Return the projection that is attached to a student, if any."""
     projection: LayerProjection | None = getattr(student, _SUBMODULE, None)
     return projection
@@ -161,7 +161,7 @@ def projected(student: Any, number: int, state: Tensor) -> Tensor:
         number: Number of the state; 0 is the embeddings.
         state: [B, S, d].
     """
-    projection = projection_of(student)
+    projection = attached_projection(student)
     return state if projection is None else projection(number, state)
 
 

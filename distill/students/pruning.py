@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbert.core.families import Family, check_pruned, check_taught
-from pocketbert.core.models.checkpoints import complete
+from pocketbert.core.families import Family, check_distillable, check_prunable
+from pocketbert.core.models.checkpoints import finish_loading
 
 _MASK = "attention_mask"
 
@@ -69,8 +69,8 @@ def pruned(model: Any, family: Family, intermediate: int, rows: Iterable[Mapping
         ValueError: If there is no row.
     """
     key = family.config_names.get("intermediate_size", "intermediate_size")
-    check_taught(family, model.config.to_dict())
-    check_pruned(family, model.config.to_dict(), intermediate)
+    check_distillable(family, model.config.to_dict())
+    check_prunable(family, model.config.to_dict(), intermediate)
     importance = _measure_importance(model, family, rows)
     # of equal neurons the earlier one stays, on every machine
     kept = {
@@ -92,7 +92,7 @@ def pruned(model: Any, family: Family, intermediate: int, rows: Iterable[Mapping
         smaller = type(model)(config)
     smaller.load_state_dict(state)
     shares = {p: float(s[kept[p]].sum() / s.sum()) if s.any() else 1.0 for p, s in importance.items()}
-    return Pruned(complete(smaller, family).eval(), kept, shares, width)
+    return Pruned(finish_loading(smaller, family).eval(), kept, shares, width)
 
 
 # --- the feed-forward parts of a model --------------------------------------------------------------------------------

@@ -27,14 +27,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from pocketbert.core.disk.files import read_json, sha256_json, write_json
-from pocketbert.core.disk.ownership import Contents, lock_beside
-from pocketbert.core.disk.workspace import building
+from pocketbert.core.disk.ownership import FolderContents, lock_beside
+from pocketbert.core.disk.workspace import build_folder
 from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.families import Family
 from pocketbert.core.host.progress import Meter
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.types import Signal
-from pocketbert.distill.capture.recorder import MASKED
+from pocketbert.distill.capture.recorder import MASKED_SCORE
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
 from pocketbert.distill.training.data import TrainData, select_teacher_inputs
 
@@ -184,7 +184,7 @@ def _empty_array(part: _Part, mask: NDArray[np.bool_]) -> _Array:
     width = mask.shape[1]
     array = np.zeros((len(mask), *(width if n == _TOKENS else n for n in part.shape)), np.float32)
     if part.signal is Signal.ATTENTION:
-        array += np.where(mask, 0, MASKED).astype(np.float32)[:, None, None, :]
+        array += np.where(mask, 0, MASKED_SCORE).astype(np.float32)[:, None, None, :]
     return array
 
 
@@ -232,7 +232,7 @@ def cached_teacher(
         raise InputError(Problem(where, reason, "Run the teacher during training instead."))
     folder.parent.mkdir(parents=True, exist_ok=True)
     digests = [weights_digest(teacher), _rows_digest(data, family)]
-    key = sha256_json([_FORMAT, *digests, asdict(wanted), half, installed(("torch", "transformers"))])
+    key = sha256_json([_FORMAT, *digests, asdict(wanted), half, installed_versions(("torch", "transformers"))])
     with lock_beside(folder):
         try:
             return CachedTeacher(folder, key, wanted)
@@ -250,7 +250,7 @@ def cached_teacher(
                 f"teacher outputs take {needed:,} bytes, {folder.parent} has {free:,} free. "
                 "Fix: make room, choose another folder, or run the teacher online."
             )
-        with building(folder, Contents(_DESCRIPTION, (_LENGTHS, _RECORDS))) as work:
+        with build_folder(folder, FolderContents(_DESCRIPTION, (_LENGTHS, _RECORDS))) as work:
             _write_records(online, data, layout, work / _RECORDS, batch, where)
             np.save(work / _LENGTHS, np.asarray(data.lengths, np.int64))
             write_json(work / _DESCRIPTION, _Description(key=key, layout=layout).model_dump(mode="json"))

@@ -1,6 +1,6 @@
 """The signals of a teacher for a batch, and the teacher that computes them next to the student during training.
 
-An objective declares with `Wanted` which signals it compares. `signals_for` returns their source: an `OnlineTeacher`, which
+An objective declares with `Wanted` which signals it compares. `choose_signals` returns their source: an `OnlineTeacher`, which
 runs the model on every batch, or a replacement such as `pocketbert.distill.teacher.cache.CachedTeacher`. Both return `Taught`.
 """
 
@@ -91,7 +91,7 @@ class TeacherSignals(Protocol):
         ...
 
 
-def signals_for(teacher: Any, family: Family, wanted: Wanted, given: TeacherSignals | None = None) -> TeacherSignals:
+def choose_signals(teacher: Any, family: Family, wanted: Wanted, given: TeacherSignals | None = None) -> TeacherSignals:
     """Return the source of an objective's signals: `given`, else the teacher running next to the student.
 
     Args:
@@ -152,13 +152,13 @@ class OnlineTeacher:
         """
         if not self.wanted:
             return Taught()
-        move_to(self.teacher, batch["input_ids"].device)
+        move_teacher(self.teacher, batch["input_ids"].device)
         teacher_batch = select_teacher_inputs(batch)
         inputs = {name: teacher_batch[name] for name in self.family.inputs}
         result = None
         with torch.no_grad(), self._recorder:
             result = self.teacher(**inputs, output_hidden_states=bool(self.wanted.hidden))
-        states = all_states(result, self._depth) if self.wanted.hidden else ()
+        states = checked_hidden_states(result, self._depth) if self.wanted.hidden else ()
         return Taught(
             {n: result[n] for n in _OUTPUTS if n in result} if result is not None and self.wanted.outputs else {},
             {n: states[n] for n in self.wanted.hidden},
@@ -167,7 +167,7 @@ class OnlineTeacher:
         )
 
 
-def move_to(teacher: Any, device: torch.device) -> None:
+def move_teacher(teacher: Any, device: torch.device) -> None:
     """Put a teacher into eval mode on the device of the batch; the training loop moves only the student."""
     if next(teacher.parameters()).device != device:
         teacher.to(device)
@@ -175,7 +175,7 @@ def move_to(teacher: Any, device: torch.device) -> None:
         teacher.eval()
 
 
-def all_states(result: Any, depth: int) -> tuple[Tensor, ...]:
+def checked_hidden_states(result: Any, depth: int) -> tuple[Tensor, ...]:
     """Return the hidden states of a transformers result after checking their number.
 
     Args:

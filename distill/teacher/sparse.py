@@ -29,20 +29,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from pocketbert.core.disk.files import read_json, sha256_json, write_json
-from pocketbert.core.disk.ownership import Contents, lock_beside
-from pocketbert.core.disk.workspace import building
+from pocketbert.core.disk.ownership import FolderContents, lock_beside
+from pocketbert.core.disk.workspace import build_folder
 from pocketbert.core.errors import InputError, MachineError, Problem
-from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.host.processes import here
+from pocketbert.core.heads.head import IGNORED_LABEL
+from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.progress import Meter
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.recipe.stages import DistilBertStage, SparseCache
-from pocketbert.distill.capture.outputs import LmHead, places
-from pocketbert.distill.losses.tokens import SparseLogits, sparsify, uniform_draws
+from pocketbert.distill.capture.outputs import LmHead, flat_indices
+from pocketbert.distill.losses.tokens import SparseLogits, draw_uniform_numbers, sparsify
 from pocketbert.distill.teacher.cache import weights_digest
 from pocketbert.distill.text.corpus import TokenRows
 from pocketbert.distill.text.pairs import GeneralSet
-from pocketbert.distill.training.data import ROWS, STEPS, BatchOrder, split_batch, take_rows
+from pocketbert.distill.training.data import ROW_NUMBERS, STEP_NUMBERS, BatchOrder, split_batch, take_rows
 
 _DESCRIPTION, _INDEX, _RECORDS = "store.json", "index.npy", "records.bin"
 
@@ -143,8 +143,8 @@ class SparseTeacher:
             InputError: If the epoch is missing, broken or of something else.
             RuntimeError: If other tokens are masked than when the store was built.
         """
-        epoch = int(batch[STEPS][0]) // self.per_epoch
-        logits = self.store.read(epoch, batch[ROWS].tolist(), _masked_positions(batch))
+        epoch = int(batch[STEP_NUMBERS][0]) // self.per_epoch
+        logits = self.store.read(epoch, batch[ROW_NUMBERS].tolist(), _masked_positions(batch))
         return logits.to(batch["labels"].device)
 
 
@@ -199,7 +199,7 @@ def _settings_of(
         what = f"{cache.top}, the vocabulary has {vocabulary} tokens."
         raise InputError(Problem(f"{where}.top", what, f"Set top: {vocabulary} or less."))
     return _StoreSettings(
-        teacher=sha256_json([weights_digest(teacher), installed(("numpy", "torch", "transformers"))]),
+        teacher=sha256_json([weights_digest(teacher), installed_versions(("numpy", "torch", "transformers"))]),
         data=_rows_digest(data.corpus),
         masks=sha256_json([*data.key(), order.seed, order.purpose, order.batch]),
         seed=order.seed,
@@ -244,7 +244,7 @@ def _build_store(
     def holds(epoch: int) -> bool:
         return store.holds(epoch, np.concatenate([order.rows(step) for step in epochs[epoch]]))
 
-    if not here().main:
+    if not current_process().main:
         for epoch in range(len(epochs)):
             while not holds(epoch):
                 time.sleep(_POLL_S)  # should process 0 fail, the launcher's watch ends this one
@@ -301,11 +301,11 @@ def _write_logits(teacher: Any, head: LmHead, batch: dict[str, Tensor], epoch: i
     """Compute the teacher's logits for the masked tokens of a batch and write them."""
     settings, device = writer.settings, next(teacher.parameters()).device
     inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
-    logits = head.run(teacher, inputs, places(batch["labels"] != IGNORED).to(device)).logits
-    rows, positions = batch[ROWS].tolist(), _masked_positions(batch)
+    logits = head.run(teacher, inputs, flat_indices(batch["labels"] != IGNORED_LABEL).to(device)).logits
+    rows, positions = batch[ROW_NUMBERS].tolist(), _masked_positions(batch)
     draws = torch.cat(
         [
-            uniform_draws(len(row_positions), settings.samples, settings.seed, row, epoch)
+            draw_uniform_numbers(len(row_positions), settings.samples, settings.seed, row, epoch)
             for row, row_positions in zip(rows, positions, strict=True)
         ]
     )
@@ -314,7 +314,7 @@ def _write_logits(teacher: Any, head: LmHead, batch: dict[str, Tensor], epoch: i
 
 def _masked_positions(batch: dict[str, Tensor]) -> list[list[int]]:
     """Return the positions of the masked tokens of each row, counted without padding, which may stand before them."""
-    positions, masked = batch["attention_mask"].cpu().cumsum(1) - 1, (batch["labels"] != IGNORED).cpu()
+    positions, masked = batch["attention_mask"].cpu().cumsum(1) - 1, (batch["labels"] != IGNORED_LABEL).cpu()
     return [row[chosen].tolist() for row, chosen in zip(positions, masked, strict=True)]
 
 
@@ -352,7 +352,7 @@ class _SparseStore:
     @contextmanager
     def writing(self, epoch: int) -> Iterator[_SparseWriter]:
         """Write an epoch, counted from 0, replacing an older one when the block ends without an error."""
-        with building(self.path(epoch), Contents(_DESCRIPTION, (_RECORDS, _INDEX))) as work:
+        with build_folder(self.path(epoch), FolderContents(_DESCRIPTION, (_RECORDS, _INDEX))) as work:
             with (work / _RECORDS).open("wb") as stream:
                 writer = _SparseWriter(self.settings, stream)
                 yield writer

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pocketbert.core.families import Family, family_of
 from pocketbert.core.host.hardware import default_threads
-from pocketbert.distill.losses.common import wide
+from pocketbert.distill.losses.common import at_least_float32
 from pocketbert.distill.training.data import TrainData
 
 _ROWS, _BATCH = 256, 32
@@ -52,7 +52,7 @@ class StateAdapter:
             object.__setattr__(self, "basis", self.basis.to(states.device))
         # a target rounded to bf16's eight bits would be most of a small loss
         with torch.autocast(states.device.type, enabled=False):
-            states = wide(states)
+            states = at_least_float32(states)
             return (states - self.centre.to(states.dtype)) @ self.basis.to(states.dtype)
 
 

@@ -4,7 +4,7 @@ A corpus is a folder, written by `pocketbert.distill.text.writer.write_corpus`: 
 (how often each token occurs, [V] int64) and ``rows-00000.arrow`` ... with one column ``input_ids``, in the format that
 `datasets` reads: ``load_dataset("arrow", data_files="FOLDER/*.arrow")``.
 
-`open_corpus` opens a `Corpus`, and `mix` samples rows from several as a `_Mixture`. Both implement `TokenRows`, as does
+`open_corpus` opens a `Corpus`, and `mix_corpora` samples rows from several as a `_Mixture`. Both implement `TokenRows`, as does
 `EncodedRows` for tokenized rows in memory.
 """
 
@@ -24,11 +24,11 @@ from pocketbert.core.disk.files import read_json, safe_join, sha256_file, sha256
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.progress import Meter
 from pocketbert.core.host.system import version_of
-from pocketbert.core.predict.tokenization import Encoded
+from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.recipe.data import CorpusSettings
 from pocketbert.core.seeds import generator
 
-INFO = "corpus.json"
+CORPUS_FILE = "corpus.json"
 COUNTS = "counts.npy"
 COLUMN = "input_ids"
 
@@ -227,14 +227,14 @@ def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
         InputError: If this is no corpus, one that is damaged, or one of another tokenizer.
         MissingBackendError: If pyarrow is not installed.
     """
-    if not (folder / INFO).is_file():
-        raise InputError(Problem(str(folder), f"no corpus: there is no {INFO}."))
+    if not (folder / CORPUS_FILE).is_file():
+        raise InputError(Problem(str(folder), f"no corpus: there is no {CORPUS_FILE}."))
     try:
-        info = CorpusInfo.model_validate(read_json(folder / INFO))
+        info = CorpusInfo.model_validate(read_json(folder / CORPUS_FILE))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise _damaged(folder / INFO, f"{place}: {first['msg']}") from error
+        raise _damaged(folder / CORPUS_FILE, f"{place}: {first['msg']}") from error
     if tokenizer_digest is not None and tokenizer_digest != info.tokenizer_digest:
         reason = (
             f"made with another tokenizer ({info.tokenizer_digest[:12]}) than the model's "
@@ -246,7 +246,7 @@ def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
     chunks = [chunk for shard in info.shards for chunk in _read_shard(folder, shard)]
     corpus = Corpus(folder, info, _read_counts(folder, info), chunks)
     if len(corpus) != info.rows or int(corpus.lengths.sum()) != info.tokens:
-        raise _damaged(folder, f"{len(corpus):,} rows, {INFO} says {info.rows:,}")
+        raise _damaged(folder, f"{len(corpus):,} rows, {CORPUS_FILE} says {info.rows:,}")
     return corpus
 
 
@@ -260,7 +260,7 @@ def _read_counts(folder: Path, info: CorpusInfo) -> NDArray[np.int64]:
     if counts.shape != (info.vocabulary_size,) or counts.dtype != np.int64 or counts.min() < 0:
         raise _damaged(path, f"shape {counts.shape}, dtype {counts.dtype}; {info.vocabulary_size} counts expected")
     if int(counts.sum()) != info.tokens:
-        raise _damaged(path, f"{int(counts.sum()):,} tokens, {INFO} says {info.tokens:,}")
+        raise _damaged(path, f"{int(counts.sum()):,} tokens, {CORPUS_FILE} says {info.tokens:,}")
     return counts
 
 
@@ -272,11 +272,11 @@ def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDA
     """
     import pyarrow
 
-    path = safe_join(folder, shard.file, str(folder / INFO))
+    path = safe_join(folder, shard.file, str(folder / CORPUS_FILE))
     if not path.is_file():
         raise _damaged(path, "the file is missing")
     if path.stat().st_size != shard.bytes:
-        raise _damaged(path, f"{path.stat().st_size:,} bytes, {INFO} says {shard.bytes:,}")
+        raise _damaged(path, f"{path.stat().st_size:,} bytes, {CORPUS_FILE} says {shard.bytes:,}")
     try:
         with pyarrow.memory_map(str(path)) as source:
             table = pyarrow.ipc.open_stream(source).read_all()
@@ -296,7 +296,9 @@ def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDA
             raise _damaged(path, "its offsets or ids are not those of rows")
         rows, tokens = rows + len(offsets) - 1, tokens + len(values)
     if (rows, tokens) != (shard.rows, shard.tokens):
-        raise _damaged(path, f"{rows:,} rows of {tokens:,} tokens, {INFO} says {shard.rows:,} of {shard.tokens:,}")
+        raise _damaged(
+            path, f"{rows:,} rows of {tokens:,} tokens, {CORPUS_FILE} says {shard.rows:,} of {shard.tokens:,}"
+        )
     return chunks
 
 
@@ -313,7 +315,7 @@ def _damage(path: Path, reason: str) -> Problem:
 
 @dataclass(frozen=True)
 class _Mixture:
-    """Rows sampled from corpora; see `mix`.
+    """Rows sampled from corpora; see `mix_corpora`.
 
     Attributes:
         corpora: The sources.
@@ -340,7 +342,7 @@ class _Mixture:
         return [self.corpora[self.sources[i]].ids(self.places[i : i + 1])[0] for i in index]
 
 
-def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int) -> _Mixture:
+def mix_corpora(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int) -> _Mixture:
     """Sample rows from corpora, or from a single one.
 
     From each source rows are taken without replacement until all were taken once, then again all in a new order. The sample
@@ -383,7 +385,7 @@ def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int
 
 
 def _check_mixture(corpora: Sequence[Corpus], shares: Sequence[float], rows: int) -> None:
-    """Raise InputError with everything that is wrong with the arguments of `mix`."""
+    """Raise InputError with everything that is wrong with the arguments of `mix_corpora`."""
     problems = []
     if not corpora or len(corpora) != len(shares):
         problems.append(Problem("shares", f"{len(shares)} shares for {len(corpora)} corpora; one each is needed."))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.predict.tokenization import MASK_TOKENS, TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import MaskingKind
@@ -43,7 +43,7 @@ class Masked:
 
     Attributes:
         input_ids: The input of the models, [B, S] int64.
-        labels: The original id where one is to be predicted, else `IGNORED`; [B, S] int64.
+        labels: The original id where one is to be predicted, else `IGNORED_LABEL`; [B, S] int64.
     """
 
     input_ids: NDArray[np.int64]
@@ -204,10 +204,10 @@ class Masking:
         tokens = ids[real]
         chosen = _draw_weighted(self.weights()[tokens], noise[:, 0], self.estimate(lengths))
         random_tokens = (noise[chosen, 2] * len(self.counts)).astype(np.int64)
-        read, labels = tokens.copy(), np.full_like(tokens, IGNORED)
+        read, labels = tokens.copy(), np.full_like(tokens, IGNORED_LABEL)
         labels[chosen] = tokens[chosen]
         read[chosen] = _replace_tokens(tokens[chosen], noise[chosen, 1], random_tokens, self.mask_id)
-        masked = Masked(ids.copy(), np.full_like(ids, IGNORED))
+        masked = Masked(ids.copy(), np.full_like(ids, IGNORED_LABEL))
         masked.input_ids[real], masked.labels[real] = read, labels
         return masked
 
@@ -263,7 +263,7 @@ class _NoMasking:
     """Text as it is, nothing to predict; TinyBERT's general data. Needs no mask token."""
 
     def apply(self, ids: _Ids, mask: _Ids, rows: Sequence[int], step: int) -> Masked:
-        return Masked(ids.copy(), np.full_like(ids, IGNORED))
+        return Masked(ids.copy(), np.full_like(ids, IGNORED_LABEL))
 
     def estimate(self, lengths: _Ids) -> int:
         return 0
@@ -311,7 +311,7 @@ class _RowMasking(ABC):
             actions.append(action)
             random_numbers.append(noise[chosen, 3])
         positions = np.unravel_index(np.concatenate(places), ids.shape)
-        masked = Masked(ids.copy(), np.full_like(ids, IGNORED))
+        masked = Masked(ids.copy(), np.full_like(ids, IGNORED_LABEL))
         masked.labels[positions] = ids[positions]
         masked.input_ids[positions] = self._replace(
             ids, positions, np.concatenate(actions), np.concatenate(random_numbers)

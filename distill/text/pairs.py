@@ -18,16 +18,17 @@ from torch import Tensor
 
 from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.heads.head import IGNORED_LABEL
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import SecondSegment
 from pocketbert.distill.text.corpus import TokenRows
 from pocketbert.distill.text.masking import MaskingScheme
 from pocketbert.distill.text.tokenizer import PROBES, continues_word, word_starts, wordless_ids
-from pocketbert.distill.training.data import ROWS, STEPS
+from pocketbert.distill.training.data import ROW_NUMBERS, STEP_NUMBERS
 
-NEXT_SENTENCE = "next_sentence_label"
+NEXT_SENTENCE_LABEL = "next_sentence_label"
 """Name of the labels in a batch."""
 
 _FOLLOWS, _ELSEWHERE = 0, 1
@@ -47,7 +48,7 @@ class PairedRows:
 
     Attributes:
         encoded: B inputs with their segments.
-        labels: 0 where the second segment follows the first, 1 where it is from elsewhere or stood before the first, `IGNORED`
+        labels: 0 where the second segment follows the first, 1 where it is from elsewhere or stood before the first, `IGNORED_LABEL`
             where a row stayed one segment; [B] int64.
     """
 
@@ -97,13 +98,13 @@ class GeneralSet:
             encoded = [_one_segment(np.asarray(ids, np.int64)) for ids in self.corpus.ids(rows)]
         else:
             pairs = self.pairs.build(self.corpus, rows, step)
-            encoded, next_sentence = pairs.encoded, {NEXT_SENTENCE: pairs.labels}
+            encoded, next_sentence = pairs.encoded, {NEXT_SENTENCE_LABEL: pairs.labels}
         padded = self.tokenizer.pad(encoded)
         masked = self.masking.apply(padded["input_ids"], padded["attention_mask"], rows, step)
         padded |= {"input_ids": masked.input_ids, "labels": masked.labels, **next_sentence}
         tensors = {name: torch.from_numpy(value) for name, value in padded.items()}
-        tensors[ROWS] = torch.from_numpy(np.array(rows, np.int64))
-        tensors[STEPS] = torch.full((len(rows),), step)
+        tensors[ROW_NUMBERS] = torch.from_numpy(np.array(rows, np.int64))
+        tensors[STEP_NUMBERS] = torch.full((len(rows),), step)
         return tensors
 
     def key(self) -> list[Any]:
@@ -154,7 +155,7 @@ class Pairs:
     - No pair is longer than its row: where a pair needs more special tokens than the row has, the row's last
       tokens are left out. The corpus' lengths are upper bounds.
     - Of packed rows the separators between texts are left out, and no cut falls where one text ends.
-    - A row without a place to cut stays one segment, as it is, with label `IGNORED`: one word, or two of RoBERTa.
+    - A row without a place to cut stays one segment, as it is, with label `IGNORED_LABEL`: one word, or two of RoBERTa.
     - Where a corpus has a single row, or the other row is empty, B always follows A.
     - With `SecondSegment.SWAPPED`, no other row is used: with chance 1/2, A and B change places. That is sentence-order
       prediction (Lan et al. 2020, ALBERT, arXiv 1909.11942, section 3.1; Cui et al. 2020, MacBERT, arXiv 2004.13922).
@@ -188,7 +189,7 @@ class Pairs:
         row_ids = corpus.ids(rows)
         cuts = [self._cut_row(*each, count) for each in zip(row_ids, rows, noises, strict=True)]
         other_ids = iter(corpus.ids([other_row for _, _, other_row in cuts if other_row is not None]))
-        encoded, labels = [], np.full(len(rows), IGNORED)
+        encoded, labels = [], np.full(len(rows), IGNORED_LABEL)
         for i, ((tokens, place, other_row), ids, noise) in enumerate(zip(cuts, row_ids, noises, strict=True)):
             if place is None:
                 encoded.append(_one_segment(ids))

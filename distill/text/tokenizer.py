@@ -1,7 +1,7 @@
 """What general distillation needs to know of a tokenizer, read from its own files and vocabulary.
 
 - `CorpusTokenizer` turns texts of any length into ids, without truncation and without special tokens;
-- `tokenizer_digest` identifies a tokenizer, `vocabulary` reads its tokens;
+- `tokenizer_digest` identifies a tokenizer, `read_vocabulary` reads its tokens;
 - `continues_word`, `word_starts` and `wordless_ids` find the words in a row of ids.
 """
 
@@ -94,7 +94,7 @@ def tokenizer_digest(path: Path) -> str:
     return _digest(content)
 
 
-def vocabulary(path: Path) -> dict[str, int]:
+def read_vocabulary(path: Path) -> dict[str, int]:
     """Read the id of every token of a tokenizer, added tokens included.
 
     Args:

@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.disk.files import is_unicode, sha256_file, write_json
-from pocketbert.core.disk.ownership import Contents
-from pocketbert.core.disk.workspace import building
+from pocketbert.core.disk.ownership import FolderContents
+from pocketbert.core.disk.workspace import build_folder
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.host.progress import Meter, say
+from pocketbert.core.host.progress import Meter, print_note
 from pocketbert.core.host.system import version_of
 from pocketbert.core.recipe.data import CorpusSettings
-from pocketbert.distill.text.corpus import COLUMN, COUNTS, INFO, CorpusInfo, Dropped, Shard
+from pocketbert.distill.text.corpus import COLUMN, CORPUS_FILE, COUNTS, CorpusInfo, Dropped, Shard
 from pocketbert.distill.text.tokenizer import CorpusTokenizer
 
-CONTENTS = Contents(INFO, (COUNTS, "rows-*.arrow"))
+CORPUS_CONTENTS = FolderContents(CORPUS_FILE, (COUNTS, "rows-*.arrow"))
 """Files of a corpus: a folder that holds anything else is not replaced."""
 
 _TEXTS_AT_ONCE = 1024
@@ -71,7 +71,7 @@ def write_corpus(
     _check_arguments(corpus_tokenizer, settings, destination, rows_per_shard)
     builder = (_PackTexts if settings.packed else _CutTexts)(settings, corpus_tokenizer)
     with (
-        building(destination, CONTENTS) as work,
+        build_folder(destination, CORPUS_CONTENTS) as work,
         Meter("" if total is None else f"tokenize {destination.name}", total or 0) as meter,
     ):
         size = corpus_tokenizer.vocabulary_size
@@ -98,7 +98,7 @@ def write_corpus(
             shards=shards.done,
         )
         np.save(work / COUNTS, shards.counts)
-        write_json(work / INFO, info.model_dump(mode="json"))
+        write_json(work / CORPUS_FILE, info.model_dump(mode="json"))
     return info
 
 
@@ -115,7 +115,7 @@ def _check_arguments(
     if rows_per_shard < 1:
         problems.append(Problem("rows_per_shard", f"{rows_per_shard}; at least 1 is needed."))
     if destination.is_file() or (
-        destination.is_dir() and any(destination.iterdir()) and not (destination / INFO).is_file()
+        destination.is_dir() and any(destination.iterdir()) and not (destination / CORPUS_FILE).is_file()
     ):
         problems.append(
             Problem(str(destination), "exists and is not a corpus; it is not replaced.", "Name another folder.")
@@ -343,7 +343,7 @@ class _ShardWriter:
         self.done.append(shard)
         self._shard_rows = self._shard_tokens = 0
         if self.report:
-            say(f"  {shard.file}: {shard.rows:,} rows, {shard.tokens:,} tokens")
+            print_note(f"  {shard.file}: {shard.rows:,} rows, {shard.tokens:,} tokens")
 
     def _shard_path(self) -> Path:
         return self.folder / f"rows-{len(self.done):05}.arrow"

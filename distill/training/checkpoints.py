@@ -18,10 +18,10 @@ from torch import Tensor
 
 from pocketbert.core.disk.files import check_size, write_atomic, write_json
 from pocketbert.core.disk.ownership import move_aside, remove
-from pocketbert.core.disk.workspace import building
+from pocketbert.core.disk.workspace import build_folder
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.host.processes import here
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.processes import current_process
+from pocketbert.core.host.progress import print_note
 from pocketbert.distill.training.finite import first_not_finite
 from pocketbert.distill.training.progress import POINTER, Progress, parse_checkpoint_name
 
@@ -44,8 +44,8 @@ def save_checkpoint(folder: Path, progress: Progress, model: torch.nn.Module, op
     folder.mkdir(parents=True, exist_ok=True)
     name = _checkpoint_name(progress.step)
     if aside := move_aside(folder / name, _foreign_entries):
-        say(f"  {folder / name} is not a complete checkpoint: it was renamed {aside.name}")
-    with building(folder / name, _foreign_entries) as work:
+        print_note(f"  {folder / name} is not a complete checkpoint: it was renamed {aside.name}")
+    with build_folder(folder / name, _foreign_entries) as work:
         save_file(_trainable_weights(model), work / _WEIGHTS)
         save_file(_moments(model, optimizer), work / _MOMENTS)
         write_json(work / _PROGRESS, progress.model_dump())
@@ -76,10 +76,10 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim
         except _BrokenError as error:
             problems.append(Problem(str(checkpoint), f"no usable checkpoint: {error}."))
             continue
-        if problems and here().main:
+        if problems and current_process().main:
             for problem in problems:
-                say(f"  {problem}")
-            say(f"  resumed from the checkpoint before, {checkpoint.name}")
+                print_note(f"  {problem}")
+            print_note(f"  resumed from the checkpoint before, {checkpoint.name}")
         model.load_state_dict(weights, strict=False)
         for name, parameter in _optimized_parameters(model, optimizer).items():
             if f"step/{name}" in moments:  # absent where no gradient has reached the weight so far

@@ -17,14 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pocketbert.core.heads.head import IGNORED, Prepared
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.heads.head import IGNORED_LABEL, Prepared
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
 
-ROWS = "rows"
+ROW_NUMBERS = "rows"
 """Name of the row numbers in a batch; a cached teacher finds its signals by them."""
 
-STEPS = "steps"
+STEP_NUMBERS = "steps"
 """Name of the optimizer step in a batch, once per row; where tokens are masked anew at every step, it identifies the masks."""
 
 TEACHER_PREFIX = "teacher."
@@ -67,7 +68,7 @@ class TrainSet:
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
         """Return the model's inputs [B, L], the targets by name, and the row numbers ``rows`` [B] of some rows.
 
-        Targets with one value per token are padded with `IGNORED`.
+        Targets with one value per token are padded with `IGNORED_LABEL`.
 
         Args:
             rows: Row numbers, B of them.
@@ -81,11 +82,11 @@ class TrainSet:
             if isinstance(values, np.ndarray):
                 target = values[np.asarray(rows)]
             else:
-                target = np.full((len(rows), width), IGNORED, np.int64)
+                target = np.full((len(rows), width), IGNORED_LABEL, np.int64)
                 for i, row in enumerate(rows):
                     target[i, self.tokenizer.span(len(values[row]), width)] = values[row]
             tensors[name] = torch.from_numpy(np.ascontiguousarray(target))
-        tensors[ROWS] = torch.tensor(list(rows))
+        tensors[ROW_NUMBERS] = torch.tensor(list(rows))
         return tensors
 
 
@@ -129,7 +130,7 @@ class PackedSet:
             encoded.append(Encoded(self._ids[tokens].astype(np.int64), self._types[tokens].astype(np.int64), False))
         unpacked = Prepared([], encoded, np.arange(len(numbers)), targets)
         tensors = TrainSet(unpacked, self._tokenizer).batch(range(len(numbers)), step)
-        tensors[ROWS] = torch.from_numpy(numbers)
+        tensors[ROW_NUMBERS] = torch.from_numpy(numbers)
         return tensors
 
 

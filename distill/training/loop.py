@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import all_families
 from pocketbert.core.host.hardware import default_threads
-from pocketbert.core.host.processes import here, holding
-from pocketbert.core.host.progress import Meter, say
+from pocketbert.core.host.processes import current_process, postpone_stops
+from pocketbert.core.host.progress import Meter, print_note
 from pocketbert.core.recipe.sections import Optimisation, Updates
 from pocketbert.core.seeds import derive_seed
-from pocketbert.distill.losses.common import Counting, Term, as_terms, items, rows_of, share
+from pocketbert.distill.losses.common import Counting, Term, count_items, count_rows, scale_partial_mean, to_terms
 from pocketbert.distill.training.checkpoints import load_checkpoint, save_checkpoint, saved_tensors
 from pocketbert.distill.training.data import BatchOrder, TrainData, split_batch, take_rows
 from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, NotFiniteError, StepResult, first_not_finite
@@ -116,14 +116,14 @@ def train(
     Raises:
         NotFiniteError: If a loss, a gradient or a weight is NaN or infinite; the last two checkpoints stay.
     """
-    with holding() as hold, _restore_afterwards(model):
+    with postpone_stops() as hold, _restore_afterwards(model):
         loop = TrainingLoop(model, objective, data, settings, seed, purpose, work)
         metrics = metrics if loop.main else None
         label = f"train {purpose}" if loop.main else ""
         if loop.main:
             step = loop.progress.step
             resumed = f"; resumed at step {step:,} of {settings.steps:,}" if step else ""
-            say(f"  {label}: {settings.passes(len(data.lengths))}{resumed}")
+            print_note(f"  {label}: {settings.passes(len(data.lengths))}{resumed}")
         with Meter(label, settings.steps, loop.progress.step) as meter:
             while not loop.finished:
                 try:
@@ -137,7 +137,7 @@ def train(
                     loop.save()
                     write_metrics(metrics, purpose, loop.progress)
                 if hold.asked is not None:
-                    say(
+                    print_note(
                         f"  {label}: stopped after step {loop.progress.step:,} of {settings.steps:,}, checkpoint written"
                     )
                     raise hold.asked
@@ -293,12 +293,12 @@ class TrainingLoop:
         rank = accelerator.process_index
         batch = self.data.batch(self._order.rows(step).tolist(), step)
         names = list(self.objective.weights)
-        batch_counts = items(self.objective, names, batch)
-        portions = split_batch(rows_of(batch), rank, world, self.settings.micro_batch)
+        batch_counts = count_items(self.objective, names, batch)
+        portions = split_batch(count_rows(batch), rank, world, self.settings.micro_batch)
         portion_terms: list[dict[str, float]] = []
         for number, rows in enumerate(portions):
             portion = take_rows(batch, rows)
-            counts = items(self.objective, names, portion)
+            counts = count_items(self.objective, names, portion)
             key = (step, rank, number) if rank or number else (step,)
             torch.manual_seed(derive_seed(self.seed, f"dropout/{self.purpose}", *key))
             last = number == len(portions) - 1
@@ -370,9 +370,9 @@ class _WeightedLoss(nn.Module):
             counts: Items of each term in the portion.
             batch_counts: Items of each term in the step's batch.
         """
-        objective, rows = self._objective[0], rows_of(portion)
-        terms = as_terms(objective(self.model, portion), rows) if rows else {}
-        shares = {name: share(term.mean, counts[name], batch_counts[name]) for name, term in terms.items()}
+        objective, rows = self._objective[0], count_rows(portion)
+        terms = to_terms(objective(self.model, portion), rows) if rows else {}
+        shares = {name: scale_partial_mean(term.mean, counts[name], batch_counts[name]) for name, term in terms.items()}
         loss = 0.0 * self.anchor
         if any(value.requires_grad for value in shares.values()):
             loss = torch.stack([value * objective.weights[name] for name, value in shares.items()]).sum()
@@ -404,7 +404,7 @@ def _make_accelerator(dtype: torch.dtype) -> Any:
 
     accelerator = Accelerator(
         # without a GPU, Accelerate ignores torchrun unless it is told that the CPU is wanted
-        cpu=here().world > 1 and not torch.accelerator.is_available(),
+        cpu=current_process().world > 1 and not torch.accelerator.is_available(),
         mixed_precision="bf16" if dtype is torch.bfloat16 else "no",
         kwargs_handlers=[
             # a term may leave a head without gradient, and an empty portion leaves all parameters without
@@ -412,11 +412,11 @@ def _make_accelerator(dtype: torch.dtype) -> Any:
             InitProcessGroupKwargs(timeout=_PATIENCE),
         ],
     )
-    if accelerator.num_processes != here().world:
+    if accelerator.num_processes != current_process().world:
         raise InputError(
             Problem(
                 "launcher",
-                f"WORLD_SIZE says {here().world} processes, Accelerate finds {accelerator.num_processes}.",
+                f"WORLD_SIZE says {current_process().world} processes, Accelerate finds {accelerator.num_processes}.",
                 "Start with torchrun or accelerate launch, on CPUs or on GPUs that torch can use.",
             )
         )
@@ -474,7 +474,7 @@ def frozen(model: nn.Module) -> Iterator[Any]:
             parameter.requires_grad_(flag)
 
 
-def mark_trained(model: nn.Module) -> None:
+def mark_as_prepared(model: nn.Module) -> None:
     """Mark a model that was read from disk as prepared by Accelerate, as if the stage before had trained the same object.
 
     Accelerate prepares a marked model no second time: in bf16 that decides about rounding.

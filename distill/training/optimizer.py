@@ -54,7 +54,7 @@ class AdamWCourse:
         settings = self._settings
         trained = [p for p in model.parameters() if p.requires_grad]
         return torch.optim.AdamW(
-            decay_groups(trained, settings.weight_decay),
+            split_decay_groups(trained, settings.weight_decay),
             lr=settings.lr,
             betas=(0.9, settings.beta2),
             eps=settings.eps,
@@ -79,7 +79,7 @@ def _learning_rate(step: int, settings: Optimisation) -> float:
     return settings.lr * max(0.0, (settings.steps - step) / max(1, settings.steps - warmup_steps))
 
 
-def decay_groups(parameters: Sequence[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+def split_decay_groups(parameters: Sequence[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
     """Split parameters into two optimizer groups: matrices with weight decay, and vectors (biases, norms) without."""
     return [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},

@@ -1,6 +1,6 @@
 """The recorded progress of a training run: its step, its mean losses, and where a killed run would resume.
 
-A `Progress` counts steps and averages their losses, `write_metrics` writes these to a file, and `steps_done` reads from a work
+A `Progress` counts steps and averages their losses, `write_metrics` writes these to a file, and `read_steps_done` reads from a work
 folder how far its training runs are. This module imports nothing heavy; the checkpoints themselves are written and
 read by `pocketbert.distill.training.checkpoints`.
 """
@@ -107,7 +107,7 @@ def write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:
     write_atomic(path, "".join(f"{line}\n" for line in [*other_stages, *records]))
 
 
-def steps_done(work: Path) -> list[tuple[str, int]]:
+def read_steps_done(work: Path) -> list[tuple[str, int]]:
     """Read how far the training runs are whose checkpoints lie in or below a folder.
 
     Args:

@@ -29,7 +29,7 @@ from pocketbert.export.adapters.lean import (
     class_path,
     decompose_norms_and_segments,
 )
-from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, wrap_model
+from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, wrap_model
 
 
 class Distances(nn.Module):
@@ -234,7 +234,7 @@ class MaskedEmbeddings(nn.Module):
             [B, L, H].
         """
         states: Tensor = self.embeddings(input_ids=input_ids, token_type_ids=token_type_ids)
-        return states * (1.0 - mask[:, 0, 0, :, None] / MASKED) if self.masks else states
+        return states * (1.0 - mask[:, 0, 0, :, None] / MASK_VALUE) if self.masks else states
 
 
 class TiedHead(nn.Module):

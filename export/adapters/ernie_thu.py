@@ -29,7 +29,7 @@ from pocketbert.export.adapters.lean import (
     class_path,
     decompose_norms_and_segments,
 )
-from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, Wrapped, wrap_model
+from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, Wrapped, wrap_model
 from pocketbert.export.adapters.post_norm import bert_layer
 
 _IDS = "entity_ids"
@@ -54,7 +54,7 @@ class EntityStream(nn.Module):
         """Compute them, [B, L, E] and the mask [B, L] to [B, L, E], or to [B, 1, E] if the first row is read."""
         rows = entities[:, :1] if self.first_row else entities
         if self.attends:
-            closed = (1.0 - open_places[:, None, None, :]) * MASKED
+            closed = (1.0 - open_places[:, None, None, :]) * MASK_VALUE
             rows = self.norm(self.dense(self.attention(rows, entities, entities, closed)) + rows)
         return rows * open_places[:, : rows.shape[1], None]
 

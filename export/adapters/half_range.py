@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pocketbert.export.adapters.lean import class_path
-from pocketbert.runtime.coreml.types import LARGEST
+from pocketbert.runtime.coreml.types import LARGEST_FP16
 
 ROOM = 16.0
 """How many times larger than measured a number may become, on texts that were not measured."""
@@ -208,7 +208,7 @@ def _power_of_two(largest: float) -> float:
     """Return 1, or the largest power of two that brings a number below fp16's end divided by `ROOM`."""
     if not 0 < largest < math.inf:
         return 1.0  # unused, or broken in fp32 as well: parity reports that
-    return min(1.0, 2.0 ** -math.ceil(math.log2(largest * ROOM / LARGEST)))
+    return min(1.0, 2.0 ** -math.ceil(math.log2(largest * ROOM / LARGEST_FP16)))
 
 
 class _ActivationRange:

@@ -22,7 +22,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.lean import AllRows, FirstRow, Parts, PostNormLayer, Shape, decompose_norms
-from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, pool_states
+from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, pool_states
 
 
 def _own_blocks(states: Tensor, size: int) -> Tensor:
@@ -102,7 +102,7 @@ def _pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | N
         several: Whether more than the first token may be global.
     """
     real, places = _real(attention_mask)
-    additive = (1.0 - real[:, None, None, :]) * MASKED
+    additive = (1.0 - real[:, None, None, :]) * MASK_VALUE
     near, length = {}, attention_mask.shape[1]
     for reach in sorted(set(reaches)):
         if isinstance(length, int) and length <= reach + 1:
@@ -111,7 +111,7 @@ def _pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | N
         allowed = _within(reach, places[:, :, None], places[:, None, :])
         if wide is not None:
             allowed = torch.clamp(allowed + wide[:, None, :], min=0.0, max=1.0)
-        near[reach] = ((allowed * real[:, None, :] - 1.0) * -MASKED)[:, None]
+        near[reach] = ((allowed * real[:, None, :] - 1.0) * -MASK_VALUE)[:, None]
     return Masks(near, additive, wide[:, :, None] if wide is not None and several else None)
 
 
@@ -124,7 +124,7 @@ def _block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | 
         wide: 1 at the first token, the only global one, [B, S]; None where a task has none.
     """
     real, places = _real(attention_mask)
-    additive = (1.0 - real[:, None, None, :]) * MASKED
+    additive = (1.0 - real[:, None, None, :]) * MASK_VALUE
     marks = torch.stack([places, real] if wide is None else [places, real, wide], -1)
     near = {}
     for reach in sorted(set(reaches)):
@@ -134,7 +134,7 @@ def _block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | 
         if wide is not None:
             first = seen[:, :, :, 3 * reach :, 2].expand(-1, -1, reach, -1)
             allowed = torch.cat([allowed * (1.0 - beside[..., 2]), first], -1)
-        near[reach] = ((allowed - 1.0) * -MASKED).flatten(0, 1)[:, None]
+        near[reach] = ((allowed - 1.0) * -MASK_VALUE).flatten(0, 1)[:, None]
     return Masks(near, additive, None, True, wide is not None)
 
 

@@ -27,7 +27,7 @@ from pocketbert.export.adapters.ane import rewrite_channels_first
 from pocketbert.export.adapters.lean import decompose_norms, find_layer_parts, rewrite_layers
 from pocketbert.export.adapters.outliers import Outliers, divide_outliers
 
-MASKED = -1e4
+MASK_VALUE = -1e4
 """Added to scores of padded keys. Finite and inside fp16: never -inf or finfo.min in a graph."""
 _SHORTEST_VECTOR = 1e-4
 """Lower bound of a vector's length, so that a vector of zeros stays one; fp16 holds this number."""
@@ -185,7 +185,7 @@ class Wrapped(nn.Module):
         """Compute the outputs in the task's order; inputs are [B, L]."""
         mask = attention_mask
         if self.additive:
-            mask = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASKED
+            mask = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASK_VALUE
         out = self.model(attention_mask=mask, **inputs)
         if "sentence_embedding" in self.outputs:
             states = out[self.outputs[0]]

@@ -17,7 +17,7 @@ from pocketbert.core.families import ADAPTERS, LAYER_PARTS, LayerParts
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.lean import Shape, find_layer_parts, find_layers, rewrite_layers
-from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, pool_states
+from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, pool_states
 
 
 class RotaryAngles(nn.Module):
@@ -154,7 +154,7 @@ class _TwoMasks(nn.Module):
         places = torch.arange(attention_mask.shape[1], dtype=torch.float32)
         distance = (places[:, None] - places[None, :]).abs()
         band = (self.window + 1 - distance).clamp(0, 1)[None, None]
-        return {_GLOBAL: (1.0 - real) * MASKED, _LOCAL: (1.0 - real * band) * MASKED}
+        return {_GLOBAL: (1.0 - real) * MASK_VALUE, _LOCAL: (1.0 - real * band) * MASK_VALUE}
 
 
 ADAPTERS.add("two-masks", _with_two_masks)

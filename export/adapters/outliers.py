@@ -8,8 +8,8 @@ sqrt(max|x_c| / max|w_c|). Here the factor is taken relative to its median, roun
 outliers only. In post-norm layers a shortcut adds the same tensor, which a multiplication restores. A power of two
 changes exponents only: in fp32 every answer stays the same bit for bit.
 
-`divide_outliers` finds the tensors whose channels may be divided (`places_of`: what writes them, and all that reads
-them), measures their channels on texts (`largest_channels`), and divides the outliers (`Place.divide`).
+`divide_outliers` finds the tensors whose channels may be divided (`find_places`: what writes them, and all that reads
+them), measures their channels on texts (`measure_channels`), and divides the outliers (`Place.divide`).
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def divide_outliers(module: nn.Module, inputs: Sequence[str], rows: Sequence[_In
     """
     if not rows:
         return ()
-    places = places_of(module, _tensors_of_row(rows[0], inputs))
-    largest = largest_channels(module, places, inputs, rows)
+    places = find_places(module, _tensors_of_row(rows[0], inputs))
+    largest = measure_channels(module, places, inputs, rows)
     divided = []
     for place, sizes in zip(places, largest, strict=True):
         factors = _choose_factors(sizes, place)
@@ -141,7 +141,7 @@ def _along_axis(factors: Tensor, weight: Tensor, axis: int) -> Tensor:
 # --- finding places ---
 
 
-def places_of(module: nn.Module, feed: Sequence[Tensor]) -> list[Place]:
+def find_places(module: nn.Module, feed: Sequence[Tensor]) -> list[Place]:
     """List the places of a prepared module, in the order in which they are computed.
 
     Readers of tensors inside the layers are known. The readers of the last states are found by running the module:
@@ -291,7 +291,7 @@ def _is_changeable(place: Place, uses: Mapping[int, int]) -> bool:
 # --- measuring ---
 
 
-def largest_channels(
+def measure_channels(
     module: nn.Module, places: Sequence[Place], inputs: Sequence[str], rows: Sequence[_Inputs]
 ) -> list[Tensor]:
     """Measure the largest magnitude of every channel [C] of each place, without padding.

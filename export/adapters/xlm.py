@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format
 from pocketbert.export.adapters.lean import AllRows, FirstRow
-from pocketbert.export.adapters.mask_4d import MASKED, ExportPlan, Wrapped, check_computed, with_own_encoder
+from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, Wrapped, check_computed, with_own_encoder
 
 LANGUAGES = "langs"
 """The input that names the language of each token, [B, L]."""
@@ -84,7 +84,7 @@ class LanguageEncoder(nn.Module):
         if self.lang_embeddings is not None:
             states = states + self.lang_embeddings(langs)
         open_tokens = attention_mask.to(torch.float32)
-        mask = (1.0 - open_tokens[:, None, None, :]) * MASKED
+        mask = (1.0 - open_tokens[:, None, None, :]) * MASK_VALUE
         states = self.norm(states) * open_tokens[:, :, None]
         for layer in self.layers:
             states = layer(states, mask)

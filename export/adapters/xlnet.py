@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format
 from pocketbert.export.adapters.mask_4d import (
-    MASKED,
+    MASK_VALUE,
     ExportPlan,
     check_computed,
     computed_zero,
@@ -88,7 +88,7 @@ class RelativeEncoder(nn.Module):
         positions_of_tokens = places[:length].to(torch.float32)
         elsewhere = torch.clamp(torch.abs(positions_of_tokens[:, None] - positions_of_tokens[None, :]), 0.0, 1.0)
         # a padded key is attended to by its own token only
-        mask = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * elsewhere * MASKED
+        mask = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * elsewhere * MASK_VALUE
         states = self.word_embedding(input_ids)
         for layer in self.layers:
             states = layer(states, positions, other_segment, mask)

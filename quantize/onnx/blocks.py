@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.types import Format, Scheme
-from pocketbert.quantize.onnx.dynamic import load_plain
+from pocketbert.quantize.onnx.dynamic import load_for_quantizer
 from pocketbert.quantize.onnx.tables import (
     BLOCK,
     block_size_of,
@@ -27,7 +27,7 @@ from pocketbert.quantize.onnx.tables import (
     untie_embeddings,
 )
 from pocketbert.quantize.rounding import Rounding, Simulation, onnx_int4_blocks, onnx_int8_blocks, per_block
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, SecondScheme
+from pocketbert.quantize.table import WEIGHTED_ROLES, Plan, SchemeRow, SecondScheme
 from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 DOMAIN = "com.microsoft"
@@ -43,7 +43,7 @@ def _write(bits: int, source: Path, destination: Path, plan: Plan) -> None:
         MissingBackendError: If onnx is not installed.
         InputError: If the width of a table is not a multiple of 16.
     """
-    model = load_plain(source)
+    model = load_for_quantizer(source)
     import onnx
     from onnx import helper
 
@@ -220,7 +220,7 @@ def _scheme_parts(bits: int, rounding: Rounding) -> SecondScheme:
     """Return the expected weights and the simulation of a scheme."""
     wanted = ExpectedForm(f"int{bits}", per_channel=True, block=BLOCK)
     return SecondScheme(
-        WEIGHTED,
+        WEIGHTED_ROLES,
         ExpectedWeights(wanted, wanted, other_tables=ExpectedForm("int8", per_channel=True, block=BLOCK)),
         Simulation(weights=rounding, tables=rounding, other_tables=onnx_int8_blocks, inputs=per_block),
     )

@@ -39,7 +39,7 @@ def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
         MissingBackendError: If onnx is not installed.
         InputError: If the width of that table is not a multiple of 16.
     """
-    model = load_plain(source)
+    model = load_for_quantizer(source)
     if Scheme.W4 in plan.seconds:
         pack_largest_table(model, plan.seconds[Scheme.W4])
     write_dynamic(model, destination, plan.left)
@@ -47,12 +47,12 @@ def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
 
 def _write_small(source: Path, destination: Path, plan: Plan) -> None:
     """Write a copy of an fp32 file with int8 products and a 4-bit table of words; raises as `_write_int8`."""
-    model = load_plain(source)
+    model = load_for_quantizer(source)
     pack_largest_table(model)
     write_dynamic(model, destination)
 
 
-def load_plain(source: Path) -> Any:
+def load_for_quantizer(source: Path) -> Any:
     """Load an exported file for a quantizer.
 
     Raises:
@@ -71,7 +71,7 @@ def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozense
     """Write a dynamic int8 copy of an fp32 model.
 
     Args:
-        model: The model from `load_plain`; changed in place.
+        model: The model from `load_for_quantizer`; changed in place.
         destination: File to write.
         left: Digests of weights that stay as they are.
     """

@@ -4,7 +4,7 @@
 
 1. `_float_tensors` finds the float tensors, `_MaskChain` the part of the graph that is computed from masks and
    positions alone.
-2. `measure` measures the ranges of all others on calibration rows; `_MaskChain.lower` lowers the constant of the mask.
+2. `measure_ranges` measures the ranges of all others on calibration rows; `_MaskChain.lower` lowers the constant of the mask.
 3. `_IntegerWriter` writes QuantizeLinear and DequantizeLinear behind each float tensor, and an operator with its
    neighbours becomes one of integers in Qualcomm's compiler. A tensor that one reader takes in 8 bits and another one
    in 16 is written in both.
@@ -35,9 +35,9 @@ from pocketbert.core.errors import GateError
 from pocketbert.core.families.weight_records import LearnedRanges, Range
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.calibration import ROOM
-from pocketbert.quantize.onnx.dynamic import find_readers, load_plain
+from pocketbert.quantize.onnx.dynamic import find_readers, load_for_quantizer
 from pocketbert.quantize.onnx.reading import find_matrices, find_read_elsewhere, find_size_tensors
-from pocketbert.quantize.onnx.static import learned_products, measure
+from pocketbert.quantize.onnx.static import learned_products, measure_ranges
 from pocketbert.quantize.rounding import Simulation, per_row, per_tensor
 from pocketbert.quantize.table import Plan, SchemeRow
 from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
@@ -70,7 +70,7 @@ def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> No
         InputError: If there are no rows, or one lacks an input.
         GateError: If the range of a tensor could not be measured, or the graph has no mask of the known form.
     """
-    model = load_plain(source)
+    model = load_for_quantizer(source)
     import onnx
     from onnx import helper
 
@@ -81,7 +81,7 @@ def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> No
     with temporary_folder(destination.parent) as folder:
         unmeasured = chain.counts.union(chain.masks, chain.sources)
         names = [n for node in graph.node for n in node.output if n in floats.union(constants) - unmeasured]
-        ranges = measure(model, names, plan, folder / "measured.onnx", destination.name)
+        ranges = measure_ranges(model, names, plan, folder / "measured.onnx", destination.name)
         ranges = chain.lower(ranges, destination.name)
         learned = _find_learned_tensors(graph, plan.learned)
         _IntegerWriter(graph, floats, constants, chain, ranges, product_bits, learned).run()

@@ -1,4 +1,4 @@
-"""Read what is stored in ONNX files: `weight_types` and `stored_numbers` are the reader of the format.
+"""Read what is stored in ONNX files: `read_weight_types` and `read_stored_numbers` are the reader of the format.
 
 Three functions on graphs serve the quantizer for Qualcomm's NPU too: `find_size_tensors` (what depends on nothing but
 the sizes of the inputs, such as positions: constants, once an engine has a fixed shape), `find_read_elsewhere` and
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.types import Format, Scheme
-from pocketbert.quantize.onnx.tables import PackedLookup, find_row_scales, packed_lookups
+from pocketbert.quantize.onnx.tables import PackedLookup, find_packed_lookups, find_row_scales
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader
 from pocketbert.quantize.weights import COARSEST, ExpectedForm, ExpectedWeights, Use, WeightTypes, WeightUse
 
@@ -34,7 +34,7 @@ _UNCOUNTED = ("QuantizeLinear", "DynamicQuantizeLinear", "Shape", "Constant", "G
 """Operators that compute nothing, or look something up."""
 
 
-def weight_types(path: Path) -> WeightTypes:
+def read_weight_types(path: Path) -> WeightTypes:
     """Read the types of all weights in a graph."""
     import onnx
     from onnx import numpy_helper
@@ -53,7 +53,7 @@ def weight_types(path: Path) -> WeightTypes:
     )
 
 
-def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
+def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
     """Yield name and value of everything stored in a file."""
     import onnx
     from onnx import numpy_helper
@@ -75,7 +75,7 @@ def _weight_uses(graph: Any) -> Iterator[WeightUse]:
     others = {
         n: numpy_helper.to_array(w) for n, w in weights.items() if w.data_type != _FLOAT or math.prod(w.dims) == 1
     }
-    lookup_by_table = {lookup.table: lookup for lookup in packed_lookups(graph, others)}
+    lookup_by_table = {lookup.table: lookup for lookup in find_packed_lookups(graph, others)}
     row_scales = find_row_scales(graph)
     scales = {*row_scales.values(), *(lookup.scales for lookup in lookup_by_table.values())}
     for node in graph.node:
@@ -295,5 +295,5 @@ def _dequantizing_node(name: str, makers: Mapping[str, Any]) -> Any:
     return node if node is not None and node.op_type == "DequantizeLinear" else None
 
 
-register_reader(Format.ONNX, Reader(weight_types, stored_numbers))
+register_reader(Format.ONNX, Reader(read_weight_types, read_stored_numbers))
 FP32_ROW = SchemeRow(Format.ONNX, Scheme.FP32, ExpectedWeights(ExpectedForm("float32"), ExpectedForm("float32")))

@@ -1,6 +1,6 @@
 """Static int8 for ONNX (scheme ``a8w8``): inputs of products are quantized in ranges measured on calibration rows.
 
-`measure` runs a copy of the fp32 model that has the tensors as outputs; `learned_products` finds ranges that
+`measure_ranges` runs a copy of the fp32 model that has the tensors as outputs; `learned_products` finds ranges that
 training learned. There are two forms:
 
 - For any runtime, `_write` takes the dynamic int8 file and gives every DynamicQuantizeLinear a stored scale and zero
@@ -28,10 +28,10 @@ from pocketbert.core.disk.ownership import replace_file, temporary_folder
 from pocketbert.core.families.weight_records import LearnedRanges, ProductRanges, Range
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.calibration import STEPS, Ranges
-from pocketbert.quantize.onnx.dynamic import load_plain, write_dynamic
+from pocketbert.quantize.onnx.dynamic import load_for_quantizer, write_dynamic
 from pocketbert.quantize.onnx.tables import int8_lookup_nodes, is_lookup, quantize_int8
 from pocketbert.quantize.rounding import Simulation, per_row
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow
+from pocketbert.quantize.table import WEIGHTED_ROLES, Plan, SchemeRow
 from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 from pocketbert.runtime.onnx import OnnxPredictor
 
@@ -43,7 +43,7 @@ _LAST_AXIS = "last_axis"
 # --- ranges ---
 
 
-def measure(model: Any, names: Iterable[str], plan: Plan, path: Path, title: str) -> dict[str, Range]:
+def measure_ranges(model: Any, names: Iterable[str], plan: Plan, path: Path, title: str) -> dict[str, Range]:
     """Run a copy of a model that has some tensors as outputs on the plan's calibration rows, and choose their ranges.
 
     By default nothing is clipped: the largest numbers belong to the first token and the separators, in which texts are
@@ -114,13 +114,13 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     """
     import onnx
 
-    exact = load_plain(source)
+    exact = load_for_quantizer(source)
     with temporary_folder(destination.parent) as folder:
         written = folder / destination.name
-        write_dynamic(load_plain(source), written, plan.left)
+        write_dynamic(load_for_quantizer(source), written, plan.left)
         model = onnx.load(written)
         names = [n.input[0] for n in model.graph.node if n.op_type == "DynamicQuantizeLinear"]
-        ranges = measure(exact, names, plan, folder / "measured.onnx", destination.name)
+        ranges = measure_ranges(exact, names, plan, folder / "measured.onnx", destination.name)
         for product, at, known in learned_products(exact.graph, plan.learned):
             if product.input[at] in ranges and known.inputs is not None:
                 ranges[product.input[at]] = known.inputs
@@ -160,11 +160,11 @@ def _write_openvino(source: Path, destination: Path, plan: Plan) -> None:
     """
     import onnx
 
-    model = load_plain(source)
+    model = load_for_quantizer(source)
     rewriter = _OpenvinoRewriter(model.graph)
     with temporary_folder(destination.parent) as folder:
         measured = folder / "measured.onnx"
-        ranges = measure(model, rewriter.quantized_tensors(), plan, measured, destination.name)
+        ranges = measure_ranges(model, rewriter.quantized_tensors(), plan, measured, destination.name)
         rewriter.run(ranges, rewriter.learned_ranges(plan.learned))
         written = folder / destination.name
         onnx.save(model, written)
@@ -378,6 +378,6 @@ ROWS = (
         _write_openvino,
         Runtime.OPENVINO,
         Simulation(weights=per_row, tables=per_row, static=True, products=True),
-        WEIGHTED | {Role.ATTENTION_PRODUCT},
+        WEIGHTED_ROLES | {Role.ATTENTION_PRODUCT},
     ),
 )

@@ -4,7 +4,7 @@
   GatherBlockQuantized store them.
 - Tables in 4 bits: `pack_largest_table` stores the table of words in blocks and looks it up with standard operators.
   Byte j of a row holds column j in its low half and column j + H/2 in its high half; a lookup gathers bytes, splits
-  them by arithmetic, subtracts 8 and multiplies with scales that 32 neighbouring columns share. `packed_lookups` finds
+  them by arithmetic, subtracts 8 and multiplies with scales that 32 neighbouring columns share. `find_packed_lookups` finds
   these lookups again.
 - Tables in int8: `pack_tables_int8` gives each row its own scale. ONNX Runtime's quantizer gives a table one scale,
   which its largest number decides: rows without such a number keep few of the 256 steps. `find_row_scales` finds these
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families.weight_records import digest_of
+from pocketbert.core.families.weight_records import matrix_digest
 
 BLOCK = 32
 """Numbers that share a scale."""
@@ -100,7 +100,7 @@ def quantize_blocks(values: NDArray[np.float32], bits: int, block: int = BLOCK) 
     return Blocks(np.clip(codes, 0, 2 * middle - 1).astype(np.uint8), scales, bits)
 
 
-def unpacked(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+def unpack_codes(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """Return the codes behind `Blocks.packed`; of 4 bits, twice as many numbers on the last axis."""
     if bits == 8:
         return packed
@@ -151,7 +151,7 @@ def pack_largest_table(model: Any, digests: frozenset[str] | None = None) -> Non
     if name is None or not all(is_lookup(n, name) for n in readers):
         return
     table = next(t for t in graph.initializer if t.name == name)
-    if digests is not None and digest_of(numpy_helper.to_array(table)) not in digests:
+    if digests is not None and matrix_digest(numpy_helper.to_array(table)) not in digests:
         return
     _store_packed_table(graph, name, numpy_helper.to_array(table))
     graph.initializer.remove(table)
@@ -248,7 +248,7 @@ class PackedLookup:
         return codes, stored[self.scales].astype(np.float32)[:, stored[self.columns]]
 
 
-def packed_lookups(graph: Any, stored: Mapping[str, NDArray[Any]]) -> Iterator[PackedLookup]:
+def find_packed_lookups(graph: Any, stored: Mapping[str, NDArray[Any]]) -> Iterator[PackedLookup]:
     """Find every lookup of a 4-bit table whose operators and constants are all as `pack_largest_table` writes them.
 
     Args:
@@ -466,7 +466,7 @@ def find_weights_left(graph: Any, left: frozenset[str]) -> set[str]:
     from onnx import TensorProto, numpy_helper
 
     floats = [t for t in graph.initializer if t.data_type == TensorProto.FLOAT] if left else []
-    return {t.name for t in floats if digest_of(numpy_helper.to_array(t)) in left}
+    return {t.name for t in floats if matrix_digest(numpy_helper.to_array(t)) in left}
 
 
 def find_nodes_left(graph: Any, left: frozenset[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """fp16 for the GPU of a phone: one length, operands of equal rank, and a check of what LiteRT's GPU delegate accepts.
 
-`gpu_refusals` lists the operators of a file that the delegate leaves to the CPU. Its table `RULES` is
+`list_gpu_refusals` lists the operators of a file that the delegate leaves to the CPU. Its table `RULES` is
 `CheckGpuDelegateCompatibility` of LiteRT (tflite/tools/versioning/gpu_compatibility.cc, google-ai-edge/LiteRT at
 007226f4), which replaces the shorter list of the page "GPU delegates": that page has neither BATCH_MATMUL nor GELU. The
 table holds what the delegate accepts, not what a driver computes: nothing is run on a GPU here.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pocketbert.core.disk.ownership import temporary_folder
-from pocketbert.core.tflite_file import dump_model, load_model
+from pocketbert.core.model_files import dump_model, load_model
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.table import Plan, SchemeRow, register_scheme
 from pocketbert.quantize.tflite.quantizer import write_quantized
@@ -55,7 +55,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
         write_quantized(changed, destination, plan)
 
 
-def gpu_refusals(path: Path) -> list[Refusal]:
+def list_gpu_refusals(path: Path) -> list[Refusal]:
     """List the operators of a file that LiteRT's GPU delegate leaves to the CPU, most first."""
     counts = Counter[tuple[str, str]]()
     for tensors, operators in TfliteGraph(path).signatures():

@@ -14,7 +14,7 @@ ai-edge-quantizer. Three things need care:
   inputs of products in 8 bits share their range. This factor is larger for a token whose numbers differ less than those
   of all rows, and clipped to their range it made an answer wrong by a third.
 
-`float_operators` counts the operators of a file that such an NPU leaves to the CPU.
+`count_float_operators` counts the operators of a file that such an NPU leaves to the CPU.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ import numpy as np
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families.weight_records import Range
-from pocketbert.core.host.quiet import quiet
+from pocketbert.core.host.quiet import silence_output
 from pocketbert.core.host.system import version_of
-from pocketbert.core.tflite_file import dump_model, load_model
+from pocketbert.core.model_files import dump_model, load_model
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.calibration import ROOM
 from pocketbert.quantize.rounding import Simulation, per_row, per_tensor_around_zero
-from pocketbert.quantize.table import Plan, SchemeRow, filled, register_scheme
+from pocketbert.quantize.table import Plan, SchemeRow, register_scheme, repeat_tokens
 from pocketbert.quantize.tflite.quantizer import leave_float
 from pocketbert.quantize.tflite.reading import TfliteGraph
 from pocketbert.quantize.tflite.rewrites import keep_longest, level_ranks
@@ -82,12 +82,12 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     with temporary_folder(destination.parent) as folder:
         lengths, rows = TflitePredictor(source).lengths, plan.rows
         if len(lengths) == 1 and rows is not None:
-            plan = replace(plan, rows=lambda: filled(rows(), lengths[0]))
+            plan = replace(plan, rows=lambda: repeat_tokens(rows(), lengths[0]))
         measured = model.measure(plan, folder / "measured.tflite", destination.name)
         ranges = model.add_room(measured, plan.scheme, model.learned(plan.learned))
         renamed = folder / "renamed.tflite"
         renamed.write_bytes(model.keep_longest())
-        with quiet():
+        with silence_output():
             from ai_edge_quantizer.quantizer import Quantizer
 
             quantizer = Quantizer(str(renamed))
@@ -312,7 +312,7 @@ class _WholeGraph(MeasuredModel):
         return bool(shape[0] < shape[1])
 
 
-def float_operators(path: Path) -> Counter[str]:
+def count_float_operators(path: Path) -> Counter[str]:
     """Count the operators that an NPU leaves to the CPU: those that read or write floats or 32-bit integers."""
     graph, counts = TfliteGraph(path), Counter[str]()
     for op in graph.operators:
@@ -323,7 +323,7 @@ def float_operators(path: Path) -> Counter[str]:
 
 
 def leaves_products(counts: Mapping[str, int]) -> bool:
-    """Return whether a matrix product is among the operators that `float_operators` counted."""
+    """Return whether a matrix product is among the operators that `count_float_operators` counted."""
     return any(counts.get(kind, 0) for kind in _PRODUCTS)
 
 

@@ -21,13 +21,13 @@ import numpy as np
 
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families.weight_records import digest_of
-from pocketbert.core.host.quiet import quiet
+from pocketbert.core.families.weight_records import matrix_digest
+from pocketbert.core.host.quiet import silence_output
 from pocketbert.core.host.system import version_of
-from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
+from pocketbert.core.model_files import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.rounding import Simulation, per_row, per_token, tflite_int4_blocks
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, SecondScheme, register_scheme
+from pocketbert.quantize.table import WEIGHTED_ROLES, Plan, SchemeRow, SecondScheme, register_scheme
 from pocketbert.quantize.tflite.reading import TfliteGraph
 from pocketbert.quantize.tflite.rewrites import one_scale_per_tensor
 from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
@@ -55,7 +55,7 @@ def write_quantized(source: Path, destination: Path, plan: Plan) -> None:
     """
     if version_of("ai-edge-quantizer") is None:
         raise MissingBackendError("ai-edge-quantizer", "pip install 'pocketbert[tflite]'")
-    with quiet():
+    with silence_output():
         from ai_edge_quantizer.quantizer import Quantizer
 
         with temporary_folder(destination.parent) as folder:
@@ -164,7 +164,7 @@ def rename_results(model: Any) -> None:
     The converter's names are those of modules; they repeat, and some belong to another module.
 
     Args:
-        model: A model from `pocketbert.core.tflite_file.load_model`; changed in place.
+        model: A model from `pocketbert.core.model_files.load_model`; changed in place.
     """
     for number, graph in enumerate(model.subgraphs):
         ends = {int(i) for i in (*graph.inputs, *graph.outputs)}
@@ -188,7 +188,7 @@ def find_results_reading(content: bytes, digests: frozenset[str]) -> list[str]:
             return None
         if tensor.buffer not in digest_by_buffer:
             numbers = np.frombuffer(np.asarray(data, np.uint8).tobytes(), np.float32)
-            digest_by_buffer[tensor.buffer] = digest_of(numbers.reshape(tensor.shape))
+            digest_by_buffer[tensor.buffer] = matrix_digest(numbers.reshape(tensor.shape))
         return digest_by_buffer[tensor.buffer]
 
     return [
@@ -236,11 +236,11 @@ def _register() -> None:
     register(Scheme.FP16, ExpectedWeights(half, half))
     float_products = Simulation(weights=per_row, tables=per_row, fixed_positions=True)
     register(Scheme.W8, ExpectedWeights(int8, int8), float_products, selective=True)
-    second = {Scheme.W4: SecondScheme(WEIGHTED, int4_weights, int4_simulation)}
+    second = {Scheme.W4: SecondScheme(WEIGHTED_ROLES, int4_weights, int4_simulation)}
     register(Scheme.INT8, INT8_WEIGHTS, DYNAMIC_SIMULATION, selective=True, seconds=second)
     small_weights = ExpectedWeights(products=ExpectedForm("int8", per_channel=True), tables=int4)
     register(Scheme.SMALL, small_weights, replace(DYNAMIC_SIMULATION, tables=tflite_int4_blocks))
-    second = {Scheme.INT8: SecondScheme(WEIGHTED, INT8_WEIGHTS, DYNAMIC_SIMULATION)}
+    second = {Scheme.INT8: SecondScheme(WEIGHTED_ROLES, INT8_WEIGHTS, DYNAMIC_SIMULATION)}
     register(Scheme.W4, int4_weights, int4_simulation, selective=True, seconds=second)
     # one scale per tensor: the per-channel scales of a dynamic product are what old kernels compute wrongly
     coarse = ExpectedForm("int8", per_channel=False)

@@ -1,4 +1,4 @@
-"""Read what is stored in TFLite files: `weight_types` and `stored_numbers` are the reader of the format.
+"""Read what is stored in TFLite files: `read_weight_types` and `read_stored_numbers` are the reader of the format.
 
 `TfliteGraph` is a read-only view of a file: tensors, operators and stored numbers, without a copy of the weights.
 """
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.system import version_of
-from pocketbert.core.tflite_file import IDENTIFIER, unpacked_int4
+from pocketbert.core.model_files import IDENTIFIER, unpack_int4
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.weights import COARSEST, ExpectedForm, ExpectedWeights, Use, WeightTypes, WeightUse
@@ -132,7 +132,7 @@ class TfliteGraph:
                 seen.add(tensor.buffer)
                 value = self._buffer(tensor.buffer)
                 if tensor.dtype == "int4":
-                    yield tensor.name, unpacked_int4(value, tensor.numbers)
+                    yield tensor.name, unpack_int4(value, tensor.numbers)
                 elif tensor.dtype in ("float32", "float16", "int8", "int32", "int64", "uint8"):
                     size = np.dtype(tensor.dtype).itemsize
                     numbers = value[: value.size // size * size].view(tensor.dtype)
@@ -204,7 +204,7 @@ class TfliteGraph:
         return operators
 
 
-def weight_types(path: Path) -> WeightTypes:
+def read_weight_types(path: Path) -> WeightTypes:
     """Read the types of all weights in a file; those of the first signature, which the others share."""
     graph = TfliteGraph(path)
     makers = {o: op for op in graph.operators for o in op.outputs}
@@ -247,7 +247,7 @@ def weight_types(path: Path) -> WeightTypes:
     )
 
 
-def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
+def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
     """Yield name and value of everything stored in a file, scales of quantized tensors included."""
     yield from TfliteGraph(path).stored()
 
@@ -268,7 +268,7 @@ def _coarse_scores(graph: TfliteGraph) -> list[str]:
     return list(dict.fromkeys(coarse))
 
 
-register_reader(Format.TFLITE, Reader(weight_types, stored_numbers))
+register_reader(Format.TFLITE, Reader(read_weight_types, read_stored_numbers))
 register_scheme(
     SchemeRow(Format.TFLITE, Scheme.FP32, ExpectedWeights(ExpectedForm("float32"), ExpectedForm("float32")))
 )

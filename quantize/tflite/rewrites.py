@@ -9,7 +9,7 @@
 - `keep_longest` keeps one signature: compilers of accelerators take one graph of one shape.
 - `level_ranks` gives both operands of sums and products the same number of axes, which accelerators require.
 
-Models are `ModelT` objects of the TFLite schema, from `pocketbert.core.tflite_file.load_model`; they are changed in
+Models are `ModelT` objects of the TFLite schema, from `pocketbert.core.model_files.load_model`; they are changed in
 place.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
+from pocketbert.core.model_files import dump_model, load_model, tflite_schema
 
 _ASYMMETRIC_VERSION = 9
 """The first version of FULLY_CONNECTED with the flag `asymmetric_quantize_inputs`."""

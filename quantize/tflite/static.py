@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families.weight_records import LearnedRanges, Range
-from pocketbert.core.host.quiet import quiet
+from pocketbert.core.host.quiet import silence_output
 from pocketbert.core.host.system import version_of
-from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
+from pocketbert.core.model_files import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize.calibration import Ranges
 from pocketbert.quantize.rounding import Simulation, per_row
-from pocketbert.quantize.table import WEIGHTED, Plan, SchemeRow, SecondScheme, register_scheme
+from pocketbert.quantize.table import WEIGHTED_ROLES, Plan, SchemeRow, SecondScheme, register_scheme
 from pocketbert.quantize.tflite.quantizer import (
     DYNAMIC_SIMULATION,
     INT8_WEIGHTS,
@@ -64,7 +64,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
         ranges = model.measure(plan, folder / "measured.tflite", destination.name)
         renamed = folder / "renamed.tflite"
         renamed.write_bytes(model.content)
-        with quiet():
+        with silence_output():
             from ai_edge_quantizer.quantizer import Quantizer
 
             quantizer = Quantizer(str(renamed))
@@ -258,7 +258,7 @@ register_scheme(
         _write,
         simulation=Simulation(weights=per_row, tables=per_row, static=True, outputs=True, fixed_positions=True),
         selective=True,
-        seconds={Scheme.INT8: SecondScheme(WEIGHTED, INT8_WEIGHTS, DYNAMIC_SIMULATION)},
+        seconds={Scheme.INT8: SecondScheme(WEIGHTED_ROLES, INT8_WEIGHTS, DYNAMIC_SIMULATION)},
         usual={Role.FFN_DOWN: Scheme.INT8},
     )
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-REFERENCE = "coreml-reference"
+REFERENCE_ENGINE = "coreml-reference"
 """The evaluator's engine name."""
-LIMITS: tuple[str, ...] = (
+EVALUATOR_LIMITS: tuple[str, ...] = (
     "It computes the operations as the file defines them; a device sums in another order and partly in fp16, so its results differ.",
     "Kernels of the Neural Engine and the GPU are not emulated; their results may differ more from float32.",
     "Whether a device compiles the program, and on which unit each operation runs, is not known.",

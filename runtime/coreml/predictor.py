@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.system import version_of
-from pocketbert.core.predict.predictor import Arrays, input_order, output_order
-from pocketbert.runtime.coreml import REFERENCE
+from pocketbert.core.predict.predictor import Arrays, input_sort_key, output_sort_key
+from pocketbert.runtime.coreml import REFERENCE_ENGINE
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.package import Feature, FeatureKind, read_description, read_package
 from pocketbert.runtime.coreml.types import Shape, TensorType
@@ -35,7 +35,7 @@ class CoremlPredictor:
     """A predictor that runs one ``.mlpackage``.
 
     On macOS with coremltools Core ML itself computes; elsewhere the reference evaluator, whose time means nothing (see
-    `pocketbert.runtime.coreml.LIMITS`).
+    `pocketbert.runtime.coreml.EVALUATOR_LIMITS`).
 
     Args:
         path: The package.
@@ -55,16 +55,16 @@ class CoremlPredictor:
         version = None if reference else version_of("coremltools")
         self._model: _Reference | _Device
         if version is None:
-            self.engine, self.engine_version = REFERENCE, version_of("pocketbert") or "0"
+            self.engine, self.engine_version = REFERENCE_ENGINE, version_of("pocketbert") or "0"
             self._model = _Reference(path, threads)
         else:
             self.engine, self.engine_version = _DEVICE, version
             self._model = _Device(path)
         self.lengths = self._description.lengths
         names = [f.name for f in self._description.inputs]
-        self.inputs = tuple(sorted(names, key=input_order))
+        self.inputs = tuple(sorted(names, key=input_sort_key))
         arrays = [f.name for f in self._description.outputs if f.kind is FeatureKind.ARRAY]
-        self.outputs = tuple(sorted(arrays, key=output_order))
+        self.outputs = tuple(sorted(arrays, key=output_sort_key))
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run rows [B, L] one by one; see `pocketbert.core.predict.predictor.Predictor`.

@@ -17,7 +17,7 @@ import numpy as np
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.runtime.coreml.kernels import KERNELS
-from pocketbert.runtime.coreml.kernels.constexpr import PREFIX
+from pocketbert.runtime.coreml.kernels.constexpr import CONSTEXPR_PREFIX
 from pocketbert.runtime.coreml.kernels.registry import OPSET, Declared, Kernel
 from pocketbert.runtime.coreml.package import Package
 from pocketbert.runtime.coreml.types import (
@@ -188,7 +188,7 @@ class _ProgramReader:
         if not types:
             raise ValueError("no result")
         self._check_dtypes(kernel, arguments, types)
-        if message.type.startswith(PREFIX):
+        if message.type.startswith(CONSTEXPR_PREFIX):
             self._expand_constant(message, kernel, arguments, types)
             return
         operation = self._make_operation(message, kernel, arguments, types)

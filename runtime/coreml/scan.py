@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Step
-from pocketbert.runtime.coreml.types import LARGEST, SMALLEST_FP16, Dtype, TensorType
+from pocketbert.runtime.coreml.types import LARGEST_FP16, SMALLEST_FP16, Dtype, TensorType
 
 Inputs = Mapping[str, NDArray[np.generic]]
 
@@ -48,12 +48,12 @@ class Range:
     @property
     def headroom(self) -> float:
         """Largest fp16 number over the largest magnitude; infinite for all zeros."""
-        return LARGEST / self.largest if self.largest else float("inf")
+        return LARGEST_FP16 / self.largest if self.largest else float("inf")
 
     @property
     def overflows(self) -> bool:
         """Whether fp16 cannot hold it: too large, or broken with the declared rounding."""
-        narrow = self.declared is Dtype.FP16 and self.largest > LARGEST
+        narrow = self.declared is Dtype.FP16 and self.largest > LARGEST_FP16
         return narrow or self.broken > 0 or self.broken_declared > 0
 
     def add(self, value: NDArray[np.generic]) -> None:
@@ -95,8 +95,8 @@ class Scan:
         """One line for people."""
         first, top = self.first, self.largest
         if first is not None:
-            what = f"reaches {first.largest:.4g}" if first.largest > LARGEST else "is NaN or infinite in places"
-            return f"{first.op_type} {first.output!r} {what}; the largest fp16 number is {LARGEST:.0f}"
+            what = f"reaches {first.largest:.4g}" if first.largest > LARGEST_FP16 else "is NaN or infinite in places"
+            return f"{first.op_type} {first.output!r} {what}; the largest fp16 number is {LARGEST_FP16:.0f}"
         if top is None:
             return "no floating-point results"
         where = f"{top.op_type} {top.output!r}"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.runtime.coreml.kernels.constexpr import PREFIX
+from pocketbert.runtime.coreml.kernels.constexpr import CONSTEXPR_PREFIX
 from pocketbert.runtime.coreml.package import Package, read_package
 from pocketbert.runtime.coreml.types import Budget, Dtype
 from pocketbert.runtime.coreml.weights import Constant, ConstantReader
@@ -77,7 +77,7 @@ class StoredTensors:
         """Count operations by MIL name, constants left out."""
         out: dict[str, int] = {}
         for operation in self._package.block.operations:
-            if operation.type != "const" and not operation.type.startswith(PREFIX):
+            if operation.type != "const" and not operation.type.startswith(CONSTEXPR_PREFIX):
                 out[operation.type] = out.get(operation.type, 0) + 1
         return out
 
@@ -92,7 +92,7 @@ class StoredTensors:
     def weights(self) -> Iterator[StoredWeight]:
         """Yield every stored tensor that an operation reads, once for each operation that reads it."""
         for operation in self._package.block.operations:
-            if operation.type == "const" or operation.type.startswith(PREFIX):
+            if operation.type == "const" or operation.type.startswith(CONSTEXPR_PREFIX):
                 continue
             dequantized = {
                 parameter
@@ -126,7 +126,7 @@ class StoredTensors:
             constant = self._read(producer.attributes["val"], name)
             if isinstance(constant.value, np.ndarray):
                 yield _describe_weight(name, reader, parameter, constant, constant.value)
-        elif producer.type.startswith(PREFIX):
+        elif producer.type.startswith(CONSTEXPR_PREFIX):
             operands = dict(self._operands(producer))
             data = next((c for p, c in operands.items() if p in _DATA), None)
             if data is None or not isinstance(data.value, np.ndarray):

@@ -261,7 +261,7 @@ def check_elements(shape: Sequence[int]) -> None:
 
 # --- fp16 numbers --------------------------------------------------------------------------------------------------------
 
-LARGEST = 65504.0
+LARGEST_FP16 = 65504.0
 """Largest finite fp16 number."""
 SMALLEST_FP16 = 2.0**-24
 """Smallest fp16 number above 0."""
@@ -290,7 +290,7 @@ def round_half(value: NDArray[np.float32]) -> NDArray[np.float32]:
         return value.astype(np.float16).astype(np.float32)
     flat = value.ravel(order="K")
     # a sum of squares within fp16's range proves, in one pass of BLAS, that nothing overflows and nothing is NaN
-    if not (float(np.dot(flat, flat)) < LARGEST * LARGEST or bool((np.abs(flat) <= LARGEST).all())):
+    if not (float(np.dot(flat, flat)) < LARGEST_FP16 * LARGEST_FP16 or bool((np.abs(flat) <= LARGEST_FP16).all())):
         return value.astype(np.float16).astype(np.float32)
     bits = value.view(np.uint32) & _EXPONENT
     np.maximum(bits, _NORMAL, out=bits)

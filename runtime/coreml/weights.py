@@ -1,7 +1,7 @@
 """Read the constants of a Core ML program: those written in the program, and those in its weight file.
 
 `ConstantReader.read` returns the `Constant` of a message. The weight file, "blob v2", holds blobs behind 64-byte headers and is read
-through a memory map; `unpack` unpacks elements below one byte.
+through a memory map; `unpack_bits` unpacks elements below one byte.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _read_immediate(message: pb.TensorValue, dtype: Dtype, shape: tuple[int, ...
             raise ValueError(f"{len(values)} bytes for {dtype}{list(shape)}")
         raw = np.frombuffer(values, np.uint8)
         if dtype.bits < 8:
-            return unpack(raw, dtype, count).reshape(shape)
+            return unpack_bits(raw, dtype, count).reshape(shape)
         return raw.view(dtype.numpy.newbyteorder("<")).reshape(shape)
     if len(values) != count:
         raise ValueError(f"{len(values)} elements for {dtype}{list(shape)}")
@@ -196,7 +196,7 @@ class _BlobFile:
         data = self._bytes[start : start + size]
         if dtype.bits < 8:
             budget.take(elements)
-            return unpack(data, dtype, elements).reshape(shape)
+            return unpack_bits(data, dtype, elements).reshape(shape)
         return np.asarray(data).view(dtype.numpy.newbyteorder("<")).reshape(shape)
 
     def _metadata(self, offset: int) -> np.void:
@@ -214,7 +214,7 @@ class _BlobFile:
         return InputError(Problem(str(self.path), f"{what}.", "The file is damaged: write it again."))
 
 
-def unpack(data: NDArray[np.uint8], dtype: Dtype, elements: int) -> NDArray[np.generic]:
+def unpack_bits(data: NDArray[np.uint8], dtype: Dtype, elements: int) -> NDArray[np.generic]:
     """Unpack elements of 1, 2, 3, 4 or 6 bits, packed from the least significant bit on.
 
     Args:

@@ -27,13 +27,13 @@ from pocketbert.benchmarks.devices import connect
 from pocketbert.benchmarks.devices.protocol import Answering
 from pocketbert.benchmarks.devices.qemu import DEFAULT, PROCESSORS
 from pocketbert.benchmarks.devices.vendor_tools import operator_name
-from pocketbert.benchmarks.inputs import Feed, feeds
+from pocketbert.benchmarks.inputs import Feed, make_feeds
 from pocketbert.benchmarks.records import TEXT
-from pocketbert.core.artefacts import artefact_folder, read_artefacts
+from pocketbert.core.artefacts import find_artefact_folder, read_artefacts
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import PocketBertError
+from pocketbert.core.model_files import dump_model, load_model, tflite_schema
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Runtime
 from pocketbert.quantize.tflite.rewrites import operator_code
 from pocketbert.runtime.engines import EngineFile
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     passed = True
     try:
-        folder = artefact_folder(given.model)
+        folder = find_artefact_folder(given.model)
         artefacts = read_artefacts(folder)
         for record in artefacts.models():
             if record.format is not Format.TFLITE or record.runtime is not Runtime.NPU:
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             path = folder / record.path
             lengths = EngineFile(path, record.format, record.runtime).lengths
             tokenizer = TextTokenizer(folder, min(artefacts.processing.max_length, *lengths))
-            inputs = feeds(tokenizer, SENTENCES[: given.texts], TEXT, lengths)
+            inputs = make_feeds(tokenizer, SENTENCES[: given.texts], TEXT, lengths)
             print(f"{record.path} on {given.cpu}, emulated, {len(inputs)} texts")
             for one in operators_on(f"qemu-arm64:{given.cpu}", path, inputs):
                 print(f"  {one}{'' if one.passed else ': FAILED'}")

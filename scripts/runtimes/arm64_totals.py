@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pocketbert.benchmarks.devices import connect
 from pocketbert.benchmarks.devices.qemu import PROCESSORS
-from pocketbert.benchmarks.inputs import Feed, feeds
-from pocketbert.core.artefacts import artefact_folder, read_artefacts
+from pocketbert.benchmarks.inputs import Feed, make_feeds
+from pocketbert.core.artefacts import find_artefact_folder, read_artefacts
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import PocketBertError
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -61,13 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--starts", type=int, default=3, help="emulators; default 3")
     given = parser.parse_args(arguments)
     try:
-        folder, device = artefact_folder(given.model), f"qemu-arm64:{given.cpu}"
+        folder, device = find_artefact_folder(given.model), f"qemu-arm64:{given.cpu}"
         artefacts = read_artefacts(folder)
         tokenizer = TextTokenizer(folder, artefacts.processing.max_length)
         records = [r for r in artefacts.models() if r.format in (Format.ONNX, Format.TFLITE) and r.plain]
         records = [r for r in records if r.path in (given.file or [r.path])]
         files = [EngineFile(folder / r.path, r.format, r.runtime) for r in records]
-        inputs = [feeds(tokenizer, SENTENCES, given.length, file.open(1).lengths)[0] for file in files]
+        inputs = [make_feeds(tokenizer, SENTENCES, given.length, file.open(1).lengths)[0] for file in files]
         found = [totals(device, list(zip(files, inputs, strict=True))) for _ in range(given.starts)]
     except PocketBertError as error:
         print(error, file=sys.stderr)

@@ -65,12 +65,12 @@ def ratio_of(generations: Sequence[Times], name: str) -> str:
 
 def setups() -> dict[str, tuple[str, dict[str, Any]]]:
     """Engines and their settings, as the toolkit opens files on this processor."""
-    from pocketbert.core.host.hardware import machine
-    from pocketbert.runtime.openvino import arithmetic, precision
+    from pocketbert.core.host.hardware import describe_machine
+    from pocketbert.runtime.openvino import choose_float_type, int8_settings
 
     return {
-        "onnxruntime": ("onnxruntime", {"precise": machine().saturates}),
-        "openvino": ("openvino", {"INFERENCE_PRECISION_HINT": precision(), **arithmetic()}),
+        "onnxruntime": ("onnxruntime", {"precise": describe_machine().saturates}),
+        "openvino": ("openvino", {"INFERENCE_PRECISION_HINT": choose_float_type(), **int8_settings()}),
     }
 
 
@@ -96,7 +96,7 @@ def main() -> None:
     if asked.part:
         part(asked)
         return
-    from pocketbert.core.host.hardware import load_average, machine
+    from pocketbert.core.host.hardware import describe_machine, load_average
 
     known, loads = setups(), [load_average()]
     if unknown := set(asked.engines) - set(known):
@@ -114,7 +114,7 @@ def main() -> None:
                 found.setdefault((name, int(length)), []).append(times)
         loads.append(load_average())
     print(
-        f"{machine().summary}; load {min(loads):.1f} to {max(loads):.1f}; {asked.generations} processes of each engine\n"
+        f"{describe_machine().summary}; load {min(loads):.1f} to {max(loads):.1f}; {asked.generations} processes of each engine\n"
     )
     print("| engine | tokens | first, CPU ms | second, CPU ms | second over first | first again over first |")
     print("|---|---:|---:|---:|---|---|")

@@ -21,7 +21,7 @@ from pocketbert.benchmarks.statistics import paired_ratio
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.predict.tokenization import TextTokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "peers"))
@@ -87,7 +87,7 @@ def main() -> None:
     rows = [tokenizer.pad([row]) for row in tokenizer.encode(texts)]
     exact = runner(OnnxRuntime, files / "model.onnx", {})
     right = np.concatenate([exact(row) for row in rows])
-    print(machine().summary)
+    print(describe_machine().summary)
     for name, (engine, precise, default) in FILES.items():
         path = files / name
         if path.is_file():

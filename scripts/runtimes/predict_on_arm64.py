@@ -30,13 +30,13 @@ from packaging.utils import canonicalize_name
 from pocketbert import load
 from pocketbert.benchmarks.devices.qemu import DEFAULT, PROCESSORS, Guest, GuestFacts, processor
 from pocketbert.benchmarks.devices.remote import engine_refusal
-from pocketbert.benchmarks.devices.remote_agent import fetch, platform_of
+from pocketbert.benchmarks.devices.remote_agent import download_wheels, wheel_platform
 from pocketbert.benchmarks.inputs import Differences, share
-from pocketbert.core.artefacts import ModelRecord, artefact_folder, read_artefacts
+from pocketbert.core.artefacts import ModelRecord, find_artefact_folder, read_artefacts
 from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
 from pocketbert.core.errors import MissingBackendError, PocketBertError
 from pocketbert.core.host.system import version_of
-from pocketbert.core.predict.tokenization import Text
+from pocketbert.core.predict.inputs import Text
 from pocketbert.core.types import Format
 
 MOST_TEXTS = 8
@@ -120,10 +120,10 @@ def install(wheel: Path, facts: GuestFacts, site: Path, where: str) -> None:
     Raises:
         MissingBackendError: If a wheel for the Arm system cannot be fetched.
     """
-    platform = platform_of(facts.python, facts.arch, facts.libc)
+    platform = wheel_platform(facts.python, facts.arch, facts.libc)
     assert platform is not None  # the system is Debian's, with glibc
     with tempfile.TemporaryDirectory(prefix="pocketbert-wheels-") as name:
-        reason = fetch(dependencies(wheel, facts), platform, Path(name))
+        reason = download_wheels(dependencies(wheel, facts), platform, Path(name))
         if reason:
             command = "python3 -m pip download (see whether the index has wheels for aarch64)"
             raise MissingBackendError(f"{where}: wheels for {platform} ({reason})", command)
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help=f"default the first {MOST_TEXTS} golden rows")
     given = parser.parse_args(arguments)
     try:
-        folder = artefact_folder(given.model).absolute()
+        folder = find_artefact_folder(given.model).absolute()
         texts = given.texts or [row.input for row in read_golden(folder / GOLDEN_FILE)[:MOST_TEXTS]]
         records = [r for r in read_artefacts(folder).models() if r.format is Format.ONNX and r.client is None]
         records = [r for r in records if not engine_refusal(r.format, r.runtime)]

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.runtime.onnx import OnnxPredictor
 
 OPERANDS = ("QuantizeLinear", "DynamicQuantizeLinear")

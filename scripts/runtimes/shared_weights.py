@@ -21,7 +21,7 @@ from pocketbert.benchmarks.devices.qemu import PROCESSORS
 from pocketbert.core.errors import PocketBertError
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile
-from pocketbert.runtime.onnx import unsigned
+from pocketbert.runtime.onnx import convert_shared_weights_to_uint8
 
 INFERENCES = 2
 
@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--cpu", nargs="*", default=[], choices=list(PROCESSORS), help="count on these")
     parser.add_argument("--length", type=int, default=16, help="tokens; default 16")
     asked = parser.parse_args()
-    content = unsigned(asked.signed)
+    content = convert_shared_weights_to_uint8(asked.signed)
     if content is None:
         parser.error(f"{asked.signed}: no integer products share an int8 weight")
     if asked.unsigned.exists():

@@ -24,9 +24,9 @@ from pydantic import BaseModel
 from pocketbert.benchmarks.load import Load, LoadWatch
 from pocketbert.benchmarks.statistics import paired_ratio
 from pocketbert.core.disk.files import write_atomic
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.types import Format, Runtime
-from pocketbert.runtime.engines import EngineFile, FilePredictor, filled
+from pocketbert.runtime.engines import EngineFile, FilePredictor, add_missing_inputs
 from pocketbert.runtime.onnx import OnnxPredictor, Spin
 
 SHORTEST = 16
@@ -109,7 +109,9 @@ def call(predictor: FilePredictor, length: int) -> Callable[[], float]:
     fits = min((n for n in predictor.lengths if n >= length), default=length)
     ids = (np.arange(length, dtype=np.int64) * 7 % 997 + 1000)[None, :]
     ids, mask = (np.pad(x, ((0, 0), (0, fits - length))) for x in (ids, np.ones_like(ids)))
-    inputs = filled(predictor, {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)})
+    inputs = add_missing_inputs(
+        predictor, {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    )
 
     def timed() -> float:
         begin = time.perf_counter_ns()
@@ -187,7 +189,7 @@ def main() -> None:
         print(measure(Plan.model_validate_json(sys.stdin.read())).model_dump_json())
         return
     options = _options()
-    record = Record(machine=machine().summary)
+    record = Record(machine=describe_machine().summary)
     paths = {e: options.folder / ("model_int8.tflite" if e == "litert" else "model_int8.onnx") for e in ENGINES[:3]}
     paths |= {"openvino": options.openvino} if options.openvino else {}
     paths = {engine: path for engine, path in paths.items() if engine in options.engines}

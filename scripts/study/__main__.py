@@ -15,13 +15,12 @@ import os
 import sys
 from pathlib import Path
 
+from pocketbert.core.errors import ExitCode, PocketBertError
 from study.arms import ARMS, BASE_MINUTES, TEACHER_STEPS, arm_recipe, teacher_recipe
 from study.page import page
 from study.records import FILE_NAME, TEACHER, append_record, find_record, read_records
 from study.running import Work, run_work
 from study.sources import Sources, sources
-
-from pocketbert.core.errors import ExitCode, PocketBertError
 
 
 def plan(

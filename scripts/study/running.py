@@ -19,19 +19,19 @@ from pocketbert.core.data.labels import Labels
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.disk.files import read_json, sha256_json, write_atomic
 from pocketbert.core.disk.ownership import write_marker
-from pocketbert.core.disk.workspace import building
-from pocketbert.core.heads import head_of
-from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.system import installed
+from pocketbert.core.disk.workspace import build_folder
+from pocketbert.core.heads import make_head
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.predictor import TorchPredictor, whole
+from pocketbert.core.predict.predictor import TorchPredictor, join_texts
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.sections import Stage
 from pocketbert.core.tasks import task_of
-from pocketbert.pipeline.run_folder import KIND
+from pocketbert.pipeline.run_folder import RUN_FOLDER_KIND
 from study.clock import Moment, StageClock
 from study.records import ArmRecord, StageRecord, Surroundings
 
@@ -111,11 +111,11 @@ def run_work(work: Work) -> ArmRecord:
         resumed=resumed,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         made_with=Surroundings(
-            machine=machine().summary,
+            machine=describe_machine().summary,
             device=_device(),
             threads=last["threads"],
             dtype=last["dtype"],
-            versions=installed(_VERSIONS),
+            versions=installed_versions(_VERSIONS),
         ),
     )
 
@@ -143,8 +143,8 @@ def share_teacher(teacher: Path, folder: Path) -> None:
     """
     if folder.exists():
         return
-    with building(folder) as made:
-        write_marker(made, KIND)
+    with build_folder(folder) as made:
+        write_marker(made, RUN_FOLDER_KIND)
         shutil.copytree(teacher / ".steps", made / ".steps")
         shutil.copyfile(teacher / "data.json", made / "data.json")
         shutil.copytree(teacher / "teacher", made / "teacher", copy_function=_link)
@@ -159,13 +159,13 @@ def correct_rows(recipe: Recipe, folder: Path) -> str:
     """
     source, task = open_model_folder(str(folder)), task_of(recipe.task)
     labels = Labels(source.labels or ())
-    model, head = load_model(source, task), head_of(task, labels, recipe.answer)
+    model, head = load_model(source, task), make_head(task, labels, recipe.answer)
     tokenizer = TextTokenizer(source.tokenizer_folder, recipe.data.max_length or source.positions)
     assert recipe.data.eval is not None
     rows = head.prepare(read_examples(recipe.data.eval), tokenizer, recipe.data.eval.title)
     predictor = TorchPredictor(model, task, source.family.inputs)
     score, kept = evaluate(predictor, tokenizer, EvalSet("eval", head, rows), batch=64)
-    hits = whole(kept).argmax(-1) == np.asarray(rows.truth)
+    hits = join_texts(kept).argmax(-1) == np.asarray(rows.truth)
     if not np.isclose(hits.mean(), score.value):
         raise RuntimeError(f"{hits.mean()} of the rows are right, the evaluation says {score.value}")
     return "".join("1" if hit else "0" for hit in hits)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.host.quiet import switch_off_telemetry
-from pocketbert.core.plugins import add_wing, importer, listing
+from pocketbert.core.plugins import make_facade_dir, make_facade_getattr, register_before_lookup
 
 if TYPE_CHECKING:
     __version__: str
@@ -140,10 +140,10 @@ def _register_checkpoint_code() -> None:
     from pocketbert.distill.students import checkpoints  # noqa: F401
 
 
-add_wing("checkpoints", _register_checkpoint_code)
+register_before_lookup("checkpoints", _register_checkpoint_code)
 switch_off_telemetry()  # before any submodule can import a library that reads the variables when it is imported
 
-_import = importer(__name__, _PLACES, modules=("api", "distill", "plugins", "runtime"))
+_import = make_facade_getattr(__name__, _PLACES, modules=("api", "distill", "plugins", "runtime"))
 
 
 def __getattr__(name: str) -> Any:
@@ -154,4 +154,4 @@ def __getattr__(name: str) -> Any:
     return _import(name)
 
 
-__dir__ = listing(__name__, [*__all__, "__version__"])
+__dir__ = make_facade_dir(__name__, [*__all__, "__version__"])

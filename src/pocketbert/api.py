@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.host.system import refusal
+from pocketbert.core.host.system import unsupported_system
 from pocketbert.pipeline.options import BudgetOptions, CalibrationOptions, DataFiles, ExportOptions, Plan, PlannedStep
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pocketbert.core.data.source import DataSource
     from pocketbert.core.data_report import DataReport
     from pocketbert.core.predict.answers import Answer
-    from pocketbert.core.predict.tokenization import Text
+    from pocketbert.core.predict.inputs import Text
     from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
@@ -422,10 +422,12 @@ def demo(output: str | Path, overwrite: bool = False, overrides: Sequence[str] =
 
 def _run_at(recipe: AnyRecipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
     from pocketbert.pipeline.direct import ChoosingRun
-    from pocketbert.pipeline.recipes import resolved
+    from pocketbert.pipeline.recipes import recipe_settings
     from pocketbert.pipeline.run_folder import Permission, run_destination
 
-    return ChoosingRun(recipe, run_destination(resolved(recipe), Path(output)), Permission(overwrite, resume_anyway))
+    return ChoosingRun(
+        recipe, run_destination(recipe_settings(recipe), Path(output)), Permission(overwrite, resume_anyway)
+    )
 
 
 __all__ = [
@@ -454,5 +456,5 @@ __all__ = [
     "verify",
 ]
 
-if text := refusal():
+if text := unsupported_system():
     raise ImportError(text)

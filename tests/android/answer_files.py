@@ -24,7 +24,7 @@ from pocketbert.core.artefacts import (
     Tensor,
     write_artefacts,
 )
-from pocketbert.core.compare.golden import GOLDEN_FILE, TOKENS_FILE_NAME, write_golden
+from pocketbert.core.compare.golden import GOLDEN_FILE, GOLDEN_TOKENS_FILE, write_golden
 from pocketbert.core.data.examples import Example
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.heads import Head, Prepared
@@ -37,12 +37,13 @@ from pocketbert.core.predict.answers import (
     Prediction,
     Spans,
     Value,
-    marked,
+    mark_unknown_answers,
 )
-from pocketbert.core.predict.predictor import Matrix, per_token
-from pocketbert.core.predict.scores import Confidence, tempered
+from pocketbert.core.predict.inputs import Encoded, Text
+from pocketbert.core.predict.predictor import Matrix, has_token_outputs
+from pocketbert.core.predict.scores import Confidence, apply_temperature
 from pocketbert.core.predict.sentence_settings import PoolingKind
-from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme, Status
 from pocketbert.pipeline.make.golden import blank_row
@@ -182,8 +183,8 @@ def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
 def _answers(head: Head, prepared: Prepared, outputs: Sequence[Matrix], kit: Kit, number: int) -> list[Answer]:
     """What a file answers, by its number: the outputs are the same, its temperature and its threshold are not."""
     sure = kit.confidence(number)
-    answers = head.answers([tempered(m, sure.temperature if sure else 1) for m in outputs], prepared)
-    return marked(answers, [kit.threshold(number)] * len(answers))
+    answers = head.answers([apply_temperature(m, sure.temperature if sure else 1) for m in outputs], prepared)
+    return mark_unknown_answers(answers, [kit.threshold(number)] * len(answers))
 
 
 def _texts(kit: Kit, random: np.random.Generator) -> list[Text]:
@@ -205,7 +206,7 @@ def _texts(kit: Kit, random: np.random.Generator) -> list[Text]:
 
 def _matrix(row: Encoded, head: Head, tokenizer: TextTokenizer, columns: int, random: np.random.Generator) -> Matrix:
     """Outputs of one row; every third one has many equal numbers, so that ties are decided alike."""
-    count = len(row) if per_token(head.task) else 1
+    count = len(row) if has_token_outputs(head.task) else 1
     if head.task.name is TaskName.FILL_MASK:
         count = int((row.ids == tokenizer.mask_id).sum()) or count
     values = random.normal(0, 3, (count, columns))
@@ -282,7 +283,7 @@ def _write_golden(
         rows.append(row.model_copy(update=told))
     write_golden(folder / GOLDEN_FILE, rows)
     lines = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in tokenizer.prompts.put_before(texts)]
-    (folder / TOKENS_FILE_NAME).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / GOLDEN_TOKENS_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def fake_answer(encoded: Encoded, head: Head, tokenizer: TextTokenizer, kit: Kit) -> Matrix:
@@ -290,7 +291,7 @@ def fake_answer(encoded: Encoded, head: Head, tokenizer: TextTokenizer, kit: Kit
     columns = {TaskName.QUESTION_ANSWERING: 2, TaskName.FEATURE_EXTRACTION: WIDTH, TaskName.REGRESSION: 1}
     width = {**columns, TaskName.FILL_MASK: tokenizer.vocabulary_size}.get(kit.task, len(kit.labels))
     ids = encoded.ids.astype(np.float64)
-    if not per_token(head.task):
+    if not has_token_outputs(head.task):
         return (ids.mean() / 100 + np.arange(width))[None].astype(np.float32)
     masked = encoded.ids == tokenizer.mask_id
     chosen = ids[masked] if kit.task is TaskName.FILL_MASK and masked.any() else ids
@@ -323,7 +324,7 @@ def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str], kit:
             )
         )
     kinds = {"config.json": Kind.CONFIG, "tokenizer.json": Kind.TOKENIZER, GOLDEN_FILE: Kind.GOLDEN}
-    for name, kind in {**kinds, TOKENS_FILE_NAME: Kind.GOLDEN}.items():
+    for name, kind in {**kinds, GOLDEN_TOKENS_FILE: Kind.GOLDEN}.items():
         size = (folder / name).stat().st_size
         files.append(FileRecord(path=name, sha256=sha256_file(folder / name), bytes=size, kind=kind))
     write_artefacts(folder, artefacts.model_copy(update={"files": files}))

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from android.awkward_texts import awkward_texts
 from pocketbert.core.compare.sample_texts import SENTENCES, UNICODE_SENTENCES
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.models.folder import open_model_folder
 from support.tiny import ENTRIES, NAMES, tiny_config, write_own_tokenizer
 from support.tiny_sentencepiece import write_sentencepiece
@@ -112,7 +112,7 @@ def _shipped() -> Iterator[tuple[str, str]]:
             told = write_own_tokenizer(folder, name)
             meant = Tokenizer.from_file(str(folder / "tokenizer.json"))
             (folder / "tokenizer.json").unlink()
-            if not ENTRIES[name].sentencepiece or family_named(name).tokenizer.value == "byte-bpe":
+            if not ENTRIES[name].sentencepiece or find_family(name).tokenizer.value == "byte-bpe":
                 meant.model.save(text)
             tiny_config(name, 2, NAMES, **told).save_pretrained(folder)
             made = open_model_folder(text).tokenizer_folder

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.benchmarks.load import Load, LoadWatch, _PackageWatch, battery_between
+from pocketbert.benchmarks.load import Load, LoadWatch, _PackageWatch, energy_of_battery
 
 BATTERY = "  Charge counter: {charge}\n  status: {status}\n  level: 81\n  voltage: {voltage}\n  temperature: 312\n"
 
@@ -75,7 +75,7 @@ def test_the_load_of_this_machine_tells_its_energy_or_why_not() -> None:
 def test_a_battery_gives_charge_times_voltage_while_it_is_discharging() -> None:
     before = BATTERY.format(charge=812_000, status=3, voltage=4000)
     after = BATTERY.format(charge=802_000, status=3, voltage=3900)
-    found = battery_between(before, after, 60.0)
+    found = energy_of_battery(before, after, 60.0)
     assert found is not None
     assert found.joules == pytest.approx(36 * 3.95)
 
@@ -83,10 +83,10 @@ def test_a_battery_gives_charge_times_voltage_while_it_is_discharging() -> None:
 @pytest.mark.parametrize(("status", "charge", "why"), [(2, 800_000, "not discharging"), (3, 812_000, "too short")])
 def test_a_battery_that_charges_or_has_not_changed_has_no_energy(status: int, charge: int, why: str) -> None:
     before = BATTERY.format(charge=812_000, status=3, voltage=4000)
-    found = battery_between(before, BATTERY.format(charge=charge, status=status, voltage=4000), 60.0)
+    found = energy_of_battery(before, BATTERY.format(charge=charge, status=status, voltage=4000), 60.0)
     assert found is not None
     assert found.joules is None and why in found.why
 
 
 def test_a_phone_that_does_not_tell_its_charge_has_no_figure() -> None:
-    assert battery_between("  level: 81\n  status: 3\n", "", 60.0) is None
+    assert energy_of_battery("  level: 81\n  status: 3\n", "", 60.0) is None

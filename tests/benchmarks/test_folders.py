@@ -8,7 +8,7 @@ import pytest
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.report import render_report
 from pocketbert.benchmarks.report.figures import ModelRow, ReportData, same_file_ratio
-from pocketbert.benchmarks.report.output import latency_table
+from pocketbert.benchmarks.report.output import make_latency_table
 from pocketbert.benchmarks.report.plots import SERIES
 from pocketbert.benchmarks.wording import short_names
 from pocketbert.core.tasks import TaskName
@@ -51,7 +51,7 @@ def test_each_file_is_compared_with_its_namesake(two: BenchmarkResult) -> None:
         else:
             assert ratio is not None
             assert (ratio.low, ratio.median, ratio.high) == pytest.approx((2, 2, 2))
-    header, rows = latency_table(two)
+    header, rows = make_latency_table(two)
     assert header[-1] == "time ratio to the same file of the first folder"
     assert {row[-1] for row in rows if row[0].startswith("b ")} == {"2.000 [2.000, 2.000]"}
     other = [v.model_copy(update={"path": v.tokenizer / f"only {v.name}"}) for v in two.variants]
@@ -61,7 +61,7 @@ def test_each_file_is_compared_with_its_namesake(two: BenchmarkResult) -> None:
 
 def test_one_folder_has_no_such_column(result: BenchmarkResult) -> None:
     assert all(same_file_ratio(result, m) is None for m in result.measurements)
-    assert "first folder" not in " ".join(latency_table(result)[0])
+    assert "first folder" not in " ".join(make_latency_table(result)[0])
 
 
 def test_the_page_has_whole_names_in_colours_of_their_own(two: BenchmarkResult) -> None:

@@ -4,7 +4,7 @@ import pytest
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
-from pocketbert.benchmarks.report.output import _sustained_lines, latency_table, session_lines
+from pocketbert.benchmarks.report.output import _sustained_lines, describe_sessions, make_latency_table
 from pocketbert.benchmarks.statistics import Statistics, paired_ratio
 from pocketbert.benchmarks.timing import LEAST_SINGLES
 from pocketbert.core.errors import InputError
@@ -114,7 +114,7 @@ def test_inferences_after_idle_times_are_figures_of_their_own(variants, texts):
     assert idle.wall.pairs == 30  # every inference is a round
     assert idle.wall != made.compare(names[1], 1, "text").wall
     assert "After idle times (1 ms, 2 ms) files take turns of one inference each." in made.protocol.description
-    with_idle = latency_table(made)[1]
+    with_idle = make_latency_table(made)[1]
     idle_rows = {f"{x}, after {gap} ms idle" for x in ("text", 16) for gap in (1, 2)}
     assert {row[2] for row in with_idle} == {"text", "16"} | idle_rows
     assert not any("No single inferences" in note for note in made.protocol.notes)
@@ -133,7 +133,7 @@ def test_idle_times_fit_into_the_budget(variants, texts):
     assert note.startswith(
         "No single inferences after 20 ms idle at 16 tokens: they take 0 s more, and idle times take at most 50 %"
     )
-    assert note in session_lines(made)
+    assert note in describe_sessions(made)
 
 
 def test_files_run_for_minutes_one_after_the_other(variants, texts):

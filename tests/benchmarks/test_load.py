@@ -11,7 +11,7 @@ import pytest
 from pocketbert.benchmarks import load
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions
-from pocketbert.benchmarks.report.output import session_lines
+from pocketbert.benchmarks.report.output import describe_sessions
 from pocketbert.benchmarks.results import BUSY
 
 SPIN = "while True: pass"
@@ -64,6 +64,6 @@ def test_busy_other_cores_are_noticed_and_told(variants, texts):
         pytest.skip(f"the busy processes got {share:.0%} of the CPUs only")
     assert all(BUSY < share <= 1 for share in shares)
     assert any(note.startswith("Other processes used up to ") for note in made.protocol.notes)
-    lines = session_lines(made)
+    lines = describe_sessions(made)
     assert "Warning: local was busy with other work: read the ratios rather than the times." in lines
     assert any("other processes used " in line for line in lines)

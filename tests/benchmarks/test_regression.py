@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.report.comparison import compare
-from pocketbert.benchmarks.report.output import session_lines
+from pocketbert.benchmarks.report.comparison import compare_benchmarks
+from pocketbert.benchmarks.report.output import describe_sessions
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.cli.main import app
 from pocketbert.core.errors import InputError
@@ -34,7 +34,7 @@ def with_times(result, *medians, **changes):
     ],
 )
 def test_only_a_decided_slowdown_fails(result, medians, fails):
-    found = compare(with_times(result, *medians), with_times(result, 10.0, 10.1, 9.9), "old.json")
+    found = compare_benchmarks(with_times(result, *medians), with_times(result, 10.0, 10.1, 9.9), "old.json")
     assert len(found) == len(result.measurements)
     assert {s.exceeds(0.05) for s in found} == {fails}
     assert all(s.interval.low <= s.ratio <= s.interval.high and s.same_file for s in found)
@@ -46,7 +46,7 @@ def test_the_interval_is_welchs(result):
     from scipy import stats
 
     new, old = (11.0, 11.5, 10.5, 11.2), (10.0, 10.4, 9.7)
-    (found, *_) = compare(with_times(result, *new), with_times(result, *old), "old.json")
+    (found, *_) = compare_benchmarks(with_times(result, *new), with_times(result, *old), "old.json")
     reference = stats.ttest_ind(np.log(new), np.log(old), equal_var=False)
     middle = np.log(new).mean() - np.log(old).mean()
     half = stats.t.ppf(0.975, int(reference.df)) * middle / reference.statistic
@@ -65,23 +65,23 @@ def test_counts_of_an_emulator_are_compared(result):
             }
         )
 
-    assert {s.exceeds(0.05) for s in compare(counted(1.1e6), counted(1e6), "old.json")} == {True}
-    assert {s.exceeds(0.05) for s in compare(counted(1.02e6), counted(1e6), "old.json")} == {False}
+    assert {s.exceeds(0.05) for s in compare_benchmarks(counted(1.1e6), counted(1e6), "old.json")} == {True}
+    assert {s.exceeds(0.05) for s in compare_benchmarks(counted(1.02e6), counted(1e6), "old.json")} == {False}
 
 
 def test_what_cannot_be_compared(result):
     base = with_times(result, 10.0, 10.1, 9.9)
     other = base.measurements[0].machine.model_copy(update={"cpu": "Another CPU"})
     with pytest.raises(InputError, match="old.json: is of another machine than local: Another CPU"):
-        compare(base, with_times(result, 10.0, 10.1, 9.9, machine=other), "old.json")
+        compare_benchmarks(base, with_times(result, 10.0, 10.1, 9.9, machine=other), "old.json")
     newer = base.measurements[0].machine.model_copy(update={"system": "Linux 99"})
-    assert compare(base, with_times(result, 10.0, 10.1, 9.9, machine=newer), "old.json")
+    assert compare_benchmarks(base, with_times(result, 10.0, 10.1, 9.9, machine=newer), "old.json")
     with pytest.raises(
         InputError, match="has no figure in common with this benchmark; it has student int8, teacher fp32"
     ):
-        compare(with_times(result, 1.0, 1.0, 1.0, threads=7), base, "old.json")
+        compare_benchmarks(with_times(result, 1.0, 1.0, 1.0, threads=7), base, "old.json")
     with pytest.raises(InputError, match="has 2 repeats; an interval needs 3"):
-        compare(with_times(result, 1.0, 1.0), base, "old.json")
+        compare_benchmarks(with_times(result, 1.0, 1.0), base, "old.json")
 
 
 def test_the_command_ends_with_3(result, phone, tmp_path):
@@ -123,7 +123,7 @@ def test_what_can_have_no_interval_is_refused_before_anything_is_measured(result
 def test_the_terminal_tells_the_load(result):
     def lines(others):
         load = result.measurements[0].load.model_copy(update={"before": 1.0, "after": 2.0, "others": others})
-        return session_lines(with_times(result, 1.0, 1.0, 1.0, load=load))
+        return describe_sessions(with_times(result, 1.0, 1.0, 1.0, load=load))
 
     busy = lines(0.4)
     assert "load of local: load average 1.00 → 2.00, other processes used 40 % of the CPU time" in busy[1]

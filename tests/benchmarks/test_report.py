@@ -13,12 +13,12 @@ from pocketbert.benchmarks.report.figures import (
     ReportData,
     headline_condition,
     make_summary_rows,
-    summary_table,
+    make_summary_table,
 )
 from pocketbert.benchmarks.report.plots import require_report_packages
 from pocketbert.core.data_report import DataReport, SplitReport
 from pocketbert.core.errors import MissingBackendError
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.predict.scores import Confidence, Score
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Status
@@ -76,7 +76,7 @@ def full(result):
         title="Commands",
         description="Small.",
         task=CLASSIFICATION,
-        machine=machine(),
+        machine=describe_machine(),
         versions={"numpy": "2"},
         rows=rows,
         benchmark=result,
@@ -175,11 +175,11 @@ def test_every_plot_says_where_its_figures_come_from(full):
     for figure in figures:
         stamp = re.search(r'<div class="stamp">(.*?)</div>', figure, re.S)[1]
         assert stamp.startswith("measured")
-        assert "bytes on disk" in stamp or all(flag in stamp for flag in machine().isa)
+        assert "bytes on disk" in stamp or all(flag in stamp for flag in describe_machine().isa)
 
 
 def test_what_is_missing_is_left_out_with_a_reason():
-    html = render_report(ReportData(title="Bare", task=CLASSIFICATION, machine=machine(), rows=[]))
+    html = render_report(ReportData(title="Bare", task=CLASSIFICATION, machine=describe_machine(), rows=[]))
     page = Page(html)
     assert_self_contained(html, page)
     for reason in (
@@ -254,7 +254,7 @@ def test_report_data_reads_back_with_nan_inside(full):
 def test_the_table_and_the_report_show_the_same_figures(full, result):
     threads, length = headline_condition(result)
     assert (threads, length) == (1, "text")
-    header, cells = summary_table(full)
+    header, cells = make_summary_table(full)
     assert header == [
         "model",
         "size",
@@ -285,7 +285,7 @@ def test_the_calibration_error_is_shown_without_and_with_the_temperature():
         row("c", unknown=0.7125, unknown_rows=900, answered=0.815, answered_accuracy=0.9625, **errors),
         row("b", note="no training rows are held out (data.holdout)", **{**errors, "error": 0.05314}),
     ]
-    data = ReportData(title="t", task=CLASSIFICATION, machine=machine(), rows=rows)
+    data = ReportData(title="t", task=CLASSIFICATION, machine=describe_machine(), rows=rows)
     text = Page(render_report(data)).text
     assert "5.31 % → 1.20 % (temperature 1.425)" in text
     assert "0.7125: 81.5 %, of which 96.2 % right" in text
@@ -293,21 +293,24 @@ def test_the_calibration_error_is_shown_without_and_with_the_temperature():
     assert "No temperature was fitted: no training rows are held out (data.holdout)." in text
     assert ReportData.model_validate_json(data.model_dump_json()) == data
     bare = ReportData(
-        title="t", task=CLASSIFICATION, machine=machine(), rows=[rows[0].model_copy(update={"confidence": None})]
+        title="t",
+        task=CLASSIFICATION,
+        machine=describe_machine(),
+        rows=[rows[0].model_copy(update={"confidence": None})],
     )
     assert "alibration error" not in Page(render_report(bare)).text
 
 
 def test_the_table_leaves_out_columns_without_figures():
     rows = [ModelRow(name="a", bytes=2_000_000), ModelRow(name="b", bytes=1_000_000)]
-    data = ReportData(title="t", task=CLASSIFICATION, machine=machine(), rows=rows)
-    assert summary_table(data) == (["model", "size"], [["a", "2.0 MB"], ["b", "1.0 MB"]])
+    data = ReportData(title="t", task=CLASSIFICATION, machine=describe_machine(), rows=rows)
+    assert make_summary_table(data) == (["model", "size"], [["a", "2.0 MB"], ["b", "1.0 MB"]])
     assert [r.smaller for r in make_summary_rows(data)] == ["–", "2.00× smaller"]
 
 
 def test_a_score_that_is_no_number_is_said():
     rows = [ModelRow(name="a", bytes=1, eval_score=score(float("nan")))]
-    data = ReportData(title="t", task=CLASSIFICATION, machine=machine(), rows=rows)
+    data = ReportData(title="t", task=CLASSIFICATION, machine=describe_machine(), rows=rows)
     assert make_summary_rows(data)[0].score == "not a number"
     assert "not a number" in Page(render_report(data)).text
 
@@ -320,7 +323,7 @@ def test_nats_are_no_points_and_lower_is_better(result):
         ModelRow(name="teacher fp32", bytes=2_000_000, eval_score=nats(1.25), kept=1.0, is_teacher=True),
         ModelRow(name="student int8", bytes=1_000_000, eval_score=nats(1.5), kept=1.25 / 1.5, is_default=True),
     ]
-    data = ReportData(title="t", task=TaskName.FILL_MASK, machine=machine(), rows=rows, benchmark=result)
+    data = ReportData(title="t", task=TaskName.FILL_MASK, machine=describe_machine(), rows=rows, benchmark=result)
     html = render_report(data)
     text = Page(html).text
     assert "cross_entropy of student int8, nats, lower is better; teacher fp32 1.2500 nats" in text
@@ -353,7 +356,7 @@ def test_spans_are_counted_as_spans():
         (TaskName.TOKEN_CLASSIFICATION, "spans", "75.0 %"),
         (TaskName.MULTI_LABEL, "rows", "300.0 %"),
     ):
-        data = ReportData(title="t", task=task, machine=machine(), rows=[], data=report)
+        data = ReportData(title="t", task=task, machine=describe_machine(), rows=[], data=report)
         text = Page(render_report(data)).text
         assert f"2 labels with 100 to 300 {counted} each" in text
         assert share in text
@@ -363,7 +366,7 @@ def test_what_is_kept_is_the_teachers_even_without_its_file():
     rows = [
         ModelRow(name=n, bytes=9, eval_score=score(0.9), kept=0.98, is_default=n == "int8") for n in ("fp32", "int8")
     ]
-    data = ReportData(title="t", task=CLASSIFICATION, machine=machine(), rows=rows)
+    data = ReportData(title="t", task=CLASSIFICATION, machine=describe_machine(), rows=rows)
     text = Page(render_report(data)).text
     assert "of the teacher's accuracy kept by int8" in text
     assert "Sizes are compared with fp32, scores with the teacher's." in text
@@ -377,8 +380,8 @@ def test_the_data_may_decide_the_metric_and_figures_beside_it_keep_their_units()
         ModelRow(name="a", bytes=1, eval_score=correlation(0.9)),
         ModelRow(name="b", bytes=1, eval_score=correlation(0.8)),
     ]
-    data = ReportData(title="t", task=TaskName.FEATURE_EXTRACTION, machine=machine(), rows=rows)
-    assert summary_table(data)[0] == ["model", "size", "mean_cosine"]
+    data = ReportData(title="t", task=TaskName.FEATURE_EXTRACTION, machine=describe_machine(), rows=rows)
+    assert make_summary_table(data)[0] == ["model", "size", "mean_cosine"]
     text = Page(render_report(data)).text
     assert "mean_cosine in points" in text
     assert "always the teacher's mean vector" in text
@@ -386,7 +389,7 @@ def test_the_data_may_decide_the_metric_and_figures_beside_it_keep_their_units()
     data = ReportData(
         title="t",
         task=TaskName.REGRESSION,
-        machine=machine(),
+        machine=describe_machine(),
         rows=[ModelRow(name="a", bytes=1, eval_score=one)],
     )
     assert "spearman 80.00, rmse 0.238" in Page(render_report(data)).text

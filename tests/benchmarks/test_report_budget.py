@@ -7,7 +7,7 @@ import re
 from pocketbert.benchmarks.report import ReportData, render_report
 from pocketbert.benchmarks.report.sections import describe_limits, draw_searches, make_search_table, make_student_table
 from pocketbert.core.artefacts import BudgetSearch, Candidate, ConsideredStudent
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Scheme
 
@@ -52,7 +52,7 @@ def test_the_table_has_every_candidate_and_says_why_figures_are_missing() -> Non
     assert (rows[0]["same"], rows[3]["p90"]) == ("96.5%", "3.25")
     assert describe_limits(search(max_drop=0.02, max_size_mb=8)) == "loss at most 2 points, size at most 8 MB"
     data = ReportData(
-        title="t", task=TaskName.TEXT_CLASSIFICATION, machine=machine(), rows=[], search=search(max_drop=0.02)
+        title="t", task=TaskName.TEXT_CLASSIFICATION, machine=describe_machine(), rows=[], search=search(max_drop=0.02)
     )
     page = render_report(data)
     text = " ".join(re.sub(r"<[^>]*>", " ", page).split())

@@ -7,11 +7,11 @@ import re
 from pocketbert.benchmarks.records import ColdStart, LeftNodes
 from pocketbert.benchmarks.report.compiled import (
     collect_cpu_operators,
-    compiled_table,
-    estimated_table,
     make_compilation_stamps,
+    make_compilation_table,
+    make_estimate_table,
 )
-from pocketbert.benchmarks.report.output import session_lines, write_result
+from pocketbert.benchmarks.report.output import describe_sessions, write_result
 from pocketbert.benchmarks.report.plots import CandidatePoint, draw_search
 from support.compilations import REASON, compilation
 
@@ -62,10 +62,10 @@ def test_provenance_is_told_for_each_device() -> None:
         "placement, size: compiled-only, time, cycles, memory: estimated · a: the target of a · vela 5",
         "placement, size: compiled-only · b: the target of b · vela 5",
     ]
-    header, rows = compiled_table(made)
+    header, rows = make_compilation_table(made)
     assert "emulated rows" not in header
     assert [row[-1] for row in rows] == ["passed", "passed", "failed"]
-    header, (row,) = estimated_table(made)
+    header, (row,) = make_estimate_table(made)
     told = dict(zip(header, row, strict=True))
     assert told["estimated ms on the NPU"] == "20.5"
     assert told["without"] == "3 operators, 2 of them products"
@@ -76,9 +76,9 @@ def test_provenance_is_told_for_each_device() -> None:
 def test_a_busy_emulator_is_no_warning_about_times(result) -> None:
     busy = [m.model_copy(update={"load": m.load.model_copy(update={"others": 0.9})}) for m in result.measurements]
     timed = result.model_copy(update={"measurements": busy})
-    assert "Warning: local was busy" in "\n".join(session_lines(timed))
+    assert "Warning: local was busy" in "\n".join(describe_sessions(timed))
     counted = timed.model_copy(update={"measurements": [m.model_copy(update={"wall": None}) for m in busy]})
-    assert "Warning" not in "\n".join(session_lines(counted))
+    assert "Warning" not in "\n".join(describe_sessions(counted))
 
 
 def test_names_in_the_plot_of_a_search_do_not_cover_each_other() -> None:

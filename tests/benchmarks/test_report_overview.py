@@ -7,12 +7,12 @@ from typing import Any
 
 from pocketbert.benchmarks.report import GateRow, ModelRow, ReportData, render_report
 from pocketbert.benchmarks.report.page import _arrange_gates, _find_fastest_file
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.tasks import TaskName
 
 
 def report(**more: Any) -> ReportData:
-    return ReportData(title="t", task=TaskName.TEXT_CLASSIFICATION, machine=machine(), **{"rows": [], **more})
+    return ReportData(title="t", task=TaskName.TEXT_CLASSIFICATION, machine=describe_machine(), **{"rows": [], **more})
 
 
 def words(data: ReportData) -> str:

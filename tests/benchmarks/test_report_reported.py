@@ -1,7 +1,7 @@
 """The report's section of texts that measuring programs printed."""
 
 from pocketbert.benchmarks.records import OpShare, Profile, Reported
-from pocketbert.benchmarks.report.compiled import REPORTED, reported_lines, reported_table
+from pocketbert.benchmarks.report.compiled import REPORTED, describe_reported_texts, make_reported_table
 from pocketbert.core.types import Provenance
 
 PROFILE = Profile(
@@ -22,14 +22,14 @@ def told(**changes: object) -> Reported:
 
 
 def test_columns_without_a_figure_are_left_out() -> None:
-    header, rows = reported_table([told(), told(p50_ms=2.25, threads=2, peak_memory_bytes=2_000_000)])
+    header, rows = make_reported_table([told(), told(p50_ms=2.25, threads=2, peak_memory_bytes=2_000_000)])
     assert header == ["file", "device", "threads", "length", "p50 ms", "mean ms", "runs", "added memory"]
     assert rows[0] == ["a", "Phone", "–", "32", "–", "2.50", "50", "–"]
     assert rows[1] == ["a", "Phone", "2", "32", "2.25", "2.50", "50", "2.0 MB"]
 
 
 def test_lines_tell_where_the_figures_come_from() -> None:
-    assert reported_lines([]) == []
-    first, last = reported_lines([told(settings=["Use gpu: [1]"], notes=["Slow."], profile=PROFILE)])
+    assert describe_reported_texts([]) == []
+    first, last = describe_reported_texts([told(settings=["Use gpu: [1]"], notes=["Slow."], profile=PROFILE)])
     assert first == "measured on Phone, as reported by the user · benchmark_model (Use gpu: [1]) · a.txt. Slow."
     assert last == REPORTED

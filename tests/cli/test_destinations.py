@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.artefacts import integrity_problems, read_artefacts
+from pocketbert.core.artefacts import list_integrity_problems, read_artefacts
 from support.commands import command, one_core
 
 Cli = Callable[..., Any]
@@ -19,7 +19,7 @@ Cli = Callable[..., Any]
 
 def whole(folder: Path) -> bool:
     """Whether a folder is an artefact folder with just what it lists."""
-    return not integrity_problems(folder, read_artefacts(folder))
+    return not list_integrity_problems(folder, read_artefacts(folder))
 
 
 def test_export_into_a_mount_point(cli: Cli, finished: Path, disk: Any) -> None:

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from pocketbert.pipeline.options import KEYS
+from pocketbert.pipeline.options import OPTION_RECIPE_KEYS
 
 CODE = """
 import json, sys
@@ -50,7 +50,7 @@ def test_help_of_every_command_imports_nothing_heavy() -> None:
             assert option in commands[path][1], path
     for path in ("run", "export", "verify", "predict", "doctor", "recipes ls", "data check"):
         assert "--json" in commands[path][1], path
-    for key in KEYS.values():
+    for key in OPTION_RECIPE_KEYS.values():
         assert f"(recipe: {key})" in " ".join(commands["export"][1].split()), key
 
 

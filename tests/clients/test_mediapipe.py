@@ -24,7 +24,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export import tflite
-from pocketbert.export.mediapipe import MediaPipeTokenizer, refusal
+from pocketbert.export.mediapipe import MediaPipeTokenizer, explain_refusal
 from pocketbert.export.prepare import prepare
 from pocketbert.export.tflite_metadata import MediaPipeInfo, metadata_problems, pack_files, write_metadata
 from pocketbert.quantize import Plan, quantize
@@ -140,7 +140,7 @@ def classifier(
         make_tokenizer(folder)
         model, family = make_classifier(name, 2, LABELS, **changes), family_of(name)
         task = TASKS[TaskName.TEXT_CLASSIFICATION]
-        assert refusal(folder, task.name, pair=False) is None
+        assert explain_refusal(folder, task.name, pair=False) is None
         balance(model, TextTokenizer(folder, LENGTH))
         path = folder / "mediapipe.tflite"
         tflite.export_mediapipe(prepare(model, family, task, Format.TFLITE), family, task, LENGTH, path)

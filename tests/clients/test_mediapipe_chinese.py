@@ -15,12 +15,12 @@ for _package in ("torch", "litert_torch"):
 
 import torch
 
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format
 from pocketbert.export import tflite
-from pocketbert.export.mediapipe import MediaPipeTokenizer, refusal
+from pocketbert.export.mediapipe import MediaPipeTokenizer, explain_refusal
 from pocketbert.export.prepare import prepare
 from pocketbert.export.tflite_metadata import MediaPipeInfo, write_metadata
 from support.tiny import tiny_classifier
@@ -53,8 +53,8 @@ def write_vocabulary(folder: Path) -> int:
 def test_the_answers_to_chinese_texts_are_torchs(
     name: str, tmp_path: Path, environment: Callable[..., Path], ask: Callable[..., Any]
 ) -> None:
-    size, family = write_vocabulary(tmp_path), family_named(name)
-    assert refusal(tmp_path, TASK.name, pair=False) is None
+    size, family = write_vocabulary(tmp_path), find_family(name)
+    assert explain_refusal(tmp_path, TASK.name, pair=False) is None
     model = tiny_classifier(family.graph, 2, LABELS, vocab_size=size)
     with torch.no_grad():
         model.classifier.weight *= 10
@@ -86,4 +86,4 @@ def test_a_cased_chinese_vocabulary_is_refused(tmp_path: Path) -> None:
         .replace('"lowercase": true', '"lowercase": false'),
         "utf-8",
     )
-    assert "lower-cases every text" in str(refusal(tmp_path, TASK.name, pair=False))
+    assert "lower-cases every text" in str(explain_refusal(tmp_path, TASK.name, pair=False))

@@ -20,10 +20,11 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
 
 import pocketbert
 from pocketbert import ExportOptions, api
-from pocketbert.core.compare.evaluate import rms_error, worst_difference, yardstick
+from pocketbert.core.compare.evaluate import logit_scale, rms_error, worst_difference
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.table import Plan
@@ -151,7 +152,7 @@ def recorded(phone: Path, file: str) -> float:
 
 def test_fp32_is_right(raw: Callable[..., Any], phone: Path) -> None:
     theirs, ours = raw(phone / FP32)
-    assert worst_difference(theirs, ours) < EXACT * yardstick(ours)
+    assert worst_difference(theirs, ours) < EXACT * logit_scale(ours)
     assert len(set(theirs.argmax(-1))) > 1  # else equal labels would prove nothing
 
 
@@ -160,7 +161,7 @@ def test_weights_turned_into_fp32_are_right(
     scheme: Scheme, raw: Callable[..., Any], others: dict[Scheme, Path]
 ) -> None:
     theirs, ours = raw(others[scheme])
-    assert worst_difference(theirs, ours) < EXACT * yardstick(ours)
+    assert worst_difference(theirs, ours) < EXACT * logit_scale(ours)
 
 
 def test_the_trap_the_default_int8_file_is_accepted_and_answered_wrongly(raw: Callable[..., Any], phone: Path) -> None:
@@ -178,7 +179,7 @@ def test_the_file_for_old_runtimes_is_right_and_as_accurate_as_the_default(
     theirs, ours = raw(phone / OLD)
     apart, margin = np.abs(theirs - ours).max(-1), np.sort(ours, -1)[:, -1] - np.sort(ours, -1)[:, -2]
     # the same but for roundings of activations that fall to the other side, which a random model makes much of
-    assert np.median(apart) < EXACT * yardstick(ours)
+    assert np.median(apart) < EXACT * logit_scale(ours)
     assert apart.max() < recorded(phone, OLD)
     sure = margin > recorded(phone, OLD)
     assert sure.mean() > 0.5

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from pocketbert.core.artefacts import (
-    FILE_NAME,
+    ARTEFACTS_FILE,
     Artefacts,
     FileRecord,
     Kind,
     ModelRecord,
     Processing,
-    changed_files,
     check_label_names,
-    checked_config,
-    edited_documents,
-    integrity_problems,
+    list_changed_files,
+    list_edited_documents,
+    list_foreign_files,
+    list_integrity_problems,
     read_artefacts,
-    strangers,
+    read_checked_config,
     write_artefacts,
 )
 from pocketbert.core.disk.files import path_bytes, sha256_file, sha256_path
@@ -66,8 +66,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def change(folder: Path, **values: Any) -> None:
-    content = json.loads((folder / FILE_NAME).read_text())
-    (folder / FILE_NAME).write_text(json.dumps({**content, **values}))
+    content = json.loads((folder / ARTEFACTS_FILE).read_text())
+    (folder / ARTEFACTS_FILE).write_text(json.dumps({**content, **values}))
 
 
 def refused(folder: Path) -> str:
@@ -83,12 +83,12 @@ def test_what_is_written_is_read(folder: Path) -> None:
     assert [m.path for m in made.models()] == ["onnx/model.onnx", "onnx/model_int8.onnx"]
     write_artefacts(folder, made)
     assert read_artefacts(folder) == made
-    assert integrity_problems(folder, made) == []
+    assert list_integrity_problems(folder, made) == []
 
 
 def test_unknown_keys_of_newer_folders_are_ignored(folder: Path) -> None:
     before = read_artefacts(folder)
-    content = json.loads((folder / FILE_NAME).read_text())
+    content = json.loads((folder / ARTEFACTS_FILE).read_text())
     content["files"][0]["npu"] = {"a": 1}
     content["processing"]["novelty"] = 3
     change(folder, schema_version="1.7", news="x", files=content["files"], processing=content["processing"])
@@ -105,14 +105,14 @@ def test_another_major_schema_is_refused(folder: Path, version: str) -> None:
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "onnx/../../secret", "a\x00b"])
 def test_a_path_that_leaves_the_folder_is_refused(folder: Path, path: str) -> None:
-    content = json.loads((folder / FILE_NAME).read_text())
+    content = json.loads((folder / ARTEFACTS_FILE).read_text())
     content["files"][0]["path"] = path
     change(folder, files=content["files"])
     assert "leaves the folder" in refused(folder)
 
 
 def test_a_folder_without_the_list_is_no_artefact_folder(folder: Path, tmp_path: Path) -> None:
-    (folder / FILE_NAME).unlink()
+    (folder / ARTEFACTS_FILE).unlink()
     assert "Make one with: pocketbert export" in refused(folder)
     assert "not an artefact folder" in refused(tmp_path / "none")
 
@@ -121,13 +121,13 @@ def test_every_wrong_value_is_named(folder: Path) -> None:
     change(folder, task="no-task", labels="yes", processing={"max_length": 3})
     found = refused(folder)
     for key in ("task", "labels", "processing.score"):
-        assert f"{FILE_NAME} {key}:" in found
+        assert f"{ARTEFACTS_FILE} {key}:" in found
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "{", "null"])
 def test_other_content_is_refused(folder: Path, content: str) -> None:
-    (folder / FILE_NAME).write_text(content)
-    assert FILE_NAME in refused(folder)
+    (folder / ARTEFACTS_FILE).write_text(content)
+    assert ARTEFACTS_FILE in refused(folder)
 
 
 def test_a_folder_without_a_model_is_refused(folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_missing_changed_and_unlisted_files_are_found(folder: Path) -> None:
     (folder / "onnx" / "model.onnx").write_bytes(b"fp33")
     (folder / "onnx" / "model_int8.onnx").unlink()
     (folder / "onnx" / "extra.txt").write_text("x")
-    assert integrity_problems(folder, made) == [
+    assert list_integrity_problems(folder, made) == [
         "onnx/model.onnx: changed since it was packed (sha256 differs)",
         "onnx/model_int8.onnx: listed, but not there",
         "onnx/extra.txt: there, but not listed",
@@ -150,18 +150,18 @@ def test_missing_changed_and_unlisted_files_are_found(folder: Path) -> None:
 
 def test_documents_are_the_users_to_edit_and_to_delete(folder: Path) -> None:
     made, card = read_artefacts(folder), folder / "README.md"
-    assert (edited_documents(folder, made), strangers(folder)) == ([], [])
+    assert (list_edited_documents(folder, made), list_foreign_files(folder)) == ([], [])
     card.write_text("other words")
-    assert integrity_problems(folder, made) == []
-    assert edited_documents(folder, made) == ["README.md: edited since it was packed"]
-    assert strangers(folder) == ["README.md"]  # nothing overwrites what a user wrote
+    assert list_integrity_problems(folder, made) == []
+    assert list_edited_documents(folder, made) == ["README.md: edited since it was packed"]
+    assert list_foreign_files(folder) == ["README.md"]  # nothing overwrites what a user wrote
     card.unlink()
-    assert integrity_problems(folder, made) == []
-    assert edited_documents(folder, made) == ["README.md: deleted since it was packed"]
-    assert strangers(folder) == []
+    assert list_integrity_problems(folder, made) == []
+    assert list_edited_documents(folder, made) == ["README.md: deleted since it was packed"]
+    assert list_foreign_files(folder) == []
     card.mkdir()
-    assert integrity_problems(folder, made) == ["README.md: changed since it was packed (sha256 differs)"]
-    assert edited_documents(folder, made) == []
+    assert list_integrity_problems(folder, made) == ["README.md: changed since it was packed (sha256 differs)"]
+    assert list_edited_documents(folder, made) == []
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def with_package(folder: Path) -> Path:
 def test_a_package_is_one_file_of_the_list(with_package: Path) -> None:
     made = read_artefacts(with_package)
     assert [m.path for m in made.models()][-1] == "coreml/Model.mlpackage"
-    assert integrity_problems(with_package, made) == []
+    assert list_integrity_problems(with_package, made) == []
 
 
 @pytest.mark.parametrize("what", ["changed", "missing", "additional", "empty file"])
@@ -199,7 +199,7 @@ def test_what_differs_inside_a_package_is_said_of_the_package(with_package: Path
         (package / "Manifest.json").unlink()
     else:
         (package / "Data" / "more").write_text("x" if what == "additional" else "")
-    assert integrity_problems(with_package, read_artefacts(with_package)) == [
+    assert list_integrity_problems(with_package, read_artefacts(with_package)) == [
         "coreml/Model.mlpackage: changed since it was packed (sha256 differs)"
     ]
 
@@ -211,9 +211,9 @@ def test_a_package_that_is_gone_or_a_file_and_what_lies_beside_it(with_package: 
     package.rename(with_package.parent / "away")
     gone = "coreml/Model.mlpackage: listed, but not there"
     beside = "coreml/Model_w8.mlpackage/Manifest.json: there, but not listed"
-    assert integrity_problems(with_package, made) == [gone, beside]
+    assert list_integrity_problems(with_package, made) == [gone, beside]
     package.write_bytes(b"{}fp16")  # as large
-    assert integrity_problems(with_package, made) == [
+    assert list_integrity_problems(with_package, made) == [
         "coreml/Model.mlpackage: changed since it was packed (sha256 differs)",
         beside,
     ]
@@ -267,7 +267,7 @@ def test_sound_processing_of_another_task_is_read(folder: Path) -> None:
 
 
 def edited(folder: Path, number: int, **values: Any) -> None:
-    files = json.loads((folder / FILE_NAME).read_text())["files"]
+    files = json.loads((folder / ARTEFACTS_FILE).read_text())["files"]
     files[number] |= values
     change(folder, files=files)
 
@@ -309,11 +309,11 @@ def test_what_is_no_file_is_listed_and_never_opened(folder: Path, kind: str, mon
     made = read_artefacts(folder)
     monkeypatch.chdir(folder)
     special(folder / "onnx" / "more", kind)
-    [problem] = integrity_problems(folder, made)
+    [problem] = list_integrity_problems(folder, made)
     assert problem.startswith("onnx/more: there, but not listed (a ")
     (folder / "onnx" / "more").unlink()
     special(folder / "onnx" / "model_quantized.onnx", kind)
-    [problem] = integrity_problems(folder, made)
+    [problem] = list_integrity_problems(folder, made)
     assert problem.startswith("onnx/model_quantized.onnx: "), problem
 
 
@@ -323,8 +323,8 @@ def test_a_package_with_something_else_inside_is_not_opened(with_package: Path, 
     (tmp_path / "secret").write_text("x")
     os.mkfifo(inside) if kind == "FIFO" else inside.symlink_to(tmp_path / "secret")
     made = read_artefacts(with_package)
-    assert changed_files(with_package, made) == ["coreml/Model.mlpackage"]
-    [problem] = integrity_problems(with_package, made)
+    assert list_changed_files(with_package, made) == ["coreml/Model.mlpackage"]
+    [problem] = list_integrity_problems(with_package, made)
     assert problem.startswith("coreml/Model.mlpackage: is or contains a ")
 
 
@@ -358,16 +358,16 @@ CONFIG = {
 )
 def test_a_configuration_of_another_model_is_refused(folder: Path, values: Any, said: str) -> None:
     made = read_artefacts(folder)
-    check_label_names(folder, made, checked_config(folder, made))
+    check_label_names(folder, made, read_checked_config(folder, made))
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    check_label_names(folder, made, checked_config(folder, made))
+    check_label_names(folder, made, read_checked_config(folder, made))
     (folder / "config.json").write_text(json.dumps({**CONFIG, **values}))
     with pytest.raises(InputError, match=said):
-        check_label_names(folder, made, checked_config(folder, made))
+        check_label_names(folder, made, read_checked_config(folder, made))
 
 
 @pytest.mark.parametrize("content", ["[]", "5", "null", "{", '{"a": NaN}'])
 def test_a_configuration_that_is_none_is_refused(folder: Path, content: str) -> None:
     (folder / "config.json").write_text(content)
     with pytest.raises(InputError, match="config.json"):
-        checked_config(folder, read_artefacts(folder))
+        read_checked_config(folder, read_artefacts(folder))

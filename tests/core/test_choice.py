@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pocketbert.core.artefacts import ModelRecord
-from pocketbert.core.artefacts.folder import best_of, wanted_scheme
+from pocketbert.core.artefacts.folder import choose_file, requested_scheme
 from pocketbert.core.types import Format, Scheme
 
 
@@ -30,4 +30,4 @@ def test_the_file_of_the_default_s_scheme_is_chosen(
     default: tuple[str, str], format: str, schemes: tuple[str, ...], chosen: str
 ) -> None:
     [first] = records(*default)
-    assert best_of(records(format, *schemes), wanted_scheme(first)).scheme == chosen
+    assert choose_file(records(format, *schemes), requested_scheme(first)).scheme == chosen

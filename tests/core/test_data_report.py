@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.data_report import DataReport, SplitReport, language_note, majority_note, split_report
+from pocketbert.core.data_report import DataReport, SplitReport, split_report, warn_about_language, warn_about_majority
 from pocketbert.core.heads import Prepared
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import LabelKind
 from support.tiny import write_bert
 
@@ -59,12 +60,12 @@ def test_the_lines_say_the_numbers() -> None:
 
 
 def test_a_majority_is_noted() -> None:
-    assert majority_note(report([(f"t{i}", 0 if i < 8 else 1, 3) for i in range(10)]), LabelKind.NAME) is None
-    note = majority_note(report([(f"t{i}", 0 if i < 9 else 1, 3) for i in range(10)]), LabelKind.NAME)
+    assert warn_about_majority(report([(f"t{i}", 0 if i < 8 else 1, 3) for i in range(10)]), LabelKind.NAME) is None
+    note = warn_about_majority(report([(f"t{i}", 0 if i < 9 else 1, 3) for i in range(10)]), LabelKind.NAME)
     assert note is not None
     assert "90%" in note
     # of labels that stand beside one another, one may well be on most rows
-    assert majority_note(report([(f"t{i}", 0, 3) for i in range(10)]), LabelKind.NAMES) is None
+    assert warn_about_majority(report([(f"t{i}", 0, 3) for i in range(10)]), LabelKind.NAMES) is None
 
 
 @pytest.mark.parametrize(
@@ -77,5 +78,5 @@ def test_a_majority_is_noted() -> None:
 )
 def test_a_language_that_the_tokenizer_does_not_know(tmp_path: Path, text: str, warned: str) -> None:
     write_bert(tmp_path / "model")
-    note = language_note([text] * 20, TextTokenizer(tmp_path / "model", 64))
+    note = warn_about_language([text] * 20, TextTokenizer(tmp_path / "model", 64))
     assert (warned in note) if warned else not note

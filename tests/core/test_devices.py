@@ -5,9 +5,9 @@ from pocketbert.core.devices import (
     DeviceInfo,
     Figure,
     add_device,
-    devices_named,
     parse_device,
     parse_measuring_device,
+    parse_measuring_devices,
     remove_device,
 )
 from pocketbert.core.errors import InputError
@@ -89,9 +89,9 @@ def test_wrong_names(text, message):
 
 
 def test_all_wrong_names_of_a_command_are_told_at_once():
-    assert [str(d) for d in devices_named(["local", "local"], "--device")] == ["local"]
+    assert [str(d) for d in parse_measuring_devices(["local", "local"], "--device")] == ["local"]
     with pytest.raises(InputError) as caught:
-        devices_named(["locla", "local", "corml"], "--device")
+        parse_measuring_devices(["locla", "local", "corml"], "--device")
     assert [p.where for p in caught.value.problems] == ["--device", "--device"]
 
 

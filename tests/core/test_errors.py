@@ -10,7 +10,7 @@ from pocketbert.core.errors import (
     MissingBackendError,
     PocketBertError,
     Problem,
-    nearest,
+    suggest_allowed,
 )
 
 
@@ -46,5 +46,5 @@ def test_a_missing_back_end_ends_with_its_command() -> None:
 
 
 def test_nearest_names_the_closest_value_and_all_others() -> None:
-    assert nearest("methd", ["method", "steps"]) == "did you mean 'method'? (allowed: method, steps)"
-    assert nearest("zzz", ["method", "steps"]) == "allowed: method, steps"
+    assert suggest_allowed("methd", ["method", "steps"]) == "did you mean 'method'? (allowed: method, steps)"
+    assert suggest_allowed("zzz", ["method", "steps"]) == "allowed: method, steps"

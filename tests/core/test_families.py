@@ -9,13 +9,13 @@ from pocketbert.core.families import (
     ADAPTERS,
     Family,
     all_families,
-    check_exported,
-    family_named,
+    check_exportable,
     family_of,
+    find_family,
     register_family,
     table,
 )
-from pocketbert.core.plugins import Registry, add_wing
+from pocketbert.core.plugins import Registry, register_before_lookup
 from pocketbert.core.types import Signal
 from support.tiny import FAMILIES
 
@@ -32,9 +32,9 @@ def test_the_first_rows() -> None:
 
 def test_a_family_that_no_exporter_writes_is_refused_with_what_to_do_instead() -> None:
     with pytest.raises(InputError, match=r"teacher.model: no exporter writes IB-BERT.*Distil a MobileBERT"):
-        check_exported(family_of("ib_bert"), "teacher.model")
+        check_exportable(family_of("ib_bert"), "teacher.model")
     for name in ("bert", "roberta", "distilbert", "mobilebert"):
-        check_exported(family_of(name))
+        check_exportable(family_of(name))
 
 
 def test_every_signal_is_valid_or_has_a_reason(family: Family) -> None:
@@ -62,9 +62,9 @@ def test_users_add_and_replace_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_family_is_found_by_its_name() -> None:
-    assert family_named("ib-bert").title == "IB-BERT"
+    assert find_family("ib-bert").title == "IB-BERT"
     with pytest.raises(InputError, match=r"--family: 'robert' is not in the family table; did you mean 'roberta'"):
-        family_named("robert", "--family")
+        find_family("robert", "--family")
 
 
 def test_a_key_that_nothing_is_registered_under_is_named_with_the_function_that_registers_one() -> None:
@@ -75,7 +75,7 @@ def test_a_key_that_nothing_is_registered_under_is_named_with_the_function_that_
 def test_registered_code_is_found_and_replaced_but_the_packages_own_never_replaces_it() -> None:
     registry: Registry[int] = Registry("dummy", "register_dummy")
     loaded: list[int] = []
-    add_wing("dummy", lambda: loaded.append(1))
+    register_before_lookup("dummy", lambda: loaded.append(1))
     registry.register("a", 1)
     assert not loaded
     registry.register("a", 2)

@@ -14,11 +14,11 @@ from pocketbert.core import metrics
 from pocketbert.core.metrics import (
     ACCURACY,
     CROSS_ENTROPY,
-    chance_ceiling,
+    chance_bound,
     classification_scores,
-    confusion,
+    confusion_counts,
     constant_f1,
-    luck,
+    majority_bound,
     multi_label_f1,
     pearson,
     spearman,
@@ -44,7 +44,9 @@ def test_scores_equal_scikit_learn(seed: int, labels: int) -> None:
 
 def test_confusion_rows_are_gold() -> None:
     gold, predicted = draw(9, 100, 4)
-    np.testing.assert_array_equal(confusion(gold, predicted, 4), confusion_matrix(gold, predicted, labels=range(4)))
+    np.testing.assert_array_equal(
+        confusion_counts(gold, predicted, 4), confusion_matrix(gold, predicted, labels=range(4))
+    )
 
 
 def test_macro_f1_leaves_out_labels_that_never_occur() -> None:
@@ -79,7 +81,7 @@ def test_renaming_labels_changes_no_score(pairs: list[tuple[int, int]], order: l
 def test_no_rows_give_no_score() -> None:
     none = np.zeros(0, np.int64)
     assert math.isnan(classification_scores(none, none, 2)["accuracy"])
-    assert math.isnan(chance_ceiling(none, 2))
+    assert math.isnan(majority_bound(none, 2))
 
 
 def test_drop_is_positive_when_worse() -> None:
@@ -107,16 +109,16 @@ def test_metric_names_are_unique() -> None:
 
 def test_chance_ceiling_lies_above_the_majority_share() -> None:
     gold = np.array([0] * 60 + [1] * 40)
-    assert chance_ceiling(gold, 2) == pytest.approx(0.6 + 3 * math.sqrt(0.6 * 0.4 / 100))
-    assert chance_ceiling(np.repeat(gold, 100), 2) < chance_ceiling(gold, 2)
-    assert chance_ceiling(np.zeros(5, np.int64), 2) == 1.0
+    assert majority_bound(gold, 2) == pytest.approx(0.6 + 3 * math.sqrt(0.6 * 0.4 / 100))
+    assert majority_bound(np.repeat(gold, 100), 2) < majority_bound(gold, 2)
+    assert majority_bound(np.zeros(5, np.int64), 2) == 1.0
 
 
 def test_random_answers_stay_below_the_chance_ceiling() -> None:
     passed = 0
     for seed in range(200):
         gold, predicted = draw(seed, 300, 3, skill=0.0)
-        passed += classification_scores(gold, predicted, 3)["accuracy"] > chance_ceiling(gold, 3)
+        passed += classification_scores(gold, predicted, 3)["accuracy"] > majority_bound(gold, 3)
     assert passed <= 2
 
 
@@ -161,9 +163,9 @@ def test_no_labels_and_none_found_are_no_score() -> None:
 
 
 def test_luck_is_three_standard_errors() -> None:
-    assert luck(0.2, 100) == pytest.approx(0.2 + 3 * 0.04)
-    assert luck(0.99, 4) == 1.0
-    assert math.isnan(luck(0.5, 0))
+    assert chance_bound(0.2, 100) == pytest.approx(0.2 + 3 * 0.04)
+    assert chance_bound(0.99, 4) == 1.0
+    assert math.isnan(chance_bound(0.5, 0))
 
 
 def test_nats_are_better_when_fewer_and_drop_in_per_cent() -> None:
@@ -179,6 +181,6 @@ def test_nats_are_better_when_fewer_and_drop_in_per_cent() -> None:
 
 def test_the_most_confused_pairs_come_first_and_right_answers_are_none() -> None:
     counts = np.array([[50, 2, 0], [7, 60, 0], [0, 3, 9]])
-    assert metrics.most_confused(counts, ["a", "b", "c"], most=2) == [("b", "a", 7), ("c", "b", 3)]
-    assert metrics.most_confused(counts, ["a", "b", "c"]) == [("b", "a", 7), ("c", "b", 3), ("a", "b", 2)]
+    assert metrics.most_confused_labels(counts, ["a", "b", "c"], most=2) == [("b", "a", 7), ("c", "b", 3)]
+    assert metrics.most_confused_labels(counts, ["a", "b", "c"]) == [("b", "a", 7), ("c", "b", 3), ("a", "b", 2)]
     assert counts[0, 0] == 50

@@ -14,7 +14,7 @@ import pytest
 
 from pocketbert.core.errors import ExitCode
 from pocketbert.core.families import all_families, family_of, register_family
-from pocketbert.core.plugins import PluginError, load_plugins, plugins, tolerated
+from pocketbert.core.plugins import PluginError, list_plugins, load_plugins, tolerate_failed_plugins
 from support.plugins import fresh_tables, install
 
 GOOD = """
@@ -47,7 +47,7 @@ def test_a_plug_in_is_loaded_at_the_first_lookup_and_once(site: Path) -> None:
     assert family_of("good-one").capture == "good-one-capture"
     assert all_families()[-1].name == "good-one"
     assert sys.modules["good_one"].calls == [1]
-    (found,) = plugins()
+    (found,) = list_plugins()
     assert (found.name, found.distribution, found.version, found.error) == ("good_one", "good_one", "1.0", "")
     assert found.registered == ["family good-one", "capture good-one-capture"]
 
@@ -77,10 +77,10 @@ def test_a_plug_in_that_fails_is_named_with_what_to_do(
         assert f"the plug-in 'bad_one' of the package bad_one 1.0 (bad_one:{entry}) failed" in message
         assert reason in message
         assert message.endswith("pip uninstall bad_one.")
-    with tolerated():
+    with tolerate_failed_plugins():
         assert family_of("bert").title == "BERT"
         assert family_of("good-one")
-    assert [bool(p.error) for p in plugins()] == [True, False]
+    assert [bool(p.error) for p in list_plugins()] == [True, False]
 
 
 def test_several_failures_are_named_at_once(site: Path) -> None:
@@ -94,7 +94,7 @@ def test_several_failures_are_named_at_once(site: Path) -> None:
 def test_what_a_program_registers_itself_may_replace_a_row(site: Path) -> None:
     register_family(replace(family_of("bert"), title="Mine"))
     assert family_of("bert").title == "Mine"
-    assert plugins() == ()
+    assert list_plugins() == ()
 
 
 def command(site: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -157,7 +157,7 @@ def test_padding_changes_nothing_and_the_mask_matters(name: str, random_model: M
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_forgotten_mask_is_caught(name: str, random_model: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(name)
-    monkeypatch.setattr(mask_4d, "MASKED", 0.0)
+    monkeypatch.setattr(mask_4d, "MASK_VALUE", 0.0)
     assert worst(model, wrapped(model, name), name, ("logits",)) > 1e-2
 
 

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 
 from pocketbert.core.compare.evaluate import worst_difference
-from pocketbert.core.compare.parity import build_probe, compare
+from pocketbert.core.compare.parity import build_probe, compare_with_probe
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MissingBackendError
@@ -72,7 +72,7 @@ def test_the_package_computes_what_the_untouched_model_computes(
     tokenizer = TextTokenizer(folder.path, LENGTHS[-1])  # a ranged package takes no more
     probe = build_probe(reference, tokenizer, texts, [16, 32], CLASSIFY, ["logits"], predictor.lengths)
     scheme = FORMS[form].precision
-    found = compare(predictor, "package", "model", probe, ["logits"], 1.0)
+    found = compare_with_probe(predictor, "package", "model", probe, ["logits"], 1.0)
     largest = max(float(np.abs(e).max()) for e in probe.expected)
     assert found.worst * found.spread / largest < EXACT[scheme], found
     assert found.mask_effect > 0.1
@@ -130,7 +130,7 @@ def test_the_same_model_gives_the_same_bytes(open_tiny: Callable[..., Any], tmp_
 def test_the_classifier_is_what_coremltools_writes(tmp_path: Path) -> None:
     import coremltools as ct
 
-    from pocketbert.core.coreml_package import add_classifier, remove_classifier
+    from pocketbert.core.model_files import add_classifier, remove_classifier
 
     class Head(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:

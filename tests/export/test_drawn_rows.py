@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.compare.parity import Parity, build_probe, compare, drawn_count, drawn_rows
+from pocketbert.core.compare.parity import Parity, build_probe, compare_with_probe, count_drawn_rows, draw_rows
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.predictor import Predictor, TorchPredictor
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -27,11 +27,11 @@ FAMILIES = ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in BASIC if 
 def compared(subject: Predictor, reference: TorchPredictor, tokenizer: TextTokenizer, family: Any) -> Parity:
     length = max(subject.lengths, default=tokenizer.max_length)
     words, pairs = len(vocabulary(family.tiny["pad_token_id"])), family.uses_segments
-    drawn = drawn_rows(tokenizer, words, length, [pairs and i % 2 == 1 for i in range(drawn_count(length))])
+    drawn = draw_rows(tokenizer, words, length, [pairs and i % 2 == 1 for i in range(count_drawn_rows(length))])
     assert len(drawn) == 8
     texts = SENTENCES[:8]
     probe = build_probe(reference, tokenizer, texts, [16], TASK, ["logits"], subject.lengths, drawn)
-    return compare(subject, "file", "model", probe, ["logits"], family.parity_atol / MARGIN)
+    return compare_with_probe(subject, "file", "model", probe, ["logits"], family.parity_atol / MARGIN)
 
 
 def of_seed(name: str, seed: int, open_tiny: Callable[..., Any]) -> Parity:

@@ -15,7 +15,7 @@ from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.prepare import prepare
-from pocketbert.runtime.coreml.types import LARGEST
+from pocketbert.runtime.coreml.types import LARGEST_FP16
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.half_range import (
     BATCHES,
@@ -67,7 +67,7 @@ def test_core_ml_in_fp16_overflows_without_and_is_right_with_it(
     assert not off(answers(CoremlPredictor(stock, reference=True)), right) < 0.1
     first = overflow_scan(stock, feeds).first
     assert first is not None
-    assert first.largest > LARGEST
+    assert first.largest > LARGEST_FP16
 
 
 def test_vectors_survive_fp16_where_their_states_cannot(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_vectors_survive_fp16_where_their_states_cannot(tmp_path: Path) -> None:
     right = answers(reference, "sentence_embedding")
     assert off(answers(predictor, "sentence_embedding"), right) < FP16
     states = expected(large, "last_hidden_state")
-    assert max(float(np.abs(s).max()) for s in states) > LARGEST
+    assert max(float(np.abs(s).max()) for s in states) > LARGEST_FP16
     found = answers(predictor, "last_hidden_state")
     assert not all(np.isfinite(s).all() for s in found)  # fp16 has no such number
 
@@ -122,10 +122,10 @@ def test_onnx_answers_the_same_with_it_in_int8_too(tmp_path: Path, monkeypatch: 
     large, right = planted(model), expected(model)
     cured = onnx_files(large, tmp_path, "cured")
     assert off(answers(OnnxPredictor(cured[Scheme.FP32])), right) < 1e-5
-    assert onnx_range(cured[Scheme.FP32]) < LARGEST
+    assert onnx_range(cured[Scheme.FP32]) < LARGEST_FP16
     uncured(monkeypatch)
     stock = onnx_files(large, tmp_path, "stock")
-    assert onnx_range(stock[Scheme.FP32]) > LARGEST
+    assert onnx_range(stock[Scheme.FP32]) > LARGEST_FP16
     for scheme, path in stock.items():
         made = zip(answers(OnnxPredictor(path)), answers(OnnxPredictor(cured[scheme])), strict=True)
         assert all(np.array_equal(a, b) for a, b in made), scheme
@@ -181,7 +181,7 @@ def test_tflite_answers_the_same_with_it_in_int8_too(tmp_path: Path, monkeypatch
         )
         assert all(np.array_equal(a, b) for a, b in made), scheme
     for scheme in (Scheme.FP32, Scheme.FP16):
-        assert tflite_range(cured[scheme]) < LARGEST < tflite_range(stock[scheme])
+        assert tflite_range(cured[scheme]) < LARGEST_FP16 < tflite_range(stock[scheme])
 
 
 def tflite_range(path: Path) -> float:

@@ -131,7 +131,7 @@ def test_a_forgotten_mask_is_seen_at_real_tokens(
     task: TaskName, headed: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family, model = family_of("bert"), headed("bert", TASKS[task])
-    monkeypatch.setattr(mask_4d, "MASKED", 0.0)
+    monkeypatch.setattr(mask_4d, "MASK_VALUE", 0.0)
     broken = PreparedPredictor(prepare(model, family, TASKS[task]), family, TASKS[task])
     assert worst(broken, TorchPredictor(model, TASKS[task], family.inputs), fixed(family)) > 1e-3
 

@@ -13,7 +13,7 @@ from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
-from pocketbert.export.mediapipe import MediaPipeTokenizer, _vocabulary_tokens, refusal, vocabulary_of
+from pocketbert.export.mediapipe import MediaPipeTokenizer, _vocabulary_tokens, explain_refusal, read_vocabulary
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] a b ##b ##a . [ ] mask caf café unk 中 ##中 [unused1] 😀 п ##п".split()
 VOCABULARY = "".join(f"{t}\n" for t in TOKENS).encode()
@@ -101,24 +101,24 @@ def test_ascii_gets_the_ids_of_tokenizer_json(folder: Path) -> None:
 
 @pytest.mark.parametrize("task", [TaskName.TEXT_CLASSIFICATION, TaskName.FEATURE_EXTRACTION])
 def test_an_uncased_wordpiece_model_is_taken(folder: Path, task: TaskName) -> None:
-    assert refusal(folder, task, pair=False) is None
-    assert refusal(content(folder), task, pair=False) is None
+    assert explain_refusal(folder, task, pair=False) is None
+    assert explain_refusal(content(folder), task, pair=False) is None
     (folder / "vocab.txt").unlink()
-    assert refusal(folder, task, pair=False) is None
-    assert _vocabulary_tokens(vocabulary_of(folder))[0] == "[PAD]"
+    assert explain_refusal(folder, task, pair=False) is None
+    assert _vocabulary_tokens(read_vocabulary(folder))[0] == "[PAD]"
 
 
 @pytest.mark.parametrize("task", [t for t in TaskName if t not in ("text-classification", "feature-extraction")])
 def test_other_tasks_are_refused(folder: Path, task: TaskName) -> None:
-    assert task.value in str(refusal(folder, task, pair=False))
+    assert task.value in str(explain_refusal(folder, task, pair=False))
 
 
 def test_pairs_are_refused(folder: Path) -> None:
-    assert "pairs" in str(refusal(folder, TaskName.TEXT_CLASSIFICATION, pair=True))
+    assert "pairs" in str(explain_refusal(folder, TaskName.TEXT_CLASSIFICATION, pair=True))
 
 
 def test_a_model_that_loses_the_beginning_of_a_long_text_is_refused(folder: Path) -> None:
-    why = refusal(folder, TaskName.TEXT_CLASSIFICATION, pair=False, truncation_side="left")
+    why = explain_refusal(folder, TaskName.TEXT_CLASSIFICATION, pair=False, truncation_side="left")
     assert why == (
         "MediaPipe cuts off the end of a long text, and this model loses its beginning (truncation_side: left)."
     )
@@ -169,7 +169,7 @@ def test_other_tokenizers_are_refused(folder: Path, what: str) -> None:
     change, text = CHANGES[what]
     broken = content(folder)
     change(broken)
-    reason = refusal(broken, TaskName.TEXT_CLASSIFICATION, pair=False)
+    reason = explain_refusal(broken, TaskName.TEXT_CLASSIFICATION, pair=False)
     assert reason is not None
     assert reason.startswith("MediaPipe would feed this model wrong ids: ")
     assert text in reason
@@ -181,10 +181,10 @@ def test_a_byte_level_model_folder_is_refused(tmp_path: Path) -> None:
     made = ByteLevelBPETokenizer()
     made.train_from_iterator(ASCII_SENTENCES, vocab_size=300)
     made.save(str(tmp_path / "tokenizer.json"))
-    assert "the model's is BPE" in str(refusal(tmp_path, TaskName.TEXT_CLASSIFICATION, pair=False))
+    assert "the model's is BPE" in str(explain_refusal(tmp_path, TaskName.TEXT_CLASSIFICATION, pair=False))
 
 
 def test_a_vocab_txt_of_another_model_is_refused(folder: Path) -> None:
     lines = (folder / "vocab.txt").read_text().splitlines()
     (folder / "vocab.txt").write_text("\n".join([*lines[:5], "", *lines[6:]]) + "\n")
-    assert "vocab.txt differs" in str(refusal(folder, TaskName.TEXT_CLASSIFICATION, pair=False))
+    assert "vocab.txt differs" in str(explain_refusal(folder, TaskName.TEXT_CLASSIFICATION, pair=False))

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from pocketbert.core.compare.parity import build_probe, compare, padding_difference
+from pocketbert.core.compare.parity import build_probe, compare_with_probe, measure_padding_effect
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.families import family_of
@@ -33,11 +33,11 @@ def test_the_file_computes_what_the_model_computes(
     texts = [*SENTENCES, *(sample_pairs()[:8] if family.uses_segments else [])]
     probe = build_probe(TorchPredictor(model, TASK, family.inputs), tokenizer, texts, [16, 32, 48], TASK, ["logits"])
     predictor = OnnxPredictor(exported(name))
-    found = compare(predictor, "model.onnx", "model", probe, ["logits"], family.parity_atol)
+    found = compare_with_probe(predictor, "model.onnx", "model", probe, ["logits"], family.parity_atol)
     assert found.passed, found
     assert found.mask_effect > 0.1
     rows = tokenizer.encode(list(SENTENCES[:6]))
-    assert padding_difference(predictor, tokenizer, rows, TASK) < 1e-4
+    assert measure_padding_effect(predictor, tokenizer, rows, TASK) < 1e-4
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -117,7 +117,7 @@ def test_a_file_whose_mask_was_lost_is_caught(
     torch_model, folder, tokenizer = open_tiny("bert", 2)
     reference = TorchPredictor(torch_model, TASK, folder.family.inputs)
     probe = build_probe(reference, tokenizer, SENTENCES, [32], TASK, ["logits"])
-    found = compare(
+    found = compare_with_probe(
         OnnxPredictor(tmp_path / "broken.onnx"),
         "broken",
         "model",

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from pocketbert.core.families import Family, family_named
+from pocketbert.core.families import Family, find_family
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.outliers import RATIO, divide_outliers, largest_channels, places_of
-from pocketbert.export.prepare import outliers_of, prepare
+from pocketbert.export.adapters.outliers import RATIO, divide_outliers, find_places, measure_channels
+from pocketbert.export.prepare import list_divided_outliers, prepare
 from support.outliers import ROWS, answers, feed, plant
 from support.tiny import EXPORTED, NAMES, noisy_model
 
@@ -33,7 +33,7 @@ FORMS = [(Format.ONNX, Layout.PLAIN), (Format.TFLITE, Layout.PLAIN), (Format.COR
 def prepared(
     name: str, task: Task = CLASSIFY, form: tuple[Format, Layout] = FORMS[0], **changes: Any
 ) -> tuple[nn.Module, Family]:
-    family = family_named(name)
+    family = find_family(name)
     labels = NAMES[:2] if task.name is TaskName.QUESTION_ANSWERING else NAMES
     return prepare(noisy_model(name, 2, HEADS[task.name], labels, **changes), family, task, *form), family
 
@@ -90,7 +90,7 @@ def test_a_model_without_outliers_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("name", [n for n in EXPORTED if n not in KNOWN])
 def test_layers_that_are_not_known_are_left_as_they_are(name: str) -> None:
     module, family = prepared(name)
-    assert places_of(module, feed(family.inputs)) == []
+    assert find_places(module, feed(family.inputs)) == []
 
 
 def test_a_head_that_reads_its_states_twice_is_left_alone() -> None:
@@ -103,27 +103,27 @@ def test_a_head_that_reads_its_states_twice_is_left_alone() -> None:
             return self.dense(states) + states.sum(-1, keepdim=True)
 
     module, family = prepared("bert", TASKS[TaskName.TOKEN_CLASSIFICATION])
-    whole = [p.name for p in places_of(module, feed(family.inputs))]
+    whole = [p.name for p in find_places(module, feed(family.inputs))]
     model: Any = module
     model.model.classifier = Twice(model.model.classifier)
-    assert [p.name for p in places_of(module, feed(family.inputs))] == whole[:-1]
+    assert [p.name for p in find_places(module, feed(family.inputs))] == whole[:-1]
 
 
 def test_a_factor_that_is_forgotten_on_a_shortcut_is_seen() -> None:
     module, family = prepared("bert")
     plant(module, family.inputs, 64.0)
     right = answers(module, family.inputs)
-    (place, *_) = places_of(module, feed(family.inputs))
+    (place, *_) = find_places(module, feed(family.inputs))
     place.shortcuts[0].factors = None
     assert not torch.allclose(right[0], answers(module, family.inputs)[0], atol=1e-2)
 
 
 def test_without_rows_nothing_is_looked_for() -> None:
-    model, family = noisy_model("bert", 2, HEADS[CLASSIFY.name]), family_named("bert")
+    model, family = noisy_model("bert", 2, HEADS[CLASSIFY.name]), find_family("bert")
     with torch.no_grad():
         model.bert.encoder.layer[0].output.LayerNorm.weight[5] = 400
-    assert outliers_of(prepare(model, family, CLASSIFY)) == ()
-    found = outliers_of(prepare(model, family, CLASSIFY, sentences=ROWS))
+    assert list_divided_outliers(prepare(model, family, CLASSIFY)) == ()
+    found = list_divided_outliers(prepare(model, family, CLASSIFY, sentences=ROWS))
     assert "bert.encoder.layer.0.output_norm" in [o.name for o in found]
 
 
@@ -142,11 +142,11 @@ def test_a_head_of_zeros_gives_finite_factors(part: float) -> None:
 
 def test_padding_does_not_count() -> None:
     module, family = prepared("bert")
-    places = places_of(module, feed(family.inputs))
+    places = find_places(module, feed(family.inputs))
     short = [{name: value[1:2, :8] for name, value in ROWS[0].items()}]
     padded = [{name: value[1:2] for name, value in ROWS[0].items()}]
-    sizes = [largest_channels(module, places, family.inputs, rows) for rows in (short, padded)]
+    sizes = [measure_channels(module, places, family.inputs, rows) for rows in (short, padded)]
     assert all(torch.allclose(a, b, rtol=1e-3) for a, b in zip(*sizes, strict=True))
     padded[0]["attention_mask"] = np.ones_like(padded[0]["attention_mask"])
-    counted = largest_channels(module, places, family.inputs, padded)
+    counted = measure_channels(module, places, family.inputs, padded)
     assert not all(torch.allclose(a, b, rtol=1e-3) for a, b in zip(sizes[0], counted, strict=True))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from pocketbert.core.compare.parity import build_probe, compare, padding_difference
+from pocketbert.core.compare.parity import build_probe, compare_with_probe, measure_padding_effect
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.predictor import Arrays, TorchPredictor
@@ -27,11 +27,11 @@ def test_the_prepared_module_computes_what_the_model_computes(name: str, open_ti
     reference = TorchPredictor(model, TASK, family.inputs)
     probe = build_probe(reference, tokenizer, [*SENTENCES, *sample_pairs()[:8]], [16, 32, 48], TASK, ["logits"])
     prepared = PreparedPredictor(prepare(model, family, TASK), family, TASK)
-    found = compare(prepared, "prepared", "model", probe, ["logits"], family.parity_atol)
+    found = compare_with_probe(prepared, "prepared", "model", probe, ["logits"], family.parity_atol)
     assert found.passed, found
     assert found.mask_effect > 0.1
     rows = tokenizer.encode(list(SENTENCES[:6]))
-    assert padding_difference(prepared, tokenizer, rows, TASK) < 1e-4
+    assert measure_padding_effect(prepared, tokenizer, rows, TASK) < 1e-4
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -61,7 +61,7 @@ def test_inputs_are_explicit_and_named(open_tiny: Callable[..., Any]) -> None:
 
 
 def test_masked_scores_fit_into_half_precision() -> None:
-    assert np.isfinite(np.float16(mask_4d.MASKED))
+    assert np.isfinite(np.float16(mask_4d.MASK_VALUE))
 
 
 def test_a_family_that_no_exporter_writes_is_refused(open_tiny: Callable[..., Any]) -> None:
@@ -76,9 +76,9 @@ def test_an_adapter_that_forgets_the_mask_is_caught(
     model, folder, tokenizer = open_tiny("bert", 2)
     reference = TorchPredictor(model, TASK, folder.family.inputs)
     probe = build_probe(reference, tokenizer, SENTENCES, [32], TASK, ["logits"])
-    monkeypatch.setattr(mask_4d, "MASKED", 0.0)
+    monkeypatch.setattr(mask_4d, "MASK_VALUE", 0.0)
     broken = PreparedPredictor(prepare(model, folder.family, TASK), folder.family, TASK)
-    found = compare(broken, "prepared", "model", probe, ["logits"], folder.family.parity_atol)
+    found = compare_with_probe(broken, "prepared", "model", probe, ["logits"], folder.family.parity_atol)
     assert not found.passed
     assert found.worst == pytest.approx(found.mask_effect, rel=0.05)
 
@@ -102,4 +102,4 @@ def test_swapped_inputs_are_caught(open_tiny: Callable[..., Any]) -> None:
     reference = TorchPredictor(model, TASK, folder.family.inputs)
     probe = build_probe(reference, tokenizer, SENTENCES, [32], TASK, ["logits"])
     broken = Permuted(PreparedPredictor(prepare(model, folder.family, TASK), folder.family, TASK))
-    assert not compare(broken, "prepared", "model", probe, ["logits"], 1e-4).passed
+    assert not compare_with_probe(broken, "prepared", "model", probe, ["logits"], 1e-4).passed

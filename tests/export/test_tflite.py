@@ -11,12 +11,13 @@ import torch
 
 pytest.importorskip("litert_torch", reason="needs pocketbert[tflite]", exc_type=ImportError)
 
-from pocketbert.core.compare.parity import build_probe, compare, padding_difference
+from pocketbert.core.compare.parity import build_probe, compare_with_probe, measure_padding_effect
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import Family, family_of
+from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.predictor import TorchPredictor, feed
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Format
 from pocketbert.export import onnx as onnx_exporter
@@ -42,7 +43,7 @@ def test_the_file_computes_what_the_untouched_model_computes(
     reference = TorchPredictor(model, CLASSIFY, family.inputs)
     texts = [*SENTENCES, *(sample_pairs()[:8] if family.uses_segments else [])]
     probe = build_probe(reference, tokenizer, texts, [16, 32, 48], CLASSIFY, ["logits"], predictor.lengths)
-    found = compare(predictor, "model.tflite", "model", probe, ["logits"], family.parity_atol)
+    found = compare_with_probe(predictor, "model.tflite", "model", probe, ["logits"], family.parity_atol)
     assert found.passed, found
     assert found.mask_effect > 0.1
     assert {length for _, length in found.shapes} == set(predictor.lengths)
@@ -59,7 +60,7 @@ def test_the_file_computes_what_the_untouched_model_computes(
             )
     rows = tokenizer.encode(["a good film", "no", "what will the weather be like", "play music", "you", "is it"])
     if name != "mobilebert":  # its last token sees the embedding of the padding beside it, in torch as here
-        assert padding_difference(predictor, tokenizer, rows, CLASSIFY) < 1e-4
+        assert measure_padding_effect(predictor, tokenizer, rows, CLASSIFY) < 1e-4
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -17,7 +17,7 @@ pytest.importorskip("ai_edge_quantizer")
 from ai_edge_litert import schema_py_generated as schema
 
 from pocketbert.core.errors import GateError, InputError
-from pocketbert.core.tflite_file import dump_model
+from pocketbert.core.model_files import dump_model
 from pocketbert.export import tflite_metadata as tflite_files
 from pocketbert.export.tflite_metadata import (
     MediaPipeInfo,

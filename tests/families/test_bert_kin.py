@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import Family, all_families, family_named
+from pocketbert.core.families import Family, all_families, find_family
 from pocketbert.core.families.table import choose_row, suggest_row
 from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import FAMILY_KEY, open_model_folder
@@ -62,8 +62,8 @@ def published(folder: Path, family: str, auto: str, change: object, suffix: str)
 
 @pytest.mark.parametrize("name", KIN)
 def test_a_system_that_loads_as_another_has_its_graph(name: str) -> None:
-    row = family_named(name)
-    base = family_named(row.graph)
+    row = find_family(name)
+    base = find_family(row.graph)
     assert {f.name for f in fields(Family) if getattr(row, f.name) != getattr(base, f.name)} <= OWN
     assert base.loads_as is None
     assert choose_row(base, name, "--family") is row
@@ -113,7 +113,7 @@ def test_a_choice_decides_and_is_kept_with_the_saved_model(tmp_path: Path) -> No
 
 
 def test_a_checkpoint_of_another_graph_is_suggested_no_row() -> None:
-    roberta = family_named("roberta")
+    roberta = find_family("roberta")
     assert suggest_row(roberta, ["fit_dense.weight", "encoder.layer.0.output.LayerNorm.gamma"]) == (roberta, "")
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.distill.training import loop as precision
 from pocketbert.distill.training.loop import training_dtype
 from support.matrix.cells import graph_of
 from support.tiny import EXPORTED, tiny_classifier
 
-OWN = [name for name in EXPORTED if graph_of(family_named(name)) == name]
+OWN = [name for name in EXPORTED if graph_of(find_family(name)) == name]
 
 
 def step(model: Any) -> float:
@@ -30,7 +30,7 @@ def step(model: Any) -> float:
 @pytest.mark.parametrize("name", OWN)
 def test_the_row_says_whether_bf16_works(name: str) -> None:
     model = tiny_classifier(name, 2, ("a", "b", "c")).train()
-    if family_named(name).trains_in_bf16:
+    if find_family(name).trains_in_bf16:
         assert 0 < step(model) < 100
         assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
         return
@@ -41,5 +41,5 @@ def test_the_row_says_whether_bf16_works(name: str) -> None:
 @pytest.mark.parametrize("name", ["deberta", "deberta-v2"])
 def test_training_obeys_the_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "_bf16_is_fast", lambda: True)
-    wanted = torch.bfloat16 if family_named(name).trains_in_bf16 else torch.float32
+    wanted = torch.bfloat16 if find_family(name).trains_in_bf16 else torch.float32
     assert training_dtype(tiny_classifier(name, 1, ("a", "b"))) is wanted

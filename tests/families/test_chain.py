@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.types import Signal
 from pocketbert.runtime import load
 from support.commands import command
@@ -20,7 +20,7 @@ from support.tiny import EXPORTED, write_classifier
 from support.tiny_texts import FILLERS, write_lines
 
 KEYWORDS = {"lamp": "bulb", "music": "song"}
-ROWS = [name for name in EXPORTED if graph_of(family_named(name)) == name]
+ROWS = [name for name in EXPORTED if graph_of(find_family(name)) == name]
 
 
 def rows(count: int, seed: int) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def write_task(folder: Path, name: str) -> Path:
     write_classifier(folder / "teacher", name, 0.0)
     write_lines(folder / "train.jsonl", rows(400, 1))
     write_lines(folder / "eval.jsonl", rows(100, 2))
-    row = family_named(name)
+    row = find_family(name)
     weights = {s.value: int(s in row.signals) for s in (Signal.LOGITS, Signal.HIDDEN, Signal.ATTENTION)}
     recipe = {
         "schema": 1,

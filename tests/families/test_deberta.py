@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.models.checkpoints import load_model, save_tokenizer
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -42,7 +42,7 @@ def inputs_of(name: str, rows: int, length: int, left: bool = False) -> dict[str
     for row in range(1, rows):
         less = min(2 * row, length - 2)
         padded = slice(0, less) if left else slice(length - less, None)
-        mask[row, padded], types[row, padded], ids[row, padded] = 0, 0, family_named(name).tiny["pad_token_id"]
+        mask[row, padded], types[row, padded], ids[row, padded] = 0, 0, find_family(name).tiny["pad_token_id"]
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
 
@@ -51,7 +51,7 @@ def inputs_of(name: str, rows: int, length: int, left: bool = False) -> dict[str
 @torch.inference_mode()
 def test_the_rewrite_gives_the_numbers_of_transformers(name: str, shape: dict[str, Any], head: str) -> None:
     model = noisy_model(name, 3, f"AutoModel{head}", **shape)
-    row, task = family_named(name), TASKS[TASK_OF[head]]
+    row, task = find_family(name), TASKS[TASK_OF[head]]
     for format in (Format.ONNX, Format.TFLITE):
         module = prepare(model, row, task, format)
         # shorter and longer than every span and bucket, up to the longest; left padding where each token has its own answer
@@ -84,7 +84,7 @@ def test_columns_of_distances_become_columns_of_tokens() -> None:
 @torch.no_grad()
 def test_the_folded_tables_are_the_projected_embeddings(name: str) -> None:
     model = noisy_model(name, 2, "AutoModelForTokenClassification")
-    row, task = family_named(name), TASKS[TaskName.TOKEN_CLASSIFICATION]
+    row, task = find_family(name), TASKS[TaskName.TOKEN_CLASSIFICATION]
     lean = prepare(model, row, task).get_submodule(f"model.{row.layer_path}")
     relative = model.deberta.encoder.get_rel_embedding()
     for stock, made in zip(model.get_submodule(row.layer_path), lean, strict=True):
@@ -97,7 +97,7 @@ def test_the_folded_tables_are_the_projected_embeddings(name: str) -> None:
 
 def test_what_is_not_rewritten_is_refused() -> None:
     task = TASKS[TaskName.TEXT_CLASSIFICATION]
-    row = family_named("deberta")
+    row = find_family("deberta")
     mixing = noisy_model("deberta", 1, task.auto_class, talking_head=True)
     with pytest.raises(InputError, match="talking_head is set"):
         prepare(mixing, row, task)
@@ -117,7 +117,7 @@ def test_what_is_not_rewritten_is_refused() -> None:
 def test_captured_scores_and_relations(name: str, shape: dict[str, Any]) -> None:
     model, inputs = noisy_model(name, 2, "AutoModelForSequenceClassification", **shape), inputs_of(name, 3, 12)
     plain = model(**inputs, output_attentions=True)
-    with record_attention(model, family_named(name), range(2), range(2)) as recorder:
+    with record_attention(model, find_family(name), range(2), range(2)) as recorder:
         made = model(**inputs)
     torch.testing.assert_close(made.logits, plain.logits, rtol=1e-4, atol=1e-4)
     real = inputs["attention_mask"].bool()
@@ -139,7 +139,7 @@ def test_the_capturing_attention_drops_as_the_stock_one(name: str) -> None:
     inputs["attention_mask"][:] = 1
     torch.manual_seed(5)
     plain = model(**inputs).logits
-    with record_attention(model, family_named(name), range(2)):
+    with record_attention(model, find_family(name), range(2)):
         torch.manual_seed(5)
         made = model(**inputs).logits
     torch.testing.assert_close(made, plain, rtol=1e-4, atol=1e-4)
@@ -150,7 +150,7 @@ def test_the_capturing_attention_drops_as_the_stock_one(name: str) -> None:
 @torch.inference_mode()
 def test_students_have_layers_of_the_teacher(name: str) -> None:
     teacher = noisy_model(name, 4, "AutoModelForSequenceClassification")
-    student = build_student(teacher, family_named(name), StudentSection(layers=2, teacher_layers=[1, 3]), 1).eval()
+    student = build_student(teacher, find_family(name), StudentSection(layers=2, teacher_layers=[1, 3]), 1).eval()
     for mine, theirs in ((0, 0), (1, 2)):
         ours = student.deberta.encoder.layer[mine].state_dict()
         for key, value in teacher.deberta.encoder.layer[theirs].state_dict().items():
@@ -158,7 +158,7 @@ def test_students_have_layers_of_the_teacher(name: str) -> None:
     relative = student.deberta.encoder.get_rel_embedding()
     assert torch.equal(relative, teacher.deberta.encoder.get_rel_embedding())
     smaller = StudentSection(layers=1, init="random", hidden=16, heads=2, intermediate=20)
-    assert build_student(teacher, family_named(name), smaller, 1).eval()(**inputs_of(name, 2, 9)).logits.shape == (2, 3)
+    assert build_student(teacher, find_family(name), smaller, 1).eval()(**inputs_of(name, 2, 9)).logits.shape == (2, 3)
 
 
 def published(folder: Path, name: str, extra: dict[str, tuple[int, ...]], drop: str = "cls.", **changes: Any) -> Path:
@@ -234,7 +234,7 @@ def test_full_width_letters_get_the_tokens_of_sentencepiece(tmp_path: Path) -> N
     source.mkdir(), made.mkdir()
     write_sentencepiece(source, "DebertaV2Tokenizer", ["Full", "width", "fine"], fast=False)
     (source / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
-    save_tokenizer(source, 48, made, family_named("deberta-v2"))
+    save_tokenizer(source, 48, made, find_family("deberta-v2"))
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(source / "spm.model"))
     text = "Ｆｕｌｌ  ｗｉｄｔｈ, ﬁne"
     (row,) = TextTokenizer(made, 48, pad_id=0).encode([text])
@@ -259,7 +259,7 @@ def byte_pairs(folder: Path) -> Path:
 def test_one_separator_is_between_the_texts_of_a_pair(tmp_path: Path) -> None:
     source, made = tmp_path / "source", tmp_path / "made"
     source.mkdir(), made.mkdir()
-    save_tokenizer(byte_pairs(source), 48, made, family_named("deberta"))
+    save_tokenizer(byte_pairs(source), 48, made, find_family("deberta"))
     pair, single = (
         TextTokenizer(made, 48, pad_id=0).encode([("he", "he")])[0],
         TextTokenizer(made, 48, pad_id=0).encode(["he"])[0],
@@ -273,6 +273,6 @@ def test_a_pickled_vocabulary_is_refused_with_what_to_do(tmp_path: Path) -> None
     (byte_pairs(tmp_path) / "vocab.json").unlink()
     (tmp_path / "bpe_encoder.bin").write_bytes(b"pickle")
     with pytest.raises(InputError, match="a pickle of the original code") as error:
-        save_tokenizer(tmp_path, 48, tmp_path, family_named("deberta"))
+        save_tokenizer(tmp_path, 48, tmp_path, find_family("deberta"))
     assert "vocab.json and merges.txt" in str(error.value)
     assert NAMES

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import Family, family_named
+from pocketbert.core.families import Family, find_family
 from pocketbert.core.recipe.stages import MiniLmStage, SignalWeights, TaskStage
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
@@ -24,9 +24,9 @@ from support.tiny import EXPORTED
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 TEACHER, STUDENT, STEPS = 3, 2, 50
-OWN = [name for name in EXPORTED if graph_of(family_named(name)) == name]
-VALID = [(name, signal) for name in EXPORTED for signal in family_named(name).signals]
-INVALID = [(name, signal) for name in EXPORTED for signal in Signal if signal not in family_named(name).signals]
+OWN = [name for name in EXPORTED if graph_of(find_family(name)) == name]
+VALID = [(name, signal) for name in EXPORTED for signal in find_family(name).signals]
+INVALID = [(name, signal) for name in EXPORTED for signal in Signal if signal not in find_family(name).signals]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
     """A tiny teacher of three layers, and its folder."""
 
     def made(name: str) -> Model:
-        return make_model(tmp_path_factory.mktemp(name) / "model", graph_of(family_named(name)), TASK, TEACHER)
+        return make_model(tmp_path_factory.mktemp(name) / "model", graph_of(find_family(name)), TASK, TEACHER)
 
     return made
 
@@ -75,7 +75,7 @@ def losses(student: Any, objective: Any, data: Iterator[dict[str, torch.Tensor]]
 @pytest.mark.parametrize(("name", "signal"), VALID)
 def test_a_student_learns_from_every_valid_signal(name: str, signal: Signal, teacher: Callable[[str], Model]) -> None:
     torch.manual_seed(1)
-    row, model = family_named(name), teacher(name)
+    row, model = find_family(name), teacher(name)
     model.reference.model.requires_grad_(False)
     student = build_student(model.reference.model, row, StudentSection(layers=STUDENT, init="random"), 0).train()
     found = losses(student, objective_of(row, model, student, signal), batches(model))
@@ -87,7 +87,7 @@ def test_a_student_learns_from_every_valid_signal(name: str, signal: Signal, tea
 @pytest.mark.parametrize("name", OWN)
 @torch.no_grad()
 def test_teacher_and_student_call_in_once_for_each_layer(name: str, teacher: Callable[[str], Model]) -> None:
-    row, model = family_named(name), teacher(name)
+    row, model = find_family(name), teacher(name)
     student = build_student(model.reference.model, row, StudentSection(layers=STUDENT), 0).eval()
     batch = next(batches(model))
     for made, depth in ((model.reference.model, TEACHER), (student, STUDENT)):
@@ -103,7 +103,7 @@ def test_teacher_and_student_call_in_once_for_each_layer(name: str, teacher: Cal
 def test_a_signal_that_means_nothing_is_refused_with_the_reason(
     name: str, signal: Signal, teacher: Callable[[str], Model]
 ) -> None:
-    row, model = family_named(name), teacher(name)
+    row, model = find_family(name), teacher(name)
     student = build_student(model.reference.model, row, StudentSection(layers=STUDENT), 0)
     with pytest.raises(InputError) as refused:
         objective_of(row, model, student, signal)

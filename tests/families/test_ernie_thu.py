@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.models.checkpoints import load_model, save_tokenizer
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.student import StudentSection
@@ -22,7 +22,7 @@ from pocketbert.distill.students.build import build_student
 from pocketbert.export.prepare import prepare
 from support.tiny import noisy_model, task_vocabulary
 
-ROW = family_named("ernie-thu")
+ROW = find_family("ernie-thu")
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 PATTERNS = (
     ["sim", "mix", "norm"],

@@ -19,7 +19,7 @@ from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
-from pocketbert.runtime.engines import EngineFile, filled
+from pocketbert.runtime.engines import EngineFile, add_missing_inputs
 from support.forms import KEPT, write_ernie, write_kept, write_xlm
 
 Cli = Callable[..., Any]
@@ -151,7 +151,9 @@ def test_timing_and_cold_starts_fill_in_what_they_are_not_given(linked: Path) ->
     file = EngineFile(linked / "onnx/model.onnx", Format.ONNX)
     predictor = file.open(1)
     ids = np.array([[2, 5, 3]])
-    feed = filled(predictor, {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": ids * 0})
+    feed = add_missing_inputs(
+        predictor, {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": ids * 0}
+    )
     assert feed["entity_ids"].tolist() == [[0, 0, 0]]
     assert predictor.run(feed)["logits"].shape == (1, 3)
     assert _measure_start(file, [2, 5, 3], 1, 0).start.length == 3

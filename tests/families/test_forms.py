@@ -12,21 +12,21 @@ import torch
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import TEXT_ONLY, all_families, family_named
-from pocketbert.core.models.checkpoints import load_model, save_model, take_form
+from pocketbert.core.families import TEXT_ONLY, all_families, find_family
+from pocketbert.core.models.checkpoints import apply_form, load_model, save_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.inputs import ENTITIES_FILE
-from pocketbert.core.recipe.file import recipe_of
+from pocketbert.core.recipe.file import recipe_from_values
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format
-from pocketbert.distill.students.ernie_thu import open_places
+from pocketbert.distill.students.ernie_thu import mask_of_vectors
 from pocketbert.distill.students.ernie_thu_checkpoint import _read_entity_names
 from pocketbert.export.prepare import prepare, sample_inputs
 from pocketbert.pipeline.gates.torch_constants import example_inputs
 from support.forms import ENTITIES, KEPT, released_vectors, write_ernie, write_kept, write_xlm
 from support.tiny import NAMES, noisy_model
 
-XLM, ERNIE = family_named("xlm"), family_named("ernie-thu")
+XLM, ERNIE = find_family("xlm"), find_family("ernie-thu")
 CLASSIFY, TAG = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.TOKEN_CLASSIFICATION]
 SPEAKING = {"n_langs": 3}
 
@@ -49,7 +49,7 @@ def test_a_form_makes_the_inputs_longer_and_text_makes_them_short_again() -> Non
         (XLM, "languages", SPEAKING, "XLM has no form 'languages'; did you mean 'language'.*allowed: language, text"),
         (XLM, "language", {}, "'language' needs n_langs of at least 2 in config.json, which says 1"),
         (XLM, "language", {**SPEAKING, "use_lang_emb": False}, "needs use_lang_emb of at least 1"),
-        (family_named("bert"), "language", {}, "BERT has no form 'language'; allowed: text"),
+        (find_family("bert"), "language", {}, "BERT has no form 'language'; allowed: text"),
     ],
 )
 def test_a_form_that_a_model_cannot_have_is_refused(row: Any, form: str, config: dict[str, Any], what: str) -> None:
@@ -117,7 +117,7 @@ def test_graphs_with_entities_compute_what_the_whole_model_does(kinds: list[str]
 def test_a_place_is_open_where_its_vector_is_not_zero() -> None:
     vectors = torch.zeros(1, 4, 12)
     vectors[0, 1], vectors[0, 2, 0], vectors[0, 3, 0] = 0.3, -1.0, 2.0**-7
-    assert open_places(vectors).tolist() == [[0.0, 1.0, 1.0, 0.5]]
+    assert mask_of_vectors(vectors).tolist() == [[0.0, 1.0, 1.0, 0.5]]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def ernie(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def formed(folder: Path, form: str, entities: Path | None) -> tuple[Any, list[dict[str, str]]]:
     opened = open_model_folder(str(folder))
     model = load_model(opened, CLASSIFY)
-    return model, take_form(model, opened, form, entities)
+    return model, apply_form(model, opened, form, entities)
 
 
 def test_a_table_holds_the_named_entities_in_their_order(ernie: Path, tmp_path: Path) -> None:
@@ -229,8 +229,8 @@ def recipe(**sections: Any) -> dict[str, Any]:
 )
 def test_recipes_that_contradict_a_form_are_refused(sections: dict[str, Any], what: str) -> None:
     with pytest.raises(InputError, match=what):
-        recipe_of(recipe(**sections), "recipe")
-    assert recipe_of(recipe(export={"form": "text"}), "recipe").export.form == "text"
+        recipe_from_values(recipe(**sections), "recipe")
+    assert recipe_from_values(recipe(export={"form": "text"}), "recipe").export.form == "text"
 
 
 def test_config_json_with_a_form_that_the_family_has_not_is_refused(tmp_path: Path) -> None:

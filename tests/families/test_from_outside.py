@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from pocketbert.core.families import Family, TokenizerKind, family_named, register_family
+from pocketbert.core.families import Family, TokenizerKind, find_family, register_family
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.capture import record_attention
 from pocketbert.export.adapters import mask_4d
@@ -81,7 +81,7 @@ def run(site: Path, *words: object) -> str:
 
 def test_nothing_of_the_package_names_it_so_that_it_does_come_from_outside() -> None:
     with pytest.raises(Exception, match="not in the family table"):
-        family_named("mpnet")
+        find_family("mpnet")
 
 
 def test_families_and_doctor_list_it(site: Path) -> None:
@@ -131,7 +131,7 @@ def test_it_teaches_a_student(
 @torch.no_grad()
 @pytest.mark.parametrize(("length", "padding"), [(3, 0), (13, 6), (64, 1)])
 def test_its_adapter_gives_the_models_own_numbers(mpnet: None, length: int, padding: int) -> None:
-    row, model, inputs = family_named("mpnet"), tiny_classifier("mpnet", 2, LABELS), inputs_of(length, padding)
+    row, model, inputs = find_family("mpnet"), tiny_classifier("mpnet", 2, LABELS), inputs_of(length, padding)
     module = prepare(model, row, TASK)
     torch.testing.assert_close(module(*inputs.values())[0], model(**inputs).logits, rtol=1e-4, atol=1e-4)
     model.base_model.encoder.relative_attention_bias.weight.mul_(-1)
@@ -144,7 +144,7 @@ def test_its_capture_hands_on_what_the_model_computes(mpnet: None) -> None:
     model, inputs = tiny_classifier("mpnet", 2, LABELS), inputs_of(13, 6)
     expected = model(**inputs, output_attentions=True)
     for _ in range(2):  # a second installation changes nothing
-        with record_attention(model, family_named("mpnet"), range(2), range(2)) as recorder:
+        with record_attention(model, find_family("mpnet"), range(2), range(2)) as recorder:
             found = model(**inputs)
     torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
     for layer in range(2):
@@ -169,10 +169,10 @@ def test_the_pages_layer_parts_give_the_cheaper_graph(monkeypatch: pytest.Monkey
                 layer_path="roberta.encoder.layer",
                 position_offset=2,
                 layer_parts="camembert",
-                tiny={**family_named("roberta").tiny},
+                tiny={**find_family("roberta").tiny},
             )
         )
-        row, inputs = family_named("camembert"), inputs_of(13, 6)
+        row, inputs = find_family("camembert"), inputs_of(13, 6)
         model = tiny_classifier("camembert", 2, LABELS)
         module = mask_4d.with_additive_mask(tiny_classifier("camembert", 2, LABELS), ExportPlan(row, TASK))
         torch.testing.assert_close(module(*inputs.values())[0], model(**inputs).logits, rtol=1e-4, atol=1e-4)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.student import StudentSection
@@ -27,7 +27,7 @@ from support.commands import command
 from support.tiny import NAMES, tiny_classifier
 from support.tiny_tokenizers import write_byte_bpe
 
-ROW = family_named("longformer")
+ROW = find_family("longformer")
 SEPARATOR, PAD = 3, 1
 WINDOWS = [8, 16, 8]
 HEADS = {

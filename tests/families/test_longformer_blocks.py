@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.tasks import TASKS, Task, TaskName
@@ -131,7 +131,7 @@ def test_systems_without_windows_refuse_the_option(tmp_path: Path) -> None:
         open_model_folder(str(tmp_path), attention=Attention.BLOCKS)
     assert open_model_folder(str(tmp_path), attention=Attention.PAIRS).family.adapter == "mask-4d"
     with pytest.raises(ValueError, match="BERT has no attention over blocks"):
-        family_named("bert").over_blocks()
+        find_family("bert").over_blocks()
 
 
 def fed(inputs: dict[str, Tensor]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.stages import MiniLmStage, TaskStage
@@ -27,7 +27,7 @@ from pocketbert.export.adapters.modernbert import FirstRowGatedLayer
 from pocketbert.export.prepare import prepare
 from support.tiny import ENTRIES, NAMES, noisy_model
 
-ROW = family_named("modernbert")
+ROW = find_family("modernbert")
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 OFF = dict.fromkeys(("attention", "query", "key", "value"), 0)
 LOCAL, GLOBAL = "sliding_attention", "full_attention"

@@ -8,7 +8,7 @@ import pytest
 
 from pocketbert.core.compare.sample_texts import SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.models import tokenizer_conversion
 from pocketbert.core.models.tokenizer_conversion import COMPARISON_TEXTS, _list_differences, convert_tokenizer
 from pocketbert.core.models.tokenizers import check_tokenizer
@@ -36,7 +36,7 @@ def test_the_tiny_tokenizer_has_the_special_ids_of_the_published_one(name: str, 
     assert pieces.replace(" ", "") == pair.replace(" ", "")
     (word,) = made.encode(["zzyzx"])
     assert special.index("[UNK]" if "[UNK]" in special else "<unk>") not in word.ids
-    check_tokenizer(tmp_path, {"vocab_size": rows}, family_named("roberta"))
+    check_tokenizer(tmp_path, {"vocab_size": rows}, find_family("roberta"))
     assert (tmp_path / LAYOUTS[name].file).stat().st_size > 1000
 
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
+from pocketbert.core.model_files import load_model as load_tflite
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.tflite_file import load_model as load_tflite
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.outputs import LayerOutputs
@@ -29,7 +29,7 @@ from pocketbert.quantize import Plan, quantize
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import ENTRIES, noisy_model
 
-ROW = family_named("albert")
+ROW = find_family("albert")
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 DEPTH = 4
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.families import TokenizerKind, family_named
+from pocketbert.core.families import TokenizerKind, find_family
 from pocketbert.core.models import tokenizer_conversion
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.models.tokenizers import save_tokenizer
@@ -47,7 +47,7 @@ def write_shipped(folder: Path, family: str, weights: bool = False) -> Tokenizer
         _with_names_of_deberta(folder)
     meant = Tokenizer.from_file(str(folder / "tokenizer.json"))
     (folder / "tokenizer.json").unlink()
-    if family_named(family).tokenizer is TokenizerKind.BYTE_BPE:
+    if find_family(family).tokenizer is TokenizerKind.BYTE_BPE:
         meant.model.save(str(folder))
     if family == "ernie-thu":
         return _released(folder, told, meant)

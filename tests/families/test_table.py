@@ -11,7 +11,7 @@ import transformers
 
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import ADAPTERS, CAPTURES, CHECKPOINTS, LAYER_PARTS, all_families, family_named
+from pocketbert.core.families import ADAPTERS, CAPTURES, CHECKPOINTS, LAYER_PARTS, all_families, find_family
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Signal
@@ -30,7 +30,7 @@ HEADS = {task.head: task for task in reversed(TASKS.values())}
 
 
 def inputs_of(name: str, rows: int = 3, length: int = 11) -> dict[str, torch.Tensor]:
-    row = family_named(name)
+    row = find_family(name)
     draw = torch.Generator().manual_seed(length)
     ids = torch.randint(5, len(vocabulary(0)), (rows, length), generator=draw)
     mask, types = torch.ones_like(ids), torch.zeros_like(ids)
@@ -48,12 +48,12 @@ def inputs_of(name: str, rows: int = 3, length: int = 11) -> dict[str, torch.Ten
 
 def test_every_family_has_its_tiny_entry() -> None:
     assert tuple(ENTRIES) == GRAPHS, "a new family needs an entry in tests/support/tiny.py"
-    assert all(family_named(name).tiny for name in GRAPHS)
+    assert all(find_family(name).tiny for name in GRAPHS)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_key_resolves(name: str) -> None:
-    row = family_named(name)
+    row = find_family(name)
     assert callable(CAPTURES.find(row.capture, name))
     if row.instead_of_export is None:
         assert callable(ADAPTERS.find(row.adapter, name))
@@ -78,7 +78,7 @@ def test_the_changes_of_class_are_those_of_the_table() -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_tiny_model_is_what_the_row_describes(name: str) -> None:
-    row = family_named(name)
+    row = find_family(name)
     model = tiny_classifier(name, 3, LABELS)
     assert type(model).__name__ == f"{row.classes}ForSequenceClassification"
     assert len(model.get_submodule(row.layer_path)) == getattr(model.config, row.stored_layers)
@@ -101,7 +101,7 @@ def test_the_tiny_model_is_what_the_row_describes(name: str) -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 @torch.no_grad()
 def test_one_attention_is_captured_for_each_layer_that_runs(name: str) -> None:
-    row, depth = family_named(name), 3
+    row, depth = find_family(name), 3
     model = tiny_classifier(name, depth, LABELS)
     inputs = inputs_of(name)
     expected = model(**inputs).logits
@@ -114,7 +114,7 @@ def test_one_attention_is_captured_for_each_layer_that_runs(name: str) -> None:
     assert len(hidden) == depth + 1
 
 
-@pytest.mark.parametrize("name", [n for n in GRAPHS if family_named(n).lm_head is not None])
+@pytest.mark.parametrize("name", [n for n in GRAPHS if find_family(n).lm_head is not None])
 @torch.no_grad()
 def test_the_head_that_guesses_words_begins_where_the_row_says(name: str) -> None:
     model = tiny_classifier(name, 1, LABELS, auto_class="AutoModelForMaskedLM")
@@ -134,7 +134,7 @@ def offered(name: str, head: str) -> bool:
 @pytest.mark.parametrize(("name", "head"), [(n, h) for n in EXPORTED for h in HEADS if offered(n, h)])
 @pytest.mark.parametrize("format", Format)
 def test_every_head_that_transformers_offers_is_ready_for_every_format(name: str, head: str, format: Format) -> None:
-    row, task = family_named(name), HEADS[head]
+    row, task = find_family(name), HEADS[head]
     labels = LABELS[:2] if task.name is TaskName.QUESTION_ANSWERING else LABELS
     model = tiny_classifier(name, 2, labels, auto_class=task.auto_class)
     module = prepare(model, row, task, format)
@@ -153,9 +153,9 @@ def test_every_head_that_transformers_offers_is_ready_for_every_format(name: str
         )
 
 
-@pytest.mark.parametrize("name", [n for n in EXPORTED if family_named(n).layer_parts is not None])
+@pytest.mark.parametrize("name", [n for n in EXPORTED if find_family(n).layer_parts is not None])
 def test_layer_parts_know_the_layers_of_the_family(name: str) -> None:
-    row = family_named(name)
+    row = find_family(name)
     known = find_layer_parts(row)
     assert known is not None
     assert known.post_norm or known.lean
@@ -178,7 +178,7 @@ def test_a_mask_that_is_forgotten_would_be_seen(name: str) -> None:
         whole = model(**inputs).logits
         blind = model(**{**inputs, "attention_mask": torch.ones_like(inputs["input_ids"])}).logits
     assert float((whole - blind)[1:].abs().max()) > 1e-2
-    assert mask_4d.MASKED < -1e3
+    assert mask_4d.MASK_VALUE < -1e3
 
 
 @pytest.mark.parametrize("name", GRAPHS)

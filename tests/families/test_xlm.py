@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_named
-from pocketbert.core.models.checkpoints import complete, load_model
+from pocketbert.core.families import find_family
+from pocketbert.core.models.checkpoints import finish_loading, load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.student import StudentSection
@@ -26,7 +26,7 @@ from pocketbert.export.adapters.xlm import LANGUAGES
 from pocketbert.export.prepare import prepare
 from support.tiny import NAMES, noisy_model, tiny_classifier
 
-ROW = family_named("xlm")
+ROW = find_family("xlm")
 SPEAKING = replace(ROW, inputs=(*ROW.inputs, LANGUAGES))
 CLASSIFY, GUESS = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.FILL_MASK]
 LANGUAGES_OF_TESTS = {"n_langs": 3, "lang_id": 1}
@@ -89,8 +89,8 @@ def test_without_languages_as_an_input_all_tokens_have_the_default_one() -> None
     model = noisy_model("xlm", 2, CLASSIFY.auto_class, NAMES, **LANGUAGES_OF_TESTS)
     inputs = batch(4, 11)
     module, bare = prepare(model, ROW, CLASSIFY), copy.deepcopy(model)
-    complete(model, ROW)
-    complete(model, ROW)  # once is enough
+    finish_loading(model, ROW)
+    finish_loading(model, ROW)  # once is enough
     assert worst(model, module, inputs) < 2e-4
     with torch.no_grad():
         named = bare(**inputs, langs=torch.ones_like(inputs["input_ids"])).logits

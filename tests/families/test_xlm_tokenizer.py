@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.families.table import checkpoint_code
 from pocketbert.core.models.checkpoints import save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -20,7 +20,7 @@ from support.tiny_word_bpe import write_xlm_files
 
 
 def tokenizer_json(folder: Path) -> str:
-    convert = checkpoint_code(family_named("xlm")).tokenizer_json
+    convert = checkpoint_code(find_family("xlm")).tokenizer_json
     assert convert is not None
     return convert(folder)
 
@@ -109,7 +109,7 @@ def test_a_word_that_is_merged_and_not_in_the_vocabulary_is_unknown(tmp_path: Pa
 def test_a_folder_as_the_authors_ship_it_is_saved_with_tokenizer_json(tmp_path: Path) -> None:
     source, destination = write(tmp_path / "shipped", lower=True), tmp_path / "saved"
     destination.mkdir()
-    save_tokenizer(source, 40, destination, family_named("xlm"))
+    save_tokenizer(source, 40, destination, find_family("xlm"))
     made = TextTokenizer(destination, 40, pad_id=2)
     assert made.mask_token == "<special1>"
     assert made.encode(["bright lamp"])[0].ids.tolist() == [0, *made.encode(["bright lamp"])[0].ids.tolist()[1:-1], 1]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.predictor import Batching, run_rows
@@ -20,17 +20,17 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.capture.record import is_captured
+from pocketbert.distill.capture.record import records_attention
 from pocketbert.distill.students.build import build_student
 from pocketbert.export.adapters.xlnet import sines
-from pocketbert.export.mediapipe import refusal
+from pocketbert.export.mediapipe import explain_refusal
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.pipeline.direct.exporting import _task_of_model
 from support.tiny import NAMES, noisy_model, tiny_classifier
 from support.tiny_sentencepiece import write_sentencepiece
 from support.tiny_texts import vocabulary
 
-ROW = family_named("xlnet")
+ROW = find_family("xlnet")
 CLASSIFY, SPANS, EMBED = (
     TASKS[n] for n in (TaskName.TEXT_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FEATURE_EXTRACTION)
 )
@@ -167,10 +167,10 @@ def test_captured_scores_are_those_that_softmax_gets(side: str) -> None:
     inputs = batch(3, 9, side)
     expected = model(**inputs, output_attentions=True)
     captured = copy.deepcopy(model)
-    assert not is_captured(captured)
+    assert not records_attention(captured)
     with record_attention(captured, ROW, range(2), range(2)) as recorder:
         found = captured(**inputs)
-    assert is_captured(copy.deepcopy(captured))
+    assert records_attention(copy.deepcopy(captured))
     torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-4)
     for layer, probabilities in enumerate(expected.attentions):
         torch.testing.assert_close(torch.softmax(recorder.scores[layer], -1), probabilities, rtol=1e-4, atol=1e-5)
@@ -234,6 +234,6 @@ def test_mediapipe_would_pad_on_the_other_side(tmp_path: Path) -> None:
     from support.tiny_tokenizers import write_tokenizer
 
     write_tokenizer(tmp_path)
-    assert refusal(tmp_path, TaskName.TEXT_CLASSIFICATION, pair=False) is None
-    why = refusal(tmp_path, TaskName.TEXT_CLASSIFICATION, pair=False, padding_side="left")
+    assert explain_refusal(tmp_path, TaskName.TEXT_CLASSIFICATION, pair=False) is None
+    why = explain_refusal(tmp_path, TaskName.TEXT_CLASSIFICATION, pair=False, padding_side="left")
     assert why == "MediaPipe pads on the right, and this model is padded on the left."

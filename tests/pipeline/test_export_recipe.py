@@ -12,11 +12,11 @@ from pocketbert import api
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk import files
 from pocketbert.core.errors import InputError
-from pocketbert.core.recipe.file import recipe_of
+from pocketbert.core.recipe.file import recipe_from_values
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.pipeline import inputs
 from pocketbert.pipeline.direct.exporting import export_recipe, option_problems, unread_calibration
-from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
+from pocketbert.pipeline.options import OPTION_RECIPE_KEYS, RECIPE_KEY_FLAGS, ExportOptions
 
 LEAST = {"schema": 1, "name": "model", "task": "text-classification", "teacher": {"model": "minilm-l6"}}
 
@@ -30,16 +30,18 @@ def value_at(recipe: Recipe, key: str) -> object:
 
 
 def test_every_option_has_a_key_of_the_recipe_and_a_flag() -> None:
-    assert {f.name for f in fields(ExportOptions)} == set(KEYS)
-    recipe = recipe_of(LEAST, "test")
-    for key in KEYS.values():
+    assert {f.name for f in fields(ExportOptions)} == set(OPTION_RECIPE_KEYS)
+    recipe = recipe_from_values(LEAST, "test")
+    for key in OPTION_RECIPE_KEYS.values():
         value_at(recipe, key)
-        assert FLAGS[key].startswith("--")
+        assert RECIPE_KEY_FLAGS[key].startswith("--")
 
 
 def test_defaults_of_the_options_are_those_of_the_recipe(tiny_model: Callable[..., Path]) -> None:
     made, folder = export_recipe(str(tiny_model("bert")), ExportOptions())
-    least = recipe_of({**LEAST, "name": made.name, "task": made.task, "teacher": {"model": str(folder.path)}}, "test")
+    least = recipe_from_values(
+        {**LEAST, "name": made.name, "task": made.task, "teacher": {"model": str(folder.path)}}, "test"
+    )
     assert made == least
 
 
@@ -61,7 +63,7 @@ def test_defaults_of_the_options_are_those_of_the_recipe(tiny_model: Callable[..
 )
 def test_an_option_sets_its_key(tiny_model: Callable[..., Path], option: str, value: object) -> None:
     recipe, _ = export_recipe(str(tiny_model("bert")), ExportOptions(**{option: value}))  # type: ignore[arg-type]
-    found = value_at(recipe, KEYS[option])
+    found = value_at(recipe, OPTION_RECIPE_KEYS[option])
     assert (list(found) if isinstance(found, list) else found) == (list(value) if isinstance(value, tuple) else value)
 
 

@@ -11,7 +11,7 @@ import pytest
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.pipeline.reference import decided, own_texts, takes_texts_and_pairs, task_text
+from pocketbert.pipeline.reference import answer_label_names, project_texts, takes_texts_and_pairs, task_text
 
 LABELS = ("a", "b", "c")
 every_task = pytest.mark.parametrize("task", TASKS.values(), ids=lambda t: t.name.value)
@@ -24,7 +24,7 @@ def tokenizer(tiny_model: Callable[..., Path]) -> TextTokenizer:
 
 @every_task
 def test_own_texts_are_what_the_task_takes(task: Task, tokenizer: TextTokenizer) -> None:
-    texts = own_texts(task, tokenizer)
+    texts = project_texts(task, tokenizer)
     assert len(texts) == len(SENTENCES) >= 16
     if task.name is TaskName.QUESTION_ANSWERING:
         assert all(isinstance(t, tuple) and len(t) == 2 and all(t) for t in texts)
@@ -58,16 +58,16 @@ def test_pairs_and_single_texts_alike_are_for_classifiers_of_texts(task: Task) -
 
 def test_answers_are_called_by_their_labels() -> None:
     rows = np.array([[0.1, 3, 0], [5, 0, 1], [0, 0, 2]], np.float32)
-    assert decided(rows[:1], TASKS[TaskName.TEXT_CLASSIFICATION], LABELS) == "b"
-    assert decided(rows, TASKS[TaskName.TOKEN_CLASSIFICATION], LABELS) == "b, a, c"
+    assert answer_label_names(rows[:1], TASKS[TaskName.TEXT_CLASSIFICATION], LABELS) == "b"
+    assert answer_label_names(rows, TASKS[TaskName.TOKEN_CLASSIFICATION], LABELS) == "b, a, c"
     several = np.array([[0.1, -3, 2]], np.float32)
-    assert decided(several, TASKS[TaskName.MULTI_LABEL], LABELS) == "a, c"
-    assert decided(-np.abs(several), TASKS[TaskName.MULTI_LABEL], LABELS) == ""
+    assert answer_label_names(several, TASKS[TaskName.MULTI_LABEL], LABELS) == "a, c"
+    assert answer_label_names(-np.abs(several), TASKS[TaskName.MULTI_LABEL], LABELS) == ""
 
 
 @every_task
 def test_what_has_no_labels_or_is_no_number_has_no_name(task: Task) -> None:
     rows = np.array([[0.1, 3, 0]], np.float32)
-    assert (decided(rows, task, LABELS) == "") is (not task.names_labels)
-    assert decided(rows, task, ()) == ""
-    assert decided(rows * np.nan, task, LABELS) == ""
+    assert (answer_label_names(rows, task, LABELS) == "") is (not task.names_labels)
+    assert answer_label_names(rows, task, ()) == ""
+    assert answer_label_names(rows * np.nan, task, LABELS) == ""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketbert.quantize.onnx.tables import BLOCK, block_size_of, quantize_blocks, unpacked
+from pocketbert.quantize.onnx.tables import BLOCK, block_size_of, quantize_blocks, unpack_codes
 
 
 @given(
@@ -43,7 +43,7 @@ def test_a_number_is_half_a_step_from_its_own(
 def test_packing_loses_nothing(seed: int, bits: int) -> None:
     found = quantize_blocks(np.random.default_rng(seed).normal(0, 1, (3, 96)).astype(np.float32), bits)
     assert found.packed.shape == (3, 3, BLOCK * bits // 8)
-    assert np.array_equal(unpacked(found.packed, bits), found.codes)
+    assert np.array_equal(unpack_codes(found.packed, bits), found.codes)
 
 
 @pytest.mark.parametrize(("width", "block"), [(384, 32), (16, 16), (48, 16), (312, None), (8, None)])

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from pocketbert.core.types import Format, Role, Scheme
-from pocketbert.quantize.table import WEIGHTED, all_rows
+from pocketbert.quantize.table import WEIGHTED_ROLES, list_rows
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/quantization.md").read_text("utf-8")
 TITLES = {"ONNX": Format.ONNX, "TFLite": Format.TFLITE, "Core ML": Format.COREML}
 LISTED = r"(ONNX|TFLite|Core ML) ((?:`[^`]+`(?:, | and )?)+)"
-PLAIN = {(r.format, r.scheme): r for r in all_rows() if r.runtime is None and r.write is not None}
+PLAIN = {(r.format, r.scheme): r for r in list_rows() if r.runtime is None and r.write is not None}
 
 
 def names(text: str) -> list[str]:
@@ -33,8 +33,8 @@ def test_roles_with_weights_are_those_that_the_page_calls_compressed() -> None:
     rows = re.findall(r"^\| (`[a-z_]+`(?:, `[a-z_]+`)*) \| [^|]+ \| (compressed|always float)[^|]* \|$", PAGE, re.M)
     kinds = {Role(name): kind for cell, kind in rows for name in names(cell)}
     assert set(kinds) == set(Role)
-    assert {role for role, kind in kinds.items() if kind == "compressed"} == WEIGHTED
-    assert {row.computes for row in PLAIN.values()} == {WEIGHTED}
+    assert {role for role, kind in kinds.items() if kind == "compressed"} == WEIGHTED_ROLES
+    assert {row.computes for row in PLAIN.values()} == {WEIGHTED_ROLES}
 
 
 def test_second_schemes_are_those_that_the_page_lists() -> None:
@@ -44,7 +44,7 @@ def test_second_schemes_are_those_that_the_page_lists() -> None:
     for cell, what in re.findall(r"^\| ((?:ONNX|TFLite|Core ML) [^|]+) \| (.+) \|$", table, re.M):
         files = listed(cell)
         first, _, roles = what.partition(" for ")
-        chosen = WEIGHTED if roles.startswith("any role with weights") else frozenset(map(Role, names(roles)[:1]))
+        chosen = WEIGHTED_ROLES if roles.startswith("any role with weights") else frozenset(map(Role, names(roles)[:1]))
         for key in files:
             others = (
                 [s for f, s in files if s is not key[1]] if "other one of both" in first else [Scheme(names(first)[0])]

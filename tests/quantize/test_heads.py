@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError
-from pocketbert.core.families import family_named, family_of
+from pocketbert.core.families import family_of, find_family
 from pocketbert.core.predict.predictor import Predictor, TorchPredictor
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme
@@ -23,10 +23,10 @@ from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import weights
 from pocketbert.quantize.coreml import THRESHOLD
-from pocketbert.quantize.files import quantize, stored_numbers
+from pocketbert.quantize.files import quantize, read_stored_numbers
 from pocketbert.quantize.onnx import dynamic as onnx_quantizer
 from pocketbert.quantize.onnx.tables import retie_embeddings, untie_embeddings
-from pocketbert.quantize.table import Plan, row_of
+from pocketbert.quantize.table import Plan, find_row
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import BASIC as FAMILIES
@@ -67,7 +67,7 @@ def headed(make_classifier: Callable[..., Any]) -> Models:
 def inputs_of(name: str) -> Inputs:
     ids = np.random.default_rng(3).integers(5, 90, (3, LENGTH))
     mask = np.ones_like(ids)
-    ids[1, 9:], mask[1, 9:] = family_named(name).tiny["pad_token_id"], 0
+    ids[1, 9:], mask[1, 9:] = find_family(name).tiny["pad_token_id"], 0
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids * 0}
 
 
@@ -117,7 +117,7 @@ def test_types_are_those_of_the_scheme_and_answers_stay(
 ) -> None:
     model = headed(name, TASKS[task])
     path, types = made(format, scheme, model, name, TASKS[task], tmp_path)
-    assert row_of(format, scheme).problems(types, path.name) == []
+    assert find_row(format, scheme).problems(types, path.name) == []
     dtype = "float16" if scheme is Scheme.FP16 else "int8"
     assert {u.dtype for u in types.uses if u.numbers > THRESHOLD} == {dtype}
     predictor, inputs = opened(format, path), inputs_of(name)
@@ -202,7 +202,7 @@ def test_other_formats_store_the_table_once_too(
     name: str, format: Format, scheme: Scheme, headed: Models, tmp_path: Path
 ) -> None:
     path, _ = made(format, scheme, headed(name, FILL, vocab_size=WORDS), name, FILL, tmp_path)
-    numbers = [v for _, v in stored_numbers(path, format)]
+    numbers = [v for _, v in read_stored_numbers(path, format)]
     tables = [v for v in numbers if v.size % WORDS == 0 and v.size > WORDS]
     assert len(tables) == (2 if name == "mobilebert" else 1)
 
@@ -257,7 +257,7 @@ def test_a_head_of_zeros_answers_with_its_bias(
     inputs = inputs_of("bert")
     found = opened(format, path).run(inputs)["logits"][inputs["attention_mask"][:, :1].ravel() == 1]
     np.testing.assert_allclose(found, 0.75, atol=1e-3)
-    numbers = [v for _, v in stored_numbers(path, format) if v.dtype.kind == "f"]
+    numbers = [v for _, v in read_stored_numbers(path, format) if v.dtype.kind == "f"]
     assert all(np.isfinite(v).all() for v in numbers)
 
 

@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pocketbert.core.compare.evaluate import rms_error
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export.adapters.outliers import divide_outliers
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.quantize import Plan, quantize, row_of
+from pocketbert.quantize import Plan, find_row, quantize
 from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.runtime.engines import open_file
 from support.outliers import ROWS, plant
 from support.tiny import NAMES, tiny_classifier
 
-TASK, FAMILY = TASKS[TaskName.TEXT_CLASSIFICATION], family_named("bert")
+TASK, FAMILY = TASKS[TaskName.TEXT_CLASSIFICATION], find_family("bert")
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 LENGTH = 24
 
@@ -117,7 +117,7 @@ def test_core_ml_packages_with_static_ranges_are_ruined_and_repaired(tmp_path: P
 
 @pytest.mark.parametrize("scheme", [Scheme.INT8, Scheme.A8W8])
 def test_the_simulation_shows_the_same(scheme: Scheme) -> None:
-    how = row_of(Format.ONNX, scheme, None).simulation
+    how = find_row(Format.ONNX, scheme, None).simulation
     assert how is not None
     errors = {}
     for name, module in modules(Format.ONNX).items():

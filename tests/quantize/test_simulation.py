@@ -15,9 +15,9 @@ from pocketbert.core.types import Scheme
 from pocketbert.quantize import rounding
 from pocketbert.quantize.rounding import Simulation
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import SchemeRow, all_rows
+from pocketbert.quantize.table import SchemeRow, list_rows
 
-WRITTEN = [r for r in all_rows() if r.write is not None]
+WRITTEN = [r for r in list_rows() if r.write is not None]
 
 
 def numbers(*shape: int) -> torch.Tensor:

@@ -10,16 +10,16 @@ import pytest
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.formats import _MIN_BOUND, FORMATS
-from pocketbert.core.predict.predictor import run_rows, whole
+from pocketbert.core.predict.predictor import join_texts, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.quantize import Plan, quantize, weights
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import SchemeRow, all_rows
+from pocketbert.quantize.table import SchemeRow, list_rows
 from pocketbert.runtime.engines import open_file
 from support.tiny import EXPORTED, tiny_classifier
 from support.tiny_tokenizers import write_tokenizer
@@ -53,13 +53,13 @@ def export(format: Format, module, family, tokenizer: TextTokenizer, path: Path)
 
 def errors(format: Format, name: str, seed: int, folder: Path, rows: list[SchemeRow]) -> dict[str, tuple[float, float]]:
     """By scheme: error of the file, and of its simulation, on the same texts."""
-    family = family_named(name)
+    family = find_family(name)
     write_tokenizer(folder, family.tiny["pad_token_id"])
     tokenizer = TextTokenizer(folder, LENGTH, padding_side=family.padding_side)
     encoded = tokenizer.encode(list(SENTENCES))
     module = prepare(tiny_classifier(name, 2, LABELS, seed=seed, **WIDER.get(name, {})), family, TASK, format)
     exact = PreparedPredictor(module, family, TASK)
-    expected = whole(run_rows(exact, tokenizer, encoded, TASK))
+    expected = join_texts(run_rows(exact, tokenizer, encoded, TASK))
     base = folder / f"base{SUFFIX[format]}"
     export(format, module, family, tokenizer, base)
     batches = [tokenizer.pad([row]) for row in encoded]  # what other texts reach is cut, which is no rounding
@@ -79,7 +79,7 @@ def errors(format: Format, name: str, seed: int, folder: Path, rows: list[Scheme
             open_file(path, format, runtime=row.runtime),
             SimulatedPredictor(exact, how, batches),
         ]
-        found = [whole(run_rows(p, tokenizer, encoded, TASK)) for p in predictors]
+        found = [join_texts(run_rows(p, tokenizer, encoded, TASK)) for p in predictors]
         out[row.title] = rms_error(found[0], expected), rms_error(found[1], expected)
     return out
 
@@ -92,7 +92,7 @@ def test_a_sound_file_is_off_by_what_the_simulation_says(
 ) -> None:
     pytest.importorskip(NEEDS[format])
     monkeypatch.setattr(weights, "SMALL", 513)  # tiny models have no matrix above the usual bound
-    rows = [r for r in all_rows() if r.format is format and r.simulation]
+    rows = [r for r in list_rows() if r.format is format and r.simulation]
     if any(r.runtime is Runtime.OPENVINO for r in rows):
         pytest.importorskip("openvino")
     least = {r.title: FORMATS[format].bounds[r.scheme, r.runtime].least for r in rows}

@@ -14,12 +14,12 @@ from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.quantize import Plan, quantize, row_of, stored_numbers, table, weight_types, weights
-from pocketbert.quantize.table import SchemeRow, all_rows, reader_of, register_scheme, row_for
+from pocketbert.quantize import Plan, find_row, quantize, read_stored_numbers, read_weight_types, table, weights
+from pocketbert.quantize.table import SchemeRow, find_reader, find_row_for_plan, list_rows, register_scheme
 from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights, Use
 
 Rows = list[dict[str, Any]]
-WRITTEN = [r for r in all_rows() if r.write is not None]
+WRITTEN = [r for r in list_rows() if r.write is not None]
 NEEDS = {Format.ONNX: "onnx", Format.TFLITE: "ai_edge_quantizer", Format.COREML: "coremltools"}
 
 
@@ -77,10 +77,10 @@ def own_table(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_has_what_the_formats_offer_and_nothing_else() -> None:
     offered = {(f, s, None) for f, info in FORMATS.items() for s in info.schemes}
     offered |= {(f, s, r) for f, info in FORMATS.items() for s, r in info.forms}
-    assert {(r.format, r.scheme, r.runtime) for r in all_rows()} == offered
-    exported = {(r.format, r.scheme) for r in all_rows() if r.write is None}
+    assert {(r.format, r.scheme, r.runtime) for r in list_rows()} == offered
+    exported = {(r.format, r.scheme) for r in list_rows() if r.write is None}
     assert exported == {(f, s) for f, info in FORMATS.items() for s in (Scheme.FP32, info.base)}
-    assert all(reader_of(format) for format in Format)
+    assert all(find_reader(format) for format in Format)
     assert {r.title for r in WRITTEN if r.calibrated} == {
         "onnx a8w8",
         "onnx a8w8 for openvino",
@@ -99,7 +99,7 @@ def test_every_row_makes_a_file_with_its_weight_types(
 ) -> None:
     before, path = source(row.format), tmp_path / f"small{FORMATS[row.format].suffix}"
     types = quantize(before, path, plan_of(row))
-    assert types == weight_types(path, row.format)
+    assert types == read_weight_types(path, row.format)
     assert row.problems(types, "a") == []
     for use, wanted in ((Use.MATMUL, row.weights.products), (Use.TABLE, row.weights.tables)):
         large = [u for u in types.uses if u.use is use and u.numbers >= 512]
@@ -114,10 +114,10 @@ def test_every_row_makes_a_file_with_its_weight_types(
                 due.bits is None,
             )
             assert due.per_channel in (None, weight.per_channel)
-    assert all(np.isfinite(v).all() for _, v in stored_numbers(path, row.format) if v.dtype.kind == "f")
-    others = [r for r in all_rows() if r.format is row.format and r.weights != row.weights]
+    assert all(np.isfinite(v).all() for _, v in read_stored_numbers(path, row.format) if v.dtype.kind == "f")
+    others = [r for r in list_rows() if r.format is row.format and r.weights != row.weights]
     assert all(other.problems(types, "a") for other in others)
-    assert row.problems(weight_types(before, row.format), "a"), "the exported file is none of this row"
+    assert row.problems(read_weight_types(before, row.format), "a"), "the exported file is none of this row"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_every_row_makes_a_file_with_its_weight_types(
     ids=lambda value: value.title if isinstance(value, Plan) else "",
 )  # fmt: skip
 def test_a_wrong_plan_is_refused_before_any_work(plan: Plan, said: str, tmp_path: Path) -> None:
-    for refuse in (lambda: row_for(plan), lambda: quantize(tmp_path / "none", tmp_path / "small", plan)):
+    for refuse in (lambda: find_row_for_plan(plan), lambda: quantize(tmp_path / "none", tmp_path / "small", plan)):
         with pytest.raises(InputError) as caught:
             refuse()
         assert said in str(caught.value)
@@ -143,9 +143,9 @@ def test_a_wrong_plan_is_refused_before_any_work(plan: Plan, said: str, tmp_path
 
 
 def test_the_types_of_a_file_that_no_row_describes_are_not_guessed() -> None:
-    assert row_of(Format.COREML, Scheme.FP16).write is None
+    assert find_row(Format.COREML, Scheme.FP16).write is None
     with pytest.raises(InputError, match="onnx fp16: does not exist in this version; onnx has: onnx fp32, onnx int8"):
-        row_of(Format.ONNX, Scheme.FP16)
+        find_row(Format.ONNX, Scheme.FP16)
 
 
 @pytest.mark.usefixtures("own_table")
@@ -163,8 +163,8 @@ def test_a_stub_scheme_is_one_row(source: Callable[[Format], Path], tmp_path: Pa
     types = quantize(before, after, Plan(Format.ONNX, Scheme.A8W8, rows=rows))
     assert after.read_bytes() == before.read_bytes()
     assert len(seen) == 20
-    assert types == weight_types(before, Format.ONNX)
-    assert row_of(Format.ONNX, Scheme.A8W8).problems(types, "a") == []
+    assert types == read_weight_types(before, Format.ONNX)
+    assert find_row(Format.ONNX, Scheme.A8W8).problems(types, "a") == []
     # and one that does not do what its row says is found out
     register_scheme(
         SchemeRow(Format.ONNX, Scheme.W8, ExpectedWeights(ExpectedForm("int8", True), float32), copies_only)

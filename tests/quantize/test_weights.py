@@ -8,8 +8,8 @@ import pytest
 
 from pocketbert.core.families.weight_records import WeightRole
 from pocketbert.core.types import Format, Role, Runtime, Scheme
-from pocketbert.quantize.files import file_problems
-from pocketbert.quantize.table import all_rows, row_of
+from pocketbert.quantize.files import find_weight_problems
+from pocketbert.quantize.table import find_row, list_rows
 from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse
 
 INT8 = {"dtype": "int8", "per_channel": True}
@@ -63,7 +63,7 @@ def type_problems(
     types: WeightTypes, name: str, scheme: Scheme, runtime: Runtime | None = None, format: Format = Format.TFLITE
 ) -> list[str]:
     """The verdict of a row."""
-    return row_of(format, scheme, runtime).problems(types, name)
+    return find_row(format, scheme, runtime).problems(types, name)
 
 
 def right(scheme: Scheme, target: Runtime | None = None, format: Format = Format.TFLITE) -> list[WeightUse]:
@@ -78,7 +78,7 @@ def right(scheme: Scheme, target: Runtime | None = None, format: Format = Format
 
 def whole_types(scheme: Scheme, target: Runtime | None, format: Format, *more: WeightUse) -> WeightTypes:
     """The types of a file as a scheme wants them, with operators in integers where it wants these too."""
-    return types(*right(scheme, target, format), *more, whole=row_of(format, scheme, target).weights.whole)
+    return types(*right(scheme, target, format), *more, whole=find_row(format, scheme, target).weights.whole)
 
 
 @pytest.mark.parametrize(("format", "scheme", "target"), RIGHT)
@@ -93,7 +93,7 @@ def test_one_channel_has_one_scale_in_every_scheme(format: Format, scheme: Schem
 
 
 def test_every_row_of_the_table_is_known() -> None:
-    assert {(r.format, r.scheme, r.runtime) for r in all_rows() if r.format is not Format.COREML} == set(RIGHT)
+    assert {(r.format, r.scheme, r.runtime) for r in list_rows() if r.format is not Format.COREML} == set(RIGHT)
 
 
 @pytest.mark.parametrize("scheme", [Scheme.SMALL, Scheme.W4])
@@ -217,7 +217,7 @@ def test_counts_and_the_line_for_people() -> None:
 
 def test_a_table_with_the_role_of_what_projected_it_is_counted_as_a_table() -> None:
     # as DeBERTa's projected positions, in a file with two schemes
-    row = row_of(Format.TFLITE, Scheme.A8W8)
+    row = find_row(Format.TFLITE, Scheme.A8W8)
     table, up = weight("positions", Use.TABLE, numbers=2 * SMALL), weight("up", **{**INT8, "bits": 8})
     roles = {"positions": Role.ATTENTION_PROJECTION, "up": Role.FFN_UP, "down": Role.FFN_DOWN}
     sizes = {"positions": 2 * SMALL}
@@ -225,7 +225,7 @@ def test_a_table_with_the_role_of_what_projected_it_is_counted_as_a_table() -> N
         WeightRole(name=n, role=r, digest=f"{i:064x}", numbers=sizes.get(n, SMALL), scheme=row.scheme_of(r))
         for i, (n, r) in enumerate(roles.items())
     ]
-    assert file_problems(Path("a"), row, types(table, up, weight("down", **INT8)), "a", chosen) == []
+    assert find_weight_problems(Path("a"), row, types(table, up, weight("down", **INT8)), "a", chosen) == []
     static = types(table, up, weight("down", **{**INT8, "bits": 8}))
-    (problem,) = file_problems(Path("a"), row, static, "a", chosen)
+    (problem,) = find_weight_problems(Path("a"), row, static, "a", chosen)
     assert "down is to have int8 (int8), and the file has too few such weights" in problem

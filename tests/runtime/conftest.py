@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, ModelRecord, Processing, write_artefacts
-from pocketbert.core.compare.evaluate import spread
+from pocketbert.core.compare.evaluate import logit_spread
 from pocketbert.core.compare.golden import GoldenRow, write_golden
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.disk.files import sha256_file
-from pocketbert.core.predict.predictor import run_rows, whole
+from pocketbert.core.predict.predictor import join_texts, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import ScoreFunction, TaskName, task_of
 from pocketbert.core.types import Format, Scheme, Status
@@ -41,7 +41,7 @@ def packed(
     tokenizer = TextTokenizer(folder, MAX_LENGTH)
     texts = list(SENTENCES[:6])
     outputs = {
-        path: whole(
+        path: join_texts(
             run_rows(
                 OnnxPredictor(folder / path),
                 tokenizer,
@@ -52,7 +52,7 @@ def packed(
         for path in FILES
     }
     reference = outputs["onnx/model.onnx"]
-    tolerance = {path: share * spread(reference) for path, (_, share) in FILES.items()}
+    tolerance = {path: share * logit_spread(reference) for path, (_, share) in FILES.items()}
     write_golden(
         folder / "golden.jsonl",
         [

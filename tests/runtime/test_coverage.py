@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.types import Format, Scheme
-from pocketbert.runtime.tflite import Coverage, coverage
+from pocketbert.runtime.tflite import XnnpackCoverage, count_xnnpack_operators
 
 
 class Interpreter:
@@ -30,14 +30,14 @@ CHAIN = [LOOKUP, ("ADD", [1, 8], [2]), ("SOFTMAX", [2, -1], [3]), ("CAST", [3], 
 
 
 def test_without_a_delegate_everything_is_outside() -> None:
-    found = coverage(Interpreter(*CHAIN))
-    assert found == Coverage(
+    found = count_xnnpack_operators(Interpreter(*CHAIN))
+    assert found == XnnpackCoverage(
         partitions=0, inside={}, outside={"ADD": 2, "EMBEDDING_LOOKUP": 1, "SOFTMAX": 1, "CAST": 1}
     )
 
 
 def test_what_lies_between_the_tensors_of_a_piece_is_inside() -> None:
-    found = coverage(Interpreter(*CHAIN, ("DELEGATE", [1, 8], [3])))
+    found = count_xnnpack_operators(Interpreter(*CHAIN, ("DELEGATE", [1, 8], [3])))
     assert found is not None
     assert found.partitions == 1
     assert found.inside == {"ADD": 1, "SOFTMAX": 1}
@@ -46,7 +46,7 @@ def test_what_lies_between_the_tensors_of_a_piece_is_inside() -> None:
 
 
 def test_two_pieces_with_a_hand_over_between_them() -> None:
-    found = coverage(Interpreter(*CHAIN, ("DELEGATE", [1, 8], [2, 3]), ("DELEGATE", [4, 2], [5])))
+    found = count_xnnpack_operators(Interpreter(*CHAIN, ("DELEGATE", [1, 8], [2, 3]), ("DELEGATE", [4, 2], [5])))
     assert found is not None
     assert found.partitions == 2
     assert found.inside == {"ADD": 2, "SOFTMAX": 1}
@@ -54,7 +54,7 @@ def test_two_pieces_with_a_hand_over_between_them() -> None:
 
 
 def test_nothing_outside_is_said() -> None:
-    found = coverage(Interpreter(("ADD", [0], [1]), ("DELEGATE", [0], [1])))
+    found = count_xnnpack_operators(Interpreter(("ADD", [0], [1]), ("DELEGATE", [0], [1])))
     assert found is not None
     assert found.summary == "1 XNNPACK partition with 1 operators; outside: none"
 
@@ -65,8 +65,8 @@ def test_a_version_that_does_not_tell_is_none(error: type[Exception]) -> None:
         def _get_ops_details(self) -> list[dict[str, Any]]:
             raise error("not here")
 
-    assert coverage(Old(*CHAIN)) is None
-    assert coverage(object()) is None
+    assert count_xnnpack_operators(Old(*CHAIN)) is None
+    assert count_xnnpack_operators(object()) is None
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -19,7 +19,7 @@ from pocketbert.core.types import Format
 from pocketbert.runtime import fastest as module
 from pocketbert.runtime import race as race_module
 from pocketbert.runtime.engines import EngineFile
-from pocketbert.runtime.fastest import FastestPredictor, fastest
+from pocketbert.runtime.fastest import FastestPredictor, open_fastest
 from pocketbert.runtime.onnx import Spin
 from pocketbert.runtime.race import Cadence, Candidate, Plan, Timing, race
 from pocketbert.runtime.tflite import Padding
@@ -212,7 +212,7 @@ def test_a_file_that_suffers_from_mixed_lengths_waits_for_equal_ones() -> None:
 def test_what_is_open_already_is_not_opened_again(both: Path) -> None:
     file = EngineFile(both / "onnx/model.onnx", Format.ONNX)
     predictor = file.open(1)
-    chosen = fastest([file], 1, 32, 0, "right", {file: predictor})
+    chosen = open_fastest([file], 1, 32, 0, "right", {file: predictor})
     assert [p for _, p in chosen.predictors] == [predictor]
 
 
@@ -221,7 +221,7 @@ def test_threads_that_wait_busily_are_tried_where_there_are_several(both: Path) 
         EngineFile(both / "onnx/model.onnx", Format.ONNX),
         EngineFile(both / "tflite/model.tflite", Format.TFLITE),
     ]
-    plan = fastest(files, 2, 32, 0, "right").plan
+    plan = open_fastest(files, 2, 32, 0, "right").plan
     tried = [(t.file, t.threads, t.spin) for t in plan.timings]
     assert tried == [
         ("model.onnx", 1, "no"),
@@ -231,7 +231,7 @@ def test_threads_that_wait_busily_are_tried_where_there_are_several(both: Path) 
         ("model.onnx", 2, "run"),
         ("model.onnx", 2, "on"),
     ]
-    assert {t.spin for t in fastest(files, 1, 32, 0, "right").plan.timings} == {Spin.NO}
+    assert {t.spin for t in open_fastest(files, 1, 32, 0, "right").plan.timings} == {Spin.NO}
 
 
 def test_the_answers_are_those_of_the_files(both: Path) -> None:
@@ -306,7 +306,7 @@ def test_for_single_calls_no_thread_stays_busy_after_a_run(both: Path, monkeypat
 
     monkeypatch.setattr(module, "race_apart", raced)
     for cadence in Cadence:
-        fastest([EngineFile(both / "onnx/model.onnx", Format.ONNX)], 2, 32, 0, "right", None, cadence)
+        open_fastest([EngineFile(both / "onnx/model.onnx", Format.ONNX)], 2, 32, 0, "right", None, cadence)
     assert spins == {Cadence.BATCH: set(Spin), Cadence.INTERACTIVE: {Spin.NO, Spin.RUN}}
 
 
@@ -319,7 +319,7 @@ def test_a_disturbed_race_is_not_remembered(both: Path, monkeypatch: pytest.Monk
         EngineFile(both / "tflite/model.tflite", Format.TFLITE),
     ]
     for _ in plans:
-        fastest(files, 1, 32, 0, "right")
+        open_fastest(files, 1, 32, 0, "right")
     assert next(left, None) is None
 
 
@@ -330,7 +330,7 @@ def test_a_damaged_memory_is_made_anew(both: Path, own_cache: Path, content: str
     mark = folder / f"{module._plan_key([Candidate(files[0], 1)], 32, Cadence.BATCH)}.json"
     folder.mkdir(parents=True)
     mark.write_text(content)
-    assert fastest(files, 1, 32, 0, "right").plan.timings[0].file == "model.onnx"
+    assert open_fastest(files, 1, 32, 0, "right").plan.timings[0].file == "model.onnx"
 
 
 def test_a_file_that_is_computed_wrongly_here_is_no_candidate(both: Path) -> None:

@@ -11,20 +11,20 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import open_file
-from pocketbert.runtime.onnx import PRECISE, OnnxPredictor
+from pocketbert.runtime.onnx import PRECISE_INT8_SETTING, OnnxPredictor
 
 
 @pytest.mark.parametrize(("isa", "precise"), [(["avx2"], "1"), (["avx2", "avx512_vnni", "amx_int8"], "0")])
 def test_only_processors_that_saturate_take_the_slower_kernels(
     isa: list[str], precise: str, exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = machine().model_copy(update={"arch": "x86_64", "isa": isa})
+    here = describe_machine().model_copy(update={"arch": "x86_64", "isa": isa})
     monkeypatch.setattr("pocketbert.runtime.onnx.machine", lambda: here)
     options = OnnxPredictor(exported("bert"))._session.get_session_options()
-    assert options.get_session_config_entry(PRECISE) == precise
+    assert options.get_session_config_entry(PRECISE_INT8_SETTING) == precise
 
 
 def batch(rows: int, length: int) -> dict[str, np.ndarray]:
@@ -72,7 +72,7 @@ def test_int8_products_are_right_on_every_processor(
     graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], [weight])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "a.onnx")
     quantize_dynamic(tmp_path / "a.onnx", tmp_path / "b.onnx", weight_type=QuantType.QInt8, per_channel=True)
-    here = machine() if isa is None else machine().model_copy(update={"arch": "x86_64", "isa": isa})
+    here = describe_machine() if isa is None else describe_machine().model_copy(update={"arch": "x86_64", "isa": isa})
     monkeypatch.setattr("pocketbert.runtime.onnx.machine", lambda: here)
     predictor = OnnxPredictor(tmp_path / "b.onnx", threads=1)
     found = predictor.run({"x0": np.ones((2, 64), np.float32)})[f"x{layers}"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.host.hardware import Machine, machine
+from pocketbert.core.host.hardware import Machine, describe_machine
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime import openvino as module
 from pocketbert.runtime.engines import EngineFile
@@ -23,7 +23,7 @@ def batch(rows: int, length: int) -> dict[str, np.ndarray]:
 
 
 def machine_with(*isa: str) -> Machine:
-    return machine().model_copy(update={"isa": list(isa)})
+    return describe_machine().model_copy(update={"isa": list(isa)})
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_answers_are_those_of_onnx_runtime(
 def test_bf16_where_it_adds_little_error(
     isa: list[str], wanted: str, exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if wanted == "bf16" and "avx512_bf16" not in machine().isa:
+    if wanted == "bf16" and "avx512_bf16" not in describe_machine().isa:
         pytest.skip("no bf16 here")
     monkeypatch.setattr(module, "machine", lambda: machine_with(*isa))
     predictor = OpenVinoPredictor(exported("bert"), threads=1)

@@ -11,12 +11,12 @@ import pytest
 from onnx import numpy_helper
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.table import Plan
 from pocketbert.runtime import onnx as engine
-from pocketbert.runtime.onnx import unsigned
+from pocketbert.runtime.onnx import convert_shared_weights_to_uint8
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,12 @@ def products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def without_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = machine().model_copy(update={"arch": "x86_64", "isa": ["avx2"]})
+    here = describe_machine().model_copy(update={"arch": "x86_64", "isa": ["avx2"]})
     monkeypatch.setattr(engine, "machine", lambda: here)
 
 
 def test_shared_weights_become_the_same_numbers_in_uint8_and_nothing_else_changes(shared: Path) -> None:
-    before, content = onnx.load(shared), unsigned(shared)
+    before, content = onnx.load(shared), convert_shared_weights_to_uint8(shared)
     assert content is not None
     after = onnx.load_from_string(content)
     old, new = tensors(before), tensors(after)
@@ -68,16 +68,16 @@ def test_answers_are_the_same_on_processors_without_vnni(shared: Path, monkeypat
     opened, real = list[object](), engine.onnxruntime.InferenceSession
     monkeypatch.setattr(engine.onnxruntime, "InferenceSession", lambda p, *a, **k: opened.append(p) or real(p, *a, **k))
     np.testing.assert_allclose(engine.OnnxPredictor(shared, threads=1).run(feed)["logits"], found, atol=1e-6)
-    assert opened == [str(shared), unsigned(shared)]
+    assert opened == [str(shared), convert_shared_weights_to_uint8(shared)]
 
 
 def test_files_without_such_weights_and_broken_ones_are_left_to_the_engine(
     exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert unsigned(exported("bert")) is None
+    assert convert_shared_weights_to_uint8(exported("bert")) is None
     without_vnni(monkeypatch)
     for raw in (b"", b"garbage" * 50, b"\x3a\xff\xff\x03" * 9):
         (tmp_path / "a.onnx").write_bytes(raw)
-        assert unsigned(tmp_path / "a.onnx") is None
+        assert convert_shared_weights_to_uint8(tmp_path / "a.onnx") is None
         with pytest.raises(InputError, match=r"a.onnx: ONNX Runtime [\d.]+ refuses the file: "):
             engine.OnnxPredictor(tmp_path / "a.onnx")

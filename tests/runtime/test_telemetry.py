@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.host.quiet import SWITCHES
+from pocketbert.core.host.quiet import TELEMETRY_SWITCHES
 from pocketbert.core.host.system import version_of
 
 CONTACTS = Path(__file__).resolve().parents[2] / "scripts" / "contacts.py"
@@ -49,7 +49,7 @@ class Child:
 
     def __post_init__(self) -> None:
         # the session's own switches would hide whether the child sets them
-        own = {n: v for n, v in os.environ.items() if n not in SWITCHES and "_OFFLINE" not in n}
+        own = {n: v for n, v in os.environ.items() if n not in TELEMETRY_SWITCHES and "_OFFLINE" not in n}
         self._report = self.folder / "report.json"
         command = [
             sys.executable,

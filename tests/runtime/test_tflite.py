@@ -220,7 +220,7 @@ def test_changed_bytes_never_end_the_process(exported_tflite: Callable[[str], Pa
 @needs_litert
 def test_weights_that_are_gone_are_an_input_error(exported_tflite: Callable[[str], Path], tmp_path: Path) -> None:
     # the engine opens such a file, and fails when it runs
-    from pocketbert.core.tflite_file import dump_model
+    from pocketbert.core.model_files import dump_model
     from pocketbert.export.tflite_metadata import load_model
 
     model = load_model(exported_tflite("bert").read_bytes())

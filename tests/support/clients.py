@@ -152,7 +152,7 @@ def same_in_javascript(task: str, answer: Any, expected: Answer, close: float = 
 
 def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]]:
     """Spans of IOB2 tags, as the toolkit reads them."""
-    from pocketbert.core.data.cells import spans_of as toolkit
+    from pocketbert.core.data.cells import spans_from_tags as toolkit
 
     return [(s.start, s.end, s.label) for s in toolkit(list(tags), list(places))]
 

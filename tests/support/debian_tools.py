@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pocketbert.core.disk.ownership import Contents, remove
-from pocketbert.core.disk.workspace import building
+from pocketbert.core.disk.ownership import FolderContents, remove
+from pocketbert.core.disk.workspace import build_folder
 
 TOOLS = Path(__file__).resolve().parents[2] / ".cache" / "tools"
 MIRROR = "http://deb.debian.org/debian"
@@ -191,7 +191,7 @@ def lacking() -> Iterator[str]:
         if listed.is_file() and listed.read_text(encoding="utf-8").startswith(" ".join(wanted.packages) + "\n"):
             continue
         try:
-            with building(TOOLS / name, Contents(LIST, ("*",))) as folder:
+            with build_folder(TOOLS / name, FolderContents(LIST, ("*",))) as folder:
                 unpack(wanted, folder)
         except FetchError as error:
             yield f"{name}: {error}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from pocketbert.core.families.weight_records import LearnedRanges, ProductRanges, fingerprint
+from pocketbert.core.families.weight_records import LearnedRanges, ProductRanges, product_fingerprint
 from pocketbert.core.types import Format, Runtime, Scheme
 
 SMALL = ProductRanges(inputs=(-0.25, 0.5), outputs=(-0.5, 0.25))
@@ -16,5 +16,5 @@ def learned_of(module: nn.Module, format: Format, runtime: Runtime | None = None
     whole = runtime in (Runtime.NPU, Runtime.QNN)
     chosen = [m.weight for m in linear if not whole or m.weight.shape[0] >= m.weight.shape[1]]
     own = ProductRanges(outputs=SMALL.outputs) if runtime is Runtime.NPU else SMALL
-    products = {fingerprint(w.detach().numpy()): own for w in chosen}
+    products = {product_fingerprint(w.detach().numpy()): own for w in chosen}
     return LearnedRanges(scheme=Scheme.A8W8, format=format, runtime=runtime, products=products)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pocketbert.benchmarks.imported.mac import FILE_NAME, mac_script
+from pocketbert.benchmarks.imported.mac import MAC_SCRIPT_NAME, mac_script
 from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing, write_artefacts
 from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.core.tasks import ScoreFunction, TaskName
@@ -78,7 +78,7 @@ def folder(phone: Path, **packages: Any) -> Path:
     for name, wish in packages.items():
         package(phone / "coreml" / f"{name}.mlpackage", **wish)
     list_packages(phone)
-    (phone / "coreml" / FILE_NAME).write_text(mac_script())
+    (phone / "coreml" / MAC_SCRIPT_NAME).write_text(mac_script())
     return phone
 
 
@@ -90,5 +90,5 @@ def run(phone: Path, *arguments: object, path: str = "", **environment: str) -> 
         "PATH": f"{path}{os.environ['PATH']}",
         **environment,
     }
-    command = [sys.executable, str(phone / "coreml" / FILE_NAME), *map(str, arguments)]
+    command = [sys.executable, str(phone / "coreml" / MAC_SCRIPT_NAME), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=variables, check=False)

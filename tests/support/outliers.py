@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pocketbert.export.adapters.outliers import largest_channels, places_of
+from pocketbert.export.adapters.outliers import find_places, measure_channels
 
 ROWS: list[dict[str, NDArray[np.int64]]] = []
 for _seed, _length in ((0, 24), (1, 11)):
@@ -26,8 +26,8 @@ def plant(module: nn.Module, inputs: Sequence[str], times: float = 40.0, values:
     Returns:
         Names of the places, in the order of the module.
     """
-    places = [p for p in places_of(module, feed(inputs)) if bool(p.shortcuts) or values or _norms(p)]
-    for place, sizes in zip(places, largest_channels(module, places, inputs, ROWS), strict=True):
+    places = [p for p in find_places(module, feed(inputs)) if bool(p.shortcuts) or values or _norms(p)]
+    for place, sizes in zip(places, measure_channels(module, places, inputs, ROWS), strict=True):
         place.divide(torch.ones_like(sizes).index_fill(0, sizes.topk(2).indices, 1 / times))
     return [place.name for place in places]
 

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from pocketbert.core.disk.files import digests
+from pocketbert.core.disk.files import file_digests
 
 _DISTILL = "distill."
 _OUTPUTS = {"verify": "verify.json", "benchmark": "benchmark.json", "data": "data.json", "pack": "phone"}
@@ -33,5 +33,5 @@ def undo(run: Path, *steps: str) -> None:
 def sign(run: Path, step: str) -> None:
     """Let a step's mark say that its output was written as it is now: a change that no digest can tell."""
     mark = run / ".steps" / f"{step}.json"
-    files = digests(output_of(run, step))
+    files = file_digests(output_of(run, step))
     mark.write_text(json.dumps({**json.loads(mark.read_text()), "files": files}))

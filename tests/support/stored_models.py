@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.tasks import TASKS, TaskName
 from support.tiny import tiny_classifier
 from support.tiny_tokenizers import write_tokenizer
@@ -24,5 +24,5 @@ def write_model(folder: Path, family: str, seed: int = 0) -> Path:
             if parameter.ndim == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     made.save_pretrained(folder)
-    write_tokenizer(folder, pad_id=family_named(family).tiny["pad_token_id"])
+    write_tokenizer(folder, pad_id=find_family(family).tiny["pad_token_id"])
     return folder

@@ -13,8 +13,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from pocketbert.core.families import Objective, all_families, family_named
-from pocketbert.core.models.checkpoints import make_known
+from pocketbert.core.families import Objective, all_families, find_family
+from pocketbert.core.models.checkpoints import register_with_transformers
 from support.tiny_texts import vocabulary as task_vocabulary
 from support.tiny_tokenizers import vocabulary, write_tokenizer_of_kind, write_wordpiece
 
@@ -167,8 +167,8 @@ def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any)
     """Configuration of a tiny model: the sizes in the family's row, and the vocabulary of `support.tiny_tokenizers`."""
     import transformers
 
-    row = family_named(family)
-    make_known(row)
+    row = find_family(family)
+    register_with_transformers(row)
     pad_id = row.tiny["pad_token_id"]
     names = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}} if labels else {}
     kind = row.model_types[0]
@@ -224,7 +224,7 @@ def noisy_model(family: str, layers: int, auto_class: str, labels: Sequence[str]
 
 def write_own_tokenizer(folder: Path, family: str) -> dict[str, Any]:
     """Write a tokenizer of the kind that a family has; returns what its configuration must say of it."""
-    row = family_named(family)
+    row = find_family(family)
     rows = write_tokenizer_of_kind(folder, row.tokenizer, task_vocabulary(), ENTRIES[family].sentencepiece)
     named = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     ids = Tokenizer.from_file(str(folder / "tokenizer.json"))

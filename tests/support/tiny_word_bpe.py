@@ -43,10 +43,10 @@ def write_xlm(folder: Path, tokens: Sequence[str]) -> int:
     Returns:
         The number of tokens.
     """
-    from pocketbert.core.families import family_named
+    from pocketbert.core.families import find_family
     from pocketbert.core.families.table import checkpoint_code
 
-    rows, convert = write_xlm_files(folder, tokens), checkpoint_code(family_named("xlm")).tokenizer_json
+    rows, convert = write_xlm_files(folder, tokens), checkpoint_code(find_family("xlm")).tokenizer_json
     assert convert is not None
     (folder / "tokenizer.json").write_text(convert(folder))
     return rows

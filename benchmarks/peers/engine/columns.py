@@ -9,8 +9,8 @@ from environments import environment
 
 from engine.models import Model
 from engine.pool import Column
-from pocketbert.core.host.hardware import machine
-from pocketbert.runtime.openvino import arithmetic
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.runtime.openvino import int8_settings
 
 BASELINE = "LiteRT int8"
 REFERENCE = "torch fp32"
@@ -66,7 +66,7 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
         The columns in the table's order, those whose files could not be made left out.
     """
     own, fp32, int8 = Path(sys.executable), model.fp32, model.int8
-    spin, precise = {"spin": True}, {"precise": machine().saturates}  # as the toolkit runs its files
+    spin, precise = {"spin": True}, {"precise": describe_machine().saturates}  # as the toolkit runs its files
     out = [
         Column(BASELINE, "litert", int8 / "model_int8.tflite", own),
         Column(RIVAL, "onnxruntime", int8 / "model_int8.onnx", own, precise),
@@ -100,7 +100,7 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
     if model.openvino is not None:
         python = environment("ov", ready)
         out += [
-            Column("OpenVINO, own file", "openvino", int8 / "model_a8w8_openvino.onnx", own, arithmetic()),
+            Column("OpenVINO, own file", "openvino", int8 / "model_a8w8_openvino.onnx", own, int8_settings()),
             Column("OpenVINO int8", "openvino", model.openvino / "int8.xml", python),
             Column("OpenVINO int8 weights", "openvino", model.openvino / "weights.xml", python),
             Column("OpenVINO on ONNX int8", "openvino", int8 / "model_int8.onnx", python),

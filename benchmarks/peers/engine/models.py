@@ -20,9 +20,9 @@ from pathlib import Path
 from environments import environment
 
 from pocketbert.core.disk.files import sha256_file
-from pocketbert.core.disk.workspace import building
-from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.system import installed
+from pocketbert.core.disk.workspace import build_folder
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.host.system import installed_versions
 
 LENGTHS = (16, 32, 64, 128, 384)
 """TFLite signatures, and the lengths measured."""
@@ -88,12 +88,12 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
         folder = _once(cache / f"{title}-hf-{weights_key}", lambda out: _copy_folder(source, out))
     else:
         title = name
-        weights_key = _digest(shape, BASE, installed(("torch", "transformers")))
+        weights_key = _digest(shape, BASE, installed_versions(("torch", "transformers")))
         folder = _once(cache / f"{title}-hf-{weights_key}", lambda out: _random_folder(name, out))
-    converters = installed(("torch", "transformers", "onnx", "onnxscript", "litert-torch"))
+    converters = installed_versions(("torch", "transformers", "onnx", "onnxscript", "litert-torch"))
     fp32_key = _digest(weights_key, LENGTHS, _sources("export"), converters)
     fp32 = _once(cache / f"{title}-fp32-{fp32_key}", lambda out: _export(folder, out))
-    quantizers = installed(("onnxruntime", "ai-edge-quantizer"))
+    quantizers = installed_versions(("onnxruntime", "ai-edge-quantizer"))
     int8_key = _digest(fp32_key, _sources("quantize"), quantizers, list(texts))
     int8 = _once(cache / f"{title}-int8-{int8_key}", lambda out: _quantize(fp32, folder, texts, out))
 
@@ -108,7 +108,7 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
             print(f"  {env} failed on {title}; its columns stay empty", flush=True)
             return None
 
-    vnni = "avx512_vnni" if "avx512_vnni" in machine().isa else "avx2"
+    vnni = "avx512_vnni" if "avx512_vnni" in describe_machine().isa else "avx2"
     calibration = cache / f"texts-{_digest(list(texts))}.json"
     cache.mkdir(parents=True, exist_ok=True)
     calibration.write_text(json.dumps(list(texts)))
@@ -124,7 +124,7 @@ def _once(destination: Path, make: Callable[[Path], None]) -> Path:
     if not destination.is_dir():
         began = time.monotonic()
         print(f"  building {destination.name} ...", flush=True)
-        with building(destination) as folder:
+        with build_folder(destination) as folder:
             make(folder)
         print(f"  built {destination.name} in {time.monotonic() - began:.0f} s", flush=True)
     return destination

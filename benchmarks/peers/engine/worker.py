@@ -149,14 +149,14 @@ class Fastest:
     def __init__(self, path: str, threads: int, cadence: str = "batch") -> None:
         from pocketbert.core.types import Format, Runtime
         from pocketbert.runtime.engines import EngineFile
-        from pocketbert.runtime.fastest import fastest
+        from pocketbert.runtime.fastest import open_fastest
 
         files = [
             EngineFile(Path(path) / "model_int8.tflite", Format.TFLITE),
             EngineFile(Path(path) / "model_int8.onnx", Format.ONNX),
             EngineFile(Path(path) / "model_a8w8_openvino.onnx", Format.ONNX, Runtime.OPENVINO),
         ]
-        self._predictor = fastest(files, threads, 384, 0, "right", **_called(cadence))
+        self._predictor = open_fastest(files, threads, 384, 0, "right", **_called(cadence))
         self.version = self._predictor.engine_version
         plan = self._predictor.plan
         self.choices = {str(n): _say(plan.timings[plan.best([n])]) for n in (16, 32, 64, 128, 384)}

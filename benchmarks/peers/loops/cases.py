@@ -92,7 +92,7 @@ def case(name: str, texts: list[str]) -> Case:
 def _task(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     from pocketbert.core.data.examples import Example
     from pocketbert.core.data.labels import Labels
-    from pocketbert.core.heads import head_of
+    from pocketbert.core.heads import make_head
     from pocketbert.core.models.checkpoints import load_model
     from pocketbert.core.recipe.stages import TaskStage
     from pocketbert.core.recipe.student import StudentSection
@@ -107,7 +107,7 @@ def _task(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     # a cache of 20,000 rows would take 2 GB
     texts = texts[: 2000 if name == "task-cached" else 20_000]
     examples = [Example(t, None, 0, i) for i, t in enumerate(texts, 1)]
-    rows = TrainSet(head_of(task, labels).prepare(examples, tokenizer, "texts"), tokenizer)
+    rows = TrainSet(make_head(task, labels).prepare(examples, tokenizer, "texts"), tokenizer)
     return Case(name, teacher, student, folder.family, stage, rows)
 
 

@@ -109,9 +109,9 @@ def _triple(made: Case, old: bool) -> Loss:
 
 def _layers(made: Case, old: bool) -> Loss:
     """TinyBERT's general stage: scores and states of layers 3, 6, 9, 12 and the embeddings, one projection."""
-    from pocketbert.distill.students.projection import projection_of
+    from pocketbert.distill.students.projection import attached_projection
 
-    teacher, student, to_wide = made.teacher, made.student, projection_of(made.student)
+    teacher, student, to_wide = made.teacher, made.student, attached_projection(made.student)
     kept: list[Tensor] = []
     _keep_scores((teacher, student), kept, masked=old)
 

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from pocketbert.core.artefacts import read_artefacts
-from pocketbert.core.compare.evaluate import agreement, rms_error
+from pocketbert.core.compare.evaluate import label_agreement, rms_error
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.predictor import Matrix, run_rows, whole
+from pocketbert.core.predict.predictor import Matrix, join_texts, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS
-from pocketbert.pipeline.reference import reference_model
+from pocketbert.pipeline.reference import load_reference_model
 from pocketbert.runtime.engines import open_file
 
 
@@ -41,11 +41,13 @@ def main() -> None:
     artefacts = read_artefacts(asked.folders[0])
     tokenizer, task = TextTokenizer(asked.folders[0], artefacts.processing.max_length), TASKS[artefacts.task]
     encoded = tokenizer.encode([row["text"] for row in rows])
-    exact = whole(run_rows(reference_model(open_model_folder(str(asked.student)), task), tokenizer, encoded, task))
+    exact = join_texts(
+        run_rows(load_reference_model(open_model_folder(str(asked.student)), task), tokenizer, encoded, task)
+    )
 
     def line(title: str, found: Matrix) -> None:
         right = np.mean([artefacts.labels[i] == row["label"] for i, row in zip(found.argmax(-1), rows, strict=True)])
-        rel, agree = rms_error(found, exact), agreement(found, exact)
+        rel, agree = rms_error(found, exact), label_agreement(found, exact)
         print(f"| {title} | {rel:.4f} | {100 * agree:.1f} | {100 * right:.2f} |", flush=True)
 
     print(f"| {len(rows)} rows | rel | agree, % | accuracy, % |\n|---|---:|---:|---:|")
@@ -54,7 +56,7 @@ def main() -> None:
         for file in read_artefacts(folder).models():
             if file.scheme in asked.scheme.split(",") and file.client is None and file.runtime is None:
                 predictor = open_file(folder / file.path, file.format)
-                line(f"{folder.name} {file.path}", whole(run_rows(predictor, tokenizer, encoded, task)))
+                line(f"{folder.name} {file.path}", join_texts(run_rows(predictor, tokenizer, encoded, task)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import numpy as np
 
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.quantize.coreml import write_smaller
+from pocketbert.quantize.coreml import write_compressed
 from pocketbert.runtime.coreml.evaluator import Evaluator, Step
 
 Ranges = dict[str, dict[str, Any]]
@@ -45,7 +45,7 @@ def write_naive(
             model = cto.coreml.experimental.linear_quantize_activations(model, config, [])
         return cto.coreml.linear_quantize_weights(model, config)
 
-    write_smaller(source, destination, compress)
+    write_compressed(source, destination, compress)
 
 
 def measure(source: Path, tokenizer: TextTokenizer, rows: Sequence[Encoded]) -> Ranges:

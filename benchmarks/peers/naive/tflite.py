@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pocketbert.core.host.quiet import quiet
+from pocketbert.core.host.quiet import silence_output
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.runtime.tflite import TflitePredictor
@@ -29,7 +29,7 @@ def write_naive(source: Path, destination: Path, tokenizer: TextTokenizer, rows:
     for length, key in predictor.signature_keys.items():
         wide = [tokenizer.pad([row], length) for row in rows if len(row) <= length]
         calibration[key] = [{name: values[name].astype(np.int32) for name in predictor.inputs} for values in wide]
-    with quiet():
+    with silence_output():
         from ai_edge_quantizer import recipe
         from ai_edge_quantizer.qtyping import TFLOperationName
         from ai_edge_quantizer.quantizer import Quantizer

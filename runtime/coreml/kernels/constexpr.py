@@ -12,9 +12,9 @@ import numpy as np
 
 from pocketbert.runtime.coreml.kernels.registry import Array, Declared, Ints, Rule, dtype_named_by, dtype_of, kernel
 from pocketbert.runtime.coreml.types import Dtype, check_elements
-from pocketbert.runtime.coreml.weights import unpack
+from pocketbert.runtime.coreml.weights import unpack_bits
 
-PREFIX = "constexpr_"
+CONSTEXPR_PREFIX = "constexpr_"
 """Of the MIL names of operations that make compressed constants."""
 _LUT_BITS = {2: Dtype.UINT1, 4: Dtype.UINT2, 16: Dtype.UINT4, 64: Dtype.UINT6}
 _FULL_LUT = 256
@@ -133,7 +133,7 @@ def _constexpr_lut_to_dense(
     dtype = _LUT_BITS[lut.size]
     if indices.size != (count * dtype.bits + 7) // 8:
         raise ValueError(f"{indices.size} bytes of {dtype.bits} bits for shape {shape}")
-    out: Array = lut[unpack(indices.reshape(-1), dtype, count)]
+    out: Array = lut[unpack_bits(indices.reshape(-1), dtype, count)]
     return out.reshape(shape)
 
 
@@ -150,7 +150,7 @@ def _constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | N
         count = math.prod(shape)
         if mask.size != (count + 7) // 8:
             raise ValueError(f"{mask.size} bytes of mask for shape {shape}")
-        mask = unpack(mask.reshape(-1), Dtype.UINT1, count).reshape(shape)
+        mask = unpack_bits(mask.reshape(-1), Dtype.UINT1, count).reshape(shape)
     return _to_dense(nonzero_data, mask)
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from pocketbert.core.host.system import refusal
+from pocketbert.core.host.system import unsupported_system
 
-if text := refusal():  # here, because the modules below import what only Linux and macOS have
+if text := unsupported_system():  # here, because the modules below import what only Linux and macOS have
     sys.exit(f"Error: {text}")

@@ -83,7 +83,7 @@ def run(
     folder. The same command continues an interrupted run.
     """
     from pocketbert import api
-    from pocketbert.core.host.progress import say
+    from pocketbert.core.host.progress import print_note
     from pocketbert.pipeline.recipes import default_folder
 
     data_options: dict[str, Any] = {
@@ -104,7 +104,7 @@ def run(
         start = api.starting_recipe(api.DataFiles(data, **data_options), folder, _add_seed(changes, seed))
         resolved = start.recipe
         for note in start.notes:
-            say(note)
+            print_note(note)
     if dry_run:
         _print_plan(api.plan(start, folder, overwrite, resume_anyway), folder, json)
         return
@@ -115,10 +115,10 @@ def run(
     print_table(result.header, result.table, resolved.name)
     print(f"artefact folder: {result.phone}")
     print(f"report:          {result.report}")
-    say(
+    print_note(
         f"* is the file that pocketbert.load opens; the first table of {result.phone}/README.md names one for each platform."
     )
-    say(f'Try it: pocketbert predict -m {shlex.quote(str(result.phone))} "A TEXT"')
+    print_note(f'Try it: pocketbert predict -m {shlex.quote(str(result.phone))} "A TEXT"')
     if data is not None:
         print(f"recipe:          {folder}/recipe.yaml (edit a copy, then: pocketbert run COPY -o ANOTHER_FOLDER)")
 

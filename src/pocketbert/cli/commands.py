@@ -23,9 +23,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 import typer.core
 
-from pocketbert.core.errors import KEPT, ExitCode, GateError, InputError, PocketBertError
-from pocketbert.core.host.processes import postpone
-from pocketbert.core.host.terminal import printed
+from pocketbert.core.errors import KEPT_NOTE, ExitCode, GateError, InputError, PocketBertError
+from pocketbert.core.host.processes import postpone_stop
+from pocketbert.core.host.terminal import format_error
 
 CHAIN = "The whole chain"
 STEPS = "Single steps"
@@ -77,7 +77,7 @@ def signals() -> Iterator[None]:
             os._exit(seen[0])
         seen.append(code)
         error = Stopped(code)
-        if not postpone(error):
+        if not postpone_stop(error):
             raise error
 
     usual: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -136,7 +136,7 @@ def _guard(command: Callable[..., None]) -> Callable[..., None]:
         except (InputError, GateError) as error:
             _end(_all_problems(error), error.exit_code, debug)
         except PocketBertError as error:
-            _end(printed([str(error)]), error.exit_code, debug)
+            _end(format_error([str(error)]), error.exit_code, debug)
         except BrokenPipeError:
             # the reader of the output has ended (`| head`): there is nobody to print an error for
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -174,14 +174,14 @@ def _prepare_process(quiet: bool, verbose: bool) -> None:
 def _all_problems(error: InputError | GateError) -> str:
     """Return the lines to print for an error with several problems."""
     failures = error.problems if isinstance(error, InputError) else error.failures
-    return printed([str(f) for f in failures])
+    return format_error([str(f) for f in failures])
 
 
 def _unusable_path(error: OSError) -> str:
     """Return the line to print for a path that cannot be used."""
     name = str(error.filename)
     shown = name if len(name) <= 200 else f"{name[:196]}..."
-    return printed([f"{shown}: {(error.strerror or 'not usable').lower()}."])
+    return format_error([f"{shown}: {(error.strerror or 'not usable').lower()}."])
 
 
 def _machine_error(error: Exception) -> str:
@@ -194,8 +194,8 @@ def _machine_error(error: Exception) -> str:
         name = getattr(error, "filename", None)
         where = f" ({name})" if name else ""
         done = "Finished work is kept. Free some space or choose another -o/--output, then run the same command."
-        return printed([f"{what}{where}. {done}"])
-    return printed([f"{type(error).__name__}: {text} (--debug prints where; so does run.log)"])
+        return format_error([f"{what}{where}. {done}"])
+    return format_error([f"{type(error).__name__}: {text} (--debug prints where; so does run.log)"])
 
 
 def _end(message: str, code: ExitCode, debug: bool) -> NoReturn:
@@ -203,7 +203,7 @@ def _end(message: str, code: ExitCode, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exc()
     for note in getattr(sys.exception(), "__notes__", ()):
-        if note.startswith(KEPT):
+        if note.startswith(KEPT_NOTE):
             print(note, file=sys.stderr)
     _print_error(message)
     raise typer.Exit(int(code)) from None

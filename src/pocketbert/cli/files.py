@@ -12,7 +12,7 @@ from pocketbert.cli import options
 from pocketbert.cli.commands import STEPS, add
 from pocketbert.cli.options import listed, numbers, sets
 from pocketbert.cli.output import print_folder, print_json, print_table
-from pocketbert.core.data.streams import LINE_MB, ROWS
+from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS
 from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.pipeline.options import CONFIDENCE_KEYS, AnswerOptions, CalibrationOptions, ExportOptions
 
@@ -156,8 +156,8 @@ def export(
     text_pair: options.TextPair = None,
     label: options.Label = None,
     header: options.Header = None,
-    max_line_mb: options.MaxLine = LINE_MB,
-    max_rows: options.MaxRows = ROWS,
+    max_line_mb: options.MaxLine = DEFAULT_LINE_MB,
+    max_rows: options.MaxRows = DEFAULT_MAX_ROWS,
     benchmark: Annotated[bool, sets("--benchmark", "Measure the latency of the files on this machine.")] = False,
     name: Annotated[
         str | None, sets("--name", "Give the model this name in the model card; default: the name of its folder.")
@@ -176,7 +176,7 @@ def export(
     --data and --benchmark the model card and report.html also show scores and latency.
     """
     from pocketbert import api
-    from pocketbert.core.recipe.file import option_values
+    from pocketbert.core.recipe.file import parse_option_values
 
     def rows(path: Path | None) -> DataSource | None:
         return options.rows(path, text, text_pair, label, header, max_line_mb, max_rows) if path is not None else None
@@ -201,7 +201,7 @@ def export(
         shapes=shapes,
         precision=precision,
         layout=layout,
-        answer=cast(AnswerOptions, option_values(answer or (), "--answer")),
+        answer=cast(AnswerOptions, parse_option_values(answer or (), "--answer")),
         calibrate=rows(calibrate),
         calibration=calibration,
         data=rows(data),
@@ -268,8 +268,8 @@ def quantize(
     text_pair: options.TextPair = None,
     label: options.Label = None,
     header: options.Header = None,
-    max_line_mb: options.MaxLine = LINE_MB,
-    max_rows: options.MaxRows = ROWS,
+    max_line_mb: options.MaxLine = DEFAULT_LINE_MB,
+    max_rows: options.MaxRows = DEFAULT_MAX_ROWS,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -308,8 +308,8 @@ def verify(
     text_pair: options.TextPair = None,
     label: options.Label = None,
     header: options.Header = None,
-    max_line_mb: options.MaxLine = LINE_MB,
-    max_rows: options.MaxRows = ROWS,
+    max_line_mb: options.MaxLine = DEFAULT_LINE_MB,
+    max_rows: options.MaxRows = DEFAULT_MAX_ROWS,
     max_drop: Annotated[
         float,
         sets(
@@ -383,7 +383,7 @@ def _parse_budget_options(
         InputError: Listing every problem of the limits, or the options that have no meaning without a budget.
     """
     from pocketbert.core.recipe.budget import parse_budget
-    from pocketbert.core.recipe.file import option_values
+    from pocketbert.core.recipe.file import parse_option_values
     from pocketbert.pipeline.options import AnswerOptions, BudgetOptions
 
     if budget is None:
@@ -393,7 +393,7 @@ def _parse_budget_options(
             raise InputError([Problem(flag, "has no meaning without --budget.", "Leave it out.") for flag in unused])
         return None
     limits = parse_budget(listed(budget), "--budget")
-    answer_settings = option_values(answer, "--answer")
+    answer_settings = parse_option_values(answer, "--answer")
     wrong = [f"--answer {key}" for key in answer_settings if key not in CONFIDENCE_KEYS]
     if wrong:
         fix = f"Set {' or '.join(CONFIDENCE_KEYS)}; the folder decides the others."

@@ -103,9 +103,9 @@ def devices(
     if probe is not None:
         _print_probe(probe, json)
         return
-    from pocketbert.benchmarks.devices.table import statuses
+    from pocketbert.benchmarks.devices.table import list_device_statuses
 
-    all_statuses = statuses()
+    all_statuses = list_device_statuses()
     if json:
         print_json([_status_fields(status) for status in all_statuses])
         return

@@ -104,9 +104,9 @@ Name = Annotated[str, typer.Argument(help="Name of a shipped recipe, from `pocke
 def ls(json: options.Json = False) -> None:
     """List the recipes that are shipped with PocketBERT."""
     from pocketbert import api
-    from pocketbert.pipeline.recipes import names
+    from pocketbert.pipeline.recipes import shipped_names
 
-    rows = [[name, api.load_recipe(name).task.value, api.load_recipe(name).description] for name in names()]
+    rows = [[name, api.load_recipe(name).task.value, api.load_recipe(name).description] for name in shipped_names()]
     if json:
         print_json([dict(zip(("name", "task", "description"), row, strict=True)) for row in rows])
     else:
@@ -138,12 +138,12 @@ def validate(recipe: options.Recipe, overrides: options.Overrides = None) -> Non
     Its local model and data files are read; of a shipped recipe only the settings are checked.
     """
     from pocketbert import api
-    from pocketbert.pipeline.learn.data import look
-    from pocketbert.pipeline.recipes import names
+    from pocketbert.pipeline.learn.data import check_before_run
+    from pocketbert.pipeline.recipes import shipped_names
 
     resolved = api.load_recipe(recipe, overrides or ())
-    if recipe not in names():
-        look(resolved)
+    if recipe not in shipped_names():
+        check_before_run(resolved)
     stages = len(resolved.distill)
     distilled = f"{stages} distillation stage{'s' if stages != 1 else ''}" if stages else "no distillation"
     print(f"{recipe}: valid, task {resolved.task}, {distilled}")

@@ -12,7 +12,7 @@ from pocketbert.cli import options
 from pocketbert.cli.commands import RESULTS, add
 from pocketbert.cli.options import listed, numbers, preset_defaults, sets
 from pocketbert.cli.output import print_json, print_table
-from pocketbert.core.data.streams import LINE_MB, ROWS
+from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS
 from pocketbert.core.devices import LOCAL
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
@@ -196,7 +196,7 @@ def benchmark(
     """
     from pocketbert import api
     from pocketbert.benchmarks.measurement import BenchmarkResult
-    from pocketbert.benchmarks.report.comparison import check_repeats, compare
+    from pocketbert.benchmarks.report.comparison import check_repeats, compare_benchmarks
     from pocketbert.benchmarks.report.output import check_output, write_result
     from pocketbert.core.data.streams import read_texts
     from pocketbert.core.errors import GateError
@@ -233,7 +233,7 @@ def benchmark(
         write_result(result, output, folders)
     if not json:
         _print_result(result)
-    slowdowns = compare(result, earlier, str(baseline)) if earlier else []
+    slowdowns = compare_benchmarks(result, earlier, str(baseline)) if earlier else []
     if json:
         print_json({**result.to_dict(), **({"baseline": [s.words for s in slowdowns]} if earlier else {})})
     elif slowdowns:
@@ -277,23 +277,31 @@ def _benchmark_options(
 def _print_result(result: BenchmarkResult) -> None:
     """Print the tables of a benchmark, and where its figures come from."""
     from pocketbert.benchmarks.report.compiled import (
-        compiled_lines,
-        compiled_table,
-        estimated_table,
-        reported_lines,
-        reported_table,
+        describe_compilations,
+        describe_reported_texts,
+        make_compilation_table,
+        make_estimate_table,
+        make_reported_table,
     )
-    from pocketbert.benchmarks.report.output import latency_table, session_lines
+    from pocketbert.benchmarks.report.output import describe_sessions, make_latency_table
 
     if result.sessions:
-        print_table(*latency_table(result))
+        print_table(*make_latency_table(result))
     if result.compilations:
-        print_table(*compiled_table(result.compilations))
+        print_table(*make_compilation_table(result.compilations))
     if any(one.estimate for one in result.compilations):
-        print_table(*estimated_table(result.compilations))
+        print_table(*make_estimate_table(result.compilations))
     if result.reported:
-        print_table(*reported_table(result.reported))
-    print("\n".join([*session_lines(result), *compiled_lines(result.compilations), *reported_lines(result.reported)]))
+        print_table(*make_reported_table(result.reported))
+    print(
+        "\n".join(
+            [
+                *describe_sessions(result),
+                *describe_compilations(result.compilations),
+                *describe_reported_texts(result.reported),
+            ]
+        )
+    )
 
 
 def _parse_facts(values: list[str]) -> list[Fact]:
@@ -379,8 +387,8 @@ def sensitivity(
     text_pair: options.TextPair = None,
     label: options.Label = None,
     header: options.Header = None,
-    max_line_mb: options.MaxLine = LINE_MB,
-    max_rows: options.MaxRows = ROWS,
+    max_line_mb: options.MaxLine = DEFAULT_LINE_MB,
+    max_rows: options.MaxRows = DEFAULT_MAX_ROWS,
     record: Annotated[bool, typer.Option("--record", help="Write the figures into the report of the folder.")] = False,
     json: options.Json = False,
 ) -> None:

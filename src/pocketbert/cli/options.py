@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pocketbert.core.data.streams import LINE_MB, ROWS
+from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.recipe.presets import PRESETS, Preset, PresetSettings
-from pocketbert.pipeline.options import FLAGS
+from pocketbert.pipeline.options import RECIPE_KEY_FLAGS
 
 if TYPE_CHECKING:
     from pocketbert.core.data.source import DataSource
 
-_KEYS = {flag: key for key, flag in FLAGS.items()}
+_KEYS = {flag: key for key, flag in RECIPE_KEY_FLAGS.items()}
 
 
 def sets(flag: str, text: str, key: str = "", short: tuple[str, ...] = (), **settings: Any) -> Any:
@@ -25,7 +25,7 @@ def sets(flag: str, text: str, key: str = "", short: tuple[str, ...] = (), **set
     Args:
         flag: Its name, e.g. ``--opset``.
         text: What it does.
-        key: The key; default what `pocketbert.pipeline.options.FLAGS` says.
+        key: The key; default what `pocketbert.pipeline.options.RECIPE_KEY_FLAGS` says.
         short: Shorter names, e.g. ``-m``.
         settings: Passed on to typer.
     """
@@ -72,8 +72,8 @@ def rows(
     text_pair: str | None,
     label: str | None,
     header: bool | None = None,
-    max_line_mb: float = LINE_MB,
-    max_rows: int = ROWS,
+    max_line_mb: float = DEFAULT_LINE_MB,
+    max_rows: int = DEFAULT_MAX_ROWS,
 ) -> DataSource:
     """Return the data source that a command's options name; columns that are not named are found in the file."""
     from pocketbert.core.data.source import DataSource

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.disk.files import is_unicode
-from pocketbert.core.host.terminal import one_field, visible
+from pocketbert.core.host.terminal import escape_control_characters, escape_separators
 
 if TYPE_CHECKING:
     from pocketbert.core.artefacts import Artefacts
@@ -33,14 +33,14 @@ def json_text(value: Any) -> str:
 
 def print_answer(line: str) -> None:
     """Print fields separated by tabs; on a terminal, without control characters."""
-    print("\t".join(visible(part) for part in line.split("\t")) if sys.stdout.isatty() else line)
+    print("\t".join(escape_control_characters(part) for part in line.split("\t")) if sys.stdout.isatty() else line)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
     """Print a table on a terminal, and tab-separated lines elsewhere."""
     if not sys.stdout.isatty():
         for row in (header, *rows):
-            print("\t".join(one_field(cell) for cell in row))
+            print("\t".join(escape_separators(cell) for cell in row))
         return
     from rich.console import Console
     from rich.table import Table
@@ -51,7 +51,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str
         figures = i > 0 and all(_FIGURE.match(row[i]) for row in rows)
         table.add_column(name, justify="right" if figures else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))  # not as markup
+        table.add_row(*(Text(escape_control_characters(cell)) for cell in row))  # not as markup
     Console().print(table)
 
 
@@ -63,7 +63,7 @@ def print_folder(folder: Path, json: bool) -> None:
         json: Whether to print one line of JSON instead.
     """
     from pocketbert.core.artefacts import read_artefacts
-    from pocketbert.core.host.progress import say
+    from pocketbert.core.host.progress import print_note
     from pocketbert.core.metrics import METRICS
 
     artefacts = read_artefacts(folder)
@@ -81,7 +81,7 @@ def print_folder(folder: Path, json: bool) -> None:
         if (folder / "report.html").is_file():
             print(f"report:     {folder}/report.html")
         for line in _next_commands(folder, artefacts):
-            say(line)
+            print_note(line)
         return
     print(
         f"for {artefacts.packed_for}: {sum(r.bytes for r in artefacts.files):,} bytes in {len(artefacts.files) + 1} files"

@@ -18,16 +18,16 @@ import typer
 from pocketbert.cli import options
 from pocketbert.cli.commands import RESULTS, add
 from pocketbert.cli.output import json_text, print_answer, print_json
-from pocketbert.core.data.streams import LINE_MB, ROWS, Limits
-from pocketbert.core.disk.destination import file_destination
-from pocketbert.core.disk.files import writing
-from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.host.terminal import one_field
+from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS, Limits
+from pocketbert.core.disk.destination import resolve_output_file
+from pocketbert.core.disk.files import open_atomic
+from pocketbert.core.errors import InputError, Problem, suggest_allowed
+from pocketbert.core.host.terminal import escape_separators
 
 if TYPE_CHECKING:
     from pocketbert.core.data.source import DataSource
     from pocketbert.core.predict.answers import Answer
-    from pocketbert.core.predict.tokenization import Text
+    from pocketbert.core.predict.inputs import Text
     from pocketbert.runtime.model import Model
 
 
@@ -60,8 +60,8 @@ def predict(
     text: options.Text = None,
     text_pair: options.TextPair = None,
     header: options.Header = None,
-    max_line_mb: options.MaxLine = LINE_MB,
-    max_rows: options.MaxRows = ROWS,
+    max_line_mb: options.MaxLine = DEFAULT_LINE_MB,
+    max_rows: options.MaxRows = DEFAULT_MAX_ROWS,
     scheme: Annotated[
         str | None,
         typer.Option(
@@ -126,7 +126,7 @@ def predict(
     With --text-pair and texts as arguments, give the two texts of each pair one after the other.
     Files of a form (export --form) read further inputs from the columns language or entities of --file.
     """
-    from pocketbert.core.host.progress import say
+    from pocketbert.core.host.progress import print_note
     from pocketbert.runtime.model import check_texts, load
 
     if output is not None:
@@ -136,14 +136,14 @@ def predict(
     read = _read_inputs(texts or [], file, source, _input_columns(model), with_rows=json or output is not None)
     opened = load(model, scheme, threads, format=format, engine=engine, file=model_file, cadence=cadence)
     if opened.choice:
-        say(opened.choice)
+        print_note(opened.choice)
     check_texts(opened.head.task, read.texts)
     _warn_of_empty(read.texts)
     opened.tokenizer.with_prompt(prompt)  # an unknown name ends the command before anything is computed
     answers = _answers(opened, read.texts, prompt)
     if output is not None:
         _write_answers(output, read.rows, answers, top)
-        say(f"{len(read.texts):,} answers: {output}")
+        print_note(f"{len(read.texts):,} answers: {output}")
         return
     others = read.others if json else [{}] * len(read.texts)
     for row, answer, other in zip(read.texts, answers, others, strict=True):
@@ -153,13 +153,15 @@ def predict(
 def _warn_of_empty(texts: Sequence[Text]) -> None:
     """Print a warning if a text has no visible character: the model answers it all the same."""
     from pocketbert.core.data.cells import is_visible
-    from pocketbert.core.host.progress import say
+    from pocketbert.core.host.progress import print_note
 
     empty = [
         i for i, text in enumerate(texts, 1) if not all(map(is_visible, [text] if isinstance(text, str) else text))
     ]
     if empty:
-        say(f"text {empty[0]} is empty ({len(empty):,} in all): its answer does not mean anything", style="yellow")
+        print_note(
+            f"text {empty[0]} is empty ({len(empty):,} in all): its answer does not mean anything", style="yellow"
+        )
 
 
 def _answers(model: Model, texts: Sequence[Text], prompt: str | None) -> Iterator[Answer]:
@@ -190,11 +192,11 @@ class _Inputs:
 
 def _input_columns(model: Path) -> tuple[str, ...]:
     """Return the names of the data columns that a folder's files take in addition to the text."""
-    from pocketbert.core.artefacts import artefact_folder, read_artefacts
+    from pocketbert.core.artefacts import find_artefact_folder, read_artefacts
     from pocketbert.core.predict.inputs import COLUMNS
 
     try:
-        return COLUMNS if read_artefacts(artefact_folder(model)).form is not None else ()
+        return COLUMNS if read_artefacts(find_artefact_folder(model)).form is not None else ()
     except InputError:
         return ()  # opening the model raises the error
 
@@ -219,7 +221,7 @@ def _read_inputs(
     from pocketbert.core.data.files import read_rows
     from pocketbert.core.data.streams import read_texts
     from pocketbert.core.data.tables import BadRows
-    from pocketbert.core.host.progress import say
+    from pocketbert.core.host.progress import print_note
     from pocketbert.core.tasks import LabelKind
 
     if texts and file is not None:
@@ -230,7 +232,7 @@ def _read_inputs(
     if file is not None and file.suffix != ".txt":
         found = guess_columns(source, LabelKind.NONE)
         if found.note:
-            say(found.note)
+            print_note(found.note)
         inputs = [example.input for example in read_examples(found.source, labelled=False, columns=columns)]
         rows = [row for _, row in read_rows(found.source, BadRows(found.source.title))] if with_rows else []
         return _Inputs(inputs, rows, (found.source.text, found.source.text_pair))
@@ -254,12 +256,12 @@ def _read_inputs(
 
 def _read_stdin(limits: Limits) -> list[str]:
     """Read the lines of stdin; raise InputError if it is a terminal or cannot be read."""
-    from pocketbert.core.data.streams import texts_of_stream
+    from pocketbert.core.data.streams import read_texts_of_stream
 
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         raise InputError(Problem("predict", "got no text.", "Give texts as arguments, --file FILE, or pipe them in."))
     try:
-        return texts_of_stream(sys.stdin.buffer, "stdin", limits)
+        return read_texts_of_stream(sys.stdin.buffer, "stdin", limits)
     except OSError as error:  # a folder, or opened for writing
         why = error.strerror or str(error)
         raise InputError(Problem("stdin", f"cannot be read: {why}.", "Pipe text in, or give --file FILE.")) from error
@@ -280,9 +282,9 @@ def _check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
         InputError: If its suffix is not one of `_ANSWER_FILES`, or it exists.
     """
     if path.suffix not in _ANSWER_FILES:
-        what = f"'{path.suffix}' is no kind of file for answers; {nearest(path.suffix, _ANSWER_FILES)}."
+        what = f"'{path.suffix}' is no kind of file for answers; {suggest_allowed(path.suffix, _ANSWER_FILES)}."
         raise InputError(Problem("-o/--output", what, f"Name it for example {path.stem or 'answers'}.csv."))
-    return file_destination(path, overwrite, *read)
+    return resolve_output_file(path, overwrite, *read)
 
 
 def _print_answer(text: Text, answer: Answer, other: Mapping[str, Any], top: int, json: bool) -> None:
@@ -301,7 +303,7 @@ def _print_answer(text: Text, answer: Answer, other: Mapping[str, Any], top: int
         print_json({**fields, "row": dict(other)} if other else fields)
         return
     text_shown = shown if isinstance(shown, str) else " | ".join(shown)
-    print_answer(f"{answer.line(top)}\t{one_field(text_shown)}{'  [truncated]' if answer.truncated else ''}")
+    print_answer(f"{answer.line(top)}\t{escape_separators(text_shown)}{'  [truncated]' if answer.truncated else ''}")
 
 
 def _write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Iterable[Answer], top: int) -> None:
@@ -314,7 +316,7 @@ def _write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Itera
         top: Number of alternatives that are written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with writing(path) as file:
+    with open_atomic(path) as file:
         # another column may hold half of a surrogate pair
         text = codecs.getwriter("utf-8")(file, "backslashreplace")
         if path.suffix == _JSON_LINES:

@@ -1,7 +1,7 @@
 """Report on the data of a run, made before the first training step.
 
 `split_report` counts rows, duplicates, labels and tokens of one split, and `DataReport` holds the splits of a run.
-`majority_note`, `twin_notes` and `language_note` warn about labels and languages that make a run pointless.
+`warn_about_majority`, `note_similar_labels` and `warn_about_language` warn about labels and languages that make a run pointless.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from pocketbert.core.data.cells import label_of_tag
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.errors import shown
+from pocketbert.core.errors import shorten_repr
 from pocketbert.core.heads import Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import LabelKind
@@ -148,7 +148,7 @@ def _count_labels(rows: Prepared, labels: Labels, kind: LabelKind) -> dict[str, 
 # --- notes ---
 
 
-def majority_note(report: SplitReport, kind: LabelKind) -> str | None:
+def warn_about_majority(report: SplitReport, kind: LabelKind) -> str | None:
     """Return a warning if one label of several that exclude each other holds most rows, so that accuracy misleads."""
     share = max(report.labels.values(), default=0) / report.rows
     if share > 0.8 and kind is LabelKind.NAME and len(report.labels) > 1:
@@ -156,7 +156,7 @@ def majority_note(report: SplitReport, kind: LabelKind) -> str | None:
     return None
 
 
-def twin_notes(report: SplitReport) -> list[str]:
+def note_similar_labels(report: SplitReport) -> list[str]:
     """Return notes on labels that differ only in case, which are two classes but may be meant as one; at most ten."""
     groups: dict[str, list[str]] = {}
     for name in report.labels:
@@ -164,13 +164,13 @@ def twin_notes(report: SplitReport) -> list[str]:
     twins = [names for names in groups.values() if len(names) > 1]
     return [
         f"{report.name}: labels that differ only in case: "
-        + ", ".join(f"{shown(name)} ({report.labels[name]:,} {report.unit})" for name in names[:10])
+        + ", ".join(f"{shorten_repr(name)} ({report.labels[name]:,} {report.unit})" for name in names[:10])
         for names in twins[:10]
     ]
 
 
 LANGUAGE_ROWS = 500
-"""Number of texts that `language_note` needs."""
+"""Number of texts that `warn_about_language` needs."""
 _MOST_PIECES = 2.0
 """Most tokens per word of a language that the tokenizer was trained on; docs/data.md has what was measured."""
 _MOST_UNKNOWN = 0.05
@@ -181,7 +181,7 @@ _WORDS = re.compile(
 """A character of a script that has no blanks between its words, or the characters between two blanks."""
 
 
-def language_note(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
+def warn_about_language(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
     """Return a warning if a tokenizer splits words into so many pieces that its model cannot be of their language.
 
     Args:

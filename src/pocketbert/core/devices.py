@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from pocketbert.core.errors import InputError, Problem, nearest, shown
-from pocketbert.core.plugins import announce, load_plugins
+from pocketbert.core.errors import InputError, Problem, shorten_repr, suggest_allowed
+from pocketbert.core.plugins import load_plugins, record_registration
 from pocketbert.core.types import Provenance
 
 
@@ -40,7 +40,7 @@ class Figure(StrEnum):
     """Instructions that an emulated processor executes: a measure of work, not of time."""
 
 
-MOST_GAP_MS = 10_000.0
+MAX_GAP_MS = 10_000.0
 """Longest idle time before an inference, in ms: longer than an app's user waits between two sentences."""
 _TIMES = frozenset(
     {
@@ -260,7 +260,7 @@ def add_device(info: DeviceInfo) -> None:
     """
     if not info.name or ":" in info.name or info.name.split() != [info.name]:
         raise ValueError(f"device name '{info.name}': a name has no colon and no space.")
-    announce("device", info.name, info.name in _table)
+    record_registration("device", info.name, info.name in _table)
     if info.name in _table:
         raise ValueError(f"device '{info.name}' is registered already.")
     _table[info.name] = info
@@ -278,18 +278,20 @@ def parse_device(text: str) -> DeviceName:
         ValueError: If the device is unknown, its argument is missing, invalid or not allowed, or there is a comma.
     """
     if "," in text:
-        raise ValueError(f"device {shown(text)}: no name has a comma; give each device by itself")
+        raise ValueError(f"device {shorten_repr(text)}: no name has a comma; give each device by itself")
     load_plugins()
     name, colon, argument = text.partition(":")
     if name not in DEVICES:
-        raise ValueError(f"unknown device '{text}'; {nearest(name, list(DEVICES))}")
+        raise ValueError(f"unknown device '{text}'; {suggest_allowed(name, list(DEVICES))}")
     info = DEVICES[name]
     if colon and not info.argument:
         raise ValueError(f"device '{text}': '{name}' takes no argument; write {info.spelled}")
     if info.argument and not argument and (colon or not info.optional):
         raise ValueError(f"device '{text}': {info.argument} is missing; write {info.spelled}")
     if argument and info.pattern and not re.fullmatch(info.pattern, argument, re.ASCII):
-        raise ValueError(f"device {shown(text)}: {shown(argument)} is no {info.argument}; write {info.spelled}")
+        raise ValueError(
+            f"device {shorten_repr(text)}: {shorten_repr(argument)} is no {info.argument}; write {info.spelled}"
+        )
     return DeviceName(info, argument)
 
 
@@ -311,7 +313,7 @@ def check_device(text: str) -> str:
     return text
 
 
-def devices_named(texts: list[str], where: str) -> list[DeviceName]:
+def parse_measuring_devices(texts: list[str], where: str) -> list[DeviceName]:
     """Parse the measuring devices that a command was given, each once.
 
     Raises:

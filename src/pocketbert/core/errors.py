@@ -1,7 +1,7 @@
 """Errors by cause, each with its exit code, and the wording that they share.
 
-`InputError` lists problems, each with the place, the value and what is allowed, and the fix. `shown`, `listed`,
-`one_line` bound the length of values from files; `nearest` suggests what was meant; `note_kept` adds where
+`InputError` lists problems, each with the place, the value and what is allowed, and the fix. `shorten_repr`, `shorten_list`,
+`escape_line` bound the length of values from files; `suggest_allowed` suggests what was meant; `note_kept` adds where
 unfinished work is.
 """
 
@@ -54,7 +54,7 @@ class Problem:
 
     def __str__(self) -> str:
         """Return ``where: what Fix: fix`` on one line, with control characters escaped."""
-        return one_line(f"{self.where}: {self.what}" + (f" Fix: {self.fix}" if self.fix else ""))
+        return escape_line(f"{self.where}: {self.what}" + (f" Fix: {self.fix}" if self.fix else ""))
 
 
 class InputError(PocketBertError):
@@ -94,37 +94,37 @@ class MachineError(PocketBertError):
     exit_code = ExitCode.MACHINE
 
 
-KEPT = "Unfinished work is kept in "
+KEPT_NOTE = "Unfinished work is kept in "
 """First words of an error's note that names the folder from which the next command resumes."""
 
 
 def note_kept(error: BaseException, folder: Path) -> None:
     """Add a note to an error that names the folder of unfinished work; it replaces the note of an inner folder."""
-    notes = [note for note in getattr(error, "__notes__", []) if not note.startswith(KEPT)]
-    error.__notes__ = [*notes, f"{KEPT}{one_line(str(folder))}; the same command continues there."]
+    notes = [note for note in getattr(error, "__notes__", []) if not note.startswith(KEPT_NOTE)]
+    error.__notes__ = [*notes, f"{KEPT_NOTE}{escape_line(str(folder))}; the same command continues there."]
 
 
-def one_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """Escape line breaks, control characters and the like as Python does."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def shown(value: object, most: int = 80) -> str:
+def shorten_repr(value: object, most: int = 80) -> str:
     """Return the repr of a value, cut after `most` characters."""
     text = repr(value[: most + 1] if isinstance(value, str) else value)
     return text if len(text) <= most else f"{text[: most - 4]}..."
 
 
-def listed(names: Sequence[str], most: int = 20) -> str:
+def shorten_list(names: Sequence[str], most: int = 20) -> str:
     """Return the first names of a list and the number of the others, on one line of bounded length."""
-    first = ", ".join(shown(name, 40) for name in names[:most])
+    first = ", ".join(shorten_repr(name, 40) for name in names[:most])
     return first if len(names) <= most else f"{first} and {len(names) - most:,} more"
 
 
 _MAX_LISTED, _MAX_COMPARED, _MAX_NAME_LENGTH = 60, 2000, 100
 
 
-def nearest(value: str, allowed: Sequence[str], alike: float = 0.6) -> str:
+def suggest_allowed(value: str, allowed: Sequence[str], alike: float = 0.6) -> str:
     """Return a hint that names the closest allowed value and lists the allowed ones; long lists are cut.
 
     Args:

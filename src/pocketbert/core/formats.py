@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pocketbert.core.host.system import version_of
-from pocketbert.core.plugins import announce
+from pocketbert.core.plugins import record_registration
 from pocketbert.core.types import Format, Runtime, Scheme
 
 _EXACT = 1e-3
 """Largest difference to the torch model, and largest change by padding, of a file that computes in fp32: rounding."""
 
-MARGIN = 3.0
+SIMULATION_MARGIN = 3.0
 """A file's error may be this many times that of its scheme simulated in torch."""
 _MIN_BOUND = 0.02
 """Smallest bound on the RMS error of a compressed file: rounding in another order, and the bound of fp16 files."""
@@ -52,7 +52,7 @@ class Bounds:
         """
         if simulated is None or not math.isfinite(simulated):
             return self.reference
-        return min(self.reference, max(self.least, MARGIN * simulated))
+        return min(self.reference, max(self.least, SIMULATION_MARGIN * simulated))
 
 
 _FP32_BOUNDS = Bounds(reference=_EXACT)
@@ -142,7 +142,7 @@ def register_format(info: FormatInfo) -> None:
     Raises:
         ValueError: If the name has a row.
     """
-    announce("format", info.name, info.name in FORMATS)
+    record_registration("format", info.name, info.name in FORMATS)
     if info.name in FORMATS:
         raise ValueError(f"format '{info.name}' is registered already")
     FORMATS[info.name] = info

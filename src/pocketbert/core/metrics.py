@@ -105,13 +105,13 @@ CHANCE = {
 _IntArray = NDArray[np.int64]
 
 
-def confusion(gold: _IntArray, predicted: _IntArray, labels: int) -> _IntArray:
+def confusion_counts(gold: _IntArray, predicted: _IntArray, labels: int) -> _IntArray:
     """Count the rows for each pair of gold and predicted label; `labels` is the number of labels."""
     flat = np.bincount(gold * labels + predicted, minlength=labels * labels)
     return flat.reshape(labels, labels).astype(np.int64)
 
 
-def most_confused(counts: _IntArray, names: Sequence[str], most: int = 12) -> list[tuple[str, str, int]]:
+def most_confused_labels(counts: _IntArray, names: Sequence[str], most: int = 12) -> list[tuple[str, str, int]]:
     """Return the pairs of gold and wrongly predicted label with the most rows, and their rows; largest first.
 
     Args:
@@ -127,7 +127,7 @@ def most_confused(counts: _IntArray, names: Sequence[str], most: int = 12) -> li
 
 def classification_scores(gold: _IntArray, predicted: _IntArray, labels: int) -> dict[str, float]:
     """Return accuracy, macro F1 and MCC by metric name; `labels` is the number of labels."""
-    counts = confusion(gold, predicted, labels)
+    counts = confusion_counts(gold, predicted, labels)
     return {ACCURACY.name: _accuracy(counts), MACRO_F1.name: _macro_f1(counts), MCC.name: _matthews(counts)}
 
 
@@ -192,14 +192,14 @@ def entropy(gold: _IntArray) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def luck(share: float, rows: int, sigmas: float = 3.0) -> float:
+def chance_bound(share: float, rows: int, sigmas: float = 3.0) -> float:
     """Return a share plus `sigmas` standard errors over this number of rows, at most 1."""
     if not rows:
         return float("nan")
     return min(1.0, share + sigmas * math.sqrt(max(0.0, share * (1 - share)) / rows))
 
 
-def chance_ceiling(gold: _IntArray, labels: int, sigmas: float = 3.0) -> float:
+def majority_bound(gold: _IntArray, labels: int, sigmas: float = 3.0) -> float:
     """Return the accuracy that always predicting the most frequent label may reach by chance.
 
     A model whose accuracy does not exceed it has learnt nothing that can be seen on these rows.
@@ -210,4 +210,4 @@ def chance_ceiling(gold: _IntArray, labels: int, sigmas: float = 3.0) -> float:
     rows = len(gold)
     if not rows:
         return float("nan")
-    return luck(float(np.bincount(gold, minlength=labels).max()) / rows, rows, sigmas)
+    return chance_bound(float(np.bincount(gold, minlength=labels).max()) / rows, rows, sigmas)

@@ -1,11 +1,11 @@
 """Plug-ins and registries: what installed packages add, and the lazy names of PocketBERT's facades.
 
 - `load_plugins` calls the functions that installed packages name as entry points of the group
-  ``pocketbert.plugins``; each calls `register_family` and its kind, which report to `announce`. Nothing is loaded
+  ``pocketbert.plugins``; each calls `register_family` and its kind, which report to `record_registration`. Nothing is loaded
   until a registry is asked for something, so that `pocketbert --help` costs nothing and cannot fail. Nothing that a
   recipe names is imported.
 - `Registry` holds code by key, such as the adapter that a row of the family table names.
-- `importer` and `listing` make the `__getattr__` and `__dir__` of packages whose names are imported when first used.
+- `make_facade_getattr` and `make_facade_dir` make the `__getattr__` and `__dir__` of packages whose names are imported when first used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pocketbert.core.errors import ExitCode, InputError, PocketBertError, Problem, nearest
+from pocketbert.core.errors import ExitCode, InputError, PocketBertError, Problem, suggest_allowed
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -89,12 +89,12 @@ def load_plugins() -> None:
     """
     if _STATE.loading is not None:  # a plug-in that looks something up while it registers
         return
-    failed = [p for p in plugins() if p.error]
+    failed = [p for p in list_plugins() if p.error]
     if failed and not _STATE.tolerant:
         raise PluginError(failed)
 
 
-def plugins() -> tuple[Plugin, ...]:
+def list_plugins() -> tuple[Plugin, ...]:
     """Load all installed plug-ins and return them, failed ones included, sorted by package and name."""
     if _STATE.plugins is None:
         from importlib import metadata  # here, since it slows down the start of every command by 20 ms
@@ -125,7 +125,7 @@ def _load(entry: EntryPoint) -> Plugin:
     return plugin
 
 
-def announce(kind: str, name: str, known: bool = False) -> None:
+def record_registration(kind: str, name: str, known: bool = False) -> None:
     """Record what the plug-in that is being loaded registers. Every `register_...` function calls it first.
 
     `pocketbert doctor` lists the records.
@@ -147,7 +147,7 @@ def announce(kind: str, name: str, known: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def tolerated() -> Iterator[None]:
+def tolerate_failed_plugins() -> Iterator[None]:
     """Let lookups succeed although a plug-in fails: for a command that reports the failure itself."""
     before, _STATE.tolerant = _STATE.tolerant, True
     try:
@@ -162,7 +162,7 @@ def tolerated() -> Iterator[None]:
 _wings: dict[str, list[Callable[[], None]]] = {}
 
 
-def add_wing(kind: str, load: Callable[[], None]) -> None:
+def register_before_lookup(kind: str, load: Callable[[], None]) -> None:
     """Register a function that is called before the first lookup in a registry, to fill it.
 
     Args:
@@ -186,7 +186,7 @@ class Registry(Generic[_T]):
 
     def register(self, key: str, value: _T) -> None:
         """Add a value of a user or a plug-in, or replace the one of that key; a plug-in can only add."""
-        announce(self._kind, key, key in self._values)
+        record_registration(self._kind, key, key in self._values)
         self._values[key] = value
 
     def add(self, key: str, value: _T) -> None:
@@ -211,7 +211,7 @@ class Registry(Generic[_T]):
         """
         self._fill()
         if key not in self._values:
-            problem = f"no {self._kind} is registered as '{key}'; {nearest(key, tuple(self._values))}."
+            problem = f"no {self._kind} is registered as '{key}'; {suggest_allowed(key, tuple(self._values))}."
             fix = f"Register it with pocketbert.core.families.{self._function}."
             raise InputError(Problem(where, problem, fix))
         return self._values[key]
@@ -226,7 +226,9 @@ class Registry(Generic[_T]):
 # --- facades ------------------------------------------------------------
 
 
-def importer(facade: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()) -> Callable[[str], Any]:
+def make_facade_getattr(
+    facade: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
+) -> Callable[[str], Any]:
     """Make the function by which a facade imports a name when it is first used.
 
     Args:
@@ -252,7 +254,7 @@ def importer(facade: str, names: Mapping[str, Sequence[str]], modules: Sequence[
     return get
 
 
-def listing(facade: str, names: Sequence[str]) -> Callable[[], list[str]]:
+def make_facade_dir(facade: str, names: Sequence[str]) -> Callable[[], list[str]]:
     """Make the function that lists a facade's names, so that completion offers the public ones only.
 
     Returns:

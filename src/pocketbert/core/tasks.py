@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pocketbert.core import metrics
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.metrics import Metric
 
 
@@ -162,5 +162,5 @@ def task_of(name: str, where: str = "task") -> Task:
     """
     known = [t.value for t in TASKS]
     if name not in known:
-        raise InputError(Problem(where, f"'{name}' is not a task; {nearest(name, known)}."))
+        raise InputError(Problem(where, f"'{name}' is not a task; {suggest_allowed(name, known)}."))
     return TASKS[TaskName(name)]

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 from pocketbert.core.errors import InputError, MissingBackendError, PocketBertError, Problem
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.hardware import Machine, load_average, machine
-from pocketbert.core.host.system import extras, installed
+from pocketbert.core.host.hardware import Machine, describe_machine, load_average
+from pocketbert.core.host.system import installed_versions, list_extras
 from pocketbert.core.models.folder import DEMO_INSTALL, DEMO_TEACHER, DEMO_VERSION, open_model_folder
-from pocketbert.core.plugins import plugins, tolerated
+from pocketbert.core.plugins import list_plugins, tolerate_failed_plugins
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format
 
@@ -35,7 +35,7 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
 def missing(extra: str) -> list[str]:
     """Return the distributions of an extra that are not installed."""
     names = _distributions(extra)
-    present = installed(names)
+    present = installed_versions(names)
     return [name for name in names if name not in present]
 
 
@@ -58,7 +58,7 @@ def require(*needed: str) -> None:
     if not lacking:
         return
     names = dict.fromkeys(name for extra in lacking for name in missing(extra))
-    known = extras()
+    known = list_extras()
     own = [extra for extra in lacking if extra in known]
     others = dict.fromkeys(name for extra in lacking if extra not in own for name in missing(extra))
     own_packages = [f"'pocketbert[{','.join(own)}]'"] if own else []
@@ -179,7 +179,7 @@ def diagnose() -> Diagnosis:
     """Look at the machine, the installed libraries, the plug-ins and the demo teacher."""
     backends = [*map(_check_part, _PARTS), _check_demo_teacher()]
     notes = []
-    load, cores = load_average(), machine().cores
+    load, cores = load_average(), describe_machine().cores
     if load > cores:
         notes.append(f"load {load:.1f} on {cores} cores: latencies measured now are those of a busy machine")
     training = _describe_training()
@@ -189,7 +189,7 @@ def diagnose() -> Diagnosis:
             "index (uv: UV_TORCH_BACKEND=cpu)"
         )
     return Diagnosis(
-        machine=machine(),
+        machine=describe_machine(),
         memory_gib=psutil.virtual_memory().total / 2**30,
         load=load,
         training=training,
@@ -201,7 +201,7 @@ def diagnose() -> Diagnosis:
                 registered=p.registered,
                 error=p.complaint if p.error else "",
             )
-            for p in plugins()
+            for p in list_plugins()
         ],
         notes=notes,
     )
@@ -209,7 +209,7 @@ def diagnose() -> Diagnosis:
 
 def _check_part(part: _Part) -> Backend:
     """Report which distributions of a part are installed and which are missing."""
-    present = installed(part.distributions)
+    present = installed_versions(part.distributions)
     lacking = [name for name in part.distributions if name not in present]
     if part.any_one:
         lacking = [] if present else lacking[:1]
@@ -223,7 +223,7 @@ def _check_demo_teacher() -> Backend:
     """Report whether the pinned demo teacher is installed."""
     name = f"demo teacher {DEMO_TEACHER}"
     try:
-        with tolerated():  # a plug-in that fails has a line of its own
+        with tolerate_failed_plugins():  # a plug-in that fails has a line of its own
             folder = open_model_folder(DEMO_TEACHER)
     except PocketBertError as error:
         reason = str(error).split(". Install")[0]
@@ -234,7 +234,7 @@ def _check_demo_teacher() -> Backend:
 
 def _describe_training() -> str:
     """Return the number type, device and threads that training will use, with the reason for the type."""
-    if "torch" not in installed(("torch",)):
+    if "torch" not in installed_versions(("torch",)):
         return "not possible here: torch is not installed"
     import torch
 

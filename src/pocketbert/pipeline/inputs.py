@@ -16,20 +16,20 @@ from pydantic import BaseModel
 
 from pocketbert.core.artefacts import BudgetSearch
 from pocketbert.core.disk.files import sha256_file, sha256_path
-from pocketbert.core.families import all_families, check_exported, check_pruned, check_taught
+from pocketbert.core.families import all_families, check_distillable, check_exportable, check_prunable
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.student import LIMITS
+from pocketbert.core.recipe.student import VOCABULARY_LIMITS
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Calibration, Format
 from pocketbert.pipeline.doctor import require
-from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.learn.corpora import general_head_task
 from pocketbert.pipeline.learn.data import max_length
 from pocketbert.pipeline.learn.vocabulary import check_vocabulary
 from pocketbert.pipeline.options import CONFIDENCE_KEYS
 from pocketbert.pipeline.phone.pack import portable
-from pocketbert.pipeline.reference import open_teacher, say_row
+from pocketbert.pipeline.reference import open_teacher, print_family_choice
 
 _NO_RESULT = ("checkpoint", "max_line_mb", "max_rows")
 """Recipe keys that do not change a result, in any section."""
@@ -60,7 +60,7 @@ class Inputs:
     def model(self) -> ModelFolder:
         """The model that the recipe starts from: the teacher, or the model to export."""
         folder = open_teacher(self.recipe, self.recipe.export.attention)
-        say_row(folder)
+        print_family_choice(folder)
         return folder
 
     @cached_property
@@ -131,11 +131,11 @@ class Inputs:
         """
         student = self.recipe.student
         if self.recipe.distill:
-            check_taught(self.model.family, self.model.config, "teacher.model")
+            check_distillable(self.model.family, self.model.config, "teacher.model")
         if student is not None and student.init == "pruned":
             assert student.intermediate is not None, "the section has checked it"
             source = self.start or self.model
-            check_pruned(source.family, source.config, student.intermediate)
+            check_prunable(source.family, source.config, student.intermediate)
         if student is not None and student.vocabulary is not None:
             check_vocabulary(self.model)
         if student is not None and student.size is not None:
@@ -146,7 +146,7 @@ class Inputs:
         elif student is not None:
             key = "student.family"
             family = next((f for f in all_families() if f.name == student.family), family)
-        check_exported(family, key)
+        check_exportable(family, key)
 
     def student_settings(self) -> dict[str, object]:
         """Return the settings that decide the student in every stage."""
@@ -156,7 +156,7 @@ class Inputs:
                 section, "vocabulary"
             )  # the settings of a run that was made before this section existed
         else:
-            section = _drop_keys(section, *LIMITS)
+            section = _drop_keys(section, *VOCABULARY_LIMITS)
         return {
             "task": recipe.task,
             "seed": recipe.seed,
@@ -180,7 +180,7 @@ class Inputs:
 
     def export_settings(self, format: Format) -> dict[str, object]:
         """Return the settings that decide the exported files of a format."""
-        own = place_of(format).settings(self.recipe)
+        own = format_place(format).settings(self.recipe)
         export = {"lengths": self.recipe.export.lengths, **cast(dict[str, object], own.pop("export", {}))}
         return {"export": export, "data": {"max_length": self.length}, **own}
 
@@ -204,7 +204,7 @@ class Inputs:
         }
         student = sections["student"] or {}
         if (vocabulary := student.pop("vocabulary", None)) is not None:
-            gates["student"] = {"vocabulary": {key: vocabulary.pop(key) for key in LIMITS}}
+            gates["student"] = {"vocabulary": {key: vocabulary.pop(key) for key in VOCABULARY_LIMITS}}
             student["vocabulary"] = vocabulary
         return drop_resultless_keys(sections), gates
 

@@ -1,7 +1,7 @@
 """Options of the verbs that start without a recipe, their recipe keys and flags, and the result of a dry run.
 
 `ExportOptions`, `AnswerOptions`, `CalibrationOptions` and `BudgetOptions` are the options of `export` and `quantize`, `DataFiles` those of
-`run --data`. `KEYS` maps options to recipe keys and `FLAGS` recipe keys to flags, so that messages on a recipe name flags.
+`run --data`. `OPTION_RECIPE_KEYS` maps options to recipe keys and `RECIPE_KEY_FLAGS` recipe keys to flags, so that messages on a recipe name flags.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AnswerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """Settings of `export`; each sets the recipe key that `KEYS` names.
+    """Settings of `export`; each sets the recipe key that `OPTION_RECIPE_KEYS` names.
 
     Attributes:
         task: Hub task name; default the task that the model was trained for.
@@ -191,7 +191,7 @@ Plan = list[PlannedStep]
 CONFIDENCE_KEYS = ("temperature", "unknown")
 """Keys of a recipe's `answer` that decide neither weights nor files: confidence is fitted on the finished files."""
 
-KEYS: Mapping[str, str] = {
+OPTION_RECIPE_KEYS: Mapping[str, str] = {
     "task": "task",
     "revision": "teacher.revision",
     "family": "teacher.family",
@@ -222,10 +222,10 @@ KEYS: Mapping[str, str] = {
 }
 """The recipe key that each field of `ExportOptions` sets."""
 
-FLAGS: Mapping[str, str] = {
+RECIPE_KEY_FLAGS: Mapping[str, str] = {
     "teacher.model": "--model",
     "quantize.names": "--roles",  # help names the last key of a flag: quantize.roles
-    **{key: f"--{option.replace('_', '-')}" for option, key in KEYS.items()},
+    **{key: f"--{option.replace('_', '-')}" for option, key in OPTION_RECIPE_KEYS.items()},
     "export.formats": "--format",
     "quantize.scheme": "--scheme",
     "quantize.files": "--scheme, --runtime",

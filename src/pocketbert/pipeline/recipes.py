@@ -1,6 +1,6 @@
 """Recipes that PocketBERT writes or ships.
 
-`recipe_path`, `names` and `copy_recipe` find the recipes that come with the package. `starting_recipe` makes a recipe for a data file
+`recipe_path`, `shipped_names` and `copy_recipe` find the recipes that come with the package. `starting_recipe` makes a recipe for a data file
 and nothing else: it finds columns, task, lengths and passes in the rows, and fills the shipped start of the task. `smaller_recipe`
 makes the recipe of a smaller student of a finished run, and `student_lines` the lines of it that a user copies. Readers of rows and
 recipes are imported in functions, so that shipped recipes are listed quickly.
@@ -16,12 +16,12 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pocketbert.core.data.files import is_data_file, is_table
+from pocketbert.core.data.files import is_data_file, is_table_file
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.disk.destination import file_destination
+from pocketbert.core.disk.destination import resolve_output_file
 from pocketbert.core.disk.files import write_atomic
-from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.host.system import expanded
+from pocketbert.core.errors import InputError, Problem, suggest_allowed
+from pocketbert.core.host.system import expand_home
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.pipeline.options import DataFiles
 
@@ -38,16 +38,16 @@ _SCHEMA_HEADER = "# yaml-language-server: $schema="
 # --- shipped recipes ---
 
 
-def folder() -> Path:
+def shipped_folder() -> Path:
     """Return the folder of the shipped recipes; each task has a folder in it."""
     return Path(str(resources.files("pocketbert.recipes")))
 
 
 def _find_shipped() -> dict[str, Path]:
-    return {path.stem: path for path in folder().glob("*/*.yaml")}
+    return {path.stem: path for path in shipped_folder().glob("*/*.yaml")}
 
 
-def names() -> list[str]:
+def shipped_names() -> list[str]:
     """List the names of the shipped recipes."""
     return sorted(_find_shipped())
 
@@ -67,7 +67,7 @@ def recipe_path(recipe: str | Path) -> Path:
     shipped = _find_shipped().get(str(recipe))
     if shipped is not None:
         return shipped
-    what = f"no recipe file here and no shipped recipe of that name; {nearest(str(recipe), names())}."
+    what = f"no recipe file here and no shipped recipe of that name; {suggest_allowed(str(recipe), shipped_names())}."
     raise InputError(Problem(str(recipe), what, "List them: pocketbert recipes ls"))
 
 
@@ -82,7 +82,7 @@ def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
     """
     source = recipe_path(name)
     text = source.read_text(encoding="utf-8")
-    destination = file_destination(destination, overwrite, source)
+    destination = resolve_output_file(destination, overwrite, source)
     destination.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(destination, _set_schema(text))
     return destination
@@ -92,7 +92,7 @@ def _set_schema(text: str) -> str:
     """Replace the schema in the header of a recipe by the path where it is installed."""
     lines = text.splitlines(keepends=True)
     if lines and lines[0].startswith(_SCHEMA_HEADER):
-        lines[0] = f"{_SCHEMA_HEADER}{folder() / SCHEMA_FILE}\n"
+        lines[0] = f"{_SCHEMA_HEADER}{shipped_folder() / SCHEMA_FILE}\n"
     return "".join(lines)
 
 
@@ -163,7 +163,7 @@ class StartingRecipe:
 AnyRecipe: TypeAlias = "Recipe | StartingRecipe"
 
 
-def resolved(recipe: AnyRecipe) -> Recipe:
+def recipe_settings(recipe: AnyRecipe) -> Recipe:
     """Return the recipe itself, also of one that was made for a data file."""
     return recipe.recipe if isinstance(recipe, StartingRecipe) else recipe
 
@@ -182,9 +182,9 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
     """
     from pocketbert.core.data.columns import guess_columns
     from pocketbert.core.data.examples import read_examples
-    from pocketbert.core.recipe.file import recipe_from
+    from pocketbert.core.recipe.file import parse_recipe
 
-    path = str(expanded(str(files.data), "--data").absolute())
+    path = str(expand_home(str(files.data), "--data").absolute())
     source = DataSource.at(path, files.text, files.text_pair, files.label, files.header)
     columns = guess_columns(source, _find_label_kind(files.task))
     task = TaskName(files.task) if files.task else _choose_task(columns)
@@ -195,13 +195,13 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
     passes = min(max(usual, _FEWEST_ROWS), _MOST_ROWS) / usual
     start = _set_schema(_find_shipped()[task.value].read_text(encoding="utf-8"))
     text = _fill_start(start, _format_data_lines(files, columns, task), passes)
-    first = recipe_from(text, recipe_file, overrides)
+    first = parse_recipe(text, recipe_file, overrides)
     longest = _measure_longest_input(first, rows)
     if task is not TaskName.QUESTION_ANSWERING:
         lengths = sorted({max(_LENGTH_STEP, longest // 4 // 8 * 8), longest // 2 // 8 * 8, longest})
         export = f"{{formats: [onnx, tflite, coreml], lengths: {lengths}}}"
         text = _fill_start(text, {"  max_length": str(longest), "export": export})
-    recipe = recipe_from(text, recipe_file, overrides)
+    recipe = parse_recipe(text, recipe_file, overrides)
     split = f"{len(rows):,} rows to train on"
     if recipe.data.eval is not None and (share := recipe.data.eval.fraction) is not None:
         split = f"{len(rows):,} rows, of which {share:.0%} decide the score and are not trained on (chosen by the hash of the text)"
@@ -220,7 +220,7 @@ def _find_label_kind(task: str | None) -> LabelKind | None:
     allowed = [t.value for t in TASKS if t is not TaskName.FILL_MASK]
     if task not in allowed:
         fix = "For fill-mask write a recipe: pocketbert recipes cp fill-mask my.yaml" if task == "fill-mask" else ""
-        raise InputError(Problem("--task", f"'{task}' is not a task of --data; {nearest(task, allowed)}.", fix))
+        raise InputError(Problem("--task", f"'{task}' is not a task of --data; {suggest_allowed(task, allowed)}.", fix))
     return TASKS[TaskName(task)].labels
 
 
@@ -252,8 +252,8 @@ def _format_data_lines(files: DataFiles, columns: Columns, task: TaskName) -> Ma
         "  train": f"{{path: {_quote(source.title)}{named}{header}}}",
     }
     if files.evaluation is not None:
-        path = str(expanded(str(files.evaluation), "--eval").absolute())
-        header = f", header: {str(files.header).lower()}" if files.header is not None and is_table(path) else ""
+        path = str(expand_home(str(files.evaluation), "--eval").absolute())
+        header = f", header: {str(files.header).lower()}" if files.header is not None and is_table_file(path) else ""
         lines["  eval"] = f"{{path: {_quote(path)}{named}{header}}}"
     return lines
 

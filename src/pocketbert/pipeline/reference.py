@@ -1,8 +1,8 @@
 """The torch model that files are compared with, and the texts that it is asked.
 
-`open_teacher` opens the model that a recipe starts from. `reference_model` loads the torch model of a folder; `check_spread` refuses
-one whose answers do not depend on the text. `own_texts`, `task_text`, `draw_inputs` and `draw_texts` return texts and inputs
-of the kind that a task takes, and `answered_labels`, `decided` and `unreached` name the labels of its answers.
+`open_teacher` opens the model that a recipe starts from. `load_reference_model` loads the torch model of a folder; `check_spread` refuses
+one whose answers do not depend on the text. `project_texts`, `task_text`, `draw_inputs` and `draw_reference_texts` return texts and inputs
+of the kind that a task takes, and `answered_labels`, `answer_label_names` and `unreached_labels` name the labels of its answers.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.compare.evaluate import spread
+from pocketbert.core.compare.evaluate import logit_spread
 from pocketbert.core.compare.golden import GoldenRow
-from pocketbert.core.compare.parity import drawn_count, drawn_rows, drawn_texts, printable
+from pocketbert.core.compare.parity import count_drawn_rows, draw_rows, draw_texts, remove_unprintable
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, run_rows, whole
-from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, pooling_of
-from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
+from pocketbert.core.predict.inputs import Encoded, Text
+from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, join_texts, run_rows
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, read_pooling
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName
 from pocketbert.core.types import Attention
@@ -57,19 +58,19 @@ def open_teacher(recipe: Recipe, attention: Attention | None = None) -> ModelFol
     return replace(folder, family=family, licence=licence, used_for=TaskName(recipe.task))
 
 
-def say_row(folder: ModelFolder) -> None:
+def print_family_choice(folder: ModelFolder) -> None:
     """Print which row of the family table a model is taken as, if several rows share its graph."""
     if folder.row_reason:
-        say(
+        print_note(
             f"{folder.title}: taken as {folder.family.title}, because {folder.row_reason}; "
             "--family (in a recipe teacher.family) decides"
         )
 
 
-def reference_model(folder: ModelFolder, task: Task, model: torch.nn.Module | None = None) -> TorchPredictor:
+def load_reference_model(folder: ModelFolder, task: Task, model: torch.nn.Module | None = None) -> TorchPredictor:
     """Return the torch model of a folder as a predictor; `model` is used if it is loaded already."""
     loaded = load_model(folder, task) if model is None else model
-    return TorchPredictor(loaded, task, folder.family.inputs, pooling_of(folder.path) or DEFAULT_POOLING)
+    return TorchPredictor(loaded, task, folder.family.inputs, read_pooling(folder.path) or DEFAULT_POOLING)
 
 
 def word_table(reference: TorchPredictor) -> torch.nn.Embedding:
@@ -89,8 +90,8 @@ def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Seq
         what = f"the tokenizer gives {len(rows)} different texts the same {len(rows[0])} tokens."
         fix = "Save the tokenizer that the model was trained with."
         raise InputError(Problem(f"{model}/tokenizer.json", what, fix))
-    answers = whole(run_rows(reference, tokenizer, rows[:_SPREAD_TEXTS], reference.task, Batching(8, 0.1)))
-    found, largest = spread(answers), float(np.abs(answers).max(initial=0.0))
+    answers = join_texts(run_rows(reference, tokenizer, rows[:_SPREAD_TEXTS], reference.task, Batching(8, 0.1)))
+    found, largest = logit_spread(answers), float(np.abs(answers).max(initial=0.0))
     if found <= _LEAST_SPREAD * largest:
         what = f"answers every text alike: over {len(rows[:_SPREAD_TEXTS])} texts the answers spread by {found:.2g}, the largest is {largest:.2g}."
         raise InputError(Problem(model, what, "Export a model whose answers depend on the text."))
@@ -99,7 +100,7 @@ def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Seq
 # --- texts ---
 
 
-def own_texts(task: Task, tokenizer: TextTokenizer) -> list[Text]:
+def project_texts(task: Task, tokenizer: TextTokenizer) -> list[Text]:
     """Return the project's own sentences in the form that a task takes; pairs for question answering."""
     if task.name is TaskName.QUESTION_ANSWERING:
         return [*sample_pairs()]
@@ -121,47 +122,47 @@ def takes_texts_and_pairs(task: Task) -> bool:
     return task.name in (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
 
 
-def sample_batches(tokenizer: TextTokenizer, texts: Sequence[Text]) -> list[dict[str, NDArray[np.int64]]]:
+def tokenize_batches(tokenizer: TextTokenizer, texts: Sequence[Text]) -> list[dict[str, NDArray[np.int64]]]:
     """Tokenize texts into padded batches of 8, on which export adapters measure the magnitude of activations."""
     rows = tokenizer.encode(list(texts))
     return [tokenizer.pad(rows[i : i + _BATCH]) for i in range(0, len(rows), _BATCH)]
 
 
-def sentence_batches(task: Task, tokenizer: TextTokenizer) -> list[dict[str, NDArray[np.int64]]]:
+def project_text_batches(task: Task, tokenizer: TextTokenizer) -> list[dict[str, NDArray[np.int64]]]:
     """Tokenize the project's own sentences, on which outlier channels are found.
 
     They are the same whenever a model is prepared: to export it, to simulate a scheme, or to compare a file with it on another
     machine, which does not have the data of the run.
     """
-    return sample_batches(tokenizer, own_texts(task, tokenizer))
+    return tokenize_batches(tokenizer, project_texts(task, tokenizer))
 
 
 def draw_inputs(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Encoded]:
-    """Draw inputs of `length` tokens from the whole vocabulary; see `drawn_rows`.
+    """Draw inputs of `length` tokens from the whole vocabulary; see `draw_rows`.
 
     Every second one is a pair if the model has `segments`, all for question answering.
     """
     pairs = _choose_drawn_pairs(task, length, segments)
-    return drawn_rows(
+    return draw_rows(
         tokenizer, len(word_table(reference).weight), length, pairs, masked=task.name is TaskName.FILL_MASK
     )
 
 
-def draw_texts(
+def draw_reference_texts(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Text]:
-    """Draw texts from the whole vocabulary, in the form that a task takes; see `drawn_texts` and `draw_inputs`."""
+    """Draw texts from the whole vocabulary, in the form that a task takes; see `draw_texts` and `draw_inputs`."""
     pairs = _choose_drawn_pairs(task, length, segments and takes_texts_and_pairs(task))
     mask = tokenizer.mask_token if task.name is TaskName.FILL_MASK else None
-    return drawn_texts(tokenizer, len(word_table(reference).weight), length, pairs, mask)
+    return draw_texts(tokenizer, len(word_table(reference).weight), length, pairs, mask)
 
 
 def _choose_drawn_pairs(task: Task, length: int, some: bool) -> list[bool]:
     """Return for each drawn row whether it is a pair: all for question answering, every second one for `some`, else none."""
     always = task.name is TaskName.QUESTION_ANSWERING
-    return [always or (some and i % 2 == 1) for i in range(drawn_count(length))]
+    return [always or (some and i % 2 == 1) for i in range(count_drawn_rows(length))]
 
 
 # --- labels of answers ---
@@ -174,14 +175,14 @@ def answered_labels(matrix: Matrix, task: Task) -> list[int]:
     return [int(i) for i in matrix.argmax(-1)]
 
 
-def decided(matrix: Matrix, task: Task, labels: Sequence[str]) -> str:
+def answer_label_names(matrix: Matrix, task: Task, labels: Sequence[str]) -> str:
     """Return the label names that an answer names, joined by commas; empty for tasks without labels."""
     if not labels or not task.names_labels or not np.isfinite(matrix).all():
         return ""
     return ", ".join(labels[i] for i in answered_labels(matrix, task))
 
 
-def unreached(rows: Sequence[GoldenRow], task: Task, labels: Sequence[str]) -> list[str]:
+def unreached_labels(rows: Sequence[GoldenRow], task: Task, labels: Sequence[str]) -> list[str]:
     """Return the labels that the torch model answers to no golden row; none for tasks without labels."""
     if not task.names_labels:
         return []
@@ -193,7 +194,7 @@ def unreached(rows: Sequence[GoldenRow], task: Task, labels: Sequence[str]) -> l
     return [name for name in labels if name not in reached]
 
 
-def shown_labels(names: Sequence[str]) -> str:
+def quote_labels(names: Sequence[str]) -> str:
     """Return up to 20 label names, quoted, and the number of the others."""
     more = f" and {len(names) - _SHOWN_LABELS} more" if len(names) > _SHOWN_LABELS else ""
-    return ", ".join(f"'{printable(name)}'" for name in names[:_SHOWN_LABELS]) + more
+    return ", ".join(f"'{remove_unprintable(name)}'" for name in names[:_SHOWN_LABELS]) + more

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.core.artefacts import SeenRight
+from pocketbert.core.artefacts import PassedEngine
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.families.weight_records import ProductRanges, WeightRole
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import version_of
 from pocketbert.core.host.terminal import html_table
 from pocketbert.core.metrics import METRICS
-from pocketbert.core.predict.predictor import PROBABILITIES, Matrix, Predictor, answer_of, run_rows
-from pocketbert.core.predict.scores import Confidence, Score, probabilities
+from pocketbert.core.predict.predictor import PROBABILITIES, Matrix, Predictor, answer_outputs, run_rows
+from pocketbert.core.predict.scores import Confidence, Score, apply_score_function
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Client, Format, Runtime, Scheme, Status
@@ -94,7 +94,7 @@ class Subject:
     @property
     def output(self) -> str:
         """Name of the output that the answer is read from, or of the first of them."""
-        return answer_of(self.task, self.predictor)[0]
+        return answer_outputs(self.task, self.predictor)[0]
 
     @property
     def exported(self) -> bool:
@@ -110,7 +110,7 @@ class Subject:
         """Shape recorded logits of the torch model, as probabilities if this file returns those."""
         matrix = row.shaped(values)
         if self.output == PROBABILITIES:
-            return probabilities(matrix, self.task.score).astype(np.float32)
+            return apply_score_function(matrix, self.task.score).astype(np.float32)
         return matrix
 
     def reference(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
@@ -124,7 +124,7 @@ class Subject:
         return [r for r in golden if self.name in r.outputs] or list(golden)
 
 
-def unread_gate(subject: Subject, gate: str) -> Gate | None:
+def skipped_gate_without_reader(subject: Subject, gate: str) -> Gate | None:
     """Return a skipped gate if the library that reads files of this format is not installed; None if it is."""
     reader = FORMATS[subject.format].reader
     if version_of(reader) is not None:
@@ -157,7 +157,7 @@ class Verification(BaseModel):
     teacher: Score | None = None
     reference: Score | None = None
     files: dict[str, str] = {}
-    seen_right: dict[str, SeenRight] = {}
+    seen_right: dict[str, PassedEngine] = {}
     confidence: dict[str, Confidence] = {}
     notes: list[str] = []
     protocol: str = (

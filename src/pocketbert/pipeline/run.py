@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import SEARCH_FILE
-from pocketbert.core.disk.destination import folder_destination
-from pocketbert.core.disk.files import digests, write_atomic, write_json
+from pocketbert.core.disk.destination import resolve_output_folder
+from pocketbert.core.disk.files import file_digests, write_atomic, write_json
 from pocketbert.core.disk.ownership import MARKER, read_marker, remove, write_marker
-from pocketbert.core.disk.workspace import beside_workspaces, building
+from pocketbert.core.disk.workspace import build_folder, ignore_workspaces
 from pocketbert.core.errors import GateError, InputError, Problem
-from pocketbert.core.host.processes import assist, directing, here
-from pocketbert.core.host.progress import say, set_quiet
+from pocketbert.core.host.processes import current_process, direct_processes, follow_orders
+from pocketbert.core.host.progress import print_note, set_quiet
 from pocketbert.core.models.folder import DEMO_TEACHER, open_model_folder
 from pocketbert.core.recipe.file import dump_recipe, load_recipe
 from pocketbert.pipeline.doctor import missing, require_for
-from pocketbert.pipeline.gates.checks import STUDENT, judged
+from pocketbert.pipeline.gates.checks import STUDENT, judge_student
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import RunData, check_files, check_head, check_threshold, has_local_rows, load_data
 from pocketbert.pipeline.learn.finishing import read_training
-from pocketbert.pipeline.recipes import AnyRecipe, StartingRecipe, recipe_path, resolved
+from pocketbert.pipeline.recipes import AnyRecipe, StartingRecipe, recipe_path, recipe_settings
 from pocketbert.pipeline.run_folder import Permission, RunFolder, RunResult, Step
 from pocketbert.pipeline.steps import RunSteps
 
@@ -64,7 +64,7 @@ class Run(RunSteps):
         data: RunData | None = None,
     ) -> None:
         self.start = recipe if isinstance(recipe, StartingRecipe) else None
-        super().__init__(resolved(recipe), RunFolder(folder, allowed or Permission()), inputs, data)
+        super().__init__(recipe_settings(recipe), RunFolder(folder, allowed or Permission()), inputs, data)
 
     def execute(self, until: str | None = None) -> None:
         """Run the steps, up to and including `until`.
@@ -75,10 +75,10 @@ class Run(RunSteps):
             PocketBertError: If an input is wrong, a gate failed, or the machine failed.
             SystemExit: At the end, in processes other than 0.
         """
-        if not here().main:
+        if not current_process().main:
             set_quiet(True)
-            assist(lambda order: self.folder.take_part(self.steps(), order))
-        with directing():
+            follow_orders(lambda order: self.folder.take_part(self.steps(), order))
+        with direct_processes():
             self._execute(until)
 
     def _execute(self, until: str | None) -> None:
@@ -120,7 +120,7 @@ class Run(RunSteps):
             GateError: With advice. An HTML page with scores and losses is written first.
         """
         student, teacher = read_training(self.path / STUDENT), read_training(self.path / "teacher")
-        failures = judged(self.recipe, lambda: len(self.data.splits["train"].examples), student, teacher)
+        failures = judge_student(self.recipe, lambda: len(self.data.splits["train"].examples), student, teacher)
         if not failures:
             return
         from pocketbert.benchmarks.report import write_report
@@ -128,7 +128,7 @@ class Run(RunSteps):
 
         if not missing("report"):
             write_report(early_report_data(self.recipe, self.path, _command_line()), self.path / REPORT_FILE)
-            say(f"  report: {self.path / REPORT_FILE}")
+            print_note(f"  report: {self.path / REPORT_FILE}")
         raise GateError([*failures, f"The student stays in {self.path / STUDENT}; nothing was exported."])
 
     def plan(self, until: str | None = None) -> list[tuple[str, str, str, str]]:
@@ -167,12 +167,12 @@ class Run(RunSteps):
 
     def finish(self) -> RunResult:
         """Write the report of a finished run and return its folders and figures."""
-        from pocketbert.benchmarks.report import model_figures, summary_table
+        from pocketbert.benchmarks.report import collect_model_figures, make_summary_table
 
         page = self.path / REPORT_FILE
         content = self.report(page)
-        header, table = summary_table(content)
-        return RunResult(self.path, self.path / "phone", page, header, table, model_figures(content))
+        header, table = make_summary_table(content)
+        return RunResult(self.path, self.path / "phone", page, header, table, collect_model_figures(content))
 
 
 class _RunLog(logging.FileHandler):
@@ -219,8 +219,8 @@ def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResu
         MissingBackendError: If the demo teacher is not installed; nothing is written then.
     """
     open_model_folder(DEMO_TEACHER)
-    output = folder_destination(output)
-    corpus = folder_destination(output.parent / f"{output.name}-corpus")
+    output = resolve_output_folder(output)
+    corpus = resolve_output_folder(output.parent / f"{output.name}-corpus")
     files = _corpus_files(corpus)
     paths = [f"data.{name}.path={files[split].resolve()}" for name, split in (("train", "train"), ("eval", "dev"))]
     recipe = load_recipe(recipe_path("demo"), [*paths, *overrides])
@@ -244,14 +244,14 @@ def write_corpus(folder: Path) -> dict[str, Path]:
     """
     from pocketbert import demo_corpus
 
-    folder = folder_destination(folder)
-    if folder.exists() and beside_workspaces(_list_changed_files)(folder):
+    folder = resolve_output_folder(folder)
+    if folder.exists() and ignore_workspaces(_list_changed_files)(folder):
         what = "exists and holds more than a demo corpus; nothing was written."
         raise InputError(Problem(str(folder), what, "Choose another -o/--output."))
-    say(f"corpus: {folder}")
-    with building(folder, _list_changed_files, MARKER) as work:
+    print_note(f"corpus: {folder}")
+    with build_folder(folder, _list_changed_files, MARKER) as work:
         demo_corpus.write(demo_corpus.generate(), work)
-        write_marker(work, _CORPUS_KIND, files=digests(work))
+        write_marker(work, _CORPUS_KIND, files=file_digests(work))
     return _corpus_files(folder)
 
 
@@ -259,7 +259,7 @@ def _list_changed_files(folder: Path) -> list[str]:
     """List the files of a corpus folder that differ from what was written there."""
     written = read_marker(folder, _CORPUS_KIND).get("files")
     known = written if isinstance(written, dict) else {}
-    return [n for n, digest in digests(folder).items() if n != MARKER and known.get(n) != digest]
+    return [n for n, digest in file_digests(folder).items() if n != MARKER and known.get(n) != digest]
 
 
 def _corpus_files(folder: Path) -> dict[str, Path]:

@@ -28,30 +28,31 @@ from pocketbert.core.disk.files import sha256_json, sha256_path, write_json
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.inputs import Text
 from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.scores import Score
-from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.student import LIMITS
+from pocketbert.core.recipe.student import VOCABULARY_LIMITS
 from pocketbert.core.tasks import LabelKind, task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.base import (
     ModelFile,
     RunModel,
-    base_of,
     check_bounds,
-    default_file,
+    choose_default_file,
+    exported_source,
+    open_model_in_run,
     open_run_model,
-    open_weights,
-    quantized_forms,
+    quantized_schemes,
     quantized_step,
 )
-from pocketbert.pipeline.formats.weight_roles import role_problems
-from pocketbert.pipeline.gates.checks import confusions_of
-from pocketbert.pipeline.gates.confidence import settled_by
-from pocketbert.pipeline.gates.verify import recorded_evidence, report_gates, run_subjects, verify_files
+from pocketbert.pipeline.formats.weight_roles import find_role_problems
+from pocketbert.pipeline.gates.checks import count_confusions
+from pocketbert.pipeline.gates.confidence import confidence_of_recipe
+from pocketbert.pipeline.gates.verify import open_run_files, read_evidence, report_gates, verify_files
 from pocketbert.pipeline.inputs import Inputs, drop_resultless_keys, section_settings
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.augmenting import check_augmentable, write_copies
@@ -65,9 +66,9 @@ from pocketbert.pipeline.make import golden, library, measuring, model_files
 from pocketbert.pipeline.options import CONFIDENCE_KEYS
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
-from pocketbert.pipeline.reference import reference_model
+from pocketbert.pipeline.reference import load_reference_model
 from pocketbert.pipeline.results import Verification
-from pocketbert.pipeline.run_folder import Places, RunFolder, Step, data_digest
+from pocketbert.pipeline.run_folder import RunFolder, Step, StepPaths, data_digest
 
 _TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 """Distributions that decide trained weights."""
@@ -136,7 +137,7 @@ class RunSteps:
         """
         recipe = self.recipe
         check_bounds(recipe)
-        if problems := role_problems(recipe):
+        if problems := find_role_problems(recipe):
             raise InputError(problems)
         check_clipping(recipe, self.model)
         if recipe.data.augment is not None:
@@ -188,11 +189,11 @@ class RunSteps:
             libraries=("tokenizers",),
         )
 
-    def _make_data(self, at: Places) -> Sequence[str]:
+    def _make_data(self, at: StepPaths) -> Sequence[str]:
         """Print and write the report on the rows."""
         report = self.data.report
         for line in report.lines() if report else ():
-            say(f"  {line}")
+            print_note(f"  {line}")
         write_json(
             at.output, json.loads(report.model_dump_json()) if report else {"labels": list(self.data.labels.names)}
         )
@@ -214,7 +215,7 @@ class RunSteps:
             libraries=("tokenizers", "pyarrow"),
         )
 
-    def _make_corpus(self, at: Places) -> Sequence[str]:
+    def _make_corpus(self, at: StepPaths) -> Sequence[str]:
         assert self.recipe.data.corpus is not None
         write_corpora(self.recipe.data.corpus, self.model.tokenizer_folder, at.output)
         return ()
@@ -234,7 +235,7 @@ class RunSteps:
             output=_VOCABULARY,
             settings={"student": {"vocabulary": {k: v for k, v in section.items() if k in ("at_least", "top")}}},
             contents={"teacher.model": self.model.digest},
-            gates={"student": {"vocabulary": {k: v for k, v in section.items() if k in LIMITS}}},
+            gates={"student": {"vocabulary": {k: v for k, v in section.items() if k in VOCABULARY_LIMITS}}},
             needs=("data",),
             make=lambda at: make_vocabulary(self.recipe, self.model, self.data, at),
             libraries=("tokenizers",),
@@ -281,7 +282,7 @@ class RunSteps:
             libraries=_TRAIN,
         )
 
-    def _make_copies(self, at: Places) -> Sequence[str]:
+    def _make_copies(self, at: StepPaths) -> Sequence[str]:
         write_copies(self.recipe, self.model, self.data, at.work, at.output)
         return ()
 
@@ -320,7 +321,7 @@ class RunSteps:
             steps.append(step)
         return steps
 
-    def _make_stage(self, number: int, at: Places) -> Sequence[str]:
+    def _make_stage(self, number: int, at: StepPaths) -> Sequence[str]:
         before = self.path / _stage_folder(number - 1) if number else None
         return training.make_stage(self._learning(), number, before, at)
 
@@ -369,7 +370,7 @@ class RunSteps:
             libraries=model_files.export_libraries(format),
         )
         steps = [export]
-        for scheme, runtimes in quantized_forms(recipe, format).items():
+        for scheme, runtimes in quantized_schemes(recipe, format).items():
             name = quantized_step(format, scheme)
             chosen = {runtime: recipe.quantize.of(format, scheme, runtime).chosen for runtime in runtimes}
             first = chosen[runtimes[0]]
@@ -390,13 +391,13 @@ class RunSteps:
             steps.append(step)
         return steps
 
-    def _make_export(self, format: Format, at: Places) -> Sequence[str]:
+    def _make_export(self, format: Format, at: StepPaths) -> Sequence[str]:
         files = [file for file in self.files if file.step == format.value]
         return model_files.make_export(self.exported, files, self.texts(), at.output, self.ready)
 
-    def _make_quantized(self, format: Format, scheme: Scheme, at: Places) -> Sequence[str]:
+    def _make_quantized(self, format: Format, scheme: Scheme, at: StepPaths) -> Sequence[str]:
         files = self.files
-        pairs = [(base_of(f, files), f) for f in files if f.step == quantized_step(format, scheme)]
+        pairs = [(exported_source(f, files), f) for f in files if f.step == quantized_step(format, scheme)]
         return model_files.make_quantized(self.exported, pairs, at.output, self._calibration_batches)
 
     def _calibration_batches(self) -> list[dict[str, NDArray[np.int64]]]:
@@ -422,10 +423,10 @@ class RunSteps:
             libraries=self._engines(),
         )
 
-    def _make_golden(self, at: Places) -> Sequence[str]:
+    def _make_golden(self, at: StepPaths) -> Sequence[str]:
         """Record golden rows, the answers of the checkpoint's library, and the simulated error of each scheme."""
         model = self.exported
-        reference = reference_model(model.folder, model.task)
+        reference = load_reference_model(model.folder, model.task)
         failures = golden.make_golden(model, reference, self.texts(golden.SEARCHED), at.output, self.files)
         if failures:
             return failures
@@ -433,7 +434,7 @@ class RunSteps:
         texts = self.texts(model_files.TEXTS)
         return model_files.make_simulated(model, reference, texts, at.output, self.files, self._calibration_batches)
 
-    def _record_library(self, reference: TorchPredictor, at: Places) -> None:
+    def _record_library(self, reference: TorchPredictor, at: StepPaths) -> None:
         """Record the answers of the checkpoint's library; for a model that was trained here, on the run's own folder."""
         recipe = self.recipe
         as_it_is = recipe.student is None and recipe.teacher.finetune is None
@@ -456,7 +457,7 @@ class RunSteps:
             libraries=self._engines(),
         )
 
-    def _make_verify(self, at: Places) -> Sequence[str]:
+    def _make_verify(self, at: StepPaths) -> Sequence[str]:
         result = self.verify()
         write_json(at.output, json.loads(result.model_dump_json()))
         report_gates(result)
@@ -467,17 +468,17 @@ class RunSteps:
         # labelled rows that no step was made on and that chose no file, tokenized by the tokenizer that is packed
         sets = [self.labelled.named(name, self.weights) for name in (EVAL, HOLDOUT)]
         evidence = replace(
-            recorded_evidence(self.path / "golden", self.weights, self.length),
+            read_evidence(self.path / "golden", self.weights, self.length),
             sets=[rows for rows in sets if rows is not None],
             teacher=self._torch_score(self.path / "teacher"),
             reference=self._torch_score(self.weights),
             labels=self.data.labels.names if task_of(self.recipe.task).names_labels else None,
-            settled=dict.fromkeys((f.path for f in self.files), settled_by(self.recipe.answer)),
+            settled=dict.fromkeys((f.path for f in self.files), confidence_of_recipe(self.recipe.answer)),
             selection=self.data.selection,
             head=self.data.head,
         )
         model = self.exported
-        result = verify_files(run_subjects(model, model.files), evidence, self.recipe.verify)
+        result = verify_files(open_run_files(model, model.files), evidence, self.recipe.verify)
         sources = pack.sources(model)
         return result.model_copy(update={"files": {name: sha256_path(path) for name, path in sources.items()}})
 
@@ -514,9 +515,9 @@ class RunSteps:
             libraries=model_files.export_libraries(file.format),
         )
 
-    def _make_teacher_file(self, at: Places) -> Sequence[str]:
+    def _make_teacher_file(self, at: StepPaths) -> Sequence[str]:
         texts, file = self.texts(), measuring.teacher_file(self.recipe)
-        teacher = open_weights(self.recipe, self.path, self.path / "teacher", self.length)
+        teacher = open_model_in_run(self.recipe, self.path, self.path / "teacher", self.length)
         return model_files.make_export(teacher, [file], texts, at.output)
 
     def _benchmark_step(self, measured: tuple[str, ...]) -> Step:
@@ -532,7 +533,7 @@ class RunSteps:
             libraries=self._engines(),
         )
 
-    def _make_benchmark(self, at: Places) -> Sequence[str]:
+    def _make_benchmark(self, at: StepPaths) -> Sequence[str]:
         """Measure the files and the teacher's file, and write the result."""
         from pocketbert.benchmarks.text_steps import PostProcessing
 
@@ -578,7 +579,9 @@ class RunSteps:
         rows = self.labelled.named(EVAL, self.weights)
         if rows is None:
             return []
-        return confusions_of(run_subjects(self.exported, [default_file(self.files)])[0], rows, self.data.labels.names)
+        return count_confusions(
+            open_run_files(self.exported, [choose_default_file(self.files)])[0], rows, self.data.labels.names
+        )
 
 
 def _stage_folder(number: int) -> str:

@@ -16,7 +16,7 @@ from pocketbert.benchmarks.devices.machine_facts import Probe, read_facts
 from pocketbert.benchmarks.devices.table import probe
 from pocketbert.cli.main import app
 from pocketbert.core.errors import ExitCode, InputError, MachineError, MissingBackendError
-from pocketbert.core.host.hardware import extensions, machine
+from pocketbert.core.host.hardware import describe_machine, select_extensions
 from pocketbert.core.types import Provenance
 from support import adb_device, arm, ssh_server
 from support.ports import free_port
@@ -70,8 +70,10 @@ def test_this_machine(monkeypatch):
     told = Probe.model_validate_json(done.stdout)
     assert (told.device, told.provenance, told.facts.arch) == ("local", Provenance.MEASURED, platform.machine())
     assert len(told.program.sha256) == 64
-    assert len(told.facts.cores) == machine().cores
-    assert extensions(told.facts.arch, told.facts.features) == machine().isa  # the kernel's list and the processor's
+    assert len(told.facts.cores) == describe_machine().cores
+    assert (
+        select_extensions(told.facts.arch, told.facts.features) == describe_machine().isa
+    )  # the kernel's list and the processor's
     assert told.facts.memory_bytes >= told.facts.available_bytes > 0
     assert told.facts.rates is not None
     table = pocketbert("devices", "--probe", "local").stdout
@@ -116,7 +118,7 @@ def test_an_emulated_processor_is_described_and_not_timed(monkeypatch, tmp_path)
     assert (old.provenance, new.provenance) == (Provenance.EMULATED, Provenance.EMULATED)
     assert "Cortex-A53" in old.facts.processor
     assert "Cortex-A76" in new.facts.processor
-    assert (extensions("aarch64", old.facts.features), extensions("aarch64", new.facts.features)) == (
+    assert (select_extensions("aarch64", old.facts.features), select_extensions("aarch64", new.facts.features)) == (
         ["asimd"],
         ["asimd", "asimddp"],
     )
@@ -184,7 +186,7 @@ def test_zig_builds_it_where_there_is_no_other_compiler(monkeypatch, tmp_path, a
     if arch == build.ARCHITECTURES.get(platform.machine()):
         facts = read_facts(build.run_probe([str(path), "all", "1"], "test"), "test")  # checks its products
         assert facts.rates is not None
-        assert extensions(facts.arch, facts.features) == machine().isa
+        assert select_extensions(facts.arch, facts.features) == describe_machine().isa
     elif arch == "aarch64" and not arm.missing():
         arm.use(monkeypatch, tmp_path)
         for processor in ("cortex-a53", "cortex-a76", "max,sme=off"):

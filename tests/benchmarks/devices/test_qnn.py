@@ -27,15 +27,15 @@ from pocketbert.benchmarks.devices.qnn import (
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.records import Compilation, LeftNodes
-from pocketbert.benchmarks.report import ModelRow, ReportData, render_report, summary_table
-from pocketbert.benchmarks.report.compiled import compiled_lines, compiled_table
+from pocketbert.benchmarks.report import ModelRow, ReportData, make_summary_table, render_report
+from pocketbert.benchmarks.report.compiled import describe_compilations, make_compilation_table
 from pocketbert.cli.main import app
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.devices import DeviceInfo, DeviceName, Figure
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.heads.table import head_of
+from pocketbert.core.heads.table import make_head
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import BenchmarkSection
 from pocketbert.core.tasks import TASKS, TaskName
@@ -123,7 +123,7 @@ def test_an_operator_that_does_not_go_is_named_with_its_reason(compiled):
     bad = compiled.compilations[1]
     assert bad.left == [LeftNodes(op_type="Erf", nodes=1, reason=UNKNOWN_TYPE)]
     assert bad.nodes == compiled.compilations[0].nodes
-    lines = "\n".join(compiled_lines(compiled.compilations))
+    lines = "\n".join(describe_compilations(compiled.compilations))
     assert f"bad on qnn-host:SM8650 leaves on the CPU: 1 Erf ({UNKNOWN_TYPE})" in lines
     assert "good on" not in lines
 
@@ -131,7 +131,7 @@ def test_an_operator_that_does_not_go_is_named_with_its_reason(compiled):
 @with_package
 def test_nothing_is_shown_as_a_time_of_the_npu(compiled, tmp_path):
     assert compiled.measurements == compiled.comparisons == compiled.sessions == []
-    header, rows = compiled_table(compiled.compilations)
+    header, rows = make_compilation_table(compiled.compilations)
     assert not [title for title in header if "ms" in title]
     assert rows[1][header.index("nodes on NPU")] == f"{compiled.compilations[1].nodes} of {rows[1][3].split()[2]}"
     compiled.write(tmp_path / "benchmark.json")
@@ -147,7 +147,7 @@ def test_nothing_is_shown_as_a_time_of_the_npu(compiled, tmp_path):
     assert "Compiled for an NPU" in html
     assert "Snapdragon 8 Gen 3 (SM8650), Hexagon v75" in html
     assert UNKNOWN_TYPE in html
-    assert summary_table(data)[0] == ["model", "size"]
+    assert make_summary_table(data)[0] == ["model", "size"]
 
 
 @pytest.mark.slow
@@ -304,7 +304,7 @@ def test_one_row_with_small_answers_is_held_against_the_largest_of_more_rows(one
 
 def test_emulated_rows_are_scored_on_labelled_data(one, texts):
     labels = ["a", "b", "c"]
-    head = head_of(TASKS[TaskName.TEXT_CLASSIFICATION], Labels(tuple(labels)))
+    head = make_head(TASKS[TaskName.TEXT_CLASSIFICATION], Labels(tuple(labels)))
     tokenizer = TextTokenizer(one.tokenizer, one.max_length)
     rows = [Example(text, None, labels[i % 3], i) for i, text in enumerate(texts)]
     labelled = EvalSet("dev", head, head.prepare(rows, tokenizer, "dev"))
@@ -315,7 +315,7 @@ def test_emulated_rows_are_scored_on_labelled_data(one, texts):
     assert (answers.rows, answers.available, answers.largest) == (3, 12, 0.0)
     assert (answers.score.rows, answers.score) == (3, answers.score_here)
     assert answers.score_words.startswith("accuracy ")
-    header, (row,) = compiled_table([made])
+    header, (row,) = make_compilation_table([made])
     assert row[header.index("score (emulated)")] == answers.score_words
 
 

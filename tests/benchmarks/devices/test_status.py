@@ -16,7 +16,7 @@ from pocketbert.benchmarks.devices.protocol import Reachable
 from pocketbert.benchmarks.devices.qai_hub import _qai_hub_missing
 from pocketbert.benchmarks.devices.qemu import processor
 from pocketbert.benchmarks.devices.qnn import find_qnn_chip
-from pocketbert.benchmarks.devices.table import statuses
+from pocketbert.benchmarks.devices.table import list_device_statuses
 from pocketbert.benchmarks.devices.vela import SYSTEMS, vela_target
 from pocketbert.cli.main import app
 from pocketbert.core.devices import LITERT_NPU, QEMU, QNN, VELA, parse_device
@@ -118,7 +118,7 @@ def test_a_service_without_a_token(monkeypatch, tmp_path):
 
 
 def test_allowed_values_are_what_the_devices_take():
-    allowed = {one.info.name: {part.part: part.values for part in one.allowed} for one in statuses()}
+    allowed = {one.info.name: {part.part: part.values for part in one.allowed} for one in list_device_statuses()}
     for name, look_up in ((QEMU, processor), (QNN, find_qnn_chip), (LITERT_NPU, find_litert_chip), (VELA, vela_target)):
         ((_, values), *_) = allowed[name].items()
         assert len(values) > 3
@@ -127,7 +127,7 @@ def test_allowed_values_are_what_the_devices_take():
             look_up(value)
     assert set(allowed[VELA]) == {"CONFIG", "SYSTEM", "MEMORY"}
     assert allowed[VELA]["SYSTEM"] == tuple(SYSTEMS)
-    for one in statuses():
+    for one in list_device_statuses():
         for part in one.allowed:
             assert part.part in one.info.argument
     shown = CliRunner().invoke(app, ["devices"]).stdout
@@ -137,7 +137,7 @@ def test_allowed_values_are_what_the_devices_take():
 
 
 def test_what_only_a_try_would_tell_is_not_tried():
-    told = {one.info.name: one.reachable for one in statuses()}
+    told = {one.info.name: one.reachable for one in list_device_statuses()}
     assert told["ssh"] is None
     assert told["qai-hub"] is None
     (here,) = told["local"]

@@ -10,8 +10,8 @@ from pocketbert.benchmarks.devices import Device, connect, device, refusals, reg
 from pocketbert.benchmarks.devices.local import _LocalConnection
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
-from pocketbert.benchmarks.report import ModelRow, ReportData, render_report, summary_table
-from pocketbert.benchmarks.report.output import latency_table, session_lines
+from pocketbert.benchmarks.report import ModelRow, ReportData, make_summary_table, render_report
+from pocketbert.benchmarks.report.output import describe_sessions, make_latency_table
 from pocketbert.cli.main import app
 from pocketbert.core.devices import DEVICES, DeviceInfo, Figure
 from pocketbert.core.errors import InputError, MissingBackendError
@@ -79,7 +79,7 @@ def test_figures_are_grouped_by_device(connections, variants, texts):
     result = benchmark(variants, texts, options)
     assert [s.device for s in result.sessions] == [NAME, "local"]
     assert result.headline is result.others[0]
-    header, rows = summary_table(shown(result))
+    header, rows = make_summary_table(shown(result))
     assert header == [
         "model",
         "size",
@@ -99,14 +99,14 @@ def test_figures_are_grouped_by_device(connections, variants, texts):
     ):
         assert words in html, words
     assert str(int(NONSENSE_MS)) not in html
-    header, rows = latency_table(result)
+    header, rows = make_latency_table(result)
     assert header[-1] == "guest instructions"
     assert [(row[1], row[3] == "–", row[-1] == "–") for row in rows] == [
         *[("dummy (emulated)", False, False)] * 2,
         *[("local", False, True)] * 2,
     ]
     assert {row[4] for row in rows[:2]} == {"–"}
-    assert session_lines(result)[0].startswith("emulated on Dummy A76")
+    assert describe_sessions(result)[0].startswith("emulated on Dummy A76")
 
 
 def test_a_device_alone(connections, variants, texts):
@@ -115,8 +115,8 @@ def test_a_device_alone(connections, variants, texts):
     html = render_report(shown(result))
     assert "<h3>On dummy</h3>" in html
     assert "median latency (p50)" not in html
-    assert not any("p50" in title for title in summary_table(shown(result))[0])
-    header, _ = latency_table(result)
+    assert not any("p50" in title for title in make_summary_table(shown(result))[0])
+    header, _ = make_latency_table(result)
     assert header == ["file", "device", "threads", "length", "guest instructions"]
 
 

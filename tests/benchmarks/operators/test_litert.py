@@ -14,7 +14,7 @@ from pocketbert.benchmarks.devices.on_target.litert_profiler import _add_up, _Ev
 from pocketbert.benchmarks.operators import LitertRequest, LitertTimes, _litert_times, profile_operators
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile
-from pocketbert.runtime.tflite import Coverage, TflitePredictor
+from pocketbert.runtime.tflite import TflitePredictor, XnnpackCoverage
 
 IDS = [2, 7, 8, 9, 3, *[5] * 11]
 FEED = {
@@ -22,7 +22,7 @@ FEED = {
     "attention_mask": np.array([[1] * 12 + [0] * 4]),
     "token_type_ids": np.zeros((1, 16), np.int64),
 }
-FOUND = Coverage(partitions=1, inside={"ADD": 2}, outside={"CAST": 1})
+FOUND = XnnpackCoverage(partitions=1, inside={"ADD": 2}, outside={"CAST": 1})
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from pocketbert.benchmarks import load
 from pocketbert.benchmarks import load as cooling
 from pocketbert.benchmarks.devices import local
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.load import _LOOK_S, _MOST_S, Cooling, Heat, clock_share
+from pocketbert.benchmarks.load import _LOOK_S, _MOST_S, Cooling, Heat, lowest_clock_share
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
-from pocketbert.benchmarks.report.output import session_lines
+from pocketbert.benchmarks.report.output import describe_sessions
 
 
 @pytest.fixture
@@ -83,8 +83,10 @@ def test_a_limited_clock_rate_is_waited_for(now: SimpleNamespace) -> None:
 
 
 def test_the_clock_is_that_of_the_most_limited_cores() -> None:
-    assert clock_share([1800.0, 1200.0], [1800.0, 2400.0]) == 0.5
-    assert clock_share([], []) is clock_share([1.0], [1.0, 2.0]) is clock_share([1.0], [0.0]) is None
+    assert lowest_clock_share([1800.0, 1200.0], [1800.0, 2400.0]) == 0.5
+    assert (
+        lowest_clock_share([], []) is lowest_clock_share([1.0], [1.0, 2.0]) is lowest_clock_share([1.0], [0.0]) is None
+    )
 
 
 def test_a_benchmark_waits_before_its_files_and_tells_it(
@@ -99,11 +101,11 @@ def test_a_benchmark_waits_before_its_files_and_tells_it(
         (f"the start of {variants[0].name}", True),
         ("the measurement with 1 thread", True),
     ]
-    assert any(line.startswith("Waited 2 times") for line in session_lines(made))
+    assert any(line.startswith("Waited 2 times") for line in describe_sessions(made))
     assert BenchmarkResult.model_validate_json(made.model_dump_json()) == made
 
 
 def test_this_machine_reads_its_own_heat() -> None:
-    found = load.local_heat()
+    found = load.read_local_heat()
     assert all(isinstance(value, float) for value in found.celsius)
     assert found.clock is None or 0 < found.clock <= 1

@@ -13,11 +13,11 @@ from pocketbert.benchmarks import text_steps as steps
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
-from pocketbert.benchmarks.report.output import session_lines
+from pocketbert.benchmarks.report.output import describe_sessions
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.benchmarks.text_steps import PostProcessing, time_post_processing
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.heads import head_of
+from pocketbert.core.heads import make_head
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Level, TaskName
 from pocketbert.core.types import Provenance
@@ -62,7 +62,7 @@ def test_every_task_has_a_step_after_the_engine(name: TaskName, tokenizer: TextT
     variant: Any = SimpleNamespace(
         name="a", path=path, max_length=32, file=SimpleNamespace(open=lambda threads: engine)
     )
-    how = PostProcessing(head_of(task, Labels(LABELS)))
+    how = PostProcessing(make_head(task, Labels(LABELS)))
     (told,) = time_post_processing([variant], {"a": tokenizer}, texts, {path: how}, [])
     assert (told.variants, told.task, told.outputs_of, told.texts) == (["a"], name, "a", len(texts))
     assert len(told.wall_ms) == len(texts) and min(told.wall_ms) > 0
@@ -72,7 +72,7 @@ def test_every_task_has_a_step_after_the_engine(name: TaskName, tokenizer: TextT
 
 
 def test_files_of_one_task_share_a_figure_and_others_have_none(variants: list[Variant], texts: list[str]) -> None:
-    head = head_of(TASKS[TaskName.TEXT_CLASSIFICATION], Labels(("x", "y", "z")))
+    head = make_head(TASKS[TaskName.TEXT_CLASSIFICATION], Labels(("x", "y", "z")))
     made = benchmark(variants, texts, QUICK, post_processing={v.path: PostProcessing(head) for v in variants})
     (told,) = made.post_processing
     assert told.variants == [v.name for v in variants]
@@ -80,7 +80,7 @@ def test_files_of_one_task_share_a_figure_and_others_have_none(variants: list[Va
     assert BenchmarkResult.model_validate_json(made.model_dump_json()) == made
     assert "wall_ms" not in made.to_dict()["post_processing"][0]
     assert len(made.tokenizers[0].wall_ms) == made.tokenizers[0].per_text.n
-    lines = [line for line in session_lines(made) if "not in the times above" in line]
+    lines = [line for line in describe_sessions(made) if "not in the times above" in line]
     assert [line.split(",")[0] for line in lines] == ["tokenizer", "post-processing (text-classification)"]
     rows = [ModelRow(name=v.name, bytes=v.bytes) for v in made.variants]
     page = render_report(
@@ -99,14 +99,14 @@ def test_slow_inferences_bound_the_number_of_texts(tokenizer: TextTokenizer, mon
     )
     texts = [f"text {i}" for i in range(200)]
     (told,) = time_post_processing(
-        [variant], {"a": tokenizer}, texts, {path: PostProcessing(head_of(task, Labels(LABELS)))}, []
+        [variant], {"a": tokenizer}, texts, {path: PostProcessing(make_head(task, Labels(LABELS)))}, []
     )
     assert told.texts == steps._POST_LEAST
 
 
 def test_outputs_of_another_task_are_told_and_end_nothing(variants: list[Variant], texts: list[str]) -> None:
     for task, labels in ((TaskName.TEXT_CLASSIFICATION, ("x", "y")), (TaskName.QUESTION_ANSWERING, ())):
-        how = PostProcessing(head_of(TASKS[task], Labels(labels)))
+        how = PostProcessing(make_head(TASKS[task], Labels(labels)))
         made = benchmark(variants, texts, QUICK, post_processing={v.path: how for v in variants})
         assert made.post_processing == []
         told = f"No post-processing time of {variants[0].name}, {variants[1].name}: the outputs are not those of {task} here."

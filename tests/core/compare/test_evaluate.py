@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pocketbert.core.compare.evaluate import EvalSet, _score, agreement, rms_error, spread, worst_difference
+from pocketbert.core.compare.evaluate import EvalSet, _score, label_agreement, logit_spread, rms_error, worst_difference
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.heads import Prepared, head_of
-from pocketbert.core.predict.scores import Score, probabilities
-from pocketbert.core.predict.tokenization import Encoded
+from pocketbert.core.heads import Prepared, make_head
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.scores import Score, apply_score_function
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 MATRIX = hnp.arrays(np.float64, (4, 3), elements=st.floats(-50, 50))
 
 
-HEAD = head_of(TASK, Labels(("a", "b", "c")))
+HEAD = make_head(TASK, Labels(("a", "b", "c")))
 
 
 def row(size: int) -> Encoded:
@@ -60,7 +60,7 @@ def test_the_worst_difference_keeps_a_nan(a: np.ndarray, b: np.ndarray, row: int
     a[row, column] = np.nan
     assert math.isnan(worst_difference(a, b))
     assert math.isnan(rms_error(a, b))
-    assert agreement(a, b) == 0.0
+    assert label_agreement(a, b) == 0.0
 
 
 def test_another_shape_is_no_agreement() -> None:
@@ -72,24 +72,24 @@ def test_another_shape_is_no_agreement() -> None:
 @given(MATRIX, st.floats(-1000, 1000))
 def test_offsets_of_a_class_do_not_change_the_spread(logits: np.ndarray, offset: float) -> None:
     moved = logits + np.array([offset, 0, -offset])
-    assert spread(moved) == pytest.approx(spread(logits), abs=1e-6)
-    assert spread(logits) == pytest.approx(logits.std(0).max())
+    assert logit_spread(moved) == pytest.approx(logit_spread(logits), abs=1e-6)
+    assert logit_spread(logits) == pytest.approx(logits.std(0).max())
 
 
 def test_rms_error_is_relative_to_the_spread() -> None:
     reference = np.array([[0.0, 1.0], [2.0, -1.0]])
     assert rms_error(reference, reference) == 0.0
-    assert rms_error(reference + 0.5, reference) == pytest.approx(0.5 / spread(reference))
+    assert rms_error(reference + 0.5, reference) == pytest.approx(0.5 / logit_spread(reference))
 
 
 def test_agreement_is_the_share_of_equal_answers() -> None:
     a, b = np.array([[1.0, 0], [0, 1], [0, 1], [1, 0]]), np.array([[2.0, 1], [1, 0], [0, 9], [1, 0]])
-    assert agreement(a, b) == 0.75
+    assert label_agreement(a, b) == 0.75
 
 
 @given(MATRIX)
 def test_softmax_adds_up_to_one_and_keeps_the_order(logits: np.ndarray) -> None:
-    scores = probabilities(logits * 100, ScoreFunction.SOFTMAX)
+    scores = apply_score_function(logits * 100, ScoreFunction.SOFTMAX)
     np.testing.assert_allclose(scores.sum(-1), 1)
     best = np.take_along_axis(scores, logits.argmax(-1)[:, None], -1)
     np.testing.assert_array_equal(best[:, 0], scores.max(-1))
@@ -97,9 +97,9 @@ def test_softmax_adds_up_to_one_and_keeps_the_order(logits: np.ndarray) -> None:
 
 def test_sigmoid_and_none() -> None:
     np.testing.assert_allclose(
-        probabilities(np.array([0.0, 2.0]), ScoreFunction.SIGMOID), [0.5, 1 / (1 + math.exp(-2))]
+        apply_score_function(np.array([0.0, 2.0]), ScoreFunction.SIGMOID), [0.5, 1 / (1 + math.exp(-2))]
     )
-    np.testing.assert_array_equal(probabilities(np.array([0.5, -3.0]), ScoreFunction.NONE), [0.5, -3.0])
+    np.testing.assert_array_equal(apply_score_function(np.array([0.5, -3.0]), ScoreFunction.NONE), [0.5, -3.0])
 
 
 def test_rows_within_a_length_are_cut_and_the_labels_stay() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pocketbert.core.compare.parity import Probe, build_probe, compare, drawn_rows, padding_difference
+from pocketbert.core.compare.parity import Probe, build_probe, compare_with_probe, draw_rows, measure_padding_effect
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.predictor import Arrays, TorchPredictor
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -48,7 +48,7 @@ def probe(right: tuple[TorchPredictor, TextTokenizer]) -> Probe:
 
 
 def test_the_same_model_passes(right: tuple[TorchPredictor, TextTokenizer], probe: Probe) -> None:
-    found = compare(right[0], "a", "b", probe, NAMES, BOUND)
+    found = compare_with_probe(right[0], "a", "b", probe, NAMES, BOUND)
     assert found.passed
     assert found.worst <= 1e-6
     assert found.mask_effect > 100 * BOUND
@@ -99,18 +99,18 @@ def segments_ignored(inputs: dict[str, Any]) -> dict[str, Any]:
 def test_a_broken_model_is_caught(
     right: tuple[TorchPredictor, TextTokenizer], probe: Probe, fault: dict[str, Any]
 ) -> None:
-    found = compare(Broken(right[0], **fault), "a", "b", probe, NAMES, BOUND)
+    found = compare_with_probe(Broken(right[0], **fault), "a", "b", probe, NAMES, BOUND)
     assert not found.passed
 
 
 def test_a_nan_is_reported_as_nan(right: tuple[TorchPredictor, TextTokenizer], probe: Probe) -> None:
-    assert math.isnan(compare(Broken(right[0], after=with_nan), "a", "b", probe, NAMES, BOUND).worst)
+    assert math.isnan(compare_with_probe(Broken(right[0], after=with_nan), "a", "b", probe, NAMES, BOUND).worst)
 
 
 def test_a_lost_mask_moves_the_logits_by_the_mask_effect(
     right: tuple[TorchPredictor, TextTokenizer], probe: Probe
 ) -> None:
-    found = compare(Broken(right[0], before=mask_ignored), "a", "b", probe, NAMES, BOUND)
+    found = compare_with_probe(Broken(right[0], before=mask_ignored), "a", "b", probe, NAMES, BOUND)
     assert found.worst == pytest.approx(probe.mask_effect)
 
 
@@ -119,7 +119,7 @@ def test_lost_segments_are_caught_where_the_probe_has_pairs(
 ) -> None:
     pairs = list(zip(SENTENCES[:16], SENTENCES[16:], strict=True))
     made = build_probe(*right, pairs, [32], TASK, NAMES)
-    assert not compare(Broken(right[0], before=segments_ignored), "a", "b", made, NAMES, BOUND).passed
+    assert not compare_with_probe(Broken(right[0], before=segments_ignored), "a", "b", made, NAMES, BOUND).passed
 
 
 def unread_words_lost(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -139,20 +139,20 @@ UNREAD = [vocabulary(0).index(w) for w in ("evening", "week", "year", "sad", "po
 @pytest.mark.parametrize("before", [unread_words_lost, last_position_lost, segments_ignored])
 def test_drawn_rows_read_what_texts_leave_out(right: tuple[TorchPredictor, TextTokenizer], before: Any) -> None:
     reference, tokenizer = right
-    drawn = drawn_rows(tokenizer, len(vocabulary(0)), MAX_LENGTH, [False, True] * 4)
+    drawn = draw_rows(tokenizer, len(vocabulary(0)), MAX_LENGTH, [False, True] * 4)
     texts_only = build_probe(reference, tokenizer, SHORT, [16, 32], TASK, NAMES)
     both = build_probe(reference, tokenizer, SHORT, [16, 32], TASK, NAMES, drawn=drawn)
     subject = Broken(reference, before)
-    assert compare(subject, "a", "b", texts_only, NAMES, BOUND).passed
-    assert not compare(subject, "a", "b", both, NAMES, BOUND).passed
-    assert compare(reference, "a", "b", both, NAMES, BOUND).worst < BOUND / 2
+    assert compare_with_probe(subject, "a", "b", texts_only, NAMES, BOUND).passed
+    assert not compare_with_probe(subject, "a", "b", both, NAMES, BOUND).passed
+    assert compare_with_probe(reference, "a", "b", both, NAMES, BOUND).worst < BOUND / 2
 
 
 def test_padding_moves_a_right_model_by_rounding_only(right: tuple[TorchPredictor, TextTokenizer]) -> None:
     predictor, tokenizer = right
     rows = tokenizer.encode(list(SENTENCES[:10]))
-    assert padding_difference(predictor, tokenizer, rows, TASK) < 1e-5
-    assert padding_difference(Broken(predictor, before=mask_ignored), tokenizer, rows, TASK) > 0.1
+    assert measure_padding_effect(predictor, tokenizer, rows, TASK) < 1e-5
+    assert measure_padding_effect(Broken(predictor, before=mask_ignored), tokenizer, rows, TASK) > 0.1
 
 
 class Listed(Broken):
@@ -175,12 +175,12 @@ def test_a_file_of_listed_lengths_is_asked_at_these(
 ) -> None:
     subject, (reference, tokenizer) = Listed(right[0], lengths), right
     made = build_probe(reference, tokenizer, SENTENCES, [16, 32, 128], TASK, NAMES, lengths)
-    assert compare(subject, "a", "b", made, NAMES, BOUND).passed
+    assert compare_with_probe(subject, "a", "b", made, NAMES, BOUND).passed
     assert subject.seen == set(lengths)
     masks = [row for b in made.batches for row in b["attention_mask"]]
     assert {len(m) for m in masks if m.all()} == {len(m) for m in masks if not m.all()} == set(lengths)
     ignoring = Listed(reference, lengths, mask_ignored)
-    assert not compare(ignoring, "a", "b", made, NAMES, BOUND).passed
+    assert not compare_with_probe(ignoring, "a", "b", made, NAMES, BOUND).passed
 
 
 @pytest.mark.parametrize("lengths", [(16, 32, 40), (24,), (40,)])
@@ -191,6 +191,6 @@ def test_a_lost_mask_shows_in_padding_even_where_there_is_one_length(
     rows = [r for r in tokenizer.encode(list(SENTENCES)) if len(r) < max(lengths) - 2]
     assert len(rows) >= 2
     subject = Listed(predictor, lengths)
-    assert padding_difference(subject, tokenizer, rows, TASK) < 1e-5
+    assert measure_padding_effect(subject, tokenizer, rows, TASK) < 1e-5
     broken = Listed(predictor, lengths, mask_ignored)
-    assert padding_difference(broken, tokenizer, rows, TASK) > 0.1
+    assert measure_padding_effect(broken, tokenizer, rows, TASK) > 0.1

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from pocketbert.core.compare.golden import SIMULATED_FILE as FILE_NAME
-from pocketbert.core.compare.golden import Simulated, read_simulated, write_simulated
+from pocketbert.core.compare.golden import SimulatedErrors, read_simulated, write_simulated
 from pocketbert.core.errors import InputError
 
-RECORD = Simulated(texts=64, errors={"a": 0.02, "b": 0.03})
+RECORD = SimulatedErrors(texts=64, errors={"a": 0.02, "b": 0.03})
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert read_simulated(tmp_path) == Simulated()
+    assert read_simulated(tmp_path) == SimulatedErrors()
     write_simulated(tmp_path, RECORD)
     assert read_simulated(tmp_path) == RECORD
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.data import files as data_files
-from pocketbert.core.data.files import check_source, class_names, read_rows
+from pocketbert.core.data.files import check_source, read_class_names, read_rows
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.tables import BadRows
 from pocketbert.core.errors import InputError, MissingBackendError
@@ -81,7 +81,7 @@ def test_what_is_no_parquet_file_is_one_input_error(tmp_path: Path, content: byt
         read(path)
     assert len(caught.value.problems) == 1
     with pytest.raises(InputError, match="cannot be read as a Parquet file"):
-        class_names(DataSource(path=str(path)))
+        read_class_names(DataSource(path=str(path)))
 
 
 @given(share=st.floats(0, 0.999))
@@ -111,15 +111,15 @@ def test_bytes_declared_as_text_are_not_utf8(tmp_path: Path) -> None:
 def test_a_missing_file_and_a_missing_library_are_named(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for call in (read, lambda p: class_names(DataSource(path=str(p)))):
+    for call in (read, lambda p: read_class_names(DataSource(path=str(p)))):
         with pytest.raises(InputError, match="file not found"):
             call(tmp_path / "none.parquet")
     monkeypatch.setattr(data_files, "version_of", lambda _: None)
-    for call in (read, lambda p: class_names(DataSource(path=str(p)))):
+    for call in (read, lambda p: read_class_names(DataSource(path=str(p)))):
         with pytest.raises(MissingBackendError, match=r"'pyarrow'.*pip install 'pocketbert\[train\]'"):
             call(whole)
     with pytest.raises(MissingBackendError, match="'datasets'"):
-        class_names(DataSource(dataset="a/b", split="train"))
+        read_class_names(DataSource(dataset="a/b", split="train"))
 
 
 def labelled_folder(folder: Path) -> Path:
@@ -144,21 +144,21 @@ def test_class_names_come_from_the_data_set_and_numbers_stay_numbers(tmp_path: P
         DataSource(dataset=str(folder), split="train"),
     ]
     for source in sources:
-        assert class_names(source) == ["negative", "positive"]
-        assert class_names(source.model_copy(update={"label": "tags"})) == ["O", "B-film"]
-        assert class_names(source.model_copy(update={"label": "text"})) is None
-        assert class_names(source.model_copy(update={"label": "no such column"})) is None
+        assert read_class_names(source) == ["negative", "positive"]
+        assert read_class_names(source.model_copy(update={"label": "tags"})) == ["O", "B-film"]
+        assert read_class_names(source.model_copy(update={"label": "text"})) is None
+        assert read_class_names(source.model_copy(update={"label": "no such column"})) is None
         assert [row for _, row in read_rows(source, BadRows("films"))] == ROWS
 
 
 def test_files_without_class_names_have_none(whole: Path, tmp_path: Path, own_datasets_cache: None) -> None:
-    assert class_names(DataSource(path=str(whole))) is None
-    assert class_names(DataSource(path=str(tmp_path / "rows.jsonl"))) is None
+    assert read_class_names(DataSource(path=str(whole))) is None
+    assert read_class_names(DataSource(path=str(tmp_path / "rows.jsonl"))) is None
     folder = tmp_path / "plain"
     folder.mkdir()
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     source = DataSource(dataset=str(folder), split="train")
-    assert class_names(source) is None
+    assert read_class_names(source) is None
     assert [row for _, row in read_rows(source, BadRows("plain"))] == ROWS
 
 
@@ -175,7 +175,7 @@ def test_files_without_class_names_have_none(whole: Path, tmp_path: Path, own_da
 def test_a_foreign_note_in_a_parquet_file_names_no_classes(tmp_path: Path, note: bytes) -> None:
     table = pa.table(TABLE).replace_schema_metadata({b"huggingface": note})
     pq.write_table(table, tmp_path / "a.parquet")
-    assert class_names(DataSource(path=str(tmp_path / "a.parquet"))) is None
+    assert read_class_names(DataSource(path=str(tmp_path / "a.parquet"))) is None
     assert len(read(tmp_path / "a.parquet")) == 3
 
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from pocketbert.core.data.columns import guess_columns
 from pocketbert.core.data.examples import read_examples
-from pocketbert.core.data.files import read_rows, table_form
+from pocketbert.core.data.files import guess_table_form, read_rows
 from pocketbert.core.data.source import DataSource, EvalSource
 from pocketbert.core.data.tables import BadRows
 from pocketbert.core.errors import InputError
@@ -153,7 +153,7 @@ def made(path: Path, rows: Iterable[Row], separator: str = ",", mark: str = "") 
 
 
 def has_header(path: Path, **named: Any) -> bool:
-    form = table_form(DataSource(path=str(path), **named))
+    form = guess_table_form(DataSource(path=str(path), **named))
     assert form is not None
     return form.header
 
@@ -291,7 +291,7 @@ def test_only_tables_have_a_header(tmp_path: Path, write_rows: Callable[..., Pat
     path = write_rows(tmp_path / "a.jsonl", [{"text": "a", "label": 1}])
     with pytest.raises(InputError, match="only .csv and .tsv files have"):
         read_examples(DataSource(path=str(path), header=False))
-    assert table_form(DataSource(path=str(path))) is None
+    assert guess_table_form(DataSource(path=str(path))) is None
     with pytest.raises(ValidationError, match="header: a fraction of the training rows is read as they are"):
         EvalSource.model_validate({"fraction": 0.1, "header": True})
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.cells import name_problems
+from pocketbert.core.data.cells import find_name_problems
 from pocketbert.core.data.examples import Example, Label
-from pocketbert.core.data.labels import Labels, placeholder_names, resolve_labels
+from pocketbert.core.data.labels import Labels, are_placeholder_names, resolve_labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import LabelKind
 
@@ -60,9 +60,9 @@ def test_numbers_that_are_no_positions_name_their_labels() -> None:
 def test_names_that_look_the_same_are_refused(twin: str) -> None:
     with pytest.raises(InputError, match="differ only in what cannot be seen"):
         resolve_labels(None, None, rows("a", "b", twin))
-    assert name_problems(["1", "01"]) == ["the labels '1' and '01' are the same number"]
-    assert name_problems(["caf\u00e9", "cafe\u0301"])
-    assert name_problems(["May", "may", "a b", "ab"]) == []
+    assert find_name_problems(["1", "01"]) == ["the labels '1' and '01' are the same number"]
+    assert find_name_problems(["caf\u00e9", "cafe\u0301"])
+    assert find_name_problems(["May", "may", "a b", "ab"]) == []
 
 
 @given(st.lists(st.integers(-3, 70000) | st.sampled_from(["a", "B", "2.5"]), min_size=2, max_size=12), st.randoms())
@@ -111,8 +111,8 @@ def test_the_labels_of_a_tagger_are_tags_as_they_are() -> None:
 
 def test_placeholders_of_a_teacher_do_not_count() -> None:
     assert resolve_labels(None, ["LABEL_0", "LABEL_1"], rows("b", "a")).names == ("a", "b")
-    assert placeholder_names(["LABEL_0", "LABEL_1"])
-    assert not placeholder_names(["LABEL_1", "LABEL_0"])
+    assert are_placeholder_names(["LABEL_0", "LABEL_1"])
+    assert not are_placeholder_names(["LABEL_1", "LABEL_0"])
 
 
 @pytest.mark.parametrize("labels", [(0, 1, 2), ("0", "2", "1")])

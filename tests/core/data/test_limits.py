@@ -20,7 +20,7 @@ from pocketbert.core.data import streams as data_limits
 from pocketbert.core.data.examples import Example, read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.streams import Limits, read_texts
-from pocketbert.core.errors import InputError, nearest
+from pocketbert.core.errors import InputError, suggest_allowed
 
 KINDS = ("a.jsonl", "a.jsonl.gz", "a.csv", "a.tsv", "a.parquet")
 Rows = list[dict[str, Any]]
@@ -185,10 +185,10 @@ def test_only_regular_files_are_opened(tmp_path: Path, name: str) -> None:
 
 
 def test_hints_with_many_names_are_short() -> None:
-    hint = nearest("nome 7", [f"name {i}" for i in range(65_000)])
+    hint = suggest_allowed("nome 7", [f"name {i}" for i in range(65_000)])
     assert len(hint) < 1000
     assert "and 64,940 more" in hint
-    assert len(nearest("x" * 100_000, ["y" * 100_000] * 3)) < 1000
+    assert len(suggest_allowed("x" * 100_000, ["y" * 100_000] * 3)) < 1000
 
 
 def test_more_rows_allow_more_bytes() -> None:

@@ -12,11 +12,11 @@ from pocketbert.core.data.cells import (
     Span,
     assign_tags,
     count_spans,
-    has_prefixes,
+    have_iob_prefixes,
+    iob2_tags,
     label_of_tag,
-    spans_of,
+    spans_from_tags,
     split_spans_by_word,
-    tags_of,
 )
 
 UNMARKED = -100
@@ -31,7 +31,7 @@ def places(count: int) -> list[tuple[int, int]]:
 
 def read(*tags: str) -> list[tuple[int, int, str]]:
     """Spans by the numbers of their first and last word."""
-    found = spans_of(tags, places(len(tags)))
+    found = spans_from_tags(tags, places(len(tags)))
     assert all(s.start % 4 == 0 and s.end % 4 == 3 for s in found)
     return [(s.start // 4, s.end // 4, s.label) for s in found]
 
@@ -67,7 +67,7 @@ def test_scores_are_those_of_seqeval(rows: list[tuple[list[str], Any]]) -> None:
     metrics, scheme = pytest.importorskip("seqeval.metrics.v1"), pytest.importorskip("seqeval.scheme")
     gold = [tags for tags, _ in rows]
     found = [[r.choice((t, r.choice(TAGS))) for t in tags] for tags, r in rows]
-    counts = count_spans(*([spans_of(t, places(len(t))) for t in side] for side in (gold, found)))
+    counts = count_spans(*([spans_from_tags(t, places(len(t))) for t in side] for side in (gold, found)))
     precision, recall, f1, _ = metrics.precision_recall_fscore_support(
         gold, found, average="micro", mode="strict", scheme=scheme.IOB2, zero_division=0
     )
@@ -91,14 +91,14 @@ def aligned(draw: st.DrawFn) -> tuple[int, list[Span]]:
 def test_spans_of_whole_words_come_back(case: tuple[int, list[Span]]) -> None:
     words, spans = case
     ids = assign_tags(spans, places(words), TAGS, UNMARKED)
-    assert spans_of([TAGS[i] for i in ids], places(words)) == spans
+    assert spans_from_tags([TAGS[i] for i in ids], places(words)) == spans
 
 
 @given(aligned())
 def test_without_prefixes_only_neighbours_of_one_label_run_together(case: tuple[int, list[Span]]) -> None:
     words, spans = case
     tags = (OUTSIDE, "per", "loc")
-    found = spans_of([tags[i] for i in assign_tags(spans, places(words), tags, UNMARKED)], places(words))
+    found = spans_from_tags([tags[i] for i in assign_tags(spans, places(words), tags, UNMARKED)], places(words))
     together: list[Span] = []
     for span in spans:
         if together and (together[-1].end + 1, together[-1].label) == (span.start, span.label):
@@ -121,9 +121,9 @@ def test_in_a_set_without_prefixes_each_word_is_a_span(
     tags: tuple[str, ...], found: list[tuple[int, int, str]]
 ) -> None:
     where = places(len(tags))
-    spans = spans_of(tags, where, single=True)
+    spans = spans_from_tags(tags, where, single=True)
     assert [(s.start // 4, s.end // 4, s.label) for s in spans] == found
-    assert split_spans_by_word(spans_of(tags, where), where, "abc " * len(tags)) == spans
+    assert split_spans_by_word(spans_from_tags(tags, where), where, "abc " * len(tags)) == spans
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_in_a_set_without_prefixes_each_word_is_a_span(
     ],
 )
 def test_one_prefix_makes_a_set_with_prefixes(tags: tuple[str, ...], prefixed: bool) -> None:
-    assert has_prefixes(tags) is prefixed
+    assert have_iob_prefixes(tags) is prefixed
 
 
 WORDS = "one two three four"
@@ -186,7 +186,7 @@ def test_without_a_tag_for_it_a_word_of_no_span_is_left_out() -> None:
     ],
 )
 def test_labels_become_tags_and_tags_stay(labels: tuple[str, ...], tags: tuple[str, ...]) -> None:
-    assert tags_of(labels) == tags
+    assert iob2_tags(labels) == tags
     assert {label_of_tag(t) for t in tags} - {None} == {
         label.removeprefix("B-").removeprefix("I-") for label in labels
     } - {"O"}

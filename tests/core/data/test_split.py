@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.examples import Example, hold_out, hold_out_share, without
+from pocketbert.core.data.examples import Example, drop_duplicates_of, hold_out, hold_out_share
 
 
 def examples(texts: list[str]) -> list[Example]:
@@ -51,7 +51,7 @@ def test_a_larger_hold_out_contains_the_smaller() -> None:
 
 
 def test_without_drops_rows_that_occur_elsewhere() -> None:
-    left, dropped = without(examples(["a", "B ", "c", "b"]), examples(["b", "d"]))
+    left, dropped = drop_duplicates_of(examples(["a", "B ", "c", "b"]), examples(["b", "d"]))
     assert [e.text for e in left] == ["a", "c"]
     assert dropped == 2
 

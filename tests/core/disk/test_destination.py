@@ -14,13 +14,13 @@ import pytest
 
 from pocketbert.core.disk.destination import (
     _is_mount_point,
-    file_destination,
-    folder_destination,
     keeps_place,
-    leaving_nothing,
+    remove_new_folders_on_error,
+    resolve_output_file,
+    resolve_output_folder,
 )
 from pocketbert.core.disk.ownership import remove_abandoned, temporary_file, write_marker
-from pocketbert.core.disk.workspace import building
+from pocketbert.core.disk.workspace import build_folder
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 
 ODD_NAMES = [
@@ -56,27 +56,27 @@ def test_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(real)
     (tmp_path / "dangling").symlink_to(tmp_path / "deep" / "target")
     (tmp_path / "twice").symlink_to(tmp_path / "dangling")
-    assert folder_destination(tmp_path / "link") == real
+    assert resolve_output_folder(tmp_path / "link") == real
     for name in ("dangling", "twice"):
-        assert folder_destination(tmp_path / name) == tmp_path / "deep" / "target"
-    assert folder_destination(tmp_path / "dangling" / "sub") == tmp_path / "deep" / "target" / "sub"
-    assert folder_destination(tmp_path / "link" / "sub") == tmp_path / "link" / "sub"  # as the user wrote it
-    assert folder_destination(tmp_path / "none" / ".." / "real") == real
+        assert resolve_output_folder(tmp_path / name) == tmp_path / "deep" / "target"
+    assert resolve_output_folder(tmp_path / "dangling" / "sub") == tmp_path / "deep" / "target" / "sub"
+    assert resolve_output_folder(tmp_path / "link" / "sub") == tmp_path / "link" / "sub"  # as the user wrote it
+    assert resolve_output_folder(tmp_path / "none" / ".." / "real") == real
     assert names(tmp_path) == {"real", "link", "dangling", "twice"}
 
 
 def test_the_path_stays_as_the_user_wrote_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert str(folder_destination(Path("out"))) == "out"
-    assert str(file_destination(Path("a/b.html"), False)) == "a/b.html"
-    assert folder_destination(Path()) == tmp_path
+    assert str(resolve_output_folder(Path("out"))) == "out"
+    assert str(resolve_output_file(Path("a/b.html"), False)) == "a/b.html"
+    assert resolve_output_folder(Path()) == tmp_path
     assert names(tmp_path) == set()
 
 
 def test_a_ring_of_links_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    for destination in (folder_destination, lambda p: file_destination(p, True)):
+    for destination in (resolve_output_folder, lambda p: resolve_output_file(p, True)):
         with pytest.raises(InputError, match="cannot be used: .*Fix: Choose another"):
             destination(tmp_path / "a" / "out")
 
@@ -98,15 +98,15 @@ def test_what_is_in_the_way_is_named(tmp_path: Path, kind: str) -> None:
         path.touch()
     path = path / "sub" if kind == "below a file" else path
     with pytest.raises(InputError, match=words.get(kind, "a file")):
-        folder_destination(path)
+        resolve_output_folder(path)
     if kind in words:
         with pytest.raises(InputError, match=f"is {words[kind]}, and a file is written"):
-            file_destination(path, overwrite=True)
+            resolve_output_file(path, overwrite=True)
 
 
 @pytest.mark.parametrize("name", ["x" * 256, "é" * 128, "/".join(["y" * 200] * 21), "b\udcff", "n\0l"])
 def test_names_that_no_file_system_takes_are_refused(tmp_path: Path, name: str) -> None:
-    for destination in (folder_destination, lambda p: file_destination(p, True)):
+    for destination in (resolve_output_folder, lambda p: resolve_output_file(p, True)):
         with pytest.raises(InputError, match="Fix: Choose "):
             destination(tmp_path / name)
     assert names(tmp_path) == set()
@@ -114,18 +114,18 @@ def test_names_that_no_file_system_takes_are_refused(tmp_path: Path, name: str) 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_odd_names_are_names(tmp_path: Path, name: str) -> None:
-    output = folder_destination(tmp_path / name)
-    with building(output) as folder:
+    output = resolve_output_folder(tmp_path / name)
+    with build_folder(output) as folder:
         (folder / "a").touch()
     assert names(tmp_path) == {name}
     with pytest.raises(InputError) as refused:
-        file_destination(output, True)
+        resolve_output_file(output, True)
     assert "\n" not in str(refused.value)
 
 
 def test_two_spellings_of_a_letter_are_two_names(tmp_path: Path) -> None:
     for form in ("NFC", "NFD"):
-        with building(folder_destination(tmp_path / unicodedata.normalize(form, "Zoë"))) as folder:
+        with build_folder(resolve_output_folder(tmp_path / unicodedata.normalize(form, "Zoë"))) as folder:
             (folder / form).touch()
     assert len(names(tmp_path)) in (1, 2)  # one on a Mac, whose second folder would have replaced nothing
 
@@ -136,26 +136,26 @@ def test_input_and_output_lie_apart(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(source)
     for output in (source, tmp_path / "models", tmp_path / "link"):
         with pytest.raises(InputError, match="is or contains .*model, which is read; nothing was written"):
-            folder_destination(output, source)
+            resolve_output_folder(output, source)
     for output in (source / "onnx", tmp_path / "link" / "deep" / "onnx"):
         with pytest.raises(InputError, match="lies in .*model, which is read; nothing was written"):
-            folder_destination(output, source)
-    assert folder_destination(tmp_path / "models" / "other", source) == tmp_path / "models" / "other"
+            resolve_output_folder(output, source)
+    assert resolve_output_folder(tmp_path / "models" / "other", source) == tmp_path / "models" / "other"
 
 
 def test_files_are_replaced_only_when_asked(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    assert file_destination(page, False) == page
+    assert resolve_output_file(page, False) == page
     page.touch()
     (tmp_path / "link.html").symlink_to(page)
     for path in (page, tmp_path / "link.html"):
         with pytest.raises(InputError, match="exists; nothing was written. Fix: .*--overwrite to replace it"):
-            file_destination(path, overwrite=False)
-        assert file_destination(path, overwrite=True) == page
+            resolve_output_file(path, overwrite=False)
+        assert resolve_output_file(path, overwrite=True) == page
     with pytest.raises(InputError, match="is a folder, and a file is written"):
-        file_destination(tmp_path, overwrite=True)
+        resolve_output_file(tmp_path, overwrite=True)
     with pytest.raises(InputError, match="is read by this command"):
-        file_destination(tmp_path / "link.html", True, page)
+        resolve_output_file(tmp_path / "link.html", True, page)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -166,20 +166,20 @@ def test_files_of_an_artefact_folder_and_of_a_run_are_never_replaced(tmp_path: P
         (phone / name).write_text("{}")
     for name in ("artifacts.json", "onnx/model.onnx", "new.html", "onnx/new.json"):
         with pytest.raises(InputError, match="lies in the artefact folder .*, whose artifacts.json lists every file"):
-            file_destination(phone / name, overwrite)
+            resolve_output_file(phone / name, overwrite)
     (run / "teacher").mkdir(parents=True)
     write_marker(run, "run folder")
     for name in ("verify.json", "teacher/page.html", ".pocketbert.json"):
         with pytest.raises(InputError, match="lies in .*run, which PocketBERT keeps for itself"):
-            file_destination(run / name, overwrite)
-    assert file_destination(run / "report.html", overwrite) == run / "report.html"
+            resolve_output_file(run / name, overwrite)
+    assert resolve_output_file(run / "report.html", overwrite) == run / "report.html"
 
 
 def test_a_place_that_cannot_be_written_is_found_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MachineError, match="cannot write to /proc"):
-        folder_destination(Path("/proc/out/deep"))
+        resolve_output_folder(Path("/proc/out/deep"))
     with pytest.raises(MachineError, match="cannot write to /proc"):
-        file_destination(Path("/proc/out.html"), False)
+        resolve_output_file(Path("/proc/out.html"), False)
 
 
 def test_which_folders_keep_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounted: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path) -> None:
         pytest.skip("this user may not mount")
     try:
         with pytest.raises(InputError, match="is mounted by itself .*Fix: Mount the folder"):
-            file_destination(tmp_path / "page.html", True)
+            resolve_output_file(tmp_path / "page.html", True)
     finally:
         subprocess.run(["umount", "-l", tmp_path / "page.html"], check=True)
 
@@ -216,14 +216,14 @@ def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path) -> None:
     [(InputError(Problem("a", "b")), False), (MissingBackendError("a", "b"), False), (OSError(), True)],
 )
 def test_wrong_input_leaves_no_folders(tmp_path: Path, error: Exception, stays: bool) -> None:
-    with pytest.raises(type(error)), leaving_nothing(tmp_path / "a" / "b" / "out"):
+    with pytest.raises(type(error)), remove_new_folders_on_error(tmp_path / "a" / "b" / "out"):
         (tmp_path / "a" / "b" / "out").mkdir(parents=True)
         raise error
     assert names(tmp_path) == ({"a"} if stays else set())
 
 
 def test_wrong_input_leaves_what_is_full(tmp_path: Path) -> None:
-    with pytest.raises(InputError), leaving_nothing(tmp_path / "a" / "out"):
+    with pytest.raises(InputError), remove_new_folders_on_error(tmp_path / "a" / "out"):
         (tmp_path / "a" / "out").mkdir(parents=True)
         (tmp_path / "a" / "thesis.txt").touch()
         raise InputError(Problem("a", "b"))

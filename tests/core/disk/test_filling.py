@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pocketbert.core.disk import workspace as module
-from pocketbert.core.disk.ownership import Contents, claim, remove_listed_files, replace_file
-from pocketbert.core.disk.workspace import building, finish_interrupted, occupants, workspace
+from pocketbert.core.disk.ownership import FolderContents, claim_folder, remove_listed_files, replace_file
+from pocketbert.core.disk.workspace import build_folder, finish_interrupted, list_occupants, open_workspace
 from pocketbert.core.errors import InputError
 
 SIGN = "sign.json"
-OURS = Contents(SIGN, ("*",))
+OURS = FolderContents(SIGN, ("*",))
 NEW = {SIGN: "new", "a": "new", "sub/b": "new", "sub/deep/c": "new"}
 OLD = {SIGN: "old", "a": "old", "gone/d": "old", "sub": "old"}
 
@@ -40,22 +40,22 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def build(output: Path, content: dict[str, str], recognise: Contents = OURS) -> None:
-    with building(output, recognise, SIGN) as folder:
+def build(output: Path, content: dict[str, str], recognise: FolderContents = OURS) -> None:
+    with build_folder(output, recognise, SIGN) as folder:
         write(folder, content)
 
 
 def test_an_empty_folder_is_filled(place: Path) -> None:
     number = place.stat().st_ino
     (place / "lost+found").mkdir()
-    with building(place, OURS, SIGN) as folder:
+    with build_folder(place, OURS, SIGN) as folder:
         assert folder.is_relative_to(place)
         assert list(place.parent.iterdir()) == [place]
-        assert occupants(place) == []
+        assert list_occupants(place) == []
         write(folder, NEW)
     assert files(place) == NEW
     assert place.stat().st_ino == number
-    assert occupants(place) == ["a", SIGN, "sub"]
+    assert list_occupants(place) == ["a", SIGN, "sub"]
     assert {p.name for p in place.iterdir()} == {"a", SIGN, "sub", "lost+found"}
 
 
@@ -67,9 +67,9 @@ def test_an_older_folder_is_replaced_file_by_file(place: Path) -> None:
 
 
 def test_a_strangers_file_stops_it_before_anything_is_touched(place: Path) -> None:
-    known = Contents(SIGN, ("a", "gone/*", "sub"))
+    known = FolderContents(SIGN, ("a", "gone/*", "sub"))
     write(place, OLD)
-    with pytest.raises(InputError, match="late.txt.*nothing was removed"), building(place, known, SIGN) as folder:
+    with pytest.raises(InputError, match="late.txt.*nothing was removed"), build_folder(place, known, SIGN) as folder:
         write(folder, NEW)
         (place / "late.txt").write_text("precious")
     assert files(place) == {**OLD, "late.txt": "precious"}
@@ -77,7 +77,7 @@ def test_a_strangers_file_stops_it_before_anything_is_touched(place: Path) -> No
 
 def test_an_error_leaves_the_older_folder(place: Path) -> None:
     write(place, OLD)
-    with pytest.raises(KeyError), building(place, OURS, SIGN) as folder:
+    with pytest.raises(KeyError), build_folder(place, OURS, SIGN) as folder:
         write(folder, NEW)
         raise KeyError
     assert files(place) == OLD
@@ -160,7 +160,7 @@ def test_files_cross_to_another_file_system(tmp_path: Path, monkeypatch: pytest.
         replace(source, destination, **options)
 
     monkeypatch.setattr(os, "replace", apart)
-    with claim(tmp_path / "work", "test folder"):
+    with claim_folder(tmp_path / "work", "test folder"):
         (tmp_path / "work" / "a").write_text("1")
         replace_file(tmp_path / "work" / "a", tmp_path / "a")
         assert not (tmp_path / "work" / "a").exists()
@@ -179,13 +179,13 @@ def test_only_an_output_that_is_being_filled_loses_files(tmp_path: Path) -> None
 def test_interrupted_work_in_a_mount_point_is_found_under_another_name(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(OSError, match="full") as full, workspace(place, resume="test") as own:
+    with pytest.raises(OSError, match="full") as full, open_workspace(place, resume="test") as own:
         (own.path / "half").touch()
         raise OSError("full")
     assert f"Unfinished work is kept in {own.path}; the same command continues there." in full.value.__notes__
     other = place.rename(place.with_name("result"))
     monkeypatch.setattr(module, "keeps_place", lambda path: path == other)
-    with workspace(other, resume="test") as own:
+    with open_workspace(other, resume="test") as own:
         assert own.resumed
         assert (own.path / "half").exists()
     assert list(other.iterdir()) == []

@@ -13,10 +13,10 @@ from pocketbert.core.disk import ownership
 from pocketbert.core.disk.ownership import (
     LOCK_FILE,
     MARKER,
-    Contents,
+    FolderContents,
     _is_own_path,
-    claim,
-    install,
+    claim_folder,
+    install_folder,
     is_marked,
     lock_beside,
     remove,
@@ -67,7 +67,7 @@ def test_an_empty_folder_and_nothing_at_all_are_no_loss(tmp_path: Path) -> None:
 
 def test_what_lies_in_a_held_folder_is_removed_while_it_is_held(tmp_path: Path) -> None:
     work = tmp_path / "work"
-    with claim(work, "test folder"):
+    with claim_folder(work, "test folder"):
         (work / "sub").mkdir()
         (work / "sub" / "a").write_text("1")
         assert _is_own_path(work / "sub" / "a")
@@ -80,7 +80,7 @@ def test_what_lies_in_a_held_folder_is_removed_while_it_is_held(tmp_path: Path) 
 
 def test_a_link_out_of_a_held_folder_leads_to_nothing_that_may_be_removed(tmp_path: Path, thesis: Path) -> None:
     work = tmp_path / "work"
-    with claim(work, "test folder"):
+    with claim_folder(work, "test folder"):
         (work / "link").symlink_to(thesis)
         with pytest.raises(InputError, match="nothing was removed"):
             remove(work / "link" / "thesis.txt")
@@ -99,7 +99,7 @@ def test_only_new_empty_and_marked_folders_are_claimed(thesis: Path, mark: str) 
     before = tree(thesis)
     with (
         pytest.raises(InputError, match="exists and is not a test folder; nothing was written"),
-        claim(thesis, "test folder"),
+        claim_folder(thesis, "test folder"),
     ):
         pass
     assert tree(thesis) == before
@@ -108,23 +108,23 @@ def test_only_new_empty_and_marked_folders_are_claimed(thesis: Path, mark: str) 
 def test_an_empty_marker_is_that_of_a_process_killed_in_its_first_moment(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / MARKER).touch()
-    with claim(tmp_path / "work", "test folder"):
+    with claim_folder(tmp_path / "work", "test folder"):
         assert is_marked(tmp_path / "work", "test folder")
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     write_marker_in = tmp_path / "work"
-    with claim(write_marker_in, "test folder"):
+    with claim_folder(write_marker_in, "test folder"):
         with (
             pytest.raises(MachineError, match="another process is working in"),
-            claim(write_marker_in, "test folder"),
+            claim_folder(write_marker_in, "test folder"),
         ):
             pass
         assert _is_own_path(write_marker_in / "x")  # the refused one has not given up what the first one holds
 
 
 def test_a_finished_folder_is_recognised_by_its_files(tmp_path: Path) -> None:
-    cache, contents = tmp_path / "cache", Contents("cache.json", ("records.bin", "part-*"))
+    cache, contents = tmp_path / "cache", FolderContents("cache.json", ("records.bin", "part-*"))
     cache.mkdir()
     (cache / "records.bin").touch()
     assert contents(cache) == ["records.bin"]  # without its sign nothing is known
@@ -142,12 +142,12 @@ def test_a_finished_folder_is_recognised_by_its_files(tmp_path: Path) -> None:
 
 
 def test_install_keeps_the_older_folder_aside(tmp_path: Path, thesis: Path) -> None:
-    with claim(tmp_path / "work", "test folder"):
+    with claim_folder(tmp_path / "work", "test folder"):
         new = tmp_path / "work" / "new"
         new.mkdir()
         with pytest.raises(InputError, match="nothing was removed"):
-            install(new, thesis, tmp_path / "work" / "old")
-        install(new, thesis, tmp_path / "work" / "old", lambda _: [])
+            install_folder(new, thesis, tmp_path / "work" / "old")
+        install_folder(new, thesis, tmp_path / "work" / "old", lambda _: [])
         assert tree(thesis) == []
         assert (tmp_path / "work" / "old" / "thesis.txt").read_text() == "precious"
 

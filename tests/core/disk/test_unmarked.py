@@ -11,9 +11,9 @@ from pocketbert.core.disk.workspace import (
     _list_unmarked,
     _lock_unmarked,
     _locked_new_folder,
-    occupants,
+    list_occupants,
+    open_workspace,
     remove_interrupted,
-    workspace,
 )
 
 PREFIX = ".out."
@@ -36,7 +36,7 @@ def left(folder: Path, marker: str | None) -> Path:
 @pytest.mark.parametrize("resume", ["", "test"])
 def test_it_is_removed_by_the_next_command(tmp_path: Path, marker: str | None, resume: str) -> None:
     path = left(tmp_path, marker)
-    with workspace(tmp_path / "out", resume=resume) as own:
+    with open_workspace(tmp_path / "out", resume=resume) as own:
         assert not own.resumed
         assert not path.exists()
     assert names(tmp_path) == set()
@@ -51,8 +51,8 @@ def test_it_is_removed_with_what_was_interrupted(tmp_path: Path) -> None:
 def test_inside_an_output_it_is_no_stranger(tmp_path: Path) -> None:
     (tmp_path / "out" / ".pocketbert.abcd_123.pocketbert-tmp").mkdir(parents=True)
     (tmp_path / "out" / ".pocketbert.mine").mkdir()
-    assert occupants(tmp_path / "out") == [".pocketbert.mine"]
-    with workspace(tmp_path / "out"):
+    assert list_occupants(tmp_path / "out") == [".pocketbert.mine"]
+    with open_workspace(tmp_path / "out"):
         pass
     assert names(tmp_path / "out") == {".pocketbert.mine"}
 
@@ -60,7 +60,7 @@ def test_inside_an_output_it_is_no_stranger(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [".out.abcdefgh", ".out.short.pocketbert-tmp", ".other.abcdefgh.pocketbert-tmp"])
 def test_an_empty_folder_of_another_name_stays(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    with workspace(tmp_path / "out"):
+    with open_workspace(tmp_path / "out"):
         pass
     assert names(tmp_path) == {name}
 
@@ -70,7 +70,7 @@ def test_a_folder_that_holds_anything_stays(tmp_path: Path, name: str, text: str
     path = left(tmp_path, None)
     (path / name).write_text(text)
     assert _list_unmarked(tmp_path, PREFIX) == []
-    with workspace(tmp_path / "out"):
+    with open_workspace(tmp_path / "out"):
         pass
     assert (path / name).read_text() == text
 
@@ -80,7 +80,7 @@ def test_that_of_a_running_process_stays(tmp_path: Path) -> None:
         assert _list_unmarked(tmp_path, PREFIX) == [path]
         with pytest.raises(BlockingIOError, match="running process"), _lock_unmarked(path):
             pytest.fail("the block must not begin")
-        with workspace(tmp_path / "out"):
+        with open_workspace(tmp_path / "out"):
             assert path.is_dir()
     with _lock_unmarked(path):
         assert path.is_dir()

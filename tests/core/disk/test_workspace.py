@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.disk.ownership import LOCK_FILE, MARKER, Contents, _is_own_path, claim, write_marker
-from pocketbert.core.disk.workspace import building, remove_interrupted, workspace
+from pocketbert.core.disk.ownership import LOCK_FILE, MARKER, FolderContents, _is_own_path, claim_folder, write_marker
+from pocketbert.core.disk.workspace import build_folder, open_workspace, remove_interrupted
 from pocketbert.core.errors import InputError, MachineError
 
-ALL_OURS = Contents("old", ())
+ALL_OURS = FolderContents("old", ())
 
 
 def names(folder: Path) -> set[str]:
@@ -37,7 +37,7 @@ def interrupted(output: Path, of: str = "", old: bool = False) -> Path:
 
 def test_a_folder_appears_whole(tmp_path: Path) -> None:
     output = tmp_path / "deep" / "out"
-    with building(output) as folder:
+    with build_folder(output) as folder:
         (folder / "sub").mkdir()
         (folder / "sub" / "a").write_text("1")
         assert not output.exists()
@@ -48,7 +48,7 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
 
 
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="no"), building(tmp_path / "out") as folder:
+    with pytest.raises(RuntimeError, match="no"), build_folder(tmp_path / "out") as folder:
         (folder / "a").write_text("1")
         raise RuntimeError("no")
     assert names(tmp_path) == set()
@@ -58,10 +58,10 @@ def test_an_older_folder_stays_until_the_new_one_is_whole(tmp_path: Path) -> Non
     output = tmp_path / "out"
     output.mkdir()
     (output / "old").write_text("1")
-    with pytest.raises(KeyboardInterrupt), building(output, ALL_OURS):
+    with pytest.raises(KeyboardInterrupt), build_folder(output, ALL_OURS):
         raise KeyboardInterrupt
     assert names(output) == {"old"}
-    with building(output, ALL_OURS) as folder:
+    with build_folder(output, ALL_OURS) as folder:
         (folder / "new").write_text("2")
     assert names(output) == {"new"}
     assert names(tmp_path) == {"out"}
@@ -75,11 +75,11 @@ def test_a_folder_of_the_users_is_not_replaced(tmp_path: Path) -> None:
     for recognise in ({}, {"recognise": ALL_OURS}):
         with (
             pytest.raises(InputError, match="thesis.txt.*nothing was removed"),
-            building(output, **recognise),
+            build_folder(output, **recognise),
         ):
             pytest.fail("the block must not begin")
     (output / "thesis.txt").unlink()
-    with pytest.raises(InputError, match=r"\(late.txt\)"), building(output, ALL_OURS):
+    with pytest.raises(InputError, match=r"\(late.txt\)"), build_folder(output, ALL_OURS):
         (output / "late.txt").write_text("put there while the new one was built")
     assert names(output) == {"old", "late.txt"}
     assert names(tmp_path) == {"out"}
@@ -91,9 +91,9 @@ def test_a_folder_of_the_users_is_not_replaced(tmp_path: Path) -> None:
 def test_strangers_beside_the_output_stay(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "thesis.txt").write_text("precious")
-    with building(tmp_path / "out") as folder:
+    with build_folder(tmp_path / "out") as folder:
         (folder / "a").write_text("1")
-    with workspace(tmp_path / "out", resume="test") as own:
+    with open_workspace(tmp_path / "out", resume="test") as own:
         assert not own.resumed
     remove_interrupted(tmp_path / "out", "test")
     assert (tmp_path / name / "thesis.txt").read_text() == "precious"
@@ -102,7 +102,7 @@ def test_strangers_beside_the_output_stay(tmp_path: Path, name: str) -> None:
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     left, of_another = interrupted(tmp_path / "out"), interrupted(tmp_path / "other")
-    with building(tmp_path / "out") as folder:
+    with build_folder(tmp_path / "out") as folder:
         assert names(folder) == set()
         assert not left.exists()
     assert names(tmp_path) == {"out", of_another.name}
@@ -110,7 +110,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 
 def test_a_kill_between_two_renames_loses_nothing(tmp_path: Path) -> None:
     interrupted(tmp_path / "out", old=True)
-    with pytest.raises(KeyError), building(tmp_path / "out", Contents("a", ())):
+    with pytest.raises(KeyError), build_folder(tmp_path / "out", FolderContents("a", ())):
         raise KeyError
     assert (tmp_path / "out" / "a").read_text() == "the older one"
     assert names(tmp_path) == {"out"}
@@ -118,16 +118,16 @@ def test_a_kill_between_two_renames_loses_nothing(tmp_path: Path) -> None:
 
 def test_interrupted_work_is_taken_up(tmp_path: Path) -> None:
     left = interrupted(tmp_path / "out", "test")
-    with pytest.raises(OSError, match="full"), workspace(tmp_path / "out", resume="test") as own:
+    with pytest.raises(OSError, match="full"), open_workspace(tmp_path / "out", resume="test") as own:
         assert own.resumed
         assert own.path == left
         assert _is_own_path(own.path / "half")
         raise OSError("full")
     assert names(left) == {"half", LOCK_FILE, MARKER}  # for the next try
-    with workspace(tmp_path / "out", resume="another verb") as own:
+    with open_workspace(tmp_path / "out", resume="another verb") as own:
         assert not own.resumed
         assert own.path != left
-    with workspace(tmp_path / "out", resume="test") as own:
+    with open_workspace(tmp_path / "out", resume="test") as own:
         assert (own.path / "half").read_text() == "x"
     assert names(tmp_path) == set()
 
@@ -137,17 +137,17 @@ def test_of_several_interrupted_the_newest_is_taken_up(tmp_path: Path) -> None:
     older = first.rename(tmp_path / ".out.00000000")
     interrupted(tmp_path / "out", "test")
     os.utime(older, (1, 1))
-    with workspace(tmp_path / "out", resume="test") as own:
+    with open_workspace(tmp_path / "out", resume="test") as own:
         assert own.path == first
         assert not older.exists()
 
 
 def test_two_processes_do_not_make_the_same_output(tmp_path: Path) -> None:
-    with workspace(tmp_path / "out", resume="test") as own:
+    with open_workspace(tmp_path / "out", resume="test") as own:
         (own.path / "half").write_text("x")
         with (
             pytest.raises(MachineError, match="another process is working on"),
-            workspace(tmp_path / "out", resume="test"),
+            open_workspace(tmp_path / "out", resume="test"),
         ):
             pytest.fail("the block must not begin")
         remove_interrupted(tmp_path / "out", "test")
@@ -188,8 +188,8 @@ def dying(call: Callable[..., None], calls: list[int], kill: int) -> Callable[..
 
 def test_a_running_build_is_left_alone(tmp_path: Path) -> None:
     running = interrupted(tmp_path / "out")
-    with claim(running, "temporary folder"):
-        with building(tmp_path / "out") as folder:
+    with claim_folder(running, "temporary folder"):
+        with build_folder(tmp_path / "out") as folder:
             (folder / "a").write_text("1")
         assert (running / "half").exists()
 
@@ -198,7 +198,7 @@ def test_a_link_that_looks_like_a_workspace_is_left_alone(tmp_path: Path) -> Non
     real = interrupted(tmp_path / "elsewhere")
     write_marker(real, "temporary folder", output="out", of="")
     (tmp_path / ".out.12345678").symlink_to(real)
-    with building(tmp_path / "out"):
+    with build_folder(tmp_path / "out"):
         pass
     assert (tmp_path / ".out.12345678").is_symlink()
     assert (real / "half").exists()
@@ -206,6 +206,6 @@ def test_a_link_that_looks_like_a_workspace_is_left_alone(tmp_path: Path) -> Non
 
 def test_long_names_fit(tmp_path: Path) -> None:
     output = tmp_path / ("x" * 250)
-    with building(output):
+    with build_folder(output):
         pass
     assert output.is_dir()

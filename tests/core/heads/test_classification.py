@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.heads import head_of
-from pocketbert.core.predict.answers import Prediction, marked
+from pocketbert.core.heads import make_head
+from pocketbert.core.predict.answers import Prediction, mark_unknown_answers
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 
 NAMES = ("bad", "so so", "good")
-HEAD = head_of(task_of("text-classification"), Labels(NAMES))
+HEAD = make_head(task_of("text-classification"), Labels(NAMES))
 GOLD = ["good", "bad", "good", "so so", "bad", "good"]
 IDS = [2, 0, 2, 1, 0, 2]
 
@@ -87,7 +87,7 @@ def test_labels_and_logits_in_another_order_score_the_same(
     tokenizer = TextTokenizer(folder, 32)
     logits = np.random.default_rng(seed).normal(size=(6, 1, 3)).astype(np.float32)
     gold = rows(*(("good", NAMES[i]) for i in IDS))
-    other = head_of(task_of("text-classification"), Labels(tuple(NAMES[i] for i in order)))
+    other = make_head(task_of("text-classification"), Labels(tuple(NAMES[i] for i in order)))
     first = scored(HEAD, HEAD.prepare(gold, tokenizer, ""), list(logits))
     second = scored(other, other.prepare(gold, tokenizer, ""), list(logits[:, :, order]))
     assert second.value == first.value
@@ -113,8 +113,8 @@ def test_an_answer_below_the_threshold_is_unknown(rows: Any, folder: Any) -> Non
     made = HEAD.prepare(rows(("good", None), ("bad", None)), TextTokenizer(folder, 8), "texts", labelled=False)
     logits = [np.array([[0.0, 0.0, np.log(2.0)]], np.float32), np.array([[0.0, 0.0, 5.0]], np.float32)]
     for least, expected in ((None, [None, None]), (0.45, [False, False]), (0.6, [True, False]), (0.99, [True, True])):
-        found = marked(HEAD.answers(logits, made), [least, least])
+        found = mark_unknown_answers(HEAD.answers(logits, made), [least, least])
         assert [a.unknown for a in found if isinstance(a, Prediction)] == expected
         assert [a.label for a in found if isinstance(a, Prediction)] == ["good", "good"]
-    of_files = marked(HEAD.answers(logits, made), [0.6, None])
+    of_files = mark_unknown_answers(HEAD.answers(logits, made), [0.6, None])
     assert [a.unknown for a in of_files if isinstance(a, Prediction)] == [True, None]

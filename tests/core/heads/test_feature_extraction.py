@@ -12,14 +12,14 @@ from scipy.stats import pearsonr, spearmanr
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.heads import AnswerSettings, head_of
+from pocketbert.core.heads import AnswerSettings, make_head
 from pocketbert.core.heads.feature_extraction import _normalize, _similarities
-from pocketbert.core.heads.feature_extraction import scored as has_scores
+from pocketbert.core.heads.feature_extraction import are_scored_pairs as has_scores
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 
-HEAD = head_of(task_of("feature-extraction"), Labels(()))
+HEAD = make_head(task_of("feature-extraction"), Labels(()))
 PAIRS = [((f"good {'day ' * i}", "bad"), s) for i, s in enumerate([0.5, 5.0, 3.0, 1.0])]
 
 
@@ -136,7 +136,7 @@ def test_pairs_are_compared_as_sentence_transformers_does(
         torch.tensor(vectors[::2]), torch.tensor(vectors[1::2])
     )
     np.testing.assert_allclose(_similarities(vectors[::2], vectors[1::2], kind), theirs.numpy(), rtol=1e-5)
-    head = head_of(task_of("feature-extraction"), Labels(()), AnswerSettings(similarity=kind))
+    head = make_head(task_of("feature-extraction"), Labels(()), AnswerSettings(similarity=kind))
     made = head.prepare(rows(*PAIRS), tokenizer, "a.csv")
     score = head.score([v[None] for v in vectors], made)
     assert score.value == pytest.approx(spearmanr([s for _, s in PAIRS], theirs.numpy())[0])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.heads import head_of
+from pocketbert.core.heads import make_head
 from pocketbert.core.heads.fill_mask import _GUESSES, _MASKED_SHARE
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.metrics import entropy
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
@@ -27,7 +27,7 @@ TEXTS = (
 
 
 def prepared_of(rows: Any, tokenizer: TextTokenizer, texts: Any = TEXTS) -> tuple[Any, Any]:
-    head = head_of(TASK, Labels(()))
+    head = make_head(TASK, Labels(()))
     return head, head.prepare(rows(*((t, None) for t in texts)), tokenizer, "a.txt")
 
 
@@ -58,10 +58,10 @@ def test_the_same_words_of_a_text_are_hidden_wherever_it_stands(rows: Any, token
 def test_a_mask_that_the_text_has_is_nobodys_guess(rows: Any, tokenizer: TextTokenizer) -> None:
     _, made = prepared_of(rows, tokenizer, ("the [MASK] jumps over the lazy dog",))
     assert made.encoded[0].ids[2] == tokenizer.mask_id
-    assert np.asarray(made.truth[0]).tolist()[0] == IGNORED
-    assert (np.asarray(made.truth[0]) != IGNORED).sum() == 1
+    assert np.asarray(made.truth[0]).tolist()[0] == IGNORED_LABEL
+    assert (np.asarray(made.truth[0]) != IGNORED_LABEL).sum() == 1
     _, none = prepared_of(rows, tokenizer, ("[MASK]", ""))
-    assert [np.asarray(t).tolist() for t in none.truth] == [[IGNORED], []]
+    assert [np.asarray(t).tolist() for t in none.truth] == [[IGNORED_LABEL], []]
 
 
 def test_a_text_with_a_mask_of_its_own_is_scored_at_the_hidden_tokens(
@@ -143,7 +143,7 @@ def test_rows_that_a_file_cuts_are_scored_where_they_are_left(rows: Any, tokeniz
 
 
 def test_answers(rows: Any, tokenizer: TextTokenizer) -> None:
-    head = head_of(TASK, Labels(()))
+    head = make_head(TASK, Labels(()))
     texts = rows(("the [MASK] was [MASK]", None), ("good", None))
     made = head.prepare(texts, tokenizer, "texts", labelled=False)
     size = tokenizer.vocabulary_size

@@ -11,15 +11,15 @@ from sklearn.metrics import f1_score
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.heads import AnswerSettings, head_of
-from pocketbert.core.heads.sequence_classification import best_thresholds
-from pocketbert.core.heads.table import thresholds_of
+from pocketbert.core.heads import AnswerSettings, make_head
+from pocketbert.core.heads.sequence_classification import fit_label_thresholds
+from pocketbert.core.heads.table import label_thresholds
 from pocketbert.core.metrics import constant_f1
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 
 TASK, LABELS = task_of("multi-label"), Labels(("joy", "anger", "fear"))
-HEAD = head_of(TASK, LABELS)
+HEAD = make_head(TASK, LABELS)
 GOLD = [("joy",), (), ("anger", "joy"), ("fear",)]
 TRUTH = np.array([[1, 0, 0], [0, 0, 0], [1, 1, 0], [0, 0, 1]], bool)
 
@@ -90,7 +90,7 @@ def test_a_nan_spoils_the_score(rows: Any, tokenizer: TextTokenizer, scored: Any
 
 
 def test_every_label_has_its_own_threshold(rows: Any, tokenizer: TextTokenizer, scored: Any) -> None:
-    head = head_of(TASK, LABELS, AnswerSettings(thresholds=[0.9, 0.2, 0.5]))
+    head = make_head(TASK, LABELS, AnswerSettings(thresholds=[0.9, 0.2, 0.5]))
     logits = np.log(np.array([[0.85, 0.25, 0.6]]) / (1 - np.array([[0.85, 0.25, 0.6]])))
     made = prepared_of(rows, tokenizer, [("anger", "fear")], head)
     assert scored(head, made, outputs(logits)).value == 1.0
@@ -100,8 +100,8 @@ def test_every_label_has_its_own_threshold(rows: Any, tokenizer: TextTokenizer, 
     assert answer.scores == pytest.approx({"joy": 0.85, "anger": 0.25, "fear": 0.6})
     [inside] = head.answers(outputs([[0.91, 0.19, 0.49]]), made, inside=True)
     assert inside.labels == ("joy",)
-    assert list(thresholds_of(AnswerSettings(thresholds=0.3), 2)) == [0.3, 0.3]
-    assert list(thresholds_of(AnswerSettings(), 2)) == [0.5, 0.5]
+    assert list(label_thresholds(AnswerSettings(thresholds=0.3), 2)) == [0.3, 0.3]
+    assert list(label_thresholds(AnswerSettings(), 2)) == [0.5, 0.5]
 
 
 @settings(max_examples=30)
@@ -110,7 +110,7 @@ def test_chosen_thresholds_are_the_best_hundredths(seed: int) -> None:
     draw = np.random.default_rng(seed)
     logits, gold = draw.normal(size=(20, 2)).astype(np.float32), draw.random((20, 2)) < 0.4
     scores = 1 / (1 + np.exp(-logits.astype(np.float64)))
-    for i, threshold in enumerate(best_thresholds(logits, gold)):
+    for i, threshold in enumerate(fit_label_thresholds(logits, gold)):
         f1 = {}
         for t in range(5, 96):
             found = scores[:, i] >= t / 100
@@ -121,4 +121,4 @@ def test_chosen_thresholds_are_the_best_hundredths(seed: int) -> None:
 
 def test_a_label_without_rows_keeps_one_half() -> None:
     gold = np.array([[True, False], [False, False]])
-    assert best_thresholds(np.array([[-2.0, 4], [-3, 4]], np.float32), gold) == [pytest.approx(0.11), 0.5]
+    assert fit_label_thresholds(np.array([[-2.0, 4], [-3, 4]], np.float32), gold) == [pytest.approx(0.11), 0.5]

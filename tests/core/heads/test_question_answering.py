@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pocketbert.core.data.examples import GoldAnswer
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.heads import AnswerSettings, head_of
+from pocketbert.core.heads import AnswerSettings, make_head
 from pocketbert.core.heads.question_answering import _CONTEXT
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
@@ -23,7 +23,7 @@ SHORT = "the fox jumps over the lazy dog"
 
 
 def head_with(**settings: Any) -> Any:
-    return head_of(TASK, Labels(()), AnswerSettings(**{"stride": 4, **settings}))
+    return make_head(TASK, Labels(()), AnswerSettings(**{"stride": 4, **settings}))
 
 
 HEAD = head_with()

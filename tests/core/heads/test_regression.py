@@ -12,12 +12,12 @@ from scipy.stats import pearsonr, spearmanr
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.heads import head_of
+from pocketbert.core.heads import make_head
 from pocketbert.core.predict.answers import Value
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import ScoreFunction, task_of
 
-HEAD = head_of(task_of("regression"), Labels(()))
+HEAD = make_head(task_of("regression"), Labels(()))
 GOLD = [0.0, 2.5, 5.0, 1.25, 2.5]
 
 
@@ -83,7 +83,7 @@ def test_answers(rows: Any, folder: Any) -> None:
     assert HEAD.answers(outputs([0.5, -2]), made) == [Value(0.5, False), Value(-2.0, True)]
 
 
-RERANKER = head_of(replace(task_of("regression"), score=ScoreFunction.SIGMOID), Labels(()))
+RERANKER = make_head(replace(task_of("regression"), score=ScoreFunction.SIGMOID), Labels(()))
 
 
 def test_answers_of_a_reranker_go_through_a_sigmoid(rows: Any, tokenizer: TextTokenizer) -> None:

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from pocketbert.core.data.cells import Span
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.heads import head_of
-from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.heads.token_classification import words_of
+from pocketbert.core.heads import make_head
+from pocketbert.core.heads.head import IGNORED_LABEL
+from pocketbert.core.heads.token_classification import find_words
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 
 TASK = task_of("token-classification")
 TAGS = ("O", "B-per", "I-per", "B-loc", "I-loc")
-HEAD = head_of(TASK, Labels(TAGS))
+HEAD = make_head(TASK, Labels(TAGS))
 TEXT = "Zoe met Bob, in New Yorkville."
 """zo ##e is no word of the vocabulary: names are spelt with several tokens."""
 SPANS = (Span(0, 3, "per"), Span(8, 11, "per"), Span(16, 29, "loc"))
@@ -34,7 +34,7 @@ def outputs(
     draw, out = np.random.default_rng(0), []
     for i, encoded in enumerate(prepared.encoded):
         matrix = draw.normal(size=(len(encoded), len(head.labels))).astype(np.float32)
-        for word, token in enumerate(words_of(encoded)[0]):
+        for word, token in enumerate(find_words(encoded)[0]):
             id = prepared.targets["labels"][i][token] if tags is None else head.labels.names.index(tags[i][word])
             matrix[token, id] += size + matrix[token].max() - matrix[token].min()
         out.append(matrix)
@@ -47,21 +47,21 @@ def prepared(rows: Any, tokenizer: TextTokenizer) -> Any:
 
 
 def test_words_are_the_tokenizers(prepared: Any, tokenizer: TextTokenizer) -> None:
-    first, places = words_of(prepared.encoded[0])
+    first, places = find_words(prepared.encoded[0])
     assert [TEXT[a:b] for a, b in places] == WORDS
     assert len(prepared.encoded[0]) > len(WORDS) + 2, "some words have several tokens"
     assert len(set(first)) == len(WORDS)
     with pytest.raises(ValueError, match="places"):
-        words_of(tokenizer.encode([TEXT])[0])
+        find_words(tokenizer.encode([TEXT])[0])
 
 
 def test_the_first_token_of_each_word_has_its_tag_and_no_other_token(prepared: Any) -> None:
     for encoded, target, tags in zip(
         prepared.encoded, prepared.targets["labels"], [WANTED, ["O", "O"], ["B-per"]], strict=True
     ):
-        first = words_of(encoded)[0]
+        first = find_words(encoded)[0]
         assert [TAGS[target[i]] for i in first] == tags
-        assert set(np.delete(target, first).tolist()) == {IGNORED}
+        assert set(np.delete(target, first).tolist()) == {IGNORED_LABEL}
         assert len(target) == len(encoded)
 
 
@@ -81,7 +81,7 @@ def test_perfect_outputs_score_perfectly(prepared: Any, scored: Any) -> None:
 def test_what_is_between_the_first_tokens_and_how_sure_the_model_is_does_not_matter(prepared: Any, scored: Any) -> None:
     noisy = outputs(prepared, size=0.01)
     for encoded, matrix in zip(prepared.encoded, noisy, strict=True):
-        rest = np.setdiff1d(np.arange(len(encoded)), words_of(encoded)[0])
+        rest = np.setdiff1d(np.arange(len(encoded)), find_words(encoded)[0])
         matrix[rest] = 99.0 * np.eye(5, dtype=np.float32)[rest % 5]
     assert scored(HEAD, prepared, noisy).value == 1.0
 
@@ -129,7 +129,7 @@ def test_rows_and_tags_in_another_order_score_the_same(
     made = HEAD.prepare(rows(*entries), tokenizer, "")
     logits = [o + draw.normal(size=o.shape).astype(np.float32) * 6 for o in outputs(made)]
     first = scored(HEAD, made, logits)
-    other = head_of(TASK, Labels(tuple(TAGS[i] for i in tags)))
+    other = make_head(TASK, Labels(tuple(TAGS[i] for i in tags)))
     again = other.prepare(rows(*(entries[i] for i in order)), tokenizer, "")
     second = scored(other, again, [logits[i][:, tags] for i in order])
     same(first, second)
@@ -146,7 +146,7 @@ def test_answers_name_the_characters(prepared: Any) -> None:
     assert second.spans == ()
     assert third.spans[0].text == "bob"
     logits = outputs(prepared, size=4.0)[0]
-    chosen = logits[[words_of(prepared.encoded[0])[0][i] for i in (5, 6)]].astype(np.float64)
+    chosen = logits[[find_words(prepared.encoded[0])[0][i] for i in (5, 6)]].astype(np.float64)
     shares = (np.exp(chosen) / np.exp(chosen).sum(-1, keepdims=True)).max(-1)
     assert found[2].score == pytest.approx(shares.mean())
 
@@ -158,7 +158,7 @@ def test_offsets_count_code_points(rows: Any, tokenizer: TextTokenizer) -> None:
     assert [s.text for s in answer.spans] == ["bob"]
 
 
-KINDS = head_of(TASK, Labels(("ADP", "NOUN", "PROPN", "VERB")))
+KINDS = make_head(TASK, Labels(("ADP", "NOUN", "PROPN", "VERB")))
 """Parts of speech: no tag has a prefix, none is O."""
 SPOKEN = ["PROPN", "VERB", "PROPN", "NOUN", "ADP", "PROPN", "PROPN", "NOUN"]
 GOLD = (Span(0, 3, "PROPN"), Span(4, 7, "VERB"), Span(8, 11, "PROPN"), Span(13, 15, "ADP"), Span(16, 29, "PROPN"))
@@ -167,7 +167,7 @@ GOLD = (Span(0, 3, "PROPN"), Span(4, 7, "VERB"), Span(8, 11, "PROPN"), Span(13, 
 def test_without_prefixes_each_word_is_a_span(rows: Any, tokenizer: TextTokenizer, scored: Any) -> None:
     made = KINDS.prepare(rows((TEXT, GOLD)), tokenizer, "a.jsonl")
     assert [TEXT[s.start : s.end] for s in made.truth[0]] == ["Zoe", "met", "Bob", "in", "New", "Yorkville"]
-    first = words_of(made.encoded[0])[0]
+    first = find_words(made.encoded[0])[0]
     trained = [KINDS.labels.names[i] if i >= 0 else None for i in made.targets["labels"][0][first]]
     assert trained == ["PROPN", "VERB", "PROPN", None, "ADP", "PROPN", "PROPN", None]
     logits = outputs(made, [SPOKEN], KINDS)
@@ -188,7 +188,7 @@ def test_without_prefixes_each_word_is_a_span(rows: Any, tokenizer: TextTokenize
 def test_neighbours_of_one_tag(
     rows: Any, tokenizer: TextTokenizer, scored: Any, names: tuple[str, ...], spans: Any, right: float
 ) -> None:
-    head = head_of(TASK, Labels(names))
+    head = make_head(TASK, Labels(names))
     made = head.prepare(rows(("bob good day", (Span(0, 8, "x"),))), tokenizer, "a.jsonl")
     [answer] = head.answers(outputs(made, head=head), made)
     assert [(s.start, s.end) for s in answer.spans] == spans
@@ -197,6 +197,6 @@ def test_neighbours_of_one_tag(
 
 def test_words_that_were_cut_off_are_missed_one_by_one(rows: Any, folder: Any, scored: Any) -> None:
     text = "good day " * 6
-    head = head_of(TASK, Labels(("O", "x")))
+    head = make_head(TASK, Labels(("O", "x")))
     short = head.prepare(rows((text, (Span(0, len(text) - 1, "x"),))), TextTokenizer(folder, 8), "a.jsonl")
     assert scored(head, short, outputs(short, head=head)).others == {"precision": 1.0, "recall": 6 / 12}

@@ -5,12 +5,12 @@ import math
 import pytest
 
 from pocketbert.core.host import hardware
-from pocketbert.core.host.hardware import _available_cores, load_average, machine
-from pocketbert.core.host.system import installed, version_of
+from pocketbert.core.host.hardware import _available_cores, describe_machine, load_average
+from pocketbert.core.host.system import installed_versions, version_of
 
 
 def test_the_machine_is_described() -> None:
-    found = machine()
+    found = describe_machine()
     assert found.cores == _available_cores() >= 1
     assert found.arch in found.summary
     assert found.python.startswith("3.")
@@ -19,11 +19,11 @@ def test_the_machine_is_described() -> None:
 def test_only_flags_that_matter_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "_cpuinfo", lambda: ("Chip", {"fpu", "avx2", "avx512_vnni", "i8mm"}))
     monkeypatch.setattr(hardware.platform, "machine", lambda: "x86_64")
-    found = machine.__wrapped__()
+    found = describe_machine.__wrapped__()
     assert found.isa == ["avx2", "avx512_vnni"]
     assert "[avx2 avx512_vnni]" in found.summary
     monkeypatch.setattr(hardware.platform, "machine", lambda: "aarch64")
-    assert machine.__wrapped__().isa == ["i8mm"]
+    assert describe_machine.__wrapped__().isa == ["i8mm"]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_only_flags_that_matter_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_int8_saturates_on_x86_without_vnni(arch: str, isa: list[str], saturates: bool) -> None:
-    assert machine().model_copy(update={"arch": arch, "isa": isa}).saturates is saturates
+    assert describe_machine().model_copy(update={"arch": arch, "isa": isa}).saturates is saturates
 
 
 def test_load_is_a_number_or_nan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,4 +56,4 @@ def test_load_is_a_number_or_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_versions_are_found_without_importing() -> None:
     assert version_of("numpy") is not None
     assert version_of("pocketbert-no-such-package") is None
-    assert set(installed(("numpy", "pocketbert-no-such-package"))) == {"numpy"}
+    assert set(installed_versions(("numpy", "pocketbert-no-such-package"))) == {"numpy"}

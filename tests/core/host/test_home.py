@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.host.system import expanded, home_folder
+from pocketbert.core.host.system import expand_home, home_folder
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def test_no_home_folder(homeless: None) -> None:
     assert home_folder() is None
     for name in ("~", "~/model", "~nobody/model"):
         with pytest.raises(InputError, match="Write the path without '~'"):
-            expanded(name, "-m")
-    assert expanded("model", "-m") == Path("model")
+            expand_home(name, "-m")
+    assert expand_home("model", "-m") == Path("model")
 
 
 def test_nothing_is_remembered_without_a_home_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:

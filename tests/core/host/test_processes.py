@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pocketbert.core.host import processes
-from pocketbert.core.host.processes import LaunchedProcess, Order, _Channel, here
+from pocketbert.core.host.processes import LaunchedProcess, Order, _Channel, current_process
 from support.ports import free_port
 
 
@@ -22,16 +22,16 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def test_without_a_launcher_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert here() == LaunchedProcess(0, 1)
-    assert here().main
-    with processes.directing():
-        processes.train_together("student", "abc")  # nobody to call
+    assert current_process() == LaunchedProcess(0, 1)
+    assert current_process().main
+    with processes.direct_processes():
+        processes.order_training("student", "abc")  # nobody to call
 
 
 def test_a_launcher_says_which_process_this_is(launched: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert here() == LaunchedProcess(0, 2)
+    assert current_process() == LaunchedProcess(0, 2)
     monkeypatch.setenv("RANK", "1")
-    assert not here().main
+    assert not current_process().main
 
 
 def test_orders_arrive_in_sequence_and_end(launched: dict[str, str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from pocketbert.core.host import progress
-from pocketbert.core.host.progress import Meter, say, set_quiet
+from pocketbert.core.host.progress import Meter, print_note, set_quiet
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def count(label: str, total: int) -> None:
 
 def test_lines_go_to_stderr_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_LINE_INTERVAL_S", 0.0)
-    say("hello [bold]you[/bold]")
+    print_note("hello [bold]you[/bold]")
     with Meter("work", 3) as meter:
         meter.advance(note="loss 0.5")
         meter.advance()
@@ -57,7 +57,7 @@ def test_short_work_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
 def test_quiet_silences_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_LINE_INTERVAL_S", 0.0)
     set_quiet(True)
-    say("hello")
+    print_note("hello")
     count("reading", 4)
     assert capsys.readouterr() == ("", "")
 
@@ -73,7 +73,7 @@ def test_a_resumed_meter_counts_from_where_it_was(
 
 
 def test_long_lines_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
-    say("x" * 400)
+    print_note("x" * 400)
     assert capsys.readouterr().err == "x" * 400 + "\n"
 
 
@@ -81,7 +81,7 @@ def test_waiting_tells_that_work_goes_on_and_ends_with_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_PLAIN_WAITING_INTERVAL_S", 0.01)
-    with progress.waiting("model.onnx"):
+    with progress.report_waiting("model.onnx"):
         deadline = time.monotonic() + 10
         while "model.onnx: at work for" not in (told := capsys.readouterr().err) and time.monotonic() < deadline:
             time.sleep(0.01)

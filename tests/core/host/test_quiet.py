@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.host.quiet import quiet
+from pocketbert.core.host.quiet import silence_output
 
 
 def shout(word: str) -> None:
@@ -33,7 +33,7 @@ def descriptors() -> int:
 def test_nothing_inside_is_seen_and_everything_outside_is(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
 ) -> None:
-    with quiet():
+    with silence_output():
         shout("inner")
     assert tuple(capfd.readouterr()) == ("", "")
     assert not recwarn
@@ -54,9 +54,9 @@ def test_descriptors_streams_and_log_level_are_as_before() -> None:
         files = [os.fstat(n).st_ino for n in (1, 2)]
         opened = descriptors()
         for _ in range(3):
-            with quiet():
+            with silence_output():
                 assert [os.fstat(n).st_ino for n in (1, 2)] != files
-        with pytest.raises(RuntimeError), quiet():
+        with pytest.raises(RuntimeError), silence_output():
             raise RuntimeError("once")
         assert [os.fstat(n).st_ino for n in (1, 2)] == files
         assert (sys.stdout, sys.stderr) == streams
@@ -70,14 +70,14 @@ def test_a_notebooks_own_stream_stays_clean(monkeypatch: pytest.MonkeyPatch) -> 
     # there sys.stdout is no file, and has no descriptor
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)
-    with quiet():
+    with silence_output():
         print("progress bar")
     print("answer")
     assert stream.getvalue() == "answer\n"
 
 
 def test_what_was_printed_goes_into_the_notes_of_an_error(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="broken") as caught, quiet():
+    with pytest.raises(ValueError, match="broken") as caught, silence_output():
         for i in range(9):
             os.write(2, f"line {i} \xff\n".encode("latin-1"))
         print("and why")
@@ -91,14 +91,14 @@ def test_what_was_printed_goes_into_the_notes_of_an_error(capfd: pytest.CaptureF
 
 
 def test_an_error_without_output_gets_no_note() -> None:
-    with pytest.raises(KeyError) as caught, quiet():
+    with pytest.raises(KeyError) as caught, silence_output():
         raise KeyError("a")
     assert not hasattr(caught.value, "__notes__")
 
 
 def test_it_can_be_nested(capfd: pytest.CaptureFixture[str]) -> None:
-    with quiet():
-        with quiet():
+    with silence_output():
+        with silence_output():
             shout("inner")
         shout("middle")
     os.write(1, b"after\n")
@@ -107,7 +107,7 @@ def test_it_can_be_nested(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_log_handler_made_inside_works_outside(capfd: pytest.CaptureFixture[str]) -> None:
     # absl makes one when it is imported, with sys.stderr as it is then
-    with quiet():
+    with silence_output():
         handler = logging.StreamHandler()
         handler.emit(logging.makeLogRecord({"msg": "inner"}))
     handler.emit(logging.makeLogRecord({"msg": "outer"}))

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from pocketbert.core.host.processes import holding, postpone
+from pocketbert.core.host.processes import postpone_stop, postpone_stops
 
 
 def test_nothing_runs() -> None:
-    assert not postpone(KeyboardInterrupt())
+    assert not postpone_stop(KeyboardInterrupt())
 
 
 def test_the_first_request_waits_and_the_second_does_not(capfd: pytest.CaptureFixture[str]) -> None:
     first = KeyboardInterrupt()
-    with holding() as hold:
+    with postpone_stops() as hold:
         assert hold.asked is None
-        assert postpone(first)
+        assert postpone_stop(first)
         assert hold.asked is first
         assert "a second signal stops at once" in capfd.readouterr().err
-        assert not postpone(KeyboardInterrupt())
-    assert not postpone(first)
+        assert not postpone_stop(KeyboardInterrupt())
+    assert not postpone_stop(first)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def ctrl_c_heard() -> Iterator[None]:
 @pytest.mark.usefixtures("ctrl_c_heard")
 def test_without_a_command_the_first_ctrl_c_waits() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), holding() as hold:
+    with pytest.raises(KeyboardInterrupt), postpone_stops() as hold:
         signal.raise_signal(signal.SIGINT)
         assert isinstance(hold.asked, KeyboardInterrupt)
         signal.raise_signal(signal.SIGINT)

@@ -15,7 +15,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from pocketbert.core.host.quiet import _OPENVINO_REPORTER, SWITCHES, switch_off_telemetry, without_openvino_telemetry
+from pocketbert.core.host.quiet import (
+    _OPENVINO_REPORTER,
+    TELEMETRY_SWITCHES,
+    block_openvino_telemetry,
+    switch_off_telemetry,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 WINGS = ("benchmarks", "distill", "export", "quantize", "runtime")
@@ -28,13 +33,13 @@ BY_STUB = ("openvino", "nncf")
 def test_what_is_not_set_is_switched_off() -> None:
     environment: dict[str, str] = {}
     switch_off_telemetry(environment)
-    assert environment == SWITCHES
+    assert environment == TELEMETRY_SWITCHES
 
 
 def test_what_the_user_set_stands_but_for_an_empty_value() -> None:
     environment = {VARIABLE: "0", "HF_HUB_DISABLE_TELEMETRY": "", "PATH": "here"}
     switch_off_telemetry(environment)
-    assert environment == {**SWITCHES, VARIABLE: "0", "PATH": "here"}
+    assert environment == {**TELEMETRY_SWITCHES, VARIABLE: "0", "PATH": "here"}
 
 
 @pytest.mark.parametrize(("value", "calls"), [("", 1), ("1", 1), ("true", 1), ("0", 0)])
@@ -58,10 +63,10 @@ def test_importing_any_part_sets_the_variables_for_child_processes_too(module: s
     code = f"import {module}, os, json, subprocess, sys; print(subprocess.check_output([sys.executable, '-c', " + (
         "'import os, json; print(json.dumps(dict(os.environ)))'], text=True))"
     )
-    own = {n: v for n, v in os.environ.items() if n not in SWITCHES}
+    own = {n: v for n, v in os.environ.items() if n not in TELEMETRY_SWITCHES}
     done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
     inherited = json.loads(done.stdout)
-    assert {n: inherited[n] for n in SWITCHES} == SWITCHES
+    assert {n: inherited[n] for n in TELEMETRY_SWITCHES} == TELEMETRY_SWITCHES
 
 
 @pytest.mark.parametrize("before", [None, SimpleNamespace(), "absent"])
@@ -69,7 +74,7 @@ def test_openvino_finds_no_reporter_and_others_find_it_again(before: object, mon
     monkeypatch.setitem(sys.modules, _OPENVINO_REPORTER, before)  # type: ignore[arg-type]
     if before == "absent":
         monkeypatch.delitem(sys.modules, _OPENVINO_REPORTER)
-    with pytest.raises(ImportError), without_openvino_telemetry():
+    with pytest.raises(ImportError), block_openvino_telemetry():
         import openvino_telemetry  # noqa: F401
     assert sys.modules.get(_OPENVINO_REPORTER, "absent") == before
 

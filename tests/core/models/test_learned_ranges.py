@@ -9,9 +9,9 @@ import numpy as np
 from pocketbert.core.families.weight_records import (
     LearnedRanges,
     ProductRanges,
-    fingerprint,
-    read_learned,
-    write_learned,
+    product_fingerprint,
+    read_learned_ranges,
+    write_learned_ranges,
 )
 from pocketbert.core.types import Format, Runtime, Scheme
 
@@ -19,7 +19,7 @@ WEIGHT = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 
 
 def learned() -> LearnedRanges:
-    products = {fingerprint(WEIGHT): ProductRanges(inputs=(-1.0, 2.0))}
+    products = {product_fingerprint(WEIGHT): ProductRanges(inputs=(-1.0, 2.0))}
     return LearnedRanges(scheme=Scheme.A8W8, format=Format.ONNX, products=products)
 
 
@@ -33,8 +33,8 @@ def test_orientation_precision_and_empty_axes_make_no_difference() -> None:
 
 
 def test_a_folder_keeps_the_ranges_of_its_scheme(tmp_path: Path) -> None:
-    assert read_learned(tmp_path, Scheme.A8W8) is None
-    write_learned(tmp_path, learned())
-    assert read_learned(tmp_path, Scheme.A8W8) == learned()
-    assert read_learned(tmp_path, Scheme.W4) is None, "another scheme has other ranges"
-    assert read_learned(tmp_path, Scheme.A8W8, Runtime.NPU) is None, "and so has the file for a runtime"
+    assert read_learned_ranges(tmp_path, Scheme.A8W8) is None
+    write_learned_ranges(tmp_path, learned())
+    assert read_learned_ranges(tmp_path, Scheme.A8W8) == learned()
+    assert read_learned_ranges(tmp_path, Scheme.W4) is None, "another scheme has other ranges"
+    assert read_learned_ranges(tmp_path, Scheme.A8W8, Runtime.NPU) is None, "and so has the file for a runtime"

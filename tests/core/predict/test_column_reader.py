@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.predict.inputs import columns_of, split_pair, with_columns
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer, cut
+from pocketbert.core.predict.inputs import Encoded, columns_of, split_pair, truncate_row, with_columns
+from pocketbert.core.predict.tokenization import TextTokenizer
 from support.forms import LANGUAGES
 from support.tiny import write_own_tokenizer
 
@@ -81,7 +81,7 @@ def test_an_entity_is_at_the_first_token_of_its_mention(linked: TextTokenizer) -
     starts = plain.places.offsets[:, 0].tolist()
     assert np.flatnonzero(ids).tolist() == [1, starts.index(text.index("vietnam"))]
     assert ids[ids > 0].tolist() == [1, 2]
-    short = cut(row, 4)
+    short = truncate_row(row, 4)
     assert short.extra["entity_ids"].tolist() == [0, 1, *[0] * (len(short) - 2)]
 
 

@@ -10,12 +10,12 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize_scalar
 
 from pocketbert.core.predict.scores import (
-    LEAST_ROWS,
+    LEAST_FIT_ROWS,
     _negative_log_likelihood,
+    apply_score_function,
+    apply_temperature,
     calibration_error,
     fit_temperature,
-    probabilities,
-    tempered,
 )
 from pocketbert.core.tasks import ScoreFunction
 
@@ -24,7 +24,7 @@ LOGITS = arrays(np.float32, (8, 5), elements=st.floats(-30, 30, width=32))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    return probabilities(logits, ScoreFunction.SOFTMAX)
+    return apply_score_function(logits, ScoreFunction.SOFTMAX)
 
 
 def drawn(temperature: float, rows: int = 4000, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +37,7 @@ def drawn(temperature: float, rows: int = 4000, seed: int = 1) -> tuple[np.ndarr
 
 @given(LOGITS, TEMPERATURES)
 def test_the_label_never_changes(logits: np.ndarray, temperature: float) -> None:
-    scaled = tempered(logits, temperature)
+    scaled = apply_temperature(logits, temperature)
     best = logits.argmax(-1)
     assert (scaled.argmax(-1) == best).all()
     scores = softmax(scaled)
@@ -46,13 +46,13 @@ def test_the_label_never_changes(logits: np.ndarray, temperature: float) -> None
 
 @given(LOGITS, TEMPERATURES)
 def test_probabilities_are_scaled_like_the_logits_that_they_are_made_of(logits: np.ndarray, temperature: float) -> None:
-    inside = tempered(softmax(logits), temperature, inside=True)
-    np.testing.assert_allclose(inside, softmax(tempered(logits, temperature)), atol=1e-6)
+    inside = apply_temperature(softmax(logits), temperature, inside=True)
+    np.testing.assert_allclose(inside, softmax(apply_temperature(logits, temperature)), atol=1e-6)
 
 
 @given(LOGITS)
 def test_temperature_1_leaves_numbers_as_they_are(logits: np.ndarray) -> None:
-    assert tempered(logits, 1.0) is logits
+    assert apply_temperature(logits, 1.0) is logits
 
 
 @pytest.mark.parametrize("temperature", [0.4, 1.0, 2.5])
@@ -68,13 +68,13 @@ def test_the_temperature_that_labels_were_drawn_at_is_found(temperature: float) 
 
 @given(st.integers(0, 500), st.floats(0.2, 5))
 def test_the_likelihood_on_the_rows_of_the_fit_never_gets_worse(seed: int, temperature: float) -> None:
-    logits, gold = drawn(temperature, LEAST_ROWS, seed)
+    logits, gold = drawn(temperature, LEAST_FIT_ROWS, seed)
     fit = fit_temperature(logits, gold)
     assert _negative_log_likelihood(logits, gold, fit.temperature) <= _negative_log_likelihood(logits, gold)
 
 
 def test_nothing_is_fitted_on_too_few_rows_or_on_answers_that_are_all_right() -> None:
-    logits, gold = drawn(2.0, LEAST_ROWS - 1)
+    logits, gold = drawn(2.0, LEAST_FIT_ROWS - 1)
     few = fit_temperature(logits, gold)
     assert (few.temperature, few.why_not) == (
         1.0,
@@ -126,4 +126,7 @@ def test_the_right_temperature_makes_the_calibration_error_smaller() -> None:
     logits, gold = drawn(2.5)
     fitted = fit_temperature(logits, gold).temperature
     others, truth = drawn(2.5, seed=2)
-    assert calibration_error(softmax(tempered(others, fitted)), truth) < calibration_error(softmax(others), truth) / 3
+    assert (
+        calibration_error(softmax(apply_temperature(others, fitted)), truth)
+        < calibration_error(softmax(others), truth) / 3
+    )

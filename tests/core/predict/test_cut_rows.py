@@ -10,7 +10,8 @@ import pytest
 from pocketbert.core.data.examples import Example
 from pocketbert.core.families import TokenizerKind
 from pocketbert.core.heads.head import prepare_texts
-from pocketbert.core.predict.tokenization import TextTokenizer, cut
+from pocketbert.core.predict.inputs import truncate_row
+from pocketbert.core.predict.tokenization import TextTokenizer
 from support.tiny_sentencepiece import LAYOUTS
 from support.tiny_tokenizers import vocabulary, write_tokenizer_of_kind
 
@@ -29,7 +30,7 @@ def test_special_tokens_stay(kind: TokenizerKind, layout: str, places: bool, tmp
     long, short = (TextTokenizer(tmp_path, n, pad_id=0, padding_side="right") for n in (80, 16))
     text, second = "good " * 60, "bad " * 50
     [row], [wanted] = long.encode([text], places), short.encode([text])
-    assert cut(row, 16).ids.tolist() == wanted.ids.tolist()
+    assert truncate_row(row, 16).ids.tolist() == wanted.ids.tolist()
     [whole] = long.encode([(text, second)], places=True)
     assert whole.places is not None
     special = whole.ids[whole.places.parts < 0].tolist()
@@ -41,6 +42,6 @@ def test_special_tokens_stay(kind: TokenizerKind, layout: str, places: bool, tmp
     assert found.ids[-tail - 1] not in special
     # shorter than what stays: its end, and no more tokens than asked for
     for length in (1, 2, 3):
-        few = cut(row, length).ids
+        few = truncate_row(row, length).ids
         assert len(few) == length
         assert np.array_equal(few[-min(tail, length) :], row.ids[-min(tail, length) :])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind, pooling_of, write_modules
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind, read_pooling, write_modules
 
 MODELS = "sentence_transformers.models"
 EVERY = [Pooling(kind, normalize) for kind in PoolingKind for normalize in (True, False)]
@@ -31,13 +31,13 @@ def folder(path: Path, modules: list[str], settings: dict[str, Any] | None = Non
 @pytest.mark.parametrize("pooling", EVERY, ids=str)
 def test_what_is_written_is_read_again(pooling: Pooling, tmp_path: Path) -> None:
     write_modules(tmp_path, pooling, 384, 128)
-    assert pooling_of(tmp_path) == pooling
+    assert read_pooling(tmp_path) == pooling
     assert json.loads((tmp_path / "1_Pooling/config.json").read_text())["word_embedding_dimension"] == 384
     assert json.loads((tmp_path / "sentence_bert_config.json").read_text())["max_seq_length"] == 128
 
 
 def test_a_folder_without_modules_says_nothing(tmp_path: Path) -> None:
-    assert pooling_of(tmp_path) is None
+    assert read_pooling(tmp_path) is None
     assert Pooling(PoolingKind.MEAN, True) == DEFAULT_POOLING
 
 
@@ -49,18 +49,18 @@ def test_the_demo_teacher_takes_the_mean() -> None:
         path = open_model_folder(DEMO_TEACHER).path
     except MissingBackendError:
         pytest.skip("needs the demo teacher")
-    assert pooling_of(path) in (None, DEFAULT_POOLING)
+    assert read_pooling(path) in (None, DEFAULT_POOLING)
 
 
 @pytest.mark.parametrize("settings", [MEAN, {"pooling_mode": "mean"}, {"pooling_mode": ["mean"]}])
 def test_flags_and_names_are_both_read(settings: dict[str, Any], tmp_path: Path) -> None:
     path = folder(tmp_path, ["Transformer", "Pooling", "Normalize"], settings)
-    assert pooling_of(path) == Pooling(PoolingKind.MEAN, True)
+    assert read_pooling(path) == Pooling(PoolingKind.MEAN, True)
 
 
 def test_the_first_token_without_normalization(tmp_path: Path) -> None:
     settings = {**MEAN, "pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
-    assert pooling_of(folder(tmp_path, ["Transformer", "Pooling"], settings)) == Pooling(PoolingKind.CLS, False)
+    assert read_pooling(folder(tmp_path, ["Transformer", "Pooling"], settings)) == Pooling(PoolingKind.CLS, False)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_first_token_without_normalization(tmp_path: Path) -> None:
 )
 def test_modes_that_are_not_served_are_named(settings: dict[str, Any], said: list[str], tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        pooling_of(folder(tmp_path, ["Transformer", "Pooling"], settings))
+        read_pooling(folder(tmp_path, ["Transformer", "Pooling"], settings))
     assert all(text in str(caught.value) for text in said)
     assert "1_Pooling/config.json" in str(caught.value)
 
@@ -93,29 +93,29 @@ def test_modes_that_are_not_served_are_named(settings: dict[str, Any], said: lis
 )
 def test_other_modules_are_refused(modules: list[str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="served: Transformer, Pooling"):
-        pooling_of(folder(tmp_path, modules, MEAN))
+        read_pooling(folder(tmp_path, modules, MEAN))
 
 
 def test_vectors_that_are_cut_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config_sentence_transformers.json").write_text('{"truncate_dim": 16}')
     with pytest.raises(InputError, match="truncate_dim is 16: .* the files give all"):
-        pooling_of(folder(tmp_path, ["Transformer", "Pooling"], MEAN))
+        read_pooling(folder(tmp_path, ["Transformer", "Pooling"], MEAN))
 
 
 def test_a_cross_encoder_pools_nothing(tmp_path: Path) -> None:
     (tmp_path / "config_sentence_transformers.json").write_text('{"model_type": "CrossEncoder"}')
-    assert pooling_of(folder(tmp_path, ["Transformer"])) is None
+    assert read_pooling(folder(tmp_path, ["Transformer"])) is None
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text("{}")
     with pytest.raises(InputError, match="not a list of modules"):
-        pooling_of(tmp_path)
+        read_pooling(tmp_path)
     listed = [{"type": f"{MODELS}.Transformer", "path": ""}, {"type": f"{MODELS}.Pooling", "path": "../.."}]
     (tmp_path / "modules.json").write_text(json.dumps(listed))
     with pytest.raises(InputError, match="leaves the folder"):
-        pooling_of(tmp_path)
+        read_pooling(tmp_path)
     with pytest.raises(InputError, match="file not found"):
-        pooling_of(folder(tmp_path, ["Transformer", "Pooling"]))
+        read_pooling(folder(tmp_path, ["Transformer", "Pooling"]))
     with pytest.raises(InputError, match="not a table of settings"):
-        pooling_of(folder(tmp_path, ["Transformer", "Pooling"], []))  # type: ignore[arg-type]
+        read_pooling(folder(tmp_path, ["Transformer", "Pooling"], []))  # type: ignore[arg-type]

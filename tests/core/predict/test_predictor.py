@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.predict.predictor import Arrays, Batching, _length_batches, feed, fitting, run_rows, whole
+from pocketbert.core.predict.predictor import (
+    Arrays,
+    Batching,
+    _length_batches,
+    feed,
+    join_texts,
+    run_rows,
+    smallest_fitting_length,
+)
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 
@@ -54,7 +62,7 @@ def test_results_come_back_in_order(
     tokenizer = TextTokenizer(tmp_path, 48, padding_side=side)
     encoded = tokenizer.encode(["good " * (i * 7 % 11 + 1) for i in range(25)])
     echo = Echo()
-    out = whole(run_rows(echo, tokenizer, encoded, task_of("text-classification"), Batching(rows, slack)))
+    out = join_texts(run_rows(echo, tokenizer, encoded, task_of("text-classification"), Batching(rows, slack)))
     assert out[:, 0].tolist() == [len(e) for e in encoded]
     assert out[:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
     assert max(s[0] for s in echo.shapes) <= rows
@@ -67,12 +75,12 @@ def test_results_come_back_in_order(
     [((), 7, 7), ((16, 32), 1, 16), ((16, 32), 16, 16), ((16, 32), 17, 32), ((16, 32), 32, 32)],
 )
 def test_the_smallest_length_that_fits(lengths: tuple[int, ...], length: int, expected: int) -> None:
-    assert fitting(lengths, length) == expected
+    assert smallest_fitting_length(lengths, length) == expected
 
 
 def test_a_text_longer_than_the_longest_is_refused() -> None:
     with pytest.raises(InputError, match=r"33 tokens; the file takes 16, 32\..*Cut the text to the longest"):
-        fitting((16, 32), 33)
+        smallest_fitting_length((16, 32), 33)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -103,7 +111,7 @@ def test_a_predictor_with_fixed_lengths_is_fed_only_these(tmp_path: Path, make_t
     make_tokenizer(tmp_path)
     tokenizer, echo = TextTokenizer(tmp_path, 48), Echo((8, 16, 48))
     encoded = tokenizer.encode(["good " * n for n in range(1, 40, 3)])
-    out = whole(run_rows(echo, tokenizer, encoded, task_of("text-classification"), Batching(2, 0.5)))
+    out = join_texts(run_rows(echo, tokenizer, encoded, task_of("text-classification"), Batching(2, 0.5)))
     assert out[:, 0].tolist() == [len(e) for e in encoded]
     assert out[:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
     assert {s[1] for s in echo.shapes} == {8, 16, 48}

@@ -14,11 +14,11 @@ from pocketbert.core.predict.predictor import (
     PROBABILITIES,
     Arrays,
     Batching,
-    answer_of,
-    matrices,
-    per_token,
+    answer_outputs,
+    has_token_outputs,
+    join_texts,
     run_rows,
-    whole,
+    split_by_text,
 )
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
@@ -46,7 +46,7 @@ def numbered(*shape: int) -> NDArray[np.float32]:
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_rows_of_padding_are_left_out(side: str) -> None:
     values = numbered(3, 6, 4)
-    found = matrices({"logits": values}, inputs(side), ("logits",), TOKENS, None)
+    found = split_by_text({"logits": values}, inputs(side), ("logits",), TOKENS, None)
     assert [m.shape for m in found] == [(5, 4), (3, 4), (6, 4)]
     for i, count in enumerate((5, 3, 6)):
         wanted = values[i, :count] if side == "right" else values[i, 6 - count :]
@@ -57,43 +57,45 @@ def test_rows_of_padding_are_left_out(side: str) -> None:
 def test_of_fill_mask_only_masked_tokens_are_read_and_all_where_there_are_none(side: str) -> None:
     values = numbered(3, 6, 7)
     given_ = inputs(side)
-    found = matrices({"logits": values}, given_, ("logits",), FILL, MASK)
+    found = split_by_text({"logits": values}, given_, ("logits",), FILL, MASK)
     np.testing.assert_array_equal(found[0], values[0, [2 + (side == "left")]])
     np.testing.assert_array_equal(found[2], values[2, [1, 4]])
     assert found[1].shape == (3, 7)
-    assert [m.shape[0] for m in matrices({"logits": values}, given_, ("logits",), FILL, None)] == [5, 3, 6]
-    assert [m.shape[0] for m in matrices({"logits": values}, given_, ("logits",), TOKENS, MASK)] == [5, 3, 6]
+    assert [m.shape[0] for m in split_by_text({"logits": values}, given_, ("logits",), FILL, None)] == [5, 3, 6]
+    assert [m.shape[0] for m in split_by_text({"logits": values}, given_, ("logits",), TOKENS, MASK)] == [5, 3, 6]
 
 
 def test_a_mask_in_the_padding_is_no_masked_token() -> None:
     ids = np.array([[2, 9, 3, MASK, MASK]])
     given_ = {"input_ids": ids, "attention_mask": np.array([[1, 1, 1, 0, 0]])}
-    [found] = matrices({"logits": numbered(1, 5, 2)}, given_, ("logits",), FILL, MASK)
+    [found] = split_by_text({"logits": numbered(1, 5, 2)}, given_, ("logits",), FILL, MASK)
     assert found.shape == (3, 2)
 
 
 @pytest.mark.parametrize(("task", "name"), [(TEXT, "logits"), (MULTI, PROBABILITIES), (EMBED, "sentence_embedding")])
 def test_outputs_of_texts_are_one_row_each(task: Task, name: str) -> None:
     values = numbered(3, 5)
-    found = matrices({name: values}, inputs(), (name,), task, None)
+    found = split_by_text({name: values}, inputs(), (name,), task, None)
     assert [m.tolist() for m in found] == [[row] for row in values.tolist()]
 
 
 def test_as_many_labels_as_tokens_are_still_labels() -> None:
-    assert [m.shape for m in matrices({"logits": numbered(3, 6)}, inputs(), ("logits",), TEXT, None)] == [(1, 6)] * 3
+    assert [m.shape for m in split_by_text({"logits": numbered(3, 6)}, inputs(), ("logits",), TEXT, None)] == [
+        (1, 6)
+    ] * 3
 
 
 def test_start_and_end_stand_side_by_side() -> None:
     start, end = numbered(3, 6), 100 + numbered(3, 6)
-    found = matrices({"end_logits": end, "start_logits": start}, inputs(), QUESTIONS.answer, QUESTIONS, None)
+    found = split_by_text({"end_logits": end, "start_logits": start}, inputs(), QUESTIONS.answer, QUESTIONS, None)
     assert [m.shape for m in found] == [(5, 2), (3, 2), (6, 2)]
     assert found[1].tolist() == [[6, 106], [7, 107], [8, 108]]
-    [alone, *_] = matrices({"end_logits": end}, inputs(), ("end_logits",), QUESTIONS, None)
+    [alone, *_] = split_by_text({"end_logits": end}, inputs(), ("end_logits",), QUESTIONS, None)
     assert alone.tolist() == [[100], [101], [102], [103], [104]]
 
 
 def test_token_states_are_read_at_real_tokens() -> None:
-    found = matrices({"last_hidden_state": numbered(3, 6, 8)}, inputs(), ("last_hidden_state",), EMBED, None)
+    found = split_by_text({"last_hidden_state": numbered(3, 6, 8)}, inputs(), ("last_hidden_state",), EMBED, None)
     assert [m.shape for m in found] == [(5, 8), (3, 8), (6, 8)]
 
 
@@ -110,7 +112,7 @@ def test_token_states_are_read_at_real_tokens() -> None:
     ],
 )
 def test_outputs_without_a_row_for_each_token_are_no_answers(task: Task, outputs: Mapping[str, Any]) -> None:
-    found = matrices(outputs, inputs(), task.answer, task, MASK)
+    found = split_by_text(outputs, inputs(), task.answer, task, MASK)
     assert len(found) == 3
     assert all(np.isnan(m).all() and m.size for m in found)
 
@@ -160,7 +162,7 @@ def test_every_row_gets_its_own_tokens_whatever_is_batched(
     assert all(s[0] <= rows for s in engine.shapes)
     alone = run_rows(engine, tokenizer, encoded, TOKENS)
     assert all((m[:, 2] == len(e)).all() for m, e in zip(alone, encoded, strict=True)), "one unpadded row at a time"
-    assert whole(found).shape[0] == sum(map(len, encoded))
+    assert join_texts(found).shape[0] == sum(map(len, encoded))
 
 
 def test_what_is_kept_is_made_small_at_once(tokenizer: TextTokenizer) -> None:
@@ -179,16 +181,16 @@ def test_what_is_kept_is_made_small_at_once(tokenizer: TextTokenizer) -> None:
 
 def test_a_file_with_the_score_function_inside_answers_probabilities() -> None:
     inside = Counting()
-    assert answer_of(TEXT, inside) == ("logits",)
+    assert answer_outputs(TEXT, inside) == ("logits",)
     inside.outputs = (PROBABILITIES,)  # type: ignore[misc, assignment]
-    assert answer_of(TEXT, inside) == (PROBABILITIES,)
-    assert answer_of(QUESTIONS, Counting()) == ("start_logits", "end_logits")
+    assert answer_outputs(TEXT, inside) == (PROBABILITIES,)
+    assert answer_outputs(QUESTIONS, Counting()) == ("start_logits", "end_logits")
 
 
 def test_tasks_with_a_row_per_token() -> None:
-    assert {t.name for t in TASKS.values() if per_token(t)} == {
+    assert {t.name for t in TASKS.values() if has_token_outputs(t)} == {
         TaskName.TOKEN_CLASSIFICATION,
         TaskName.QUESTION_ANSWERING,
         TaskName.FILL_MASK,
     }
-    assert whole([]).shape == (0, 0)
+    assert join_texts([]).shape == (0, 0)

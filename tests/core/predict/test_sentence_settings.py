@@ -10,7 +10,7 @@ import pytest
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.inputs import columns_of, with_columns
-from pocketbert.core.predict.sentence_settings import Prompts, Similarity, prompts_of, similarity_of
+from pocketbert.core.predict.sentence_settings import Prompts, Similarity, read_prompts, read_similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
 from support.published import PROMPTS, edit_json, write_sentence_model
 
@@ -54,7 +54,7 @@ def test_an_unknown_name_is_refused_with_those_that_are_known(named: dict[str, s
     ],
 )
 def test_prompts_are_read(tmp_path: Path, content: dict[str, Any], expected: Prompts) -> None:
-    assert prompts_of(write_settings(tmp_path, **content)) == expected
+    assert read_prompts(write_settings(tmp_path, **content)) == expected
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,17 @@ def test_prompts_are_read(tmp_path: Path, content: dict[str, Any], expected: Pro
 )
 def test_what_is_no_table_of_prompts_is_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        prompts_of(write_settings(tmp_path, **content))
+        read_prompts(write_settings(tmp_path, **content))
 
 
 @pytest.mark.parametrize("stated", [None, *Similarity])
 def test_the_similarity_is_read(tmp_path: Path, stated: str | None) -> None:
-    assert similarity_of(write_settings(tmp_path, similarity_fn_name=stated)) == (stated or "cosine")
+    assert read_similarity(write_settings(tmp_path, similarity_fn_name=stated)) == (stated or "cosine")
 
 
 def test_an_unknown_similarity_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'maxsim' is unknown"):
-        similarity_of(write_settings(tmp_path, similarity_fn_name="maxsim"))
+        read_similarity(write_settings(tmp_path, similarity_fn_name="maxsim"))
 
 
 def test_a_tokenizer_puts_the_default_prompt_in_front_and_takes_another(tmp_path: Path) -> None:
@@ -97,6 +97,6 @@ def test_a_tokenizer_puts_the_default_prompt_in_front_and_takes_another(tmp_path
 def test_an_artefact_folder_s_own_list_comes_first(tmp_path: Path) -> None:
     folder = write_sentence_model(tmp_path / "model", PROMPTS, "query")
     edit_json(folder / "artifacts.json", processing={"prompts": {"a": "b "}, "default_prompt": "a"})
-    assert prompts_of(folder) == Prompts({"a": "b "}, "a")
+    assert read_prompts(folder) == Prompts({"a": "b "}, "a")
     edit_json(folder / "artifacts.json", processing={})  # of an earlier version
-    assert prompts_of(folder) == Prompts()
+    assert read_prompts(folder) == Prompts()

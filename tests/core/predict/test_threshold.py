@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from pocketbert.core.predict.scores import LEAST_ROWS, _binomial_tail, answered, fit_threshold
+from pocketbert.core.predict.scores import LEAST_FIT_ROWS, _binomial_tail, fit_threshold, measure_coverage
 
 
 def drawn(rows: int, seed: int = 1, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +31,7 @@ def test_the_threshold_by_hand() -> None:
     assert found is not None
     # 580 answers with 40 wrong ones are far fewer than 10 %, 590 with 45 are not
     assert _binomial_tail(45, 590, 0.1) > 0.05 / 4 > _binomial_tail(40, 580, 0.1)
-    told = answered(sure, right, found)
+    told = measure_coverage(sure, right, found)
     assert (told.share, told.accuracy) == (0.58, pytest.approx(540 / 580))
     assert found == pytest.approx(sure[420], abs=1e-4)
 
@@ -60,7 +60,7 @@ def test_where_all_are_right_all_are_answered() -> None:
     found = fit_threshold(sure, np.ones(500, bool), 0.95).value
     assert found is not None
     assert found <= sure.min()
-    assert answered(sure, np.ones(500, bool), found).share == 1
+    assert measure_coverage(sure, np.ones(500, bool), found).share == 1
 
 
 def test_a_probability_of_1_gives_a_threshold_below() -> None:
@@ -83,15 +83,15 @@ def test_an_accuracy_that_no_answers_have_is_refused_with_the_nearest() -> None:
 
 
 def test_nothing_is_fitted_on_too_few_rows_or_numbers_that_are_not_finite() -> None:
-    sure, right = drawn(LEAST_ROWS - 1)
+    sure, right = drawn(LEAST_FIT_ROWS - 1)
     assert fit_threshold(sure, right, 0.8).why_not.startswith("99 held-out rows are too few to fit a threshold")
-    sure, right = drawn(LEAST_ROWS)
+    sure, right = drawn(LEAST_FIT_ROWS)
     sure[3] = np.nan
     assert fit_threshold(sure, right, 0.8).why_not == "the file answers numbers that are not finite"
 
 
 def test_share_and_accuracy_of_the_answered() -> None:
-    told = answered(np.array([0.4, 0.6, 0.6, 0.9]), np.array([True, False, True, True]), 0.6)
+    told = measure_coverage(np.array([0.4, 0.6, 0.6, 0.9]), np.array([True, False, True, True]), 0.6)
     assert (told.share, told.accuracy) == (0.75, pytest.approx(2 / 3))
-    nothing = answered(np.array([0.4]), np.array([True]), 0.6)
+    nothing = measure_coverage(np.array([0.4]), np.array([True]), 0.6)
     assert (nothing.share, nothing.accuracy) == (0, None)

@@ -16,7 +16,8 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of, register_family, table
 from pocketbert.core.host.system import version_of
 from pocketbert.core.models.folder import DEMO_DISTRIBUTION, DEMO_TEACHER, open_model_folder
-from pocketbert.core.predict.tokenization import Encoded, Places, Text, TextTokenizer, cut, plain_tokenizer_json
+from pocketbert.core.predict.inputs import Encoded, Places, Text, truncate_row
+from pocketbert.core.predict.tokenization import TextTokenizer, strip_padding_and_truncation
 
 
 @pytest.fixture(scope="module")
@@ -158,11 +159,11 @@ def test_the_plain_file_pads_and_cuts_nothing(folder: Path) -> None:
     from tokenizers import Tokenizer
 
     raw = (folder / "tokenizer.json").read_text()
-    plain = Tokenizer.from_str(plain_tokenizer_json(raw))
+    plain = Tokenizer.from_str(strip_padding_and_truncation(raw))
     assert plain.padding is None
     assert plain.truncation is None
     assert len(plain.encode("good " * 100).ids) == 102
-    assert json.loads(plain_tokenizer_json(raw))["model"] == json.loads(raw)["model"]
+    assert json.loads(strip_padding_and_truncation(raw))["model"] == json.loads(raw)["model"]
 
 
 @pytest.mark.skipif(version_of(DEMO_DISTRIBUTION) is None, reason=f"{DEMO_DISTRIBUTION} is not installed")
@@ -183,7 +184,7 @@ def test_ids_equal_those_of_transformers() -> None:
 @given(st.integers(1, 30), st.integers(1, 30))
 def test_a_cut_row_keeps_its_beginning_and_its_last_token(size: int, length: int) -> None:
     row = Encoded(np.arange(size) + 5, np.arange(size) % 2, False)
-    found = cut(row, length)
+    found = truncate_row(row, length)
     if size <= length:
         assert found is row
         return
@@ -201,14 +202,14 @@ def test_a_cut_pair_keeps_its_separators(question: int, context: int, room: int,
     parts = np.array([-1, *[0] * question, -1, -1, *[1] * context, -1])
     spans = np.zeros((len(parts), 2), np.int64)
     row = Encoded(np.arange(len(parts)), parts.clip(0), False, Places(spans, parts, parts))
-    found = cut(row, room + 4)
+    found = truncate_row(row, room + 4)
     assert found.places is not None
     assert found.places.parts.tolist() == [-1, *[0] * left[0], -1, -1, *[1] * left[1], -1]
     assert found.ids.tolist() == sorted(found.ids.tolist())
-    assert len(cut(row, 5)) == 5, "no room for the separators and one token of each text"
+    assert len(truncate_row(row, 5)) == 5, "no room for the separators and one token of each text"
 
 
 def test_a_cut_text_is_what_a_shorter_tokenizer_gives(folder: Path) -> None:
     text = "good day " * 20
     long, short = TextTokenizer(folder, 40).encode([text])[0], TextTokenizer(folder, 16).encode([text])[0]
-    assert cut(long, 16).ids.tolist() == short.ids.tolist()
+    assert truncate_row(long, 16).ids.tolist() == short.ids.tolist()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.predict.predictor import TorchPredictor, embeddings
+from pocketbert.core.predict.predictor import TorchPredictor, pool_embeddings
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, TaskName
 from support.tiny import EXPORTED
@@ -57,7 +57,7 @@ def test_embeddings_follow_their_definition(
 
 def test_a_vector_of_zeros_stays_one() -> None:
     states, mask = np.zeros((1, 3, 4), np.float32), np.ones((1, 3), np.int64)
-    assert not embeddings(states, mask, Pooling()).any()
+    assert not pool_embeddings(states, mask, Pooling()).any()
 
 
 @pytest.mark.parametrize("name", TASKS)

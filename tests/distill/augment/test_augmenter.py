@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pocketbert.core.families import TokenizerKind
 from pocketbert.core.recipe.data import AugmentSection
-from pocketbert.distill.augment import Augmenter, Row, _match_case
+from pocketbert.distill.augment import Augmenter, SourceRow, _match_case
 from pocketbert.distill.text.tokenizer import CorpusTokenizer
 from pocketbert.distill.word_vectors import _STOP_WORDS, EmbeddingVectors, Neighbours, WordReader, _is_replaceable
 
@@ -40,7 +40,7 @@ class Kit:
         return Augmenter(self.reader, section, seed, Neighbours(vectors, section.candidates), masked)
 
     def texts(self, text: str, **settings: Any) -> list[str]:
-        (copies,) = self(**settings).copies([Row(1, (text,))])
+        (copies,) = self(**settings).copies([SourceRow(1, (text,))])
         return [c[0] for c in copies]
 
 
@@ -142,7 +142,7 @@ def test_nothing_changes_with_probability_0(kit: Kit) -> None:
 
 def test_the_share_of_replaced_words_is_the_probability(kit: Kit) -> None:
     text = "good bad happy sad music light order number quick brown"
-    rows = [Row(i, (text,)) for i in range(400)]
+    rows = [SourceRow(i, (text,)) for i in range(400)]
     changed = [
         sum(a != b for a, b in zip(text.split(), copy[0].split(), strict=True))
         for copies in kit(probability=0.3, copies=5).copies(rows)
@@ -152,7 +152,9 @@ def test_the_share_of_replaced_words_is_the_probability(kit: Kit) -> None:
 
 
 def test_copies_depend_on_seed_and_number_and_not_on_company(kit: Kit) -> None:
-    rows = [Row(i, (t,)) for i, t in enumerate([TEXT, "good music", "never again happy", TEXT, "foxes jump over"])]
+    rows = [
+        SourceRow(i, (t,)) for i, t in enumerate([TEXT, "good music", "never again happy", TEXT, "foxes jump over"])
+    ]
     together = kit(probability=0.5).copies(rows)
     assert together == [kit(probability=0.5).copies([row])[0] for row in rows]
     assert together[::-1] == kit(probability=0.5).copies(rows[::-1])
@@ -166,7 +168,7 @@ def test_more_copies_begin_with_the_same_ones(kit: Kit) -> None:
 
 
 def test_the_partner_in_a_pair_is_always_the_rows_own(kit: Kit) -> None:
-    rows = [Row(i, pair) for i, pair in enumerate(PAIRS)]
+    rows = [SourceRow(i, pair) for i, pair in enumerate(PAIRS)]
     for (first, second), copies in zip(PAIRS, kit(probability=0.9, copies=9).copies(rows), strict=True):
         varied = [(a != first, b != second) for a, b in copies]
         assert len(copies) <= 9
@@ -176,7 +178,7 @@ def test_the_partner_in_a_pair_is_always_the_rows_own(kit: Kit) -> None:
 
 
 def test_a_pair_with_the_same_text_twice_keeps_one_of_them(kit: Kit) -> None:
-    (copies,) = kit(probability=1.0).copies([Row(1, ("good music", "good music"))])
+    (copies,) = kit(probability=1.0).copies([SourceRow(1, ("good music", "good music"))])
     assert all((a == "good music") != (b == "good music") for a, b in copies)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pocketbert.core.families import TokenizerKind
-from pocketbert.distill.word_vectors import EmbeddingVectors, FileVectors, VectorWords, WordReader
+from pocketbert.distill.word_vectors import EmbeddingVectors, FileVectors, NearestWords, WordReader
 from support.tiny_tokenizers import vocabulary, write_tokenizer
 
 WORDS = ("good", "great", "poor", "walking", "music")
@@ -24,7 +24,7 @@ def ids(*tokens: str) -> tuple[int, ...]:
 
 
 def test_the_nearest_words_of_as_many_tokens(tmp_path: Path) -> None:
-    known = VectorWords(FileVectors(WORDS, LINES), reader(tmp_path), len(vocabulary(0)), count=2)
+    known = NearestWords(FileVectors(WORDS, LINES), reader(tmp_path), len(vocabulary(0)), count=2)
     assert list(known.of(ids("good"))) == [ids("great")], "walking is nearer than poor, and has several tokens"
     assert list(known.of(ids("week"))) == [], "the file lacks it"
     assert known.of(ids("good")) is known.of(ids("good")), "each word is looked up once"
@@ -32,7 +32,7 @@ def test_the_nearest_words_of_as_many_tokens(tmp_path: Path) -> None:
 
 def test_a_word_with_a_token_beyond_the_vocabulary_is_left_out(tmp_path: Path) -> None:
     (great,) = ids("great")
-    known = VectorWords(FileVectors(WORDS, LINES), reader(tmp_path), great, count=2)
+    known = NearestWords(FileVectors(WORDS, LINES), reader(tmp_path), great, count=2)
     assert list(known.of(ids("good"))) == []
 
 
@@ -40,7 +40,7 @@ def test_a_teachers_embeddings_serve_where_there_is_no_file(tmp_path: Path) -> N
     table = np.random.default_rng(0).normal(size=(len(vocabulary(0)), 16)).astype(np.float32)
     table[ids("music")[0]] = table[ids("lazy")[0]] * 1.1
     words = reader(tmp_path)
-    known = VectorWords(EmbeddingVectors(table, words), words, len(table), count=1)
+    known = NearestWords(EmbeddingVectors(table, words), words, len(table), count=1)
     assert list(known.of(ids("lazy"))) == [ids("music")]
     assert list(known.of(ids("[UNK]"))) == []
 
@@ -48,7 +48,7 @@ def test_a_teachers_embeddings_serve_where_there_is_no_file(tmp_path: Path) -> N
 def test_the_key_tells_words_vectors_and_count_apart(tmp_path: Path) -> None:
     words = reader(tmp_path)
     keys = [
-        VectorWords(FileVectors(names, lines), words, 90, count).key()
+        NearestWords(FileVectors(names, lines), words, 90, count).key()
         for names, lines, count in (
             (WORDS, LINES, 2),
             (WORDS, LINES, 3),

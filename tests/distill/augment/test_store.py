@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.augment import _DESCRIPTION, CopyStore, Row, _Texts
+from pocketbert.distill.augment import _DESCRIPTION, CopyStore, SourceRow, _Texts
 
-ROWS = [Row(i, (f"text {i}\u2028 with\nbreaks",)) for i in range(10)]
+ROWS = [SourceRow(i, (f"text {i}\u2028 with\nbreaks",)) for i in range(10)]
 
 
 class Counting:

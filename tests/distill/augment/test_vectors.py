@@ -10,7 +10,7 @@ import pytest
 
 from pocketbert.core.errors import InputError
 from pocketbert.distill import word_vectors as augment_vectors
-from pocketbert.distill.word_vectors import Neighbours, read_vectors
+from pocketbert.distill.word_vectors import Neighbours, read_word_vectors
 
 LINES = [
     "film 1 0 0",
@@ -33,7 +33,7 @@ def write(path: Path, *lines: str) -> Path:
 @pytest.mark.parametrize("name", ["v.txt", "v.txt.gz"])
 @pytest.mark.parametrize("header", [[], ["8 3"]])
 def test_words_and_their_neighbours(tmp_path: Path, name: str, header: list[str]) -> None:
-    vectors = read_vectors(write(tmp_path / name, *header, *LINES))
+    vectors = read_word_vectors(write(tmp_path / name, *header, *LINES))
     assert list(vectors.words) == ["film", "movie", "tree", "oak", "Paris"]
     assert np.linalg.norm(vectors.matrix, axis=1) == pytest.approx(1)
     found = Neighbours(vectors, 1)
@@ -41,14 +41,14 @@ def test_words_and_their_neighbours(tmp_path: Path, name: str, header: list[str]
 
 
 def test_words_with_blanks_and_trailing_blanks_as_glove_and_fasttext_have_them(tmp_path: Path) -> None:
-    vectors = read_vectors(write(tmp_path / "v.txt", "film 1 0 ", ". . . 1 1", "tree 0 1\r"))
+    vectors = read_word_vectors(write(tmp_path / "v.txt", "film 1 0 ", ". . . 1 1", "tree 0 1\r"))
     assert list(vectors.words) == ["film", "tree"]
 
 
 def test_rows_beyond_the_first_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(augment_vectors, "_MOST_ROWS", 2)
     for header in ([], ["8 3"]):
-        assert list(read_vectors(write(tmp_path / "v.txt", *header, *LINES)).words) == ["film", "movie"]
+        assert list(read_word_vectors(write(tmp_path / "v.txt", *header, *LINES)).words) == ["film", "movie"]
 
 
 def test_damaged_lines_are_named_all_at_once(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_damaged_lines_are_named_all_at_once(tmp_path: Path) -> None:
     )
     path.write_bytes(path.read_bytes() + b"\xff 1 2 3\n")
     with pytest.raises(InputError) as caught:
-        read_vectors(path)
+        read_word_vectors(path)
     said = [str(p) for p in caught.value.problems]
     assert [f"v.txt:{n}" in s for n, s in zip((2, 3, 4, 5, 7, 8), said, strict=True)] == [True] * 6
     assert "has 1 numbers" not in said[0]
@@ -85,13 +85,13 @@ def test_damaged_lines_are_named_all_at_once(tmp_path: Path) -> None:
 def test_files_that_are_none(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "v.txt").write_bytes(content)
     with pytest.raises(InputError, match=says):
-        read_vectors(tmp_path / "v.txt")
+        read_word_vectors(tmp_path / "v.txt")
 
 
 def test_a_broken_gzip_file_and_none(tmp_path: Path) -> None:
     whole = write(tmp_path / "v.txt.gz", *LINES)
     whole.write_bytes(whole.read_bytes()[:-12])
     with pytest.raises(InputError, match="broken gzip"):
-        read_vectors(whole)
+        read_word_vectors(whole)
     with pytest.raises(InputError, match=r"data\.augment\.vectors: .*file not found"):
-        read_vectors(tmp_path / "none.txt")
+        read_word_vectors(tmp_path / "none.txt")

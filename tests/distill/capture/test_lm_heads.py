@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.capture.outputs import LmHead, places
+from pocketbert.distill.capture.outputs import LmHead, flat_indices
 from support.tiny import GUESSING, PRETRAINED
 
 MODELS = [
@@ -44,7 +44,7 @@ def test_selected_logits_and_last_states_are_the_models_own(
     whole = model(**inputs, output_hidden_states=True)
     logits = whole.logits if "logits" in whole else whole.prediction_logits
     head = LmHead(model, "teacher")
-    selected = places(inputs["attention_mask"])
+    selected = flat_indices(inputs["attention_mask"])
     for caller in (model, Wrapper(model)):
         made = head.run(caller, inputs, selected)
         torch.testing.assert_close(made.logits, logits[inputs["attention_mask"] == 1], rtol=1e-5, atol=1e-5)

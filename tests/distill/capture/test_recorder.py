@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.families import family_named, family_of
+from pocketbert.core.families import family_of, find_family
 from pocketbert.distill.capture import AttentionRecorder, query_width, record_attention
 from pocketbert.distill.capture.recorder import active_recorder
 from support.tiny import ENTRIES, GRAPHS
@@ -19,7 +19,7 @@ from support.tiny import ENTRIES, GRAPHS
 Opened = tuple[Any, Any, dict[str, Tensor]]
 
 
-THROUGH_INTERFACE = [f for f in GRAPHS if family_named(f).capture == "attention-interface"]
+THROUGH_INTERFACE = [f for f in GRAPHS if find_family(f).capture == "attention-interface"]
 NARROW = {"mobilebert": 16, "ib-bert": 48}
 """Widths of queries within a bottleneck, and within blocks that widen."""
 

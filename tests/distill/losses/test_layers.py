@@ -13,7 +13,7 @@ from pocketbert.distill.losses.common import (
     count_token_pairs,
     reference_score_mse,
     reference_state_mse,
-    share,
+    scale_partial_mean,
     sum_over_layers,
 )
 
@@ -109,7 +109,7 @@ def test_parts_of_a_batch_add_up_to_it(seed: int, cut: int) -> None:
     total = 0.0
     for rows in (slice(cut), slice(cut, None)):
         mean = attention_score_mse(student[rows], teacher[rows], mask[rows])
-        total += float(share(mean, float(count_token_pairs(mask[rows])), pairs))
+        total += float(scale_partial_mean(mean, float(count_token_pairs(mask[rows])), pairs))
     assert total == pytest.approx(whole, rel=1e-6)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pocketbert.distill.losses.common import soft_targets
-from pocketbert.distill.losses.tokens import SparseLogits, sparse_token_soft_targets, sparsify, uniform_draws
+from pocketbert.distill.losses.tokens import SparseLogits, draw_uniform_numbers, sparse_token_soft_targets, sparsify
 
 V = 60
 SEEDS = st.integers(0, 10_000)
@@ -30,7 +30,7 @@ def none(rows: int) -> Tensor:
 
 def many(teacher: Tensor, k: int, samples: int, temperature: float, times: int = 4000, seed: int = 0) -> SparseLogits:
     """As many independent sparse copies of one distribution [V]."""
-    draws = uniform_draws(times, samples, seed, 0, 0)
+    draws = draw_uniform_numbers(times, samples, seed, 0, 0)
     return sparsify(teacher.expand(times, -1), k, draws, temperature)
 
 
@@ -48,7 +48,7 @@ def within(samples: Tensor, wanted: Tensor, sigmas: float = 4.0) -> Tensor:
 @given(SEEDS, TEMPERATURES, st.integers(1, 6))
 def test_all_tokens_kept_is_exact(seed: int, temperature: float, samples: int) -> None:
     teacher, student = draw(seed, 7, V), draw(seed + 1, 7, V)
-    for draws in (none(7), uniform_draws(7, samples, seed, 0, 0)):
+    for draws in (none(7), draw_uniform_numbers(7, samples, seed, 0, 0)):
         sparse = sparsify(teacher, V, draws, temperature)
         torch.testing.assert_close(
             sparse_kl(student, sparse), soft_targets(student, teacher, temperature), rtol=1e-4, atol=1e-5
@@ -60,7 +60,7 @@ def test_all_tokens_kept_is_exact(seed: int, temperature: float, samples: int) -
 def test_weights_are_a_distribution_with_the_top_exact(seed: int, temperature: float, k: int, samples: int) -> None:
     teacher = draw(seed, 5, V)
     p = (teacher / temperature).softmax(-1)
-    sparse = sparsify(teacher, k, uniform_draws(5, samples, seed, 3, 1), temperature)
+    sparse = sparsify(teacher, k, draw_uniform_numbers(5, samples, seed, 3, 1), temperature)
     assert sparse.ids.dtype == torch.int32 and sparse.ids.shape == sparse.weights.shape == (5, k + samples)
     torch.testing.assert_close(sparse.weights.sum(-1), torch.ones(5))
     torch.testing.assert_close(sparse.weights[:, :k], p.topk(k).values)
@@ -150,11 +150,11 @@ def test_extreme_draws_hit_tokens_that_can_happen(u: float) -> None:
 
 
 def test_a_row_draws_the_same_in_any_batch() -> None:
-    first = uniform_draws(3, 5, 11, 4, 2)
-    assert torch.equal(first, uniform_draws(3, 5, 11, 4, 2))
+    first = draw_uniform_numbers(3, 5, 11, 4, 2)
+    assert torch.equal(first, draw_uniform_numbers(3, 5, 11, 4, 2))
     for other in ((3, 5, 12, 4, 2), (3, 5, 11, 5, 2), (3, 5, 11, 4, 3)):
-        assert not torch.equal(first, uniform_draws(*other))
-    teacher, draws = draw(0, 600, V), uniform_draws(600, 5, 0, 0, 0)
+        assert not torch.equal(first, draw_uniform_numbers(*other))
+    teacher, draws = draw(0, 600, V), draw_uniform_numbers(600, 5, 0, 0, 0)
     whole = sparsify(teacher, 3, draws)
     part = sparsify(teacher[400:410], 3, draws[400:410])
     assert torch.equal(whole.ids[400:410], part.ids) and torch.equal(whole.weights[400:410], part.weights)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, Level, Task, TaskName
 from pocketbert.distill.losses.task import _pool_states, count_labelled_tokens, gold_loss, soft_loss
@@ -67,7 +67,7 @@ def _targets(task: Task, mask: Tensor, draw: torch.Generator) -> dict[str, Tenso
         ids = torch.randint(0, LABELS, mask.shape, generator=draw)
         named = (torch.rand(mask.shape, generator=draw) < 0.6) & (mask == 1)
         named[0, 0] = True
-        return {"labels": torch.where(named, ids, IGNORED)}
+        return {"labels": torch.where(named, ids, IGNORED_LABEL)}
     return {"labels": torch.randint(0, LABELS, (ROWS,), generator=draw)}
 
 
@@ -82,7 +82,7 @@ def log_softmax(x: Array) -> Array:
 
 def token_rows(batch: Mapping[str, Tensor]) -> list[tuple[int, int]]:
     labels = batch["labels"].numpy()
-    return [(i, j) for i in range(labels.shape[0]) for j in range(labels.shape[1]) if labels[i, j] != IGNORED]
+    return [(i, j) for i in range(labels.shape[0]) for j in range(labels.shape[1]) if labels[i, j] != IGNORED_LABEL]
 
 
 def gold_by_hand(task: Task, case: Case) -> float:
@@ -158,7 +158,7 @@ def padded(task: Task, case: Case, noise: float) -> Case:
     out.batch["attention_mask"] = longer(case.batch["attention_mask"], 0, 3)
     per_token = task.level is Level.TOKEN or task.name is TaskName.FEATURE_EXTRACTION
     if task.level is Level.TOKEN and "labels" in case.batch:
-        out.batch["labels"] = longer(case.batch["labels"], IGNORED, 3)
+        out.batch["labels"] = longer(case.batch["labels"], IGNORED_LABEL, 3)
     change = (lambda v, by: longer(v, by, 3)) if per_token else (lambda v, by: v)
     out.made = SimpleNamespace(**{n: change(v, noise) for n, v in vars(case.made).items()})
     out.taught = {n: change(v, -noise) for n, v in case.taught.items()}
@@ -252,7 +252,7 @@ def test_parts_with_their_counts_add_up_to_the_batch(task: Task, seed: int, cut:
 @pytest.mark.parametrize("name", [TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK])
 def test_a_batch_without_labelled_tokens_teaches_nothing_and_breaks_nothing(name: TaskName) -> None:
     task, case = TASKS[name], Case(TASKS[name], 1)
-    case.batch["labels"] = torch.full((ROWS, LENGTH), IGNORED)
+    case.batch["labels"] = torch.full((ROWS, LENGTH), IGNORED_LABEL)
     case.made.logits.requires_grad_()
     for term in (soft(task, case), gold_loss(task, case.made, case.batch)):
         assert (float(term.mean.detach()), float(term.count)) == (0.0, 0.0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.recipe.stages import MobileBertStage
-from pocketbert.distill.losses.common import attention_kl, share
+from pocketbert.distill.losses.common import attention_kl, scale_partial_mean
 from pocketbert.distill.losses.tokens import masked_lm, token_soft_targets
 from pocketbert.distill.losses.transfer import (
     FeatureTransfer,
@@ -145,7 +145,9 @@ def test_parts_of_a_batch_add_up_to_it(seed: int, cut: int, reference: bool) -> 
     whole, total = terms(slice(None)), dict.fromkeys((*PARTS, "attention"), 0.0)
     for rows in (slice(cut), slice(cut, None)):
         for name, value in terms(rows).items():
-            total[name] += float(share(torch.tensor(value), float(counted[rows].sum()), float(counted.sum())))
+            total[name] += float(
+                scale_partial_mean(torch.tensor(value), float(counted[rows].sum()), float(counted.sum()))
+            )
     assert total == pytest.approx(whole, rel=1e-5)
 
 

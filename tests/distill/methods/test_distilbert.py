@@ -14,7 +14,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import Objective, family_of
 from pocketbert.core.recipe.stages import DistilBertStage, TripleWeights
 from pocketbert.core.recipe.student import StudentSection
-from pocketbert.distill.losses.common import Counting, share
+from pocketbert.distill.losses.common import Counting, scale_partial_mean
 from pocketbert.distill.methods.distilbert import DistilBertDistillation
 from pocketbert.distill.students.build import build_student
 from support.tiny import BASIC as FAMILIES
@@ -143,7 +143,7 @@ def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(
     total = dict.fromkeys(whole, 0.0)
     for rows in ([0, 1], [2, 3], [4]):  # the last without any label
         part = objective(student, {k: v[rows] for k, v in batch.items()})
-        shares = {n: share(t.mean, float(t.count), float(whole[n].count)) for n, t in part.items()}
+        shares = {n: scale_partial_mean(t.mean, float(t.count), float(whole[n].count)) for n, t in part.items()}
         sum(s * objective.weights[n] for n, s in shares.items()).backward()
         total = {n: total[n] + float(s.detach()) for n, s in shares.items()}
     assert total == pytest.approx({n: float(t.mean.detach()) for n, t in whole.items()}, rel=1e-5)

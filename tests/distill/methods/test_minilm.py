@@ -16,7 +16,7 @@ from pocketbert.core.recipe.stages import MiniLmStage, RelationWeights
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.losses.common import Counting, attention_kl, share
+from pocketbert.distill.losses.common import Counting, attention_kl, scale_partial_mean
 from pocketbert.distill.losses.relations import relation_kl
 from pocketbert.distill.methods.minilm import MiniLmDistillation, _teacher_layer
 from pocketbert.distill.students.build import build_student
@@ -189,7 +189,7 @@ def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(tiny: MiniLmDistillati
     total = dict.fromkeys(whole, 0.0)
     for rows in ([0, 1], [2, 3], [4]):
         part = tiny(small, {k: v[rows] for k, v in batch.items()})
-        shares = {n: share(t.mean, float(t.count), float(whole[n].count)) for n, t in part.items()}
+        shares = {n: scale_partial_mean(t.mean, float(t.count), float(whole[n].count)) for n, t in part.items()}
         sum(shares.values(), torch.zeros(())).backward()
         total = {n: total[n] + float(s.detach()) for n, s in shares.items()}
     assert total == pytest.approx({n: float(t.mean.detach()) for n, t in whole.items()}, rel=1e-5)

@@ -14,7 +14,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.seeds import derive_seed
-from pocketbert.distill.losses.common import Counting, Term, share
+from pocketbert.distill.losses.common import Counting, Term, scale_partial_mean
 from pocketbert.distill.methods.mobilebert import Pretraining
 from pocketbert.distill.text.pairs import GeneralSet
 from pocketbert.distill.training.loop import train
@@ -102,7 +102,7 @@ def test_counts_are_announced_and_parts_add_up(model: Any) -> None:
     for part in parts:
         found = made(model, part)
         for name, count in counted(part, found).items():
-            sums[name] += float(share(found[name].mean, count, total[name]))
+            sums[name] += float(scale_partial_mean(found[name].mean, count, total[name]))
     assert sums == pytest.approx({name: float(term.mean) for name, term in terms.items()}, rel=1e-5)
 
 

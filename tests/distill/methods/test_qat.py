@@ -19,11 +19,18 @@ from pocketbert.core.recipe.stages import QatStage
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.distill.methods import qat
-from pocketbert.distill.methods.method import ExportedForm, Rival, StageJob, StageResult, TeacherStudent, Verdict
+from pocketbert.distill.methods.method import (
+    CandidateDecision,
+    ExportFunctions,
+    StageJob,
+    StageResult,
+    TeacherStudent,
+    TrainedCandidate,
+)
 from pocketbert.distill.students.fake_quantization import Prepare
 from pocketbert.distill.training.data import TrainSet
 from pocketbert.export.prepare import prepare
-from pocketbert.quantize.table import row_of
+from pocketbert.quantize.table import find_row
 
 TASK = task_of("text-classification")
 FAMILY = family_of("bert")
@@ -37,10 +44,12 @@ def rows(open_tiny: Callable[..., Any], labelled_rows: Callable[..., list[dict[s
     return TrainSet(Prepared([], encoded, np.arange(60), {"labels": np.arange(60) % 3}), tokenizer)
 
 
-def form(scheme: Scheme, judge: Callable[[Rival], Verdict], format: Format = Format.ONNX) -> ExportedForm:
-    roundings = row_of(format, scheme).simulation
+def form(
+    scheme: Scheme, judge: Callable[[TrainedCandidate], CandidateDecision], format: Format = Format.ONNX
+) -> ExportFunctions:
+    roundings = find_row(format, scheme).simulation
     assert roundings is not None
-    return ExportedForm(lambda m, _: prepare(m, FAMILY, TASK, format), lambda _: roundings, judge)
+    return ExportFunctions(lambda m, _: prepare(m, FAMILY, TASK, format), lambda _: roundings, judge)
 
 
 def follow(family: Family, format: Format) -> Prepare:
@@ -55,7 +64,7 @@ def job(student: Any, rows: TrainSet, work: Path, kept: bool = True, **stage: An
         seed=1,
         work=work,
         task=TASK,
-        exported=lambda: form(section.scheme, lambda _: Verdict(kept, "compared"), section.format),
+        exported=lambda: form(section.scheme, lambda _: CandidateDecision(kept, "compared"), section.format),
     )
 
 
@@ -68,7 +77,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def learned(result: StageResult) -> LearnedRanges:
-    return LearnedRanges.model_validate(result.carried[qat.CARRIED].facts)
+    return LearnedRanges.model_validate(result.carried[qat.LEARNED_RANGES_PART].facts)
 
 
 @pytest.mark.parametrize(("scheme", "format"), [("a8w8", "onnx"), ("a8w8", "tflite"), ("w4", "onnx")])
@@ -119,7 +128,7 @@ def test_a_student_that_became_worse_is_given_back(
     before = weights(student)
     result = qat.train(job(student, rows, tmp_path, kept=False, lr=0.1))
     assert same(weights(student), before)
-    assert qat.CARRIED not in result.carried
+    assert qat.LEARNED_RANGES_PART not in result.carried
     assert result.notes == ("compared",)
 
 
@@ -142,7 +151,9 @@ def test_a_graph_that_training_cannot_follow_is_refused(
 ) -> None:
     student, family = make_classifier("deberta-v2", 2, ("a", "b")), family_of("deberta-v2")
     given = job(student, rows, tmp_path)
-    own = replace(form(Scheme.A8W8, lambda _: Verdict(True, "")), prepare=lambda m, _: prepare(m, family, TASK))
+    own = replace(
+        form(Scheme.A8W8, lambda _: CandidateDecision(True, "")), prepare=lambda m, _: prepare(m, family, TASK)
+    )
     wrong = replace(given, pair=replace(given.pair, family=family), exported=lambda: own)
     with pytest.raises(InputError, match=r"distill\.0: the graph of .*DeBERTa.* Leave the stage out"):
         qat.train(wrong)
@@ -155,7 +166,7 @@ def test_relu6_has_the_range_that_it_clips_to(
     student = make_classifier("mobilebert", 2, ("a", "b", "c"))
     family, kind = family_of("mobilebert"), Format(format)
     given = job(student, rows, tmp_path, format=format, activation="relu6", range_lr=0.5)
-    own = replace(form(Scheme.A8W8, lambda _: Verdict(True, ""), kind), prepare=follow(family, kind))
+    own = replace(form(Scheme.A8W8, lambda _: CandidateDecision(True, ""), kind), prepare=follow(family, kind))
     pair = replace(given.pair, family=family)
     products = learned(qat.train(replace(given, pair=pair, exported=lambda: own))).products
     assert student.config.hidden_act == "relu6"
@@ -172,10 +183,10 @@ def test_a_student_that_relu6_made_worse_gets_its_relu_back(
     student, family = make_classifier("mobilebert", 2, ("a", "b", "c")), family_of("mobilebert")
     before, seen = weights(student), []
 
-    def judge(rival: Rival) -> Verdict:
+    def judge(rival: TrainedCandidate) -> CandidateDecision:
         kinds = (rival.former, rival.student)
         seen.extend(any(isinstance(m, torch.nn.ReLU6) for m in model.modules()) for model in kinds)
-        return Verdict(False, "compared")
+        return CandidateDecision(False, "compared")
 
     own = replace(form(Scheme.A8W8, judge), prepare=follow(family, Format.ONNX))
     given = job(student, rows, tmp_path, activation="relu6", lr=0.1)
@@ -184,4 +195,4 @@ def test_a_student_that_relu6_made_worse_gets_its_relu_back(
     assert same(weights(student), before)
     assert student.config.hidden_act == "relu"
     assert not any(isinstance(m, torch.nn.ReLU6) for m in student.modules())
-    assert qat.CARRIED not in result.carried
+    assert qat.LEARNED_RANGES_PART not in result.carried

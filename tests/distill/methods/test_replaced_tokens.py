@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import Family, Objective, TokenizerKind, family_named, register_family
+from pocketbert.core.families import Family, Objective, TokenizerKind, find_family, register_family
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.sections import StagePlace
 from pocketbert.core.recipe.stages import DistilBertStage, ReplacedTokensStage
@@ -267,7 +267,7 @@ def test_a_generator_with_other_words_is_refused(tmp_path: Path, generator: Path
 
 def test_a_teacher_that_judges_no_tokens_is_refused(tmp_path: Path) -> None:
     bert = tiny_classifier("bert", 1, (), auto_class="AutoModelForMaskedLM")
-    pair = TeacherStudent(bert, bert, family_named("bert"), stage(), WHERE)
+    pair = TeacherStudent(bert, bert, find_family("bert"), stage(), WHERE)
     with pytest.raises(InputError) as error:
         ReplacedTokens(pair, guesser(), MASK, 0)
     said = str(error.value)

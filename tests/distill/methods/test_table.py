@@ -9,12 +9,12 @@ import pytest
 from pydantic import Field
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.recipe.file import recipe_of, recipe_schema
+from pocketbert.core.recipe.file import recipe_from_values, recipe_schema
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.sections import GeneralText, StagePlace, register_stage, stage_sections
 from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.distill.methods.method import Heads, Method, register_method
-from pocketbert.distill.methods.table import ROWS, method_of
+from pocketbert.distill.methods.table import ROWS, find_method
 from support.own_method import LOGITS, LogitsStage, train
 from support.own_method import registered as registering
 
@@ -46,7 +46,7 @@ def test_every_row_is_whole(row: Method) -> None:
     assert row.section.model_fields["method"].description
     named = {"generator": {"model": "generator"}} if "generator" in row.section.model_fields else {}
     stage = row.section.model_validate({"method": row.name, "steps": 520_000, **named})
-    assert method_of(stage) is row
+    assert find_method(stage) is row
     assert issubclass(row.section, GeneralText) is row.section.general
     needs = row.needs(stage, "distill.0")
     assert needs.heads is Heads.ENCODER or row.section.general
@@ -61,10 +61,10 @@ def test_every_section_has_a_row() -> None:
 
 def test_an_unknown_method_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(InputError) as caught:
-        recipe_of(with_stage(method="logit", steps=3), "R")
+        recipe_from_values(with_stage(method="logit", steps=3), "R")
     assert "method 'logit' is unknown" in str(caught.value)
     with pytest.raises(InputError, match=r"did you mean 'minilm'\?"):
-        recipe_of(with_stage(method="minlm", steps=3), "R")
+        recipe_from_values(with_stage(method="minlm", steps=3), "R")
 
 
 def test_a_section_without_code_says_what_is_missing(registered: Method) -> None:
@@ -75,7 +75,7 @@ def test_a_section_without_code_says_what_is_missing(registered: Method) -> None
 
     register_stage(Bare)
     with pytest.raises(LookupError, match=r"'bare' has a section and no code"):
-        method_of(Bare(method="bare", steps=1))
+        find_method(Bare(method="bare", steps=1))
 
 
 def test_one_name_is_one_method(registered: Method) -> None:
@@ -90,15 +90,15 @@ def test_one_name_is_one_method(registered: Method) -> None:
 
 
 def test_recipes_know_a_method_after_its_registration(registered: Method) -> None:
-    made = recipe_of(with_stage(method="logits", steps=3, scale=2), "R")
+    made = recipe_from_values(with_stage(method="logits", steps=3, scale=2), "R")
     assert made.distill == [LogitsStage(method="logits", steps=3, scale=2)]
     assert Recipe.model_validate(made.model_dump(by_alias=True)) == made
     with pytest.raises(InputError, match=r"did you mean 'logits'\? \(allowed: distilbert, logits, minilm"):
-        recipe_of(with_stage(method="logit", steps=3), "R")
+        recipe_from_values(with_stage(method="logit", steps=3), "R")
     with pytest.raises(InputError, match=r"distill.0.scal: unknown key 'scal'; did you mean 'scale'\?"):
-        recipe_of(with_stage(method="logits", steps=3, scal=2), "R")
+        recipe_from_values(with_stage(method="logits", steps=3, scal=2), "R")
     with pytest.raises(InputError, match=r"R distill.0.scale: above 9, the student runs away"):
-        recipe_of(with_stage(method="logits", steps=3, scale=10), "R")
+        recipe_from_values(with_stage(method="logits", steps=3, scale=10), "R")
     assert "LogitsStage" in recipe_schema()["$defs"]
 
 

@@ -18,9 +18,9 @@ from pocketbert.core.recipe.stages import LayerWeights, TinyBertPredictionStage
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Projection, Schedule
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.losses.common import Counting, share
+from pocketbert.distill.losses.common import Counting, scale_partial_mean
 from pocketbert.distill.methods.tinybert import TinyBertDistillation, _to_task_stage
-from pocketbert.distill.students.projection import projection_of
+from pocketbert.distill.students.projection import attached_projection
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
 from support.tiny import BASIC as FAMILIES
 from support.tinybert import (
@@ -60,7 +60,7 @@ def test_every_term_counts_for_a_random_student(
 ) -> None:
     teacher = encoder(make_classifier, name, 5)
     student = student_of(teacher, 2, init="random")
-    assert projection_of(student) is None
+    assert attached_projection(student) is None
     terms = objective_of(teacher, student, stage_for(name, reference=reference))(student, batch_of())
     assert all(value > 1e-3 for value in values(terms).values()), values(terms)
 
@@ -82,7 +82,7 @@ def expected(
     """All terms from the models' ordinary outputs, in loops, float64."""
     with torch.no_grad():
         ours, theirs = (m(**batch, output_hidden_states=True).hidden_states for m in (student, teacher))
-    mask, maps = batch["attention_mask"].numpy().astype(np.float64), projection_of(student)
+    mask, maps = batch["attention_mask"].numpy().astype(np.float64), attached_projection(student)
     assert maps is not None
     tensors = {k: v.double().detach().numpy() for k, v in maps.state_dict().items()}
     tokens = list(zip(*np.nonzero(mask), strict=True))
@@ -161,7 +161,7 @@ def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(reference: bool, make_
     sums = dict.fromkeys(whole, 0.0)
     for rows in ([0, 1, 2], [3], [4]):
         part = objective(student, {k: v[rows] for k, v in batch.items()})
-        shares = {n: share(t.mean, float(t.count), float(whole[n].count)) for n, t in part.items()}
+        shares = {n: scale_partial_mean(t.mean, float(t.count), float(whole[n].count)) for n, t in part.items()}
         torch.stack(list(shares.values())).sum().backward()
         sums = {n: sums[n] + float(s.detach()) for n, s in shares.items()}
     assert sums == pytest.approx(values(whole), rel=1e-5)

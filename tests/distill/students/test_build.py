@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_named, family_of
+from pocketbert.core.families import family_of, find_family
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.distill.students.build import _select_layers, build_student
 from support.counting import parameter_count
@@ -21,7 +21,7 @@ from support.tiny import EXPORTED as FAMILIES
 def test_inherited_layers_equal_the_teachers(
     name: str, listed: list[int] | None, chosen: list[int], make_classifier: Callable[..., Any]
 ) -> None:
-    teacher, family = make_classifier(name, 4, ("a", "b")), family_named(name)
+    teacher, family = make_classifier(name, 4, ("a", "b")), find_family(name)
     student = build_student(teacher, family, StudentSection(layers=2, teacher_layers=listed), 0)
     lists = (family.layer_path, *family.layer_lists)
     for path in lists:
@@ -40,7 +40,7 @@ def test_inherited_layers_equal_the_teachers(
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_student_shares_no_memory_with_its_teacher(name: str, make_classifier: Callable[..., Any]) -> None:
-    teacher, family = make_classifier(name, 2, ("a", "b")), family_named(name)
+    teacher, family = make_classifier(name, 2, ("a", "b")), find_family(name)
     before = {k: v.clone() for k, v in teacher.state_dict().items()}
     student = build_student(teacher, family, StudentSection(layers=2), 0)
     with torch.no_grad():
@@ -51,7 +51,7 @@ def test_a_student_shares_no_memory_with_its_teacher(name: str, make_classifier:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_random_student_depends_on_the_seed_alone(name: str, make_classifier: Callable[..., Any]) -> None:
-    teacher, family = make_classifier(name, 3, ("a", "b")), family_named(name)
+    teacher, family = make_classifier(name, 3, ("a", "b")), find_family(name)
     wanted = StudentSection(layers=2, init="random")
     torch.manual_seed(1)
     first = build_student(teacher, family, wanted, 5).state_dict()
@@ -69,7 +69,7 @@ def test_a_random_student_depends_on_the_seed_alone(name: str, make_classifier: 
 
 @pytest.mark.parametrize("name", [n for n in FAMILIES if ENTRIES[n].resized])
 def test_a_student_of_another_size(name: str, make_classifier: Callable[..., Any]) -> None:
-    teacher, family = make_classifier(name, 3, ("a", "b", "c")), family_named(name)
+    teacher, family = make_classifier(name, 3, ("a", "b", "c")), find_family(name)
     wanted = StudentSection(layers=2, init="random", hidden=24, heads=3, intermediate=40)
     student = build_student(teacher, family, wanted, 0).eval()
     shapes = {tuple(p.shape) for p in student.get_submodule(family.layer_path).parameters()}

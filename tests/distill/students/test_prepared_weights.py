@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format
 from pocketbert.distill.students.fake_quantization import Prepare, trace_prepared_weights
@@ -20,7 +20,7 @@ TASK = task_of("text-classification")
 
 
 def exporter(family: str, format: Format = Format.ONNX) -> Prepare:
-    return lambda model, divide: prepare(model, family_named(family), TASK, format)
+    return lambda model, divide: prepare(model, find_family(family), TASK, format)
 
 
 def trained(model: nn.Module, names: set[str]) -> None:

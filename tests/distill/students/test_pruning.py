@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import Family, family_named
+from pocketbert.core.families import Family, find_family
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.students.pruning import _find_feed_forward_parts, _measure_importance, pruned
 from support.tiny import EXPORTED
 
-PRUNED = tuple(name for name in EXPORTED if family_named(name).feed_forward)
+PRUNED = tuple(name for name in EXPORTED if find_family(name).feed_forward)
 ROWS = ([2, 5, 6, 3], [2, 7, 8, 9, 10, 11, 3], [2, 12, 3])
 
 
@@ -39,7 +39,7 @@ def logits(model: Any, row: Family) -> list[Tensor]:
 def test_neurons_that_add_nothing_go_first_and_no_answer_changes(
     name: str, make_classifier: Callable[..., Any]
 ) -> None:
-    row, model = family_named(name), make_classifier(name, 2, ("a", "b", "c"))
+    row, model = find_family(name), make_classifier(name, 2, ("a", "b", "c"))
     parts = _find_feed_forward_parts(model, row)
     neurons = parts[0].down.in_features
     dead = torch.arange(neurons) % 3 == 1
@@ -68,7 +68,7 @@ def test_neurons_that_add_nothing_go_first_and_no_answer_changes(
 def test_importance_is_the_mean_activation_times_the_norm_of_what_leaves_the_neuron(
     make_classifier: Callable[..., Any],
 ) -> None:
-    row, model = family_named("bert"), make_classifier("bert", 2, ("a", "b"))
+    row, model = find_family("bert"), make_classifier("bert", 2, ("a", "b"))
     seen = list[Tensor]()
     last = model.bert.encoder.layer[1].output.dense
     handle = last.register_forward_pre_hook(lambda _, given: seen.append(given[0][0].abs()))
@@ -82,7 +82,7 @@ def test_importance_is_the_mean_activation_times_the_norm_of_what_leaves_the_neu
 
 @pytest.mark.parametrize("name", ["bert", "longformer", "xlnet", "albert"])
 def test_padding_decides_nothing(name: str, make_classifier: Callable[..., Any]) -> None:
-    row, model = family_named(name), make_classifier(name, 2, ("a", "b"))
+    row, model = find_family(name), make_classifier(name, 2, ("a", "b"))
     alone = _measure_importance(model, row, [batch((ids,), row, width=len(ids)) for ids in ROWS])
     for padding in (0, 13):
         padded = _measure_importance(model, row, [batch(ROWS, row, padding, width=24)])
@@ -98,7 +98,7 @@ def test_padding_decides_nothing(name: str, make_classifier: Callable[..., Any])
 def test_neurons_are_not_chosen_without_text(make_classifier: Callable[..., Any]) -> None:
     model = make_classifier("bert", 1, ("a", "b"))
     with pytest.raises(ValueError, match="at least one row"):
-        _measure_importance(model, family_named("bert"), [])
+        _measure_importance(model, find_family("bert"), [])
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_neurons_are_not_chosen_without_text(make_classifier: Callable[..., Any]
 def test_what_cannot_be_pruned_is_refused(
     name: str, intermediate: int, message: str, make_classifier: Callable[..., Any]
 ) -> None:
-    row, model = family_named(name), make_classifier(name, 1, ("a", "b"))
+    row, model = find_family(name), make_classifier(name, 1, ("a", "b"))
     with pytest.raises(InputError, match=message):
         pruned(model, row, intermediate, [batch(ROWS, row)])
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_pruned_is_refused(
 @pytest.mark.parametrize("name", PRUNED)
 def test_heads_cannot_be_pruned_because_fewer_heads_are_larger(name: str, make_classifier: Callable[..., Any]) -> None:
     """Why `heads` is refused with ``init: pruned``. Where this fails, transformers has a size of heads of its own."""
-    row, model = family_named(name), make_classifier(name, 1, ("a", "b"))
+    row, model = find_family(name), make_classifier(name, 1, ("a", "b"))
     config = model.config
     shapes = {
         n: p.shape[0] * (p.shape[1] if p.ndim > 1 else 1) for n, p in model.named_parameters() if "attention" in n
@@ -136,7 +136,7 @@ def test_heads_cannot_be_pruned_because_fewer_heads_are_larger(name: str, make_c
 
 
 def test_a_student_of_fewer_layers_starts_from_the_pruned_ones(make_classifier: Callable[..., Any]) -> None:
-    row, teacher = family_named("bert"), make_classifier("bert", 4, ("a", "b"))
+    row, teacher = find_family("bert"), make_classifier("bert", 4, ("a", "b"))
     wanted = StudentSection(layers=2, init="pruned", intermediate=16)
     small = pruned(teacher, row, 16, [batch(ROWS, row)])
     student = build_student(small.model, row, wanted, 0)

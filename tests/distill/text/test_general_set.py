@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import MaskingKind
 from pocketbert.distill.text.masking import Masking, masking_of
@@ -78,12 +78,12 @@ def test_a_batch_is_the_text_with_hidden_tokens(sided: Callable[[str], TextToken
     assert set(batch) == {"input_ids", "attention_mask", "token_type_ids", "labels"}
     assert all(t.dtype == torch.int64 and t.shape == (3, data.lengths[2]) for t in batch.values())
     assert not batch["token_type_ids"].any()
-    original = torch.where(batch["labels"] == IGNORED, batch["input_ids"], batch["labels"])
+    original = torch.where(batch["labels"] == IGNORED_LABEL, batch["input_ids"], batch["labels"])
     for found, mask, row in zip(original, batch["attention_mask"], rows, strict=True):
         assert found[mask.bool()].tolist() == corpus.rows[row].tolist()
         assert found[~mask.bool()].tolist() == [PAD] * int((mask == 0).sum())
     tokens = int(batch["attention_mask"].sum())
-    assert int((batch["labels"] != IGNORED).sum()) == -(-tokens * 15 // 100)
+    assert int((batch["labels"] != IGNORED_LABEL).sum()) == -(-tokens * 15 // 100)
 
 
 def test_a_batch_is_a_function_of_rows_and_step(tokenizer: TextTokenizer) -> None:
@@ -129,17 +129,17 @@ def test_pairs_are_made_before_tokens_are_hidden(
             "steps",
             "next_sentence_label",
         }
-        original = torch.where(batch["labels"] == IGNORED, batch["input_ids"], batch["labels"])
+        original = torch.where(batch["labels"] == IGNORED_LABEL, batch["input_ids"], batch["labels"])
         assert torch.equal(original, text["input_ids"])
         for name in ("attention_mask", "token_type_ids", "next_sentence_label"):
             assert torch.equal(batch[name], text[name])
-        assert (text["labels"] == IGNORED).all()
-        assert (kind is MaskingKind.NONE) == bool((batch["labels"] == IGNORED).all())
+        assert (text["labels"] == IGNORED_LABEL).all()
+        assert (kind is MaskingKind.NONE) == bool((batch["labels"] == IGNORED_LABEL).all())
         assert batch["next_sentence_label"].shape == (4,)
         real = batch["attention_mask"] == 1
         assert not batch["token_type_ids"][~real].any()
         assert (real.sum(1) <= torch.tensor([data.lengths[r] for r in rows])).all()
-        two = batch["next_sentence_label"] != IGNORED
+        two = batch["next_sentence_label"] != IGNORED_LABEL
         assert torch.equal((batch["token_type_ids"] == 1).any(1), two)
         seen |= set(batch["next_sentence_label"].tolist())
     assert {0, 1} <= seen

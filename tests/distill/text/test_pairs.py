@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.heads.head import IGNORED_LABEL
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import SecondSegment
 from pocketbert.distill.text.pairs import _ELSEWHERE, _FOLLOWS, PairLayout, Pairs, _pair_layout, pairs_of
 
@@ -85,7 +86,7 @@ def test_a_pair_is_two_segments_and_no_longer_than_its_row(
     made = replace(PAIRS, layout=layout).build(corpus, range(len(bodies)), step)
     for row, pair, label, body in zip(corpus.rows, made.encoded, made.labels, bodies, strict=True):
         assert len(pair.type_ids) == len(pair) <= len(row)
-        if label == IGNORED:
+        if label == IGNORED_LABEL:
             assert pair.ids.tolist() == row.tolist() and not pair.type_ids.any()
             continue
         first, second = texts(pair, layout)
@@ -174,7 +175,7 @@ def test_rows_without_a_place_to_cut_stay_one_segment() -> None:
     corpus = Rows([wrapped([5]), wrapped([]), wrapped([5, 6]), wrapped([5, 395, 396, 397])])
     for step in range(50):
         made = PAIRS.build(corpus, range(4), step)
-        assert made.labels.tolist() == [IGNORED] * 4
+        assert made.labels.tolist() == [IGNORED_LABEL] * 4
         assert [e.ids.tolist() for e in made.encoded] == [r.tolist() for r in corpus.rows]
 
 
@@ -289,7 +290,7 @@ def test_swapped_pairs_are_two_neighbouring_pieces_of_their_row_in_either_order(
     made = SWAPPED.build(corpus, range(len(bodies)), step)
     straight = PAIRS.build(Rows(corpus.rows[:1]), [0], step)
     for body, pair, label in zip(bodies, made.encoded, made.labels.tolist(), strict=True):
-        if label == IGNORED:
+        if label == IGNORED_LABEL:
             continue
         first, second = texts(pair)
         text = first + second if label == _FOLLOWS else second + first

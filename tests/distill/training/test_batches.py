@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.heads.head import IGNORED, Prepared
+from pocketbert.core.heads.head import IGNORED_LABEL, Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.training.data import ROWS, BatchOrder, TrainSet, split_batch, take_rows
+from pocketbert.distill.training.data import ROW_NUMBERS, BatchOrder, TrainSet, split_batch, take_rows
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=150)
 
@@ -67,7 +67,7 @@ def test_a_batch_is_padded_to_its_longest_row(tmp_path: Path, make_tokenizer: Ca
     assert batch["input_ids"].shape == (2, 5)
     assert batch["labels"].tolist() == [0, 2]
     assert batch["attention_mask"][1].tolist() == [0, 0, 1, 1, 1]
-    assert batch[ROWS].tolist() == [1, 0]
+    assert batch[ROW_NUMBERS].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -83,7 +83,7 @@ def test_targets_of_tokens_stand_under_their_tokens(
     real = batch["attention_mask"] == 1
     for place, number in enumerate([1, 2, 0]):
         assert batch["labels"][place][real[place]].tolist() == targets[number].tolist()
-    assert set(batch["labels"][~real].tolist()) == {IGNORED}
+    assert set(batch["labels"][~real].tolist()) == {IGNORED_LABEL}
     assert data.lengths == [len(e) for e in encoded]
 
 

@@ -15,13 +15,13 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.distill.vocabulary import (
-    Kept,
-    choose,
+    PieceSelection,
     count_pieces,
-    coverage,
-    pruned_config,
-    read_tokenizer,
-    write_pruned,
+    measure_coverage,
+    prune_config,
+    read_tokenizer_json,
+    select_pieces,
+    write_pruned_tokenizer,
 )
 
 from .conftest import HELD, KINDS, TEXTS, TRAIN
@@ -29,12 +29,14 @@ from .conftest import HELD, KINDS, TEXTS, TRAIN
 LONG = 4096
 
 
-def prune(folder: Path, destination: Path, texts: Sequence[str] = TRAIN, **rule: int) -> tuple[Kept, TextTokenizer]:
+def prune(
+    folder: Path, destination: Path, texts: Sequence[str] = TRAIN, **rule: int
+) -> tuple[PieceSelection, TextTokenizer]:
     """The pieces of some texts, and the tokenizer that has only these."""
     config = json.loads((folder / "config.json").read_text())
     counts = count_pieces(TextTokenizer(folder, LONG).encode(texts))
-    kept = choose(read_tokenizer(folder), config, counts, **rule)
-    write_pruned(folder, pruned_config(config, kept), kept, destination)
+    kept = select_pieces(read_tokenizer_json(folder), config, counts, **rule)
+    write_pruned_tokenizer(folder, prune_config(config, kept), kept, destination)
     return kept, TextTokenizer(destination, LONG)
 
 
@@ -58,7 +60,7 @@ def test_texts_that_chose_are_read_as_before(
         assert kept.to_original(after.ids).tolist() == before.ids.tolist()
     words = [" ".join(draw.sample(" ".join(texts).split(), 8)) for _ in range(50)]
     if kind == "WordPiece":  # reads each word for itself
-        assert coverage(whole.encode(words), own.encode(words), kept, whole.special_ids).changed == 0
+        assert measure_coverage(whole.encode(words), own.encode(words), kept, whole.special_ids).changed == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,7 +86,7 @@ def test_ids_keep_their_order_at_every_place(
     assert list(kept.kept_ids) == sorted(set(kept.kept_ids))
     assert after == {piece: kept.new_ids[i] for piece, i in before.items() if i in kept.new_ids}
     assert sorted(after.values()) == own.ids == list(range(len(kept.kept_ids)))
-    content = read_tokenizer(tmp_path)
+    content = read_tokenizer_json(tmp_path)
     assert content["padding"] is None
     assert {t["content"]: t["id"] for t in content["added_tokens"]}["[later]"] == len(kept.kept_ids) - 1
     config = json.loads((tmp_path / "config.json").read_text())
@@ -105,11 +107,11 @@ def test_ids_keep_their_order_at_every_place(
 
 def test_files_of_byte_pairs_are_written_anew(tokenizer_folder: Callable[[str], Path], tmp_path: Path) -> None:
     _, own = prune(tokenizer_folder("BPE"), tmp_path)
-    content = read_tokenizer(tmp_path)["model"]
+    content = read_tokenizer_json(tmp_path)["model"]
     assert json.loads((tmp_path / "vocab.json").read_text()) == ids_by_token(tmp_path)
     lines = (tmp_path / "merges.txt").read_text().splitlines()[1:]
     assert lines == [" ".join(m) for m in content["merges"]]
-    assert 0 < len(lines) < len(read_tokenizer(tokenizer_folder("BPE"))["model"]["merges"])
+    assert 0 < len(lines) < len(read_tokenizer_json(tokenizer_folder("BPE"))["model"]["merges"])
     pieces = own.ids
     assert all(len({*merge} - content["vocab"].keys()) == 0 for merge in content["merges"])
     assert len(pieces) >= 256
@@ -124,14 +126,14 @@ def word_pieces(*pieces: str) -> dict[str, Any]:
 def test_a_character_without_both_forms_keeps_its_words(tmp_path: Path) -> None:
     vocabulary = ["[PAD]", "[UNK]", *"zebraé", "##e", "##b", "##r", "##a", "zebra", "bé", "ab"]
     content = word_pieces(*vocabulary)
-    kept = choose(content, {"pad_token_id": 0}, {})
+    kept = select_pieces(content, {"pad_token_id": 0}, {})
     stay = {vocabulary[i] for i in kept.kept_ids}
     assert "bé" in stay, "nothing else spells é behind a letter"
     assert not {"zebra", "ab"} & stay
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     destination = tmp_path / "pruned"
     destination.mkdir()
-    write_pruned(tmp_path, {}, kept, destination)
+    write_pruned_tokenizer(tmp_path, {}, kept, destination)
     tokenizer = Tokenizer.from_file(str(destination / "tokenizer.json"))
     assert tokenizer.encode("zebra").tokens == ["z", "##e", "##b", "##r", "##a"]
 
@@ -139,7 +141,7 @@ def test_a_character_without_both_forms_keeps_its_words(tmp_path: Path) -> None:
 def test_characters_of_large_scripts_stay_only_where_rows_have_them() -> None:
     vocabulary = ["[PAD]", "[UNK]", "中", "##中", "国", "##国", "д", "##д", "ж", "##ж", "α", "##α", "中国"]
     content = word_pieces(*vocabulary)
-    kept = choose(content, {"pad_token_id": 0}, {vocabulary.index("中"): 1, vocabulary.index("д"): 2})
+    kept = select_pieces(content, {"pad_token_id": 0}, {vocabulary.index("中"): 1, vocabulary.index("д"): 2})
     assert {vocabulary[i] for i in kept.kept_ids} == {"[PAD]", "[UNK]", "中", "##中", "д", "##д", "ж", "##ж"}
 
 
@@ -167,7 +169,7 @@ def test_free_places_of_a_vocabulary_are_not_among_its_first_pieces() -> None:
         "ba",
         "bad",
     )
-    kept = choose(word_pieces(*pieces), {"pad_token_id": 0}, {}, keep_first=2)
+    kept = select_pieces(word_pieces(*pieces), {"pad_token_id": 0}, {}, keep_first=2)
     assert [pieces[i] for i in kept.kept_ids if len(pieces[i]) > 1 and pieces[i][0] not in "[#"] == ["ab", "ba"]
     assert pieces.index("[unused0]") not in kept.new_ids
 
@@ -177,20 +179,20 @@ def test_coverage_counts_what_it_says(tokenizer_folder: Callable[[str], Path], t
     whole = TextTokenizer(folder, LONG)
     kept, own = prune(folder, tmp_path, ["lamp song"])
     texts = ["lamp song", "lamp kitchen"]
-    found = coverage(whole.encode(texts), own.encode(texts), kept, whole.special_ids)
+    found = measure_coverage(whole.encode(texts), own.encode(texts), kept, whole.special_ids)
     pieces = [len(t) - 2 for t in (*whole.encode(texts), *own.encode(texts))]
     assert (found.rows, found.changed) == (2, 0.5)
     assert found.growth == pytest.approx((pieces[2] + pieces[3]) / (pieces[0] + pieces[1]) - 1)
     gone = sum(int(i) not in kept.new_ids for i in whole.encode([texts[1]])[0].ids)
     assert found.unseen == pytest.approx(gone / (pieces[0] + pieces[1]))
     with pytest.raises(ValueError, match="at least one row"):
-        coverage([], [], kept, ())
+        measure_coverage([], [], kept, ())
 
 
 def test_another_kind_is_refused_with_the_reason() -> None:
     content: dict[str, Any] = {"model": {"type": "WordLevel", "vocab": {"a": 0}}}
     with pytest.raises(InputError, match="type 'WordLevel'; pieces can be removed from: WordPiece, BPE, Unigram"):
-        choose(content, {}, {})
+        select_pieces(content, {}, {})
 
 
 def test_the_demo_rows_do_not_cover_their_field(tmp_path: Path) -> None:

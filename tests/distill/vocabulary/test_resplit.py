@@ -12,14 +12,14 @@ import torch
 from pocketbert.core.heads.head import Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet, select_teacher_inputs
-from pocketbert.distill.vocabulary import Reader, ResplitSet, sample
+from pocketbert.distill.vocabulary import PrunedTokenizer, ResplitRows, sample_rows
 
 from .conftest import TEXTS
 from .test_laws import prune
 
 
 @pytest.fixture(scope="module")
-def rows(tokenizer_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> ResplitSet:
+def rows(tokenizer_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> ResplitRows:
     folder = tokenizer_folder("WordPiece")
     tokenizer = TextTokenizer(folder, 64)
     encoded = tokenizer.encode(TEXTS)
@@ -27,12 +27,12 @@ def rows(tokenizer_folder: Callable[[str], Path], tmp_path_factory: pytest.TempP
     readers = []
     for number in range(3):
         made = tmp_path_factory.mktemp("smaller")
-        kept, _ = prune(folder, made, [TEXTS[i] for i in sample(len(TEXTS), number, 3)])
-        readers.append(Reader(TextTokenizer(made, 64), kept))
-    return ResplitSet(plain, TEXTS, None, readers, 0.5, 3, "distill.0")
+        kept, _ = prune(folder, made, [TEXTS[i] for i in sample_rows(len(TEXTS), number, 3)])
+        readers.append(PrunedTokenizer(TextTokenizer(made, 64), kept))
+    return ResplitRows(plain, TEXTS, None, readers, 0.5, 3, "distill.0")
 
 
-def test_the_teacher_reads_the_rows_as_they_were(rows: ResplitSet) -> None:
+def test_the_teacher_reads_the_rows_as_they_were(rows: ResplitRows) -> None:
     some = range(20)
     batch, plain = rows.batch(some, 4), rows.rows.batch(some, 4)
     taught = select_teacher_inputs(batch)
@@ -43,7 +43,7 @@ def test_the_teacher_reads_the_rows_as_they_were(rows: ResplitSet) -> None:
     assert rows.lengths == rows.rows.lengths
 
 
-def test_a_share_of_the_rows_is_split_into_pieces_of_smaller_vocabularies(rows: ResplitSet) -> None:
+def test_a_share_of_the_rows_is_split_into_pieces_of_smaller_vocabularies(rows: ResplitRows) -> None:
     allowed = [{*reader.selection.kept_ids} for reader in rows.smaller_tokenizers]
     changed = 0
     for step in range(20):
@@ -56,7 +56,7 @@ def test_a_share_of_the_rows_is_split_into_pieces_of_smaller_vocabularies(rows: 
     assert 0.2 < changed / 600 < 0.6
 
 
-def test_what_is_split_is_a_function_of_seed_purpose_step_and_row(rows: ResplitSet) -> None:
+def test_what_is_split_is_a_function_of_seed_purpose_step_and_row(rows: ResplitRows) -> None:
     from dataclasses import replace
 
     one, two = rows.batch([3, 4, 5, 6], 1), rows.batch([6, 5], 1)
@@ -70,7 +70,7 @@ def test_what_is_split_is_a_function_of_seed_purpose_step_and_row(rows: ResplitS
     assert not any(b.shape == batches[0].shape and torch.equal(b, batches[0]) for b in batches[2:])
 
 
-def test_without_a_share_the_student_reads_its_own_pieces(rows: ResplitSet) -> None:
+def test_without_a_share_the_student_reads_its_own_pieces(rows: ResplitRows) -> None:
     from dataclasses import replace
 
     own = replace(rows, student_tokenizer=rows.smaller_tokenizers[2], smaller_tokenizers=(), share=0.0)
@@ -81,6 +81,6 @@ def test_without_a_share_the_student_reads_its_own_pieces(rows: ResplitSet) -> N
 
 
 def test_samples_have_the_sizes_that_are_documented() -> None:
-    assert [len(sample(640, number, 1)) for number in range(8)] == [160, 80, 40, 20, 160, 80, 40, 20]
-    assert len(sample(2, 3, 1)) == 1
-    assert sample(640, 0, 1).tolist() != sample(640, 4, 1).tolist()
+    assert [len(sample_rows(640, number, 1)) for number in range(8)] == [160, 80, 40, 20, 160, 80, 40, 20]
+    assert len(sample_rows(2, 3, 1)) == 1
+    assert sample_rows(640, 0, 1).tolist() != sample_rows(640, 4, 1).tolist()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketbert.core.families import all_families, family_named
+from pocketbert.core.families import all_families, find_family
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
 from support.matrix import record
@@ -62,14 +62,14 @@ def test_a_system_that_nothing_exports_has_no_cell_and_says_what_to_do() -> None
     why = empty(row, TaskName.TEXT_CLASSIFICATION)
     assert why is not None
     assert str(row.instead_of_export) in why
-    odd = replace(family_named("bert"), invalid_tasks={"fill-mask": "no head"})
+    odd = replace(find_family("bert"), invalid_tasks={"fill-mask": "no head"})
     assert empty(odd, TaskName.FILL_MASK) == "no head"
 
 
 @pytest.mark.parametrize("name", EXPORTED)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_without_a_class_in_transformers_has_its_reason_in_the_row(name: str, task: TaskName) -> None:
-    row = family_named(name)
+    row = find_family(name)
     assert has_class(row, task) or task.value in row.invalid_tasks
 
 

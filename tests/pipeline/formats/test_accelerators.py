@@ -15,7 +15,7 @@ pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 from pocketbert.benchmarks.devices import adb, local, ssh
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.results import Subject
 from pocketbert.quantize import Plan, quantize, weights
 from pocketbert.quantize.tflite import gpu
@@ -46,7 +46,7 @@ def test_the_gate_passes_where_the_gpu_takes_the_products_and_names_the_rest(
     exported_tflite: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights, "SMALL", 512)
-    file, place = tmp_path / "model_fp16_gpu.tflite", place_of(Format.TFLITE)
+    file, place = tmp_path / "model_fp16_gpu.tflite", format_place(Format.TFLITE)
     quantize(exported_tflite("bert"), file, Plan(Format.TFLITE, Scheme.FP16, Runtime.GPU))
     one = subject(file, Runtime.GPU)
     [good] = place.gates(one, ())

@@ -25,7 +25,7 @@ from pocketbert.pipeline.formats.base import register_format_place
 from pocketbert.pipeline.formats.onnx import OnnxPlace
 from pocketbert.quantize import table
 from pocketbert.quantize.onnx import reading as quantize_onnx
-from pocketbert.quantize.table import Reader, register_reader, register_scheme, row_of
+from pocketbert.quantize.table import Reader, find_row, register_reader, register_scheme
 from pocketbert.runtime import engines
 from pocketbert.runtime.engines import register_engine
 from pocketbert.runtime.onnx import OnnxPredictor
@@ -43,9 +43,9 @@ def outside() -> Iterator[Format]:
     place = type("OutsidePlace", (OnnxPlace,), {"format": name, "pack": _nothing})
     register_format_place(place())
     register_engine(name, OnnxPredictor)
-    register_reader(name, Reader(quantize_onnx.weight_types, quantize_onnx.stored_numbers))
+    register_reader(name, Reader(quantize_onnx.read_weight_types, quantize_onnx.read_stored_numbers))
     for scheme in row.schemes:
-        register_scheme(replace(row_of(Format.ONNX, scheme), format=name))
+        register_scheme(replace(find_row(Format.ONNX, scheme), format=name))
     yield name
     del Format._known["outside"], FORMATS[name], registry._FORMATS[name], engines._ENGINES[name], table._READERS[name]
     for key in [k for k in table._ROWS if k[0] == name]:

@@ -25,14 +25,14 @@ from pocketbert.pipeline.formats.base import (
     bounds_of,
     check_bounds,
     exported_file,
-    model_files,
-    place_of,
-    places,
+    format_place,
+    format_places,
+    list_model_files,
     register_format_place,
 )
 from pocketbert.pipeline.gates.verify import Subject
 from pocketbert.pipeline.phone.card import CardFacts, render_card
-from pocketbert.quantize import row_of
+from pocketbert.quantize import find_row
 from pocketbert.runtime.engines import _ENGINES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,7 +70,7 @@ def folder(format: Format, scheme: Scheme, runtime: Runtime | None, task: TaskNa
 
 @pytest.mark.parametrize(("format", "scheme", "runtime"), FORMS)
 def test_every_form_is_complete(format: Format, scheme: Scheme, runtime: Runtime | None) -> None:
-    place = place_of(format)
+    place = format_place(format)
     bounds = place.info.bounds[scheme, runtime]
     assert all(math.isfinite(v) and v > 0 for v in (bounds.reference, bounds.padding, bounds.golden, bounds.loss))
     assert bounds.reference < 1.4, "unrelated answers would pass"
@@ -78,7 +78,7 @@ def test_every_form_is_complete(format: Format, scheme: Scheme, runtime: Runtime
     assert 0 < bounds.drop <= 0.01
     assert bounds_of(ModelFile("a/b", "a/b", format, scheme, None, runtime)) is bounds
     assert (bounds == _FP32_BOUNDS) is (scheme is Scheme.FP32)
-    assert row_of(format, scheme, runtime).scheme is scheme, "the types gate knows what its weights must be"
+    assert find_row(format, scheme, runtime).scheme is scheme, "the types gate knows what its weights must be"
     for task in TaskName:
         artefacts = folder(format, scheme, runtime, task)
         card = render_card(artefacts, CardFacts(family_of("bert"), "unknown"))
@@ -98,13 +98,13 @@ def re_colon_then_code(text: str) -> bool:
 
 
 def test_every_format_has_one_place_and_an_engine() -> None:
-    assert [p.format for p in places()][:3] == [*Format][:3]
-    assert {p.format for p in places()} == set(FORMATS) == set(_ENGINES)
+    assert [p.format for p in format_places()][:3] == [*Format][:3]
+    assert {p.format for p in format_places()} == set(FORMATS) == set(_ENGINES)
 
 
 def test_measured_bounds() -> None:
     """The numbers that files were measured against; a change is a decision, not an accident."""
-    assert {(p.format, *form): b for p in places() for form, b in p.info.bounds.items() if b != _FP32_BOUNDS} == {
+    assert {(p.format, *form): b for p in format_places() for form, b in p.info.bounds.items() if b != _FP32_BOUNDS} == {
         ("onnx", "int8", None): Bounds(reference=0.5, padding=1.0, golden=0.25),
         ("onnx", "small", None): Bounds(reference=0.5, padding=1.0, golden=0.25),
         **{("onnx", s, None): Bounds(reference=0.5, padding=0.02, golden=0.1) for s in ("int8-b32", "w4")},
@@ -137,10 +137,10 @@ def test_the_page_on_bounds_is_current() -> None:
 
 def test_exported_scheme_layout_and_settings() -> None:
     given = recipe(export={"coreml": {"precision": "fp32", "layout": "ane"}, "opset": 19})
-    assert [p.exported_scheme(given) for p in places()] == [Scheme.FP32] * 3
-    assert [p.exported_scheme(recipe()) for p in places()] == [Scheme.FP32, Scheme.FP32, Scheme.FP16]
-    assert [p.layout(given) for p in places()] == [Layout.PLAIN, Layout.PLAIN, Layout.ANE]
-    onnx, tflite, coreml = (p.settings(given) for p in places())
+    assert [p.exported_scheme(given) for p in format_places()] == [Scheme.FP32] * 3
+    assert [p.exported_scheme(recipe()) for p in format_places()] == [Scheme.FP32, Scheme.FP32, Scheme.FP16]
+    assert [p.layout(given) for p in format_places()] == [Layout.PLAIN, Layout.PLAIN, Layout.ANE]
+    onnx, tflite, coreml = (p.settings(given) for p in format_places())
     assert onnx == {"export": {"opset": 19}}
     assert tflite == {"export": {"clients": [Client.MEDIAPIPE]}, "name": "a", "description": ""}
     assert coreml == {"export": {"coreml": given.export.coreml.model_dump(mode="json")}, "name": "a", "description": ""}
@@ -149,25 +149,29 @@ def test_exported_scheme_layout_and_settings() -> None:
 @pytest.mark.parametrize(("wanted", "most", "lengths"), [([32, 64], 128, [32, 64, 128]), ([32, 256], 128, [32, 128])])
 def test_lengths_of_a_file(wanted: list[int], most: int, lengths: list[int]) -> None:
     given = recipe(export={"lengths": wanted, "coreml": {"ios": 16}})
-    files = {p.format: exported_file(p.format, Scheme.FP32) for p in places()}
-    assert place_of(Format.TFLITE).lengths(given, files[Format.TFLITE], most) == lengths
+    files = {p.format: exported_file(p.format, Scheme.FP32) for p in format_places()}
+    assert format_place(Format.TFLITE).lengths(given, files[Format.TFLITE], most) == lengths
     enumerated = given.model_copy(update={"export": recipe(export={"lengths": wanted}).export})
-    assert place_of(Format.COREML).lengths(enumerated, files[Format.COREML], most) == lengths
+    assert format_place(Format.COREML).lengths(enumerated, files[Format.COREML], most) == lengths
     # one length pads everything: the recipe's longest, cut to what the model takes
     longest = [min(max(wanted), most)]
-    assert place_of(Format.COREML).lengths(given, files[Format.COREML], most) == longest
+    assert format_place(Format.COREML).lengths(given, files[Format.COREML], most) == longest
     mediapipe = exported_file(Format.TFLITE, Scheme.FP32, Client.MEDIAPIPE)
-    assert place_of(Format.TFLITE).lengths(given, mediapipe, most) == longest
+    assert format_place(Format.TFLITE).lengths(given, mediapipe, most) == longest
     for_gpu = replace(files[Format.TFLITE], scheme=Scheme.FP16, runtime=Runtime.GPU)
-    assert place_of(Format.TFLITE).lengths(given, for_gpu, most) == [most]
+    assert format_place(Format.TFLITE).lengths(given, for_gpu, most) == [most]
 
 
 def test_absent_files_are_those_of_mediapipe(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
     (tmp_path / "tokenizer.json").write_text("{}")
-    unwanted = place_of(Format.TFLITE).absent(recipe(export={"clients": []}), tmp_path)
+    unwanted = format_place(Format.TFLITE).absent(recipe(export={"clients": []}), tmp_path)
     assert unwanted == {"tflite/mediapipe.tflite": "The recipe asked for no file for MediaPipe (export.clients)."}
-    assert place_of(Format.ONNX).absent(recipe(), tmp_path) == {} == place_of(Format.COREML).absent(recipe(), tmp_path)
+    assert (
+        format_place(Format.ONNX).absent(recipe(), tmp_path)
+        == {}
+        == format_place(Format.COREML).absent(recipe(), tmp_path)
+    )
 
 
 # gates
@@ -184,13 +188,13 @@ def subject(format: Format, **more: Any) -> Subject:
 def test_gates_that_only_some_files_have(monkeypatch: pytest.MonkeyPatch) -> None:
     from pocketbert.pipeline.formats import coreml, tflite
 
-    assert place_of(Format.ONNX).gates(subject(Format.ONNX), []) == []
-    assert place_of(Format.TFLITE).gates(subject(Format.TFLITE), []) == []
+    assert format_place(Format.ONNX).gates(subject(Format.ONNX), []) == []
+    assert format_place(Format.TFLITE).gates(subject(Format.TFLITE), []) == []
     monkeypatch.setattr(tflite, "version_of", lambda _: None)
-    [metadata] = place_of(Format.TFLITE).gates(subject(Format.TFLITE, client=Client.MEDIAPIPE), [])
+    [metadata] = format_place(Format.TFLITE).gates(subject(Format.TFLITE, client=Client.MEDIAPIPE), [])
     assert (metadata.name, metadata.skipped) == ("metadata", True)
     monkeypatch.setattr(coreml, "unread_gate", lambda s, name: name)
-    assert place_of(Format.COREML).gates(subject(Format.COREML), []) == ["overflow"]
+    assert format_place(Format.COREML).gates(subject(Format.COREML), []) == ["overflow"]
 
 
 # the registry
@@ -230,7 +234,7 @@ def test_a_package_brings_a_format(toy: Format, tmp_path: Path) -> None:
     register_format_place(place(toy))
     given = recipe(export={"formats": ["toy", "onnx"]})
     check_bounds(given)
-    assert [f.path for f in model_files(given, tmp_path)][:2] == ["toy/model.toy", "toy/model_int8.toy"]
+    assert [f.path for f in list_model_files(given, tmp_path)][:2] == ["toy/model.toy", "toy/model_int8.toy"]
     card = render_card(folder(toy, Scheme.FP32, None, TaskName.FILL_MASK), CardFacts(family_of("bert"), "unknown"))
     assert "Toy: any inputs." in card
     assert "Toy, in Python:" in card
@@ -267,7 +271,7 @@ def test_a_recipe_without_bounds_is_refused_before_its_first_step(
     from pocketbert.pipeline.run import Run
 
     given = recipe(export={"formats": ["toy", "onnx", "tflite"], "clients": []})
-    monkeypatch.setattr(type(place_of(Format.TFLITE)), "exported_scheme", lambda place, recipe: Scheme.LUT4)
+    monkeypatch.setattr(type(format_place(Format.TFLITE)), "exported_scheme", lambda place, recipe: Scheme.LUT4)
     with pytest.raises(InputError) as caught:
         Run(given, tmp_path / "run").execute()
     [unwritable, unbound] = map(str, caught.value.problems)

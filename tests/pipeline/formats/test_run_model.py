@@ -11,7 +11,7 @@ import pytest
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.pipeline.formats import base as run_model
-from pocketbert.pipeline.formats.base import open_run_model, open_weights
+from pocketbert.pipeline.formats.base import open_model_in_run, open_run_model
 
 
 def recipe(task: str, **sections: Any) -> Recipe:
@@ -42,6 +42,6 @@ def test_what_it_tells(tiny_model: Callable[..., Path], tmp_path: Path, monkeypa
 
 
 def test_labels_of_a_task_without_labels_are_none(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    model = open_weights(recipe("feature-extraction"), tmp_path, tiny_model("bert", 2, ("no", "yes")), 24)
+    model = open_model_in_run(recipe("feature-extraction"), tmp_path, tiny_model("bert", 2, ("no", "yes")), 24)
     assert model.labels == ()
     assert list(model.files) == []

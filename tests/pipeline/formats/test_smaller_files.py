@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.recipe.quantize import QuantizedFile, files_of
+from pocketbert.core.recipe.quantize import QuantizedFile, list_quantized_files
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.pipeline.formats.base import base_of, default_file, model_files
-from pocketbert.pipeline.make.model_files import plan_of
-from pocketbert.quantize.table import row_for
+from pocketbert.pipeline.formats.base import choose_default_file, exported_source, list_model_files
+from pocketbert.pipeline.make.model_files import quantization_plan
+from pocketbert.quantize.table import find_row_for_plan
 
 OLD = {"scheme": "int8", "runtime": "tflite216"}
 STATIC = {"scheme": "a8w8", "runtime": "openvino"}
@@ -68,14 +68,14 @@ def recipe(*files: Any) -> Recipe:
     ids=str,
 )
 def test_files_of_a_recipe(files: list[Any], sources: list[str], default: str, tmp_path: Path) -> None:
-    found = model_files(recipe(*files), Path("weights"))
+    found = list_model_files(recipe(*files), Path("weights"))
     assert [f.source for f in found if not f.exported] == sources
-    assert default_file(found).path == default
+    assert choose_default_file(found).path == default
     assert all(f.path.count(".") == 1 for f in found), "Android's packer deflates names with two dots"
     for file in found:
         if not file.exported:
-            assert base_of(file, found).exported
-            assert row_for(plan_of(file, list, tmp_path)).calibrated is (file.scheme is Scheme.A8W8)
+            assert exported_source(file, found).exported
+            assert find_row_for_plan(quantization_plan(file, list, tmp_path)).calibrated is (file.scheme is Scheme.A8W8)
 
 
 def test_whatever_a_recipe_may_ask_for_has_a_row(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_whatever_a_recipe_may_ask_for_has_a_row(tmp_path: Path) -> None:
     plain = {s for info in FORMATS.values() for s in info.schemes}
     made = {
         (f.format, f.scheme, f.runtime)
-        for f in model_files(recipe(*plain, *forms), Path("weights"))
-        if not f.exported and row_for(plan_of(f, list, tmp_path))
+        for f in list_model_files(recipe(*plain, *forms), Path("weights"))
+        if not f.exported and find_row_for_plan(quantization_plan(f, list, tmp_path))
     }
     wanted = {(f, s, None) for f, info in FORMATS.items() for s in info.schemes if s not in (Scheme.FP32, info.base)}
     assert made == wanted | {(f, s, r) for f, info in FORMATS.items() for s, r in info.forms}
@@ -106,10 +106,10 @@ def test_whatever_a_recipe_may_ask_for_has_a_row(tmp_path: Path) -> None:
 )
 def test_flags_become_files(schemes: list[str], runtimes: list[str], wanted: list[tuple[str, str | None]]) -> None:
     # those that do not exist are refused afterwards, in the words of the entry
-    found = files_of([Scheme(s) for s in schemes], [Runtime(r) for r in runtimes])
+    found = list_quantized_files([Scheme(s) for s in schemes], [Runtime(r) for r in runtimes])
     assert found == [QuantizedFile(scheme=Scheme(s), runtime=Runtime(r) if r else None) for s, r in wanted]
 
 
 def test_a_format_takes_part_where_it_has_the_scheme() -> None:
-    formats = {f.format for f in model_files(recipe("int8", "fp16"), Path("weights")) if f.scheme is Scheme.FP16}
+    formats = {f.format for f in list_model_files(recipe("int8", "fp16"), Path("weights")) if f.scheme is Scheme.FP16}
     assert formats == {Format.TFLITE, Format.COREML}

@@ -19,8 +19,8 @@ import pocketbert
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.heads import Prepared, head_of
-from pocketbert.core.predict.scores import Confidence, fit_temperature, fit_threshold, logits_of, probabilities
+from pocketbert.core.heads import Prepared, make_head
+from pocketbert.core.predict.scores import Confidence, apply_score_function, fit_temperature, fit_threshold, to_logits
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.gates.confidence import (
@@ -33,7 +33,7 @@ from pocketbert.pipeline.results import Subject, _summarize_confidence
 from support.commands import completed_run
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
-HEAD = head_of(TASK, Labels(("a", "b", "c")))
+HEAD = make_head(TASK, Labels(("a", "b", "c")))
 RANDOM = np.random.default_rng(3)
 
 
@@ -59,7 +59,7 @@ def subject(task: TaskName = TaskName.TEXT_CLASSIFICATION, output: str = "logits
 def rows(name: str, temperature: float, count: int = 600) -> tuple[EvalSet, list[Any]]:
     """A set whose labels follow the softmax at a temperature, and the logits on it."""
     logits = RANDOM.normal(0, 3, (count, 3)).astype(np.float32)
-    chances = probabilities(logits / temperature, ScoreFunction.SOFTMAX).cumsum(-1)
+    chances = apply_score_function(logits / temperature, ScoreFunction.SOFTMAX).cumsum(-1)
     gold = (RANDOM.random((count, 1)) > chances).sum(-1).clip(0, 2)
     return EvalSet(name, HEAD, Prepared([], [], np.arange(count), truth=gold)), list(logits[:, None])
 
@@ -112,7 +112,7 @@ def test_the_threshold_comes_from_the_held_out_rows_and_its_worth_from_the_other
     found = fit_confidence(subject(), [EVAL, HELD], KnownConfidence(accuracy=0.75))
     assert found is not None
     held, logits = HELD
-    scores = probabilities(np.concatenate(logits).astype(np.float64) / found.temperature, ScoreFunction.SOFTMAX)
+    scores = apply_score_function(np.concatenate(logits).astype(np.float64) / found.temperature, ScoreFunction.SOFTMAX)
     right = scores.argmax(-1) == np.asarray(held.rows.truth)
     assert found.unknown == fit_threshold(scores.max(-1), right, 0.75).value
     assert found.unknown is not None
@@ -121,7 +121,7 @@ def test_the_threshold_comes_from_the_held_out_rows_and_its_worth_from_the_other
     assert other is not None
     assert other.unknown == found.unknown
     rows_, kept = EVAL
-    told = probabilities(np.concatenate(kept).astype(np.float64) / found.temperature, ScoreFunction.SOFTMAX)
+    told = apply_score_function(np.concatenate(kept).astype(np.float64) / found.temperature, ScoreFunction.SOFTMAX)
     sure = told.max(-1) >= found.unknown
     assert found.answered == pytest.approx(sure.mean())
     hits = told.argmax(-1) == np.asarray(rows_.rows.truth)
@@ -170,7 +170,8 @@ def test_a_threshold_that_is_given_is_measured() -> None:
 
 def test_a_file_with_the_softmax_inside_gets_the_same_temperature() -> None:
     inside = [
-        (s, [probabilities(m, ScoreFunction.SOFTMAX).astype(np.float32) for m in kept]) for s, kept in (EVAL, HELD)
+        (s, [apply_score_function(m, ScoreFunction.SOFTMAX).astype(np.float32) for m in kept])
+        for s, kept in (EVAL, HELD)
     ]
     plain, other = (
         fit_confidence(subject(), [EVAL, HELD]),
@@ -179,7 +180,7 @@ def test_a_file_with_the_softmax_inside_gets_the_same_temperature() -> None:
     assert plain is not None
     assert other is not None
     assert other.temperature == pytest.approx(plain.temperature, abs=2e-3)
-    assert logits_of(np.array([0.0, 1.0]), True)[0] < -80  # a probability of 0 has a logit
+    assert to_logits(np.array([0.0, 1.0]), True)[0] < -80  # a probability of 0 has a logit
 
 
 @pytest.mark.parametrize("task", [t for t in TaskName if t is not TaskName.TEXT_CLASSIFICATION])

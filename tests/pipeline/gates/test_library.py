@@ -16,7 +16,7 @@ import pocketbert
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.golden import LibraryAnswers, read_library
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.file import recipe_of
+from pocketbert.core.recipe.file import recipe_from_values
 from pocketbert.pipeline.direct.exporting import export_recipe
 from pocketbert.pipeline.formats.base import RunModel
 from pocketbert.pipeline.learn.data import load_data
@@ -306,7 +306,7 @@ def test_rows_to_train_on_get_the_prompt_of_their_task_only(tmp_path: Path, task
         "teacher": {"model": str(model), **finetune},
         "data": {name: {"path": str(tmp_path / f"{name}.jsonl")} for name in ("train", "eval")},
     }
-    recipe = recipe_of(content, "test")
+    recipe = recipe_from_values(content, "test")
     data = load_data(recipe, open_teacher(recipe))
     tokenizer = TextTokenizer(model, 40).with_prompt("")
     text = data.splits["eval"].examples[0].text

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 import pocketbert
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.golden import GoldenRow
-from pocketbert.core.predict.scores import tempered
+from pocketbert.core.predict.scores import apply_temperature
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.gates.confidence import _ROWS, _read_selftest, _tolerance_at_temperature, write_selftest
@@ -104,6 +104,6 @@ def test_the_tolerance_of_probabilities_holds_at_a_temperature(
     second = np.abs(first + step * (np.arange(4) == place) - step * (np.arange(4) == (place + 1) % 4))
     second /= second.sum()
     tolerance = float(np.abs(first - second).max())
-    apart = np.abs(tempered(first, temperature, True) - tempered(second, temperature, True)).max()
+    apart = np.abs(apply_temperature(first, temperature, True) - apply_temperature(second, temperature, True)).max()
     assert apart <= _tolerance_at_temperature(first, tolerance, temperature) + 1e-9
     assert _tolerance_at_temperature(first, tolerance, 1.0) == tolerance

@@ -52,7 +52,7 @@ def packed(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 
 def gates(folder: Path, file: str) -> dict[str, Gate]:
     """The gates of one file."""
-    return {g.name: g for g in verify.own_gates(opened(folder, file), read_golden(folder / GOLDEN))}
+    return {g.name: g for g in verify.check_file(opened(folder, file), read_golden(folder / GOLDEN))}
 
 
 @pytest.mark.parametrize("file", STEPS)

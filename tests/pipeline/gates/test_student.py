@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.predict.scores import Score
-from pocketbert.pipeline.gates.checks import student_gates
+from pocketbert.pipeline.gates.checks import check_student
 
 
 def score(value: float) -> Score:
@@ -27,12 +27,12 @@ def score(value: float) -> Score:
     ],
 )
 def test_gates(student: float, teacher: float, min_kept: float | None, failed: list[str]) -> None:
-    gates = student_gates(score(student), score(teacher), min_kept)
+    gates = check_student(score(student), score(teacher), min_kept)
     assert [f"{g.file} {g.name}" for g in gates if not g.passed] == failed
 
 
 def test_without_scores_there_is_nothing_to_judge() -> None:
-    assert student_gates(None, None, 0.9) == []
+    assert check_student(None, None, 0.9) == []
 
 
 def test_a_student_of_one_step(task: Any, tmp_path: Path, cli: Callable[..., Any]) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
-from pocketbert.core.tflite_file import dump_model
+from pocketbert.core.model_files import dump_model
 from pocketbert.core.types import Format
-from pocketbert.export.mediapipe import vocabulary_of
+from pocketbert.export.mediapipe import read_vocabulary
 from pocketbert.export.tflite_metadata import MediaPipeInfo, load_model, write_metadata
 from support.defects import FILES, MEDIAPIPE, MEDIAPIPE_INT8, break_file, relist, source
 from support.defects import TFLITE as FP32
@@ -93,13 +93,13 @@ def repacked(path: Path, labels: tuple[str, ...], vocabulary: bytes) -> None:
 @pytest.mark.parametrize("file", [MEDIAPIPE, MEDIAPIPE_INT8])
 @pytest.mark.parametrize("labels", [("music", "lamp", "timer"), ("lamp", "music", "times")])
 def test_other_labels_inside(refused: Refused, tflite_copy: Path, file: str, labels: tuple[str, ...]) -> None:
-    repacked(source(tflite_copy, file), labels, vocabulary_of(tflite_copy / "student"))
+    repacked(source(tflite_copy, file), labels, read_vocabulary(tflite_copy / "student"))
     failed = refused(tflite_copy, f"{file} metadata")
     assert failed == [f"{file} metadata"]
 
 
 def test_another_vocabulary_inside(refused: Refused, tflite_copy: Path) -> None:
-    tokens = vocabulary_of(tflite_copy / "student").splitlines()
+    tokens = read_vocabulary(tflite_copy / "student").splitlines()
     tokens[10], tokens[11] = tokens[11], tokens[10]
     repacked(source(tflite_copy, MEDIAPIPE), LABELS, b"\n".join(tokens) + b"\n")
     assert refused(tflite_copy, f"{MEDIAPIPE} metadata") == [f"{MEDIAPIPE} metadata"]
@@ -121,7 +121,7 @@ def phone(finished_tflite: Path, tmp_path: Path) -> Path:
 
 
 def test_a_folder_with_another_vocabulary_in_its_mediapipe_file(cli: Cli, phone: Path) -> None:
-    tokens = vocabulary_of(phone).splitlines()
+    tokens = read_vocabulary(phone).splitlines()
     repacked(phone / MEDIAPIPE, LABELS, b"\n".join([*tokens[:-2], tokens[-1], tokens[-2]]) + b"\n")
     relist(phone, MEDIAPIPE)
     result = cli("verify", "-m", phone)

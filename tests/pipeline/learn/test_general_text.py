@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import Objective, family_named
+from pocketbert.core.families import Objective, find_family
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.stages import MiniLmStage
 from pocketbert.pipeline.learn.corpora import _check_objectives, _make_similar_words
 from support.tiny import tiny_classifier
 from support.tiny_tokenizers import vocabulary, write_tokenizer
 
-BERT = family_named("bert")
+BERT = find_family("bert")
 
 
 def stage(**changes: Any) -> MiniLmStage:

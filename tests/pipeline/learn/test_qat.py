@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families.weight_records import _FILE_NAME, read_learned
+from pocketbert.core.families.weight_records import _FILE_NAME, read_learned_ranges
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.types import Format, Runtime, Scheme
 
@@ -60,7 +60,7 @@ def test_a_file_stores_the_ranges_that_were_learned(
     assert told["kept"]
     assert told["trained_error"] < told["former_error"]
     assert "the trained student is kept" in notes(run)
-    learned = read_learned(run / "student", Scheme.A8W8)
+    learned = read_learned_ranges(run / "student", Scheme.A8W8)
     assert learned is not None
     scales = {np.float32((r.inputs[1] - r.inputs[0]) / 255) for r in learned.products.values() if r.inputs}
     model = onnx.load(run / "onnx-a8w8" / "model_a8w8.onnx")
@@ -92,9 +92,9 @@ def test_the_file_for_a_runtime_stores_the_ranges_and_other_files_measure_theirs
     assert told["kept"]
     assert told["trained_error"] < told["former_error"]
     assert f"a8w8 in {format} for {runtime}, simulated" in notes(run)
-    learned = read_learned(run / "student", Scheme.A8W8, runtime)
+    learned = read_learned_ranges(run / "student", Scheme.A8W8, runtime)
     assert learned is not None
-    assert read_learned(run / "student", Scheme.A8W8) is None
+    assert read_learned_ranges(run / "student", Scheme.A8W8) is None
     assert all(r.outputs or r.inputs for r in learned.products.values())
     if runtime is Runtime.NPU:
         assert not any(r.inputs for r in learned.products.values()), "inputs are tensors that others read too"

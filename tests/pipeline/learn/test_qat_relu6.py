@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from pocketbert.core.families.weight_records import read_learned
+from pocketbert.core.families.weight_records import read_learned_ranges
 from pocketbert.core.types import Scheme
 from pocketbert.pipeline.learn import quantized
 from support.tiny_texts import vocabulary
@@ -82,7 +82,7 @@ def test_a_mobilebert_becomes_relu6_in_its_files(
     student = run / "student"
     assert json.loads((student / "config.json").read_text())["hidden_act"] == "relu6"
     assert "after 4 steps with relu6" in json.loads((student / "training.json").read_text())["notes"][-1]
-    learned = read_learned(student, Scheme.A8W8)
+    learned = read_learned_ranges(student, Scheme.A8W8)
     assert learned is not None
     assert [p.inputs for p in learned.products.values()].count(CLIPPED) == PARTS
     words = ("--format", format, "--scheme", "a8w8", "--calibrate", task.folder / "train.jsonl", "--lengths", "16")

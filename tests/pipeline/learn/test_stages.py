@@ -18,7 +18,7 @@ from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import load_data, max_length
 from pocketbert.pipeline.learn.training import Learning, _train_stage
-from pocketbert.pipeline.run_folder import Places
+from pocketbert.pipeline.run_folder import StepPaths
 
 PLAN = {"steps": 6, "batch": 8, "lr": 1e-3, "checkpoint": 4}
 TASK = {"method": "task", **PLAN}
@@ -119,11 +119,11 @@ def learning_of(recipe: Recipe, base: Path) -> Learning:
     return Learning(recipe, model, base / "teacher" / "out", data, length, corpora)
 
 
-def places(folder: Path) -> Places:
+def places(folder: Path) -> StepPaths:
     """Folders of one step."""
     (folder / "out").mkdir(parents=True)
     (folder / "work").mkdir()
-    return Places(folder / "out", folder / "work", folder / "metrics.jsonl")
+    return StepPaths(folder / "out", folder / "work", folder / "metrics.jsonl")
 
 
 def fresh(learning: Learning) -> Learning:

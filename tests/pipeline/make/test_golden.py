@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pocketbert.core.compare.golden import GOLDEN_FILE, GoldenRow, read_golden
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.predictor import Arrays, TorchPredictor, per_token
+from pocketbert.core.predict.predictor import Arrays, TorchPredictor, has_token_outputs
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, Level, Task, TaskName
@@ -23,7 +23,7 @@ from pocketbert.pipeline.formats.base import ModelFile, RunModel
 from pocketbert.pipeline.gates.checks import check_golden_rows, check_padding
 from pocketbert.pipeline.make import golden
 from pocketbert.pipeline.make.golden import COLUMNS, PLACES, make_golden
-from pocketbert.pipeline.reference import decided, reference_model
+from pocketbert.pipeline.reference import answer_label_names, load_reference_model
 from pocketbert.pipeline.results import Gate, Subject
 from support.tiny_tokenizers import vocabulary
 
@@ -66,7 +66,7 @@ def made(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
         task, labels = TASKS[name], TAGS.get(name, ("a", "b", "c"))
         weights = tiny_model("bert", 2, labels, task.auto_class)
         folder = open_model_folder(str(weights))
-        right, target = reference_model(folder, task), tmp_path_factory.mktemp(f"golden-{name}")
+        right, target = load_reference_model(folder, task), tmp_path_factory.mktemp(f"golden-{name}")
         recipe = Recipe.model_validate({"schema": 1, "name": "a", "task": name, "teacher": {"model": str(weights)}})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(golden, "open_file", lambda *_, **__: right)
@@ -116,7 +116,7 @@ def test_rows_record_the_places_they_name(made: Callable[[TaskName], Made], name
         if name is not TaskName.FILL_MASK or not masked.any():  # its mask was cut off: all tokens are read
             masked = np.ones(len(encoded), bool)
         tokens = int(masked.sum())
-        if per_token(task):
+        if has_token_outputs(task):
             assert row.places == sorted(set(row.places))
             assert (row.places[0], row.places[-1]) == (0, tokens - 1)
             assert len(row.places) == min(tokens, PLACES)
@@ -130,8 +130,8 @@ def test_rows_record_the_places_they_name(made: Callable[[TaskName], Made], name
         full = full if full.ndim == 2 else full[None]
         np.testing.assert_allclose(row.shaped(row.reference), row.pick(full), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(row.expected(FILE.path), row.pick(full), rtol=1e-4, atol=1e-5)
-        assert row.label == decided(row.pick(full), task, TAGS.get(name, ("a", "b", "c")))
-    assert any(len(r.places) < len(tokenizer.encode([r.input])[0]) for r in case.rows) or not per_token(task)
+        assert row.label == answer_label_names(row.pick(full), task, TAGS.get(name, ("a", "b", "c")))
+    assert any(len(r.places) < len(tokenizer.encode([r.input])[0]) for r in case.rows) or not has_token_outputs(task)
 
 
 def test_wide_answers_are_recorded_in_some_columns_and_their_best_among_them() -> None:

@@ -13,7 +13,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.pipeline.reference import check_spread, own_texts, reference_model
+from pocketbert.pipeline.reference import check_spread, load_reference_model, project_texts
 from support.tiny import BASIC, EXPORTED, tiny_classifier
 from support.tiny_tokenizers import MAX_LENGTH, write_tokenizer
 
@@ -30,8 +30,8 @@ DEAD_PARTS = [
 
 def checked(folder: Path, model: Any, name: TaskName = TaskName.TEXT_CLASSIFICATION) -> None:
     task, tokenizer = TASKS[name], TextTokenizer(folder, MAX_LENGTH)
-    reference = reference_model(open_model_folder(str(folder)), task, model)
-    check_spread(reference, tokenizer, own_texts(task, tokenizer), "a-model")
+    reference = load_reference_model(open_model_folder(str(folder)), task, model)
+    check_spread(reference, tokenizer, project_texts(task, tokenizer), "a-model")
 
 
 def zeroed(model: Any, *parts: str) -> Any:

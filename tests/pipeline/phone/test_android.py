@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.artefacts import Artefacts, integrity_problems, read_artefacts
+from pocketbert.core.artefacts import Artefacts, list_integrity_problems, read_artefacts
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Format, Scheme
@@ -50,7 +50,7 @@ def test_an_app_gets_the_files_that_it_opens_and_nothing_else(folder: Path, cli:
     assert {name: Path(name).name.count(".") for name in there} == dict.fromkeys(there, 1)
     artefacts = read_artefacts(assets)
     assert artefacts.packed_for == "android"
-    assert integrity_problems(assets, artefacts) == []
+    assert list_integrity_problems(assets, artefacts) == []
     assert [r.path for r in artefacts.models() if r.default] == ["tflite/model_int8.tflite"]
     same = ["config.json", "tokenizer.json", "golden_tokens.jsonl", *(r.path for r in artefacts.models())]
     assert {n: there[n] for n in same} == {n: (folder / n).read_bytes() for n in same}
@@ -226,7 +226,7 @@ def test_a_killed_pack_is_finished_by_the_next_command(
     assert len(list(assets.rglob("*"))) > 3
     assert packed(cli, folder, assets).exit_code == 0
     assert set(tree(assets)) == PACKED | {"theirs.txt"}
-    assert integrity_problems(assets, read_artefacts(assets)) == ["theirs.txt: there, but not listed"]
+    assert list_integrity_problems(assets, read_artefacts(assets)) == ["theirs.txt: there, but not listed"]
 
 
 def test_json_lists_the_model_files(folder: Path, cli: Cli, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 
 import pocketbert
 from pocketbert import api
-from pocketbert.core.coreml_package import _WEIGHT_FILE
 from pocketbert.core.disk.files import sha256_path
+from pocketbert.core.model_files import _WEIGHT_FILE
 
 Cli = Callable[..., Any]
 Refused = Callable[..., list[str]]

@@ -17,12 +17,12 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters import outliers as scaling
-from pocketbert.export.prepare import outliers_of, prepare
-from pocketbert.pipeline.gates.stored import UNDIVIDED, PreparedModels, compare_constants
+from pocketbert.export.prepare import list_divided_outliers, prepare
+from pocketbert.pipeline.gates.stored import UNDIVIDED_NOTE, PreparedModels, compare_constants
 from pocketbert.pipeline.gates.torch_constants import example_inputs, trace_constants
 from pocketbert.pipeline.make import model_files as exporting
 from pocketbert.pipeline.make.model_files import Outliers, _describe_outliers, _summarize_outliers, outlier_notes
-from pocketbert.pipeline.reference import sentence_batches
+from pocketbert.pipeline.reference import project_text_batches
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 ONNX = ExportOptions(formats=["onnx"], schemes=["int8"])
@@ -56,13 +56,13 @@ def test_the_stored_gate_takes_these_factors_or_none(large: Path, monkeypatch: p
     models = PreparedModels(large, CLASSIFY, 40)
     treated, plain = models.reference(Format.ONNX, Layout.PLAIN), models.undivided(Format.ONNX, Layout.PLAIN)
     assert plain is not None
-    inputs, texts = example_inputs(folder.family.inputs, 8), sentence_batches(CLASSIFY, TextTokenizer(large, 40))
+    inputs, texts = example_inputs(folder.family.inputs, 8), project_text_batches(CLASSIFY, TextTokenizer(large, 40))
 
     def written(largest: int) -> list[object]:
         """Constants of a module whose factors are at most a power of two."""
         monkeypatch.setattr(scaling, "MOST", largest)
         module = prepare(load_model(folder, CLASSIFY), folder.family, CLASSIFY, sentences=texts)
-        assert bool(outliers_of(module)) is bool(largest)
+        assert bool(list_divided_outliers(module)) is bool(largest)
         return [*trace_constants(module, inputs)]
 
     assert compare_constants([written(8)], treated, ()).problems == []
@@ -86,7 +86,7 @@ def test_folders_that_were_not_treated_still_pass_and_others_fail(
     assert "Outlier" not in (tmp_path / "earlier" / "README.md").read_text()
     result = api.verify(tmp_path / "earlier")
     assert result.status == "passed"
-    assert any(UNDIVIDED in g.detail for g in result.gates if g.name == "stored")
+    assert any(UNDIVIDED_NOTE in g.detail for g in result.gates if g.name == "stored")
     api.quantize(tmp_path / "earlier", tmp_path / "smaller", schemes=["small"])
     assert "Outlier" not in (tmp_path / "smaller" / "README.md").read_text()
     with monkeypatch.context() as wrong:

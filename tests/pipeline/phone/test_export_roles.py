@@ -10,11 +10,11 @@ import pytest
 
 from pocketbert import ExportOptions, api
 from pocketbert.benchmarks.report import render_report
-from pocketbert.core.artefacts import RoleRow, in_one_line, read_artefacts
+from pocketbert.core.artefacts import RoleRow, read_artefacts, summarize_roles
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Role, Scheme
 from pocketbert.pipeline.phone.recording import read_facts
-from pocketbert.quantize import Plan, quantize, weight_types, weights
+from pocketbert.quantize import Plan, quantize, read_weight_types, weights
 from pocketbert.quantize.weights import Use
 
 
@@ -56,7 +56,7 @@ def test_a_plain_file_has_a_folded_table_that_is_read_from_the_file(model: Calla
     assert {r.note for r in tables["onnx/model_small.onnx"] if r.role is Role.FFN_UP} == {
         "the quantizer of onnx small leaves no role out"
     }
-    line = in_one_line(tables["onnx/model_int8.onnx"])
+    line = summarize_roles(tables["onnx/model_int8.onnx"])
     assert line.endswith("compressed; without weights: attention_product, residual, norm, softmax")
     assert f"<details><summary>onnx/model_int8.onnx: {line}</summary>" in (folder / "README.md").read_text()
 
@@ -73,7 +73,7 @@ def test_other_formats_leave_the_same_weights(
         rows = [r for r in by_file(folder)[record.path] if r.weights] if record.client is None else []
         assert all(r.stored.startswith("float") is (r.scheme is None or bool(r.note)) for r in rows)
         assert not rows or {r.role for r in rows if r.stored == "int8"} >= {Role.FFN_UP, Role.ATTENTION_PROJECTION}
-        types = weight_types(folder / record.path, record.format)
+        types = read_weight_types(folder / record.path, record.format)
         kinds = {u.dtype for u in types.uses if u.numbers > 600 and u.use is Use.MATMUL}
         assert len(kinds) == 2 and any(k.startswith("float") for k in kinds)
 

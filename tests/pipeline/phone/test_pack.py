@@ -16,7 +16,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Scheme, Status
-from pocketbert.pipeline.formats.base import ModelFile, RunModel, place_of
+from pocketbert.pipeline.formats.base import ModelFile, RunModel, format_place
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin, check_packable, sources
 from pocketbert.pipeline.results import Verification
@@ -102,14 +102,14 @@ def phone(model: RunModel, tmp_path: Path) -> Path:
 
 
 def test_the_int8_onnx_file_gets_the_name_that_browsers_ask_for(model: RunModel, phone: Path) -> None:
-    extras = place_of(Format.ONNX).pack(FILES, model.folder, phone)
+    extras = format_place(Format.ONNX).pack(FILES, model.folder, phone)
     assert extras.aliases == {"onnx/model_quantized.onnx": "onnx/model_int8.onnx"}
     assert (phone / "onnx/model_quantized.onnx").read_bytes() == (phone / "onnx/model_int8.onnx").read_bytes()
     assert "transformers.js_config" not in json.loads((phone / "config.json").read_text())
 
 
 def test_without_an_int8_onnx_file_config_json_names_fp32(model: RunModel, phone: Path) -> None:
-    extras = place_of(Format.ONNX).pack(FILES[:1], model.folder, phone)
+    extras = format_place(Format.ONNX).pack(FILES[:1], model.folder, phone)
     assert (extras.aliases, extras.kinds) == ({}, {})
     assert json.loads((phone / "config.json").read_text()) == {
         "from": "teacher/config.json",
@@ -119,10 +119,10 @@ def test_without_an_int8_onnx_file_config_json_names_fp32(model: RunModel, phone
 
 def test_packages_come_with_the_script_for_a_mac(model: RunModel, phone: Path) -> None:
     (phone / "coreml").mkdir()
-    extras = place_of(Format.COREML).pack([], model.folder, phone)
+    extras = format_place(Format.COREML).pack([], model.folder, phone)
     assert extras.kinds == {"coreml/benchmark_on_mac.py": Kind.TOOL}
     compile((phone / "coreml/benchmark_on_mac.py").read_text(), "script", "exec")
-    assert place_of(Format.TFLITE).pack([], model.folder, phone).kinds == {}
+    assert format_place(Format.TFLITE).pack([], model.folder, phone).kinds == {}
 
 
 def test_every_other_file_is_listed_with_its_kind(phone: Path) -> None:

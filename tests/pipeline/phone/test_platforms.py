@@ -11,7 +11,7 @@ import pytest
 
 import pocketbert
 from pocketbert import api
-from pocketbert.core.artefacts import FileRecord, Kind, integrity_problems, read_artefacts
+from pocketbert.core.artefacts import FileRecord, Kind, list_integrity_problems, read_artefacts
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError
@@ -69,7 +69,7 @@ def test_damage_to_the_packed_folder_is_found(platform: str, folder: Path, cli: 
     packed = tmp_path / platform
     assert cli("pack", "-m", folder, "-o", packed, "--for", platform).exit_code == 0
     (packed / "selftest.json").write_text("{}")
-    assert integrity_problems(packed, read_artefacts(packed)) == [
+    assert list_integrity_problems(packed, read_artefacts(packed)) == [
         "selftest.json: changed since it was packed (sha256 differs)"
     ]
     assert cli("verify", "-m", packed).exit_code == 3

@@ -11,8 +11,8 @@ import pytest
 
 from pocketbert import api
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
-from pocketbert.core.artefacts import integrity_problems, read_artefacts
-from pocketbert.core.disk.ownership import folder_locked
+from pocketbert.core.artefacts import list_integrity_problems, read_artefacts
+from pocketbert.core.disk.ownership import lock_folder
 from pocketbert.core.errors import GateError, InputError, MachineError
 from pocketbert.core.types import Status
 from support.tiny_texts import task_rows
@@ -38,7 +38,7 @@ def test_scores_of_a_verification(phone: Path, test_rows: Path) -> None:
     for record in artefacts.models():
         assert record.scores["test.jsonl"] == result.scores[record.path]["test.jsonl"]
         assert record.scores["eval"].rows == 150, "the run's own score stays"
-    assert integrity_problems(phone, artefacts) == []
+    assert list_integrity_problems(phone, artefacts) == []
     assert {name for name in after if after[name] != before.get(name)} == {
         "README.md",
         "artifacts.json",
@@ -65,7 +65,7 @@ def test_latencies_of_a_benchmark(phone: Path) -> None:
     assert {str(v.path) for v in kept.variants} == {"onnx/model.onnx", "onnx/model_int8.onnx"}, (
         "no path of this machine"
     )
-    assert integrity_problems(phone, read_artefacts(phone)) == []
+    assert list_integrity_problems(phone, read_artefacts(phone)) == []
     median = f"{kept.headline.measurements[-1].wall.p50:.2f}"
     assert f"| {median} |" in (phone / "README.md").read_text()
     assert f"{kept.headline.measurements[-1].variant}" in (phone / "report.html").read_text()
@@ -106,7 +106,7 @@ def test_run_folders_and_several_folders_are_refused(finished: Path, phone: Path
 
 def test_a_folder_that_another_process_writes_is_left_alone(phone: Path, test_rows: Path) -> None:
     before = content(phone)
-    with folder_locked(phone), pytest.raises(MachineError, match="another process is writing"):
+    with lock_folder(phone), pytest.raises(MachineError, match="another process is writing"):
         api.verify(phone, test_rows, max_drop=0.1, record=True)
     assert content(phone) == before
 

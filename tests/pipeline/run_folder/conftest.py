@@ -15,7 +15,7 @@ import pytest
 from pocketbert.core.errors import GateError
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.pipeline.run import Run
-from pocketbert.pipeline.run_folder import Permission, Places, Step
+from pocketbert.pipeline.run_folder import Permission, Step, StepPaths
 from support.tiny_texts import task_rows, write_lines
 
 TRAINING = ("teacher", "distill.0", "distill.1")
@@ -84,7 +84,7 @@ class Desk:
 
         return Faked(recipe, self.folder, Permission(overwrite, resume_anyway))
 
-    def _make(self, name: str, at: Places) -> Sequence[str]:
+    def _make(self, name: str, at: StepPaths) -> Sequence[str]:
         checkpoint, begun = at.work / "latest", 0
         if checkpoint.is_file():
             begun = int(checkpoint.read_text().removeprefix("step-"))

@@ -22,7 +22,7 @@ from pocketbert.pipeline.direct.choosing import FormatResult
 from pocketbert.pipeline.options import BudgetOptions
 from pocketbert.quantize import Plan
 from pocketbert.quantize import table as quantizers
-from pocketbert.quantize.table import SchemeRow, row_of
+from pocketbert.quantize.table import SchemeRow, find_row
 from support.folders import tree
 from support.tiny_texts import task_rows, write_lines
 
@@ -167,7 +167,7 @@ def test_evaluation_rows_calibrate_nothing(phone: Path, tmp_path: Path, rows: tu
 
 
 def _with_writer(monkeypatch: pytest.MonkeyPatch, scheme: Scheme, write: Callable[[Path, Path, Plan], None]) -> None:
-    row = row_of(Format.ONNX, scheme)
+    row = find_row(Format.ONNX, scheme)
     monkeypatch.setitem(quantizers._ROWS, (Format.ONNX, scheme, None), replace(row, write=write))
 
 
@@ -201,7 +201,7 @@ def test_a_candidate_with_other_numbers_is_reported_and_not_chosen(
     import onnx
     from onnx import numpy_helper
 
-    row: SchemeRow = row_of(Format.ONNX, Scheme.W4)
+    row: SchemeRow = find_row(Format.ONNX, Scheme.W4)
 
     def ruin(source: Path, destination: Path, plan: Plan) -> None:
         model, ruined = onnx.load(source), tmp_path / "ruined.onnx"

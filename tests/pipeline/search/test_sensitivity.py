@@ -25,7 +25,7 @@ from pocketbert.pipeline.formats.base import quantized_file
 from pocketbert.pipeline.options import BudgetOptions
 from pocketbert.quantize import Plan, weights
 from pocketbert.quantize import table as quantizers
-from pocketbert.quantize.table import row_of
+from pocketbert.quantize.table import find_row
 from support.tiny_texts import task_rows, write_lines
 
 ROLES = {Role.EMBEDDING, Role.ATTENTION_PROJECTION, Role.FFN_UP, Role.FFN_DOWN, Role.POOLER, Role.HEAD}
@@ -62,7 +62,7 @@ def test_roles_are_measured_one_at_a_time_and_predict_the_whole(phone: Path, tra
 def test_a_writer_that_compresses_everything_gives_no_figure(
     phone: Path, train: DataSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = row_of(Format.ONNX, Scheme.INT8)
+    row = find_row(Format.ONNX, Scheme.INT8)
     assert row.write is not None
 
     def whole(source: Path, destination: Path, plan: Plan) -> None:

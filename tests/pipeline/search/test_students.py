@@ -13,7 +13,7 @@ from pocketbert.core.artefacts import Candidate, ConsideredStudent, read_artefac
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.recipe.file import load_recipe
-from pocketbert.core.recipe.student import OWN
+from pocketbert.core.recipe.student import OWN_STUDENT
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.direct import budgeted_run as students
 from pocketbert.pipeline.direct.budget_search import SearchInputs
@@ -49,7 +49,7 @@ def test_one_student_is_chosen_for_the_folder_and_a_plain_recipe_makes_it_again(
     search_files = students.search_files
 
     def interrupted(inputs: SearchInputs, *args: Any) -> list[FormatResult]:
-        if inputs.student != OWN:
+        if inputs.student != OWN_STUDENT:
             raise KeyboardInterrupt
         return search_files(inputs, *args)
 

@@ -16,7 +16,7 @@ from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import GateError, InputError
-from pocketbert.core.predict.predictor import run_rows, whole
+from pocketbert.core.predict.predictor import join_texts, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme, Shapes
@@ -24,11 +24,11 @@ from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.quantize import coreml, weights
-from pocketbert.quantize.coreml import stored_numbers, weight_types
+from pocketbert.quantize.coreml import read_stored_numbers, read_weight_types
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.rounding import choose_palette, nearest_in_palette
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import Plan, row_of
+from pocketbert.quantize.table import Plan, find_row
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
 
@@ -76,7 +76,7 @@ def test_numbers_are_few_and_answers_are_those_of_the_simulation(
 ) -> None:
     path = tmp_path / "a.mlpackage"
     types = quantize(exported(ios), path, plan(scheme))
-    assert types == weight_types(path)
+    assert types == read_weight_types(path)
     large = [u for u in types.uses if u.numbers > coreml.THRESHOLD]
     for use, dtype in zip((Use.MATMUL, Use.TABLE), DTYPES[scheme], strict=True):
         own = [u for u in large if u.use is use]
@@ -86,20 +86,20 @@ def test_numbers_are_few_and_answers_are_those_of_the_simulation(
         assert max(own, key=lambda u: u.numbers).dtype == dtype
         assert all(u.dequantized for u in own)
         assert {u.block for u in own} == {32 if dtype == "int4" else None}
-    names = [u.name for u in weight_types(exported(ios)).uses]
-    assert [u.numbers for u in types.uses] == [u.numbers for u in weight_types(exported(ios)).uses], names
-    assert all(np.isfinite(v).all() for _, v in stored_numbers(path) if v.dtype.kind == "f")
+    names = [u.name for u in read_weight_types(exported(ios)).uses]
+    assert [u.numbers for u in types.uses] == [u.numbers for u in read_weight_types(exported(ios)).uses], names
+    assert all(np.isfinite(v).all() for _, v in read_stored_numbers(path) if v.dtype.kind == "f")
     others = [s for s in (Scheme.FP16, Scheme.W8, *DTYPES) if s is not scheme]
-    assert all(row_of(Format.COREML, other).problems(types, "a") for other in others)
+    assert all(find_row(Format.COREML, other).problems(types, "a") for other in others)
     model, folder, _ = open_tiny("bert", 1)
     tokenizer = TextTokenizer(folder.path, 40)
     rows = tokenizer.encode(list(SENTENCES)[:12])
     exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.COREML), folder.family, TASK)
-    how = row_of(Format.COREML, scheme).simulation
+    how = find_row(Format.COREML, scheme).simulation
     assert how is not None
     simulated = SimulatedPredictor(exact, how.made_from(Scheme.FP16))
     found, wanted, right = (
-        whole(run_rows(p, tokenizer, rows, TASK)) for p in (CoremlPredictor(path), simulated, exact)
+        join_texts(run_rows(p, tokenizer, rows, TASK)) for p in (CoremlPredictor(path), simulated, exact)
     )
     error = rms_error(wanted, right)
     assert error > 0.01
@@ -118,7 +118,7 @@ def test_a_table_that_a_group_size_leaves_float_in_silence_is_an_error(
     import coremltools.optimize as cto
 
     source = exported(18)
-    words = max(weight_types(source).uses, key=lambda u: (u.use is Use.TABLE, u.numbers))
+    words = max(read_weight_types(source).uses, key=lambda u: (u.use is Use.TABLE, u.numbers))
     rows = words.numbers // 32
     group = next(
         size for size in range(2, rows) if rows % size

@@ -14,7 +14,7 @@ from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import GateError, MissingBackendError
-from pocketbert.core.predict.predictor import run_rows, whole
+from pocketbert.core.predict.predictor import join_texts, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName, task_of
 from pocketbert.core.types import Format, Scheme, Shapes
@@ -22,9 +22,9 @@ from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import coreml, weights
-from pocketbert.quantize.coreml import stored_numbers, weight_types
+from pocketbert.quantize.coreml import read_stored_numbers, read_weight_types
 from pocketbert.quantize.files import quantize
-from pocketbert.quantize.table import Plan, row_of
+from pocketbert.quantize.table import Plan, find_row
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
@@ -68,9 +68,9 @@ def test_every_weight_and_table_has_the_type_of_the_scheme(
     form: str, exported: Callable[[str], Path], tmp_path: Path
 ) -> None:
     source, target = exported(form), tmp_path / "w8.mlpackage"
-    before, types = weight_types(source), quantize(source, target, W8)
-    assert types == weight_types(target)
-    assert row_of(Format.COREML, Scheme.W8).problems(types, "w8") == []
+    before, types = read_weight_types(source), quantize(source, target, W8)
+    assert types == read_weight_types(target)
+    assert find_row(Format.COREML, Scheme.W8).problems(types, "w8") == []
     large = [u for u in types.uses if u.numbers >= 512]
     assert {u.dtype for u in large} == {"int8"}
     assert all(u.per_channel and u.dequantized for u in large)
@@ -87,9 +87,9 @@ def test_every_weight_and_table_has_the_type_of_the_scheme(
     ratio = {Scheme.FP16: 0.62, Scheme.FP32: 0.36}[FORMS[form].precision]
     assert (types.int8_bytes + types.float_bytes) < ratio * before.float_bytes
     scheme = FORMS[form].precision
-    assert row_of(Format.COREML, scheme).problems(before, "x") == []
-    assert row_of(Format.COREML, Scheme.W8).problems(before, "x")
-    assert row_of(Format.COREML, scheme).problems(types, "x")
+    assert find_row(Format.COREML, scheme).problems(before, "x") == []
+    assert find_row(Format.COREML, Scheme.W8).problems(before, "x")
+    assert find_row(Format.COREML, scheme).problems(types, "x")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -102,7 +102,8 @@ def test_answers_stay_close_and_the_description_stays(
     quantize(source, target, W8)
     rows = tokenizer.encode(list(SENTENCES))
     before, after = (
-        whole(run_rows(CoremlPredictor(p), tokenizer, rows, task_of("text-classification"))) for p in (source, target)
+        join_texts(run_rows(CoremlPredictor(p), tokenizer, rows, task_of("text-classification")))
+        for p in (source, target)
     )
     assert 1e-5 < rms_error(after, before) < 0.15
     a, b = Evaluator(source), Evaluator(target)
@@ -124,7 +125,7 @@ def test_stored_numbers_are_all_there_and_a_nan_is_seen(exported: Callable[[str]
     import shutil
 
     source = exported("ios16")
-    numbers = dict(stored_numbers(source))
+    numbers = dict(read_stored_numbers(source))
     assert sum(v.size for v in numbers.values() if v.dtype.kind == "f") > 10_000
     assert all(np.isfinite(v).all() for v in numbers.values() if v.dtype.kind == "f")
     copy = tmp_path / "nan.mlpackage"
@@ -133,7 +134,7 @@ def test_stored_numbers_are_all_there_and_a_nan_is_seen(exported: Callable[[str]
     content = bytearray(file.read_bytes())
     content[-2:] = np.array([np.nan], np.float16).tobytes()
     file.write_bytes(content)
-    assert any(not np.isfinite(v).all() for _, v in stored_numbers(copy) if v.dtype.kind == "f")
+    assert any(not np.isfinite(v).all() for _, v in read_stored_numbers(copy) if v.dtype.kind == "f")
 
 
 def test_a_vector_that_a_product_and_a_normalization_share(open_tiny: Callable[..., Any], tmp_path: Path) -> None:

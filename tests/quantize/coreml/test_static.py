@@ -15,7 +15,7 @@ pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError
-from pocketbert.core.predict.predictor import run_rows, whole
+from pocketbert.core.predict.predictor import join_texts, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import TASKS, TaskName
@@ -23,11 +23,11 @@ from pocketbert.core.types import Format, Layout, Role, Scheme, Shapes
 from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.formats.weight_roles import resolved, simulation_of, weights_of
+from pocketbert.pipeline.formats.weight_roles import list_weights, resolve_schemes, simulation_of_file
 from pocketbert.quantize import coreml, weights
-from pocketbert.quantize.files import file_problems, quantize
+from pocketbert.quantize.files import find_weight_problems, quantize
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import Plan, row_of
+from pocketbert.quantize.table import Plan, find_row
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
 from support.exact import exact_bert
@@ -88,12 +88,12 @@ def test_the_package_answers_as_its_scheme_simulated(
     types = quantize(exported(layout), path, plan(rows))
     assert all(u.bits == 8 for u in types.uses if u.use is Use.MATMUL)
     exact = exact_bert(open_tiny, 1, Format.COREML, layout)
-    how = row_of(Format.COREML, Scheme.A8W8).simulation
+    how = find_row(Format.COREML, Scheme.A8W8).simulation
     assert how is not None
     simulated = SimulatedPredictor(exact, how.made_from(Scheme.FP16).of_lengths(2), rows)
     encoded = tokenizer.encode(list(SENTENCES)[:12])
     found, wanted, right = (
-        whole(run_rows(p, tokenizer, encoded, TASK)) for p in (CoremlPredictor(path), simulated, exact)
+        join_texts(run_rows(p, tokenizer, encoded, TASK)) for p in (CoremlPredictor(path), simulated, exact)
     )
     error = rms_error(wanted, right)
     assert 0.005 < error < 0.5
@@ -108,24 +108,24 @@ def test_a_role_can_keep_float_activations_or_be_left(
     tmp_path: Path,
 ) -> None:
     exact = exact_bert(open_tiny, 1, Format.COREML)
-    row = row_of(Format.COREML, Scheme.A8W8)
+    row = find_row(Format.COREML, Scheme.A8W8)
     section = QuantizeSection.model_validate({"roles": {"ffn_up": None}})
-    chosen = resolved(section, weights_of(exact.module, Scheme.FP16), row.scheme_of)
+    chosen = resolve_schemes(section, list_weights(exact.module, Scheme.FP16), row.scheme_of)
     assert {w.scheme for w in chosen if w.role is Role.FFN_DOWN} == {Scheme.W8}
     path = tmp_path / "a.mlpackage"
     types = quantize(exported(), path, replace(plan(rows), weights=chosen))
     kinds = sorted((u.dtype, u.bits) for u in types.uses if u.use is Use.MATMUL and u.bits is None)
     assert kinds == [("float16", None), ("int8", None)]
     encoded = tokenizer.encode(list(SENTENCES)[:12])
-    how = simulation_of(row, chosen, Scheme.FP16).of_lengths(2)
+    how = simulation_of_file(row, chosen, Scheme.FP16).of_lengths(2)
     found, wanted, right = (
-        whole(run_rows(p, tokenizer, encoded, TASK))
+        join_texts(run_rows(p, tokenizer, encoded, TASK))
         for p in (CoremlPredictor(path), SimulatedPredictor(exact, how, rows), exact)
     )
     error = rms_error(wanted, right)
     assert 0.5 * error < rms_error(found, right) < 1.6 * error
-    usual = resolved(QuantizeSection(), weights_of(exact.module, Scheme.FP16), lambda _: row.scheme)
-    problems = file_problems(path, row, types, "mixed", usual)
+    usual = resolve_schemes(QuantizeSection(), list_weights(exact.module, Scheme.FP16), lambda _: row.scheme)
+    problems = find_weight_problems(path, row, types, "mixed", usual)
     assert any("not in a measured range" in line for line in problems), problems
 
 

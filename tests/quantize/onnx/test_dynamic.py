@@ -10,18 +10,18 @@ import numpy as np
 import onnx
 import pytest
 
-from pocketbert.core.compare.evaluate import agreement, rms_error
+from pocketbert.core.compare.evaluate import label_agreement, rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, MissingBackendError
-from pocketbert.core.predict.predictor import run_rows, whole
+from pocketbert.core.predict.predictor import join_texts, run_rows
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export.onnx import check_readable
 from pocketbert.quantize import weights
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.onnx import dynamic as quantizer
-from pocketbert.quantize.onnx.reading import weight_types
-from pocketbert.quantize.table import Plan, row_of
+from pocketbert.quantize.onnx.reading import read_weight_types
+from pocketbert.quantize.table import Plan, find_row
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 
@@ -52,8 +52,8 @@ def test_the_types_are_those_of_dynamic_int8(int8: tuple[Path, WeightTypes]) -> 
 
 def test_the_file_on_disk_has_them(int8: tuple[Path, WeightTypes]) -> None:
     path, _ = int8
-    types = weight_types(path)
-    assert row_of(Format.ONNX, Scheme.INT8).problems(types, path.name) == []
+    types = read_weight_types(path)
+    assert find_row(Format.ONNX, Scheme.INT8).problems(types, path.name) == []
     assert {u.dtype for u in types.uses if u.numbers >= 512} == {"int8"}
     check_readable(path)
     integers = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
@@ -69,11 +69,11 @@ def test_the_int8_file_is_smaller_and_answers_about_the_same(
     tokenizer = open_tiny("bert", 2)[2]
     encoded = tokenizer.encode(list(SENTENCES))
     ours, reference = (
-        whole(run_rows(OnnxPredictor(p), tokenizer, encoded, task_of("text-classification")))
+        join_texts(run_rows(OnnxPredictor(p), tokenizer, encoded, task_of("text-classification")))
         for p in (int8[0], exported("bert"))
     )
     assert rms_error(ours, reference) < 0.3
-    assert agreement(ours, reference) > 0.8
+    assert label_agreement(ours, reference) > 0.8
     assert not np.array_equal(ours, reference)
 
 
@@ -81,7 +81,7 @@ def test_the_source_is_not_touched_and_nothing_else_is_left(
     int8: tuple[Path, WeightTypes], exported: Callable[[str], Path]
 ) -> None:
     assert [p.name for p in int8[0].parent.iterdir()] == ["model_int8.onnx"]
-    assert weight_types(exported("bert")).int8_matmuls == 0
+    assert read_weight_types(exported("bert")).int8_matmuls == 0
 
 
 def test_a_quantizer_that_does_nothing_is_an_error(

@@ -83,12 +83,12 @@ def test_batch_and_padding_change_no_answer_of_blocks(scheme: Scheme, made: dict
 
 def test_only_the_largest_table_has_4_bits(made: dict[Scheme, Path], exported: Callable[[str], Path]) -> None:
     largest = find_largest_table(onnx.load(exported("bert")).graph)
-    from pocketbert.quantize import weight_types
+    from pocketbert.quantize import read_weight_types
 
     for scheme in (Scheme.SMALL, Scheme.W4):
         tables = {
             u.name: u.dtype
-            for u in weight_types(made[scheme], Format.ONNX).uses
+            for u in read_weight_types(made[scheme], Format.ONNX).uses
             if u.use is Use.TABLE and u.numbers > 99
         }
         few = [name for name, dtype in tables.items() if dtype == "int4"]

@@ -16,16 +16,16 @@ from onnx import TensorProto, numpy_helper
 from pocketbert.benchmarks.devices.qnn import _qnn_missing, _QnnCompiler, find_qnn_chip
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.onnx import check_readable, export
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import weights
-from pocketbert.quantize.files import quantize, weight_types
+from pocketbert.quantize.files import quantize, read_weight_types
 from pocketbert.quantize.onnx import qnn
 from pocketbert.quantize.onnx.qnn import Encoding, fix_shape
-from pocketbert.quantize.table import Plan, row_of
+from pocketbert.quantize.table import Plan, find_row
 from pocketbert.quantize.weights import WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.exact import exact_bert
@@ -60,7 +60,7 @@ def feeds(count: int, seed: int = 0) -> list[Feed]:
 
 def padded(row: Feed, length: int, name: str = "bert") -> Feed:
     """A row with padding, where a family has it."""
-    family = family_named(name)
+    family = find_family(name)
     fill = {"input_ids": family.tiny["pad_token_id"], "attention_mask": 0, "token_type_ids": 0}
     more = length - row["input_ids"].shape[1]
     sides = (more, 0) if family.padding_side == "left" else (0, more)
@@ -195,7 +195,7 @@ def test_windows_hold_for_longer_texts_than_those_of_the_calibration(
 
 
 def test_a_mask_that_is_divided_by_its_constant_is_zeros_and_ones_again(tmp_path: Path) -> None:
-    family, task = family_named("deberta-v2"), TASKS[TaskName.TEXT_CLASSIFICATION]
+    family, task = find_family("deberta-v2"), TASKS[TaskName.TEXT_CLASSIFICATION]
     model = tiny_classifier("deberta-v2", 2, ("a", "b", "c"), conv_kernel_size=3)
     module, rows, path = prepare(model, family, task, Format.ONNX), feeds(30, seed=1), tmp_path / "model.onnx"
     export(module, family, task, {n: np.repeat(v, 2, 0) for n, v in rows[0].items()}, path)
@@ -224,9 +224,9 @@ def test_a_quantizer_that_does_nothing_fails(
 
 
 def test_each_file_is_refused_under_another_name(made: Made) -> None:
-    types = {s: weight_types(made("bert", s)[0], Format.ONNX) for s in SCHEMES}
+    types = {s: read_weight_types(made("bert", s)[0], Format.ONNX) for s in SCHEMES}
     for mine, other in (SCHEMES, SCHEMES[::-1]):
-        row = row_of(Format.ONNX, mine, Runtime.QNN)
+        row = find_row(Format.ONNX, mine, Runtime.QNN)
         assert row.problems(types[mine], "a") == []
         assert any("multiplied with numbers of" in p for p in row.problems(types[other], "a"))
 

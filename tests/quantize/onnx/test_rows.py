@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from onnx import TensorProto, helper, numpy_helper
 
-from pocketbert.core.families.weight_records import digest_of
+from pocketbert.core.families.weight_records import matrix_digest
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize import weights
 from pocketbert.quantize.files import quantize
-from pocketbert.quantize.onnx.reading import weight_types
+from pocketbert.quantize.onnx.reading import read_weight_types
 from pocketbert.quantize.onnx.tables import find_row_scales, pack_tables_int8, quantize_int8
 from pocketbert.quantize.table import Plan
 from pocketbert.quantize.weights import Use
@@ -76,7 +76,9 @@ def test_a_table_stays_float_where_it_must(why: str) -> None:
     table = np.arange(40, dtype=np.float32).reshape(5, 8)
     model = lookup_model(table, also_added=why == "another reader")
     before = model.SerializeToString()
-    pack_tables_int8(model, frozenset([digest_of(table)] if why == "left" else ()), ["table"] if why == "tied" else ())
+    pack_tables_int8(
+        model, frozenset([matrix_digest(table)] if why == "left" else ()), ["table"] if why == "tied" else ()
+    )
     assert model.SerializeToString() == before
 
 
@@ -99,4 +101,4 @@ def test_a_large_row_does_not_coarsen_the_others(
     tables = [u for u in types.uses if u.use is Use.TABLE]
     assert len(tables) >= 3
     assert all(u.per_channel for u in tables)
-    assert weight_types(tmp_path / "model_quantized.onnx").uses == types.uses
+    assert read_weight_types(tmp_path / "model_quantized.onnx").uses == types.uses

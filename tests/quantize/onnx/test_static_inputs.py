@@ -11,7 +11,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from pocketbert.core.compare.evaluate import rms_error, spread
+from pocketbert.core.compare.evaluate import logit_spread, rms_error
 from pocketbert.core.errors import GateError
 from pocketbert.core.types import Calibration, Format, Scheme
 from pocketbert.quantize import Plan, quantize, weights
@@ -86,8 +86,8 @@ def test_batch_and_padding_change_no_answer(made: Path, exported: Callable[[str]
     alone = np.concatenate([predictor.run(f)["logits"] for f in feeds])
     batch = predictor.run(together(feeds, 40))["logits"]
     padded = np.concatenate([predictor.run(together([f], 40))["logits"] for f in feeds])
-    assert np.abs(batch - alone).max() <= 1e-6 * spread(alone)
-    assert np.abs(padded - alone).max() <= 1e-6 * spread(alone)
+    assert np.abs(batch - alone).max() <= 1e-6 * logit_spread(alone)
+    assert np.abs(padded - alone).max() <= 1e-6 * logit_spread(alone)
     dynamic = tmp_path / "model_int8.onnx"
     quantize(exported("bert"), dynamic, Plan(Format.ONNX, Scheme.INT8))
     other = OnnxPredictor(dynamic, threads=1)

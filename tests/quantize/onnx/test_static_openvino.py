@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.families import family_of
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export import onnx as exporter
@@ -29,7 +29,7 @@ from pocketbert.quantize.table import Plan, Rows
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime import openvino as module
 from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.openvino import precision
+from pocketbert.runtime.openvino import choose_float_type
 from support.exact import exact_bert
 from support.learned import learned_of
 from support.tiny import BASIC
@@ -78,7 +78,7 @@ def answers(path: Path, rows: list[Feed]) -> NDArray[np.float32]:
 
 
 def openvino_answers(path: Path, rows: list[Feed], precision: str) -> NDArray[np.float32]:
-    """The same by OpenVINO, with what is not int8 in `precision`."""
+    """The same by OpenVINO, with what is not int8 in `choose_float_type`."""
     pytest.importorskip("openvino")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "precision", lambda: precision)
@@ -218,12 +218,12 @@ def test_openvino_computes_the_same(family: str, made: Callable[..., Any]) -> No
 def test_openvino_computes_the_same_for_a_processor_without_vnni(
     made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, path, here = feeds(10, seed=3), made("bert")[0], machine()
+    rows, path, here = feeds(10, seed=3), made("bert")[0], describe_machine()
     monkeypatch.setattr(module, "machine", lambda: here.model_copy(update={"arch": "x86_64", "isa": ["avx2"]}))
     assert rms_error(openvino_answers(path, rows, "f32"), answers(path, rows)) < 0.01
 
 
-@pytest.mark.skipif(precision() != "bf16", reason="OpenVINO computes in fp32 on this CPU")
+@pytest.mark.skipif(choose_float_type() != "bf16", reason="OpenVINO computes in fp32 on this CPU")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bf16_in_openvino_adds_less_error_than_int8_has(
     family: str, made: Callable[..., Any], exported: Callable[[str], Path]

@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
-from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
+from pocketbert.core.model_files import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize import weights
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.table import Plan
-from pocketbert.quantize.tflite.gpu import Refusal, gpu_refusals, leaves_products
+from pocketbert.quantize.tflite.gpu import Refusal, leaves_products, list_gpu_refusals
 from pocketbert.quantize.tflite.rewrites import operator_code
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -51,8 +51,8 @@ def test_the_file_has_one_length_and_answers_as_the_exported_one(made: Path, exp
 
 
 def test_the_delegate_takes_every_operator_only_after_the_change(made: Path, exported_tflite: Exported) -> None:
-    assert gpu_refusals(made) == []
-    before = gpu_refusals(exported_tflite("bert"))
+    assert list_gpu_refusals(made) == []
+    before = list_gpu_refusals(exported_tflite("bert"))
     assert {(r.operator, r.reason) for r in before} <= {
         ("ADD", "operands of different rank"),
         ("MUL", "operands of different rank"),
@@ -73,7 +73,7 @@ def broken(made: Path, path: Path, kind: str, other: str) -> Path:
 
 
 def test_an_operator_outside_the_list_is_named(made: Path, tmp_path: Path) -> None:
-    odd = gpu_refusals(broken(made, tmp_path / "odd.tflite", "GELU", "GATHER_ND"))
+    odd = list_gpu_refusals(broken(made, tmp_path / "odd.tflite", "GELU", "GATHER_ND"))
     assert odd == [Refusal("GATHER_ND", 2, "the delegate does not know this operator")]
     assert not leaves_products(odd)
     assert leaves_products([*odd, Refusal("BATCH_MATMUL", 1, "more than 4 axes")])
@@ -85,6 +85,6 @@ def test_a_form_outside_the_list_is_named(made: Path, tmp_path: Path) -> None:
     product = next(op for op in graph.operators if operator_code(model, op) == names.BATCH_MATMUL)
     graph.tensors[product.outputs[0]].shape = [1, 1, *graph.tensors[product.outputs[0]].shape]
     (tmp_path / "axes.tflite").write_bytes(dump_model(model))
-    found = gpu_refusals(tmp_path / "axes.tflite")
+    found = list_gpu_refusals(tmp_path / "axes.tflite")
     assert Refusal("BATCH_MATMUL", 1, "more than 4 axes") in found
     assert leaves_products(found)

@@ -15,9 +15,9 @@ pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
+from pocketbert.core.model_files import dump_model, load_model, tflite_schema
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export import tflite
 from pocketbert.export.prepare import prepare
@@ -25,7 +25,7 @@ from pocketbert.quantize import weights
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.table import Plan
 from pocketbert.quantize.tflite import npu
-from pocketbert.quantize.tflite.npu import float_operators, leaves_products
+from pocketbert.quantize.tflite.npu import count_float_operators, leaves_products
 from pocketbert.quantize.tflite.reading import TfliteGraph
 from pocketbert.quantize.tflite.rewrites import operator_code
 from pocketbert.runtime.tflite import TflitePredictor
@@ -86,7 +86,7 @@ def test_the_whole_graph_is_in_integers_and_padding_is_masked(
     scheme: Scheme, made: dict[Scheme, Path], exported_tflite: Exported, rows: Rows
 ) -> None:
     assert error(exported_tflite("bert"), made[scheme], rows) < WORST[scheme]
-    left = float_operators(made[scheme])
+    left = count_float_operators(made[scheme])
     assert set(left) <= {"RESHAPE", "CAST", "EMBEDDING_LOOKUP", "QUANTIZE", "DEQUANTIZE"}
     assert left["DEQUANTIZE"] == 1  # the answer
     assert not leaves_products(left)
@@ -113,7 +113,7 @@ def test_the_whole_graph_is_in_integers_and_padding_is_masked(
 def test_sentence_embeddings_count_their_tokens_and_states_are_floats(
     scheme: Scheme, rows: Rows, tmp_path: Path
 ) -> None:
-    family, task = family_named("bert"), TASKS[TaskName.FEATURE_EXTRACTION]
+    family, task = find_family("bert"), TASKS[TaskName.FEATURE_EXTRACTION]
     model = noisy_model("bert", 2, "AutoModel", vocab_size=200)
     module = prepare(model, family, task, Format.TFLITE)
     tflite.export(module, family, task, [16, 40], tmp_path / "model.tflite")
@@ -134,14 +134,14 @@ def test_a_mask_that_counts_tokens_stays_float(
     own = [{n: v for n, v in row.items() if n != "token_type_ids"} for row in rows]
     quantize(exported_tflite("longformer"), tmp_path / "a.tflite", plan(scheme, own))
     assert error(exported_tflite("longformer"), tmp_path / "a.tflite", own) < WORST[scheme]
-    left = float_operators(tmp_path / "a.tflite")
+    left = count_float_operators(tmp_path / "a.tflite")
     assert left["CUMSUM"]
     assert not leaves_products(left)
     assert "SOFTMAX" not in left
 
 
 def test_a_window_that_only_long_texts_have_is_refused(rows: Rows, tmp_path: Path) -> None:
-    family, task = family_named("longformer"), TASKS[TaskName.TEXT_CLASSIFICATION]
+    family, task = find_family("longformer"), TASKS[TaskName.TEXT_CLASSIFICATION]
     module = prepare(tiny_classifier("longformer", 2, ("a", "b", "c")), family, task, Format.TFLITE)
     tflite.export(module, family, task, [4, 40], tmp_path / "model.tflite")
     with pytest.raises(InputError, match=r"other operators than those for long ones.*--lengths 512"):
@@ -215,7 +215,7 @@ def test_an_operator_that_is_left_float_is_found(
             quantize(exported_tflite("bert"), path, plan(Scheme.A16W8, rows))
     else:
         quantize(exported_tflite("bert"), path, plan(Scheme.A16W8, rows))
-        left = float_operators(path)
+        left = count_float_operators(path)
         assert left[kind] == (4 if kind == "BATCH_MATMUL" else 2)
         assert leaves_products(left) is (kind == "BATCH_MATMUL")
 
@@ -241,10 +241,10 @@ def test_a_quantizer_that_leaves_the_graph_float_is_found_out(
 
 
 def test_the_other_scheme_has_other_bits(made: dict[Scheme, Path]) -> None:
-    from pocketbert.quantize import row_of, weight_types
+    from pocketbert.quantize import find_row, read_weight_types
 
-    row = row_of(Format.TFLITE, Scheme.A16W8, Runtime.NPU)
-    found = row.problems(weight_types(made[Scheme.A8W8], Format.TFLITE), "a")
+    row = find_row(Format.TFLITE, Scheme.A16W8, Runtime.NPU)
+    found = row.problems(read_weight_types(made[Scheme.A8W8], Format.TFLITE), "a")
     assert any("multiplied with numbers of 8 bits" in line for line in found)
 
 

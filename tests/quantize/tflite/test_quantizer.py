@@ -10,20 +10,20 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
-from pocketbert.core.compare.evaluate import agreement, rms_error, worst_difference, yardstick
+from pocketbert.core.compare.evaluate import label_agreement, logit_scale, rms_error, worst_difference
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
-from pocketbert.core.predict.predictor import run_rows, whole
+from pocketbert.core.predict.predictor import join_texts, run_rows
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.quantize import weights
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import Plan, row_of
+from pocketbert.quantize.table import Plan, find_row
 from pocketbert.quantize.tflite import quantizer
 from pocketbert.quantize.tflite import reading as tflite_graph
-from pocketbert.quantize.tflite.reading import TfliteGraph, stored_numbers, weight_types
+from pocketbert.quantize.tflite.reading import TfliteGraph, read_stored_numbers, read_weight_types
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -42,7 +42,7 @@ FORMS = {
 
 def problems(types: WeightTypes, name: str, plan: Plan) -> list[str]:
     """What the row of a plan finds wrong."""
-    return row_of(plan.format, plan.scheme, plan.runtime).problems(types, name)
+    return find_row(plan.format, plan.scheme, plan.runtime).problems(types, name)
 
 
 @pytest.fixture(autouse=True)
@@ -69,8 +69,8 @@ def test_every_operator_has_the_type_of_the_scheme(
     form: str, made: dict[str, tuple[Path, WeightTypes]], exported_tflite: Callable[[str], Path]
 ) -> None:
     path, types = made[form]
-    assert types == weight_types(path)
-    assert [u.use for u in types.uses] == [u.use for u in weight_types(exported_tflite("bert")).uses]
+    assert types == read_weight_types(path)
+    assert [u.use for u in types.uses] == [u.use for u in read_weight_types(exported_tflite("bert")).uses]
     assert problems(types, path.name, FORMS[form]) == []
     assert len([u for u in types.uses if u.use is Use.MATMUL]) == MATRICES
     assert len([u for u in types.uses if u.use is Use.TABLE]) >= 1
@@ -93,12 +93,12 @@ def test_a_file_in_blocks_answers_as_its_scheme_simulated(
     form: str, made: dict[str, tuple[Path, WeightTypes]], open_tiny: Callable[..., Any]
 ) -> None:
     model, folder, tokenizer = open_tiny("bert", 2)
-    task, simulation = task_of("text-classification"), row_of(Format.TFLITE, FORMS[form].scheme).simulation
+    task, simulation = task_of("text-classification"), find_row(Format.TFLITE, FORMS[form].scheme).simulation
     assert simulation is not None
     exact = PreparedPredictor(prepare(model, folder.family, task, Format.TFLITE), folder.family, task)
     encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
     found, simulated, right = (
-        whole(run_rows(p, tokenizer, encoded, task))
+        join_texts(run_rows(p, tokenizer, encoded, task))
         for p in (TflitePredictor(made[form][0], 1), SimulatedPredictor(exact, simulation), exact)
     )
     error = rms_error(simulated, right)
@@ -117,12 +117,12 @@ def test_a_small_file_answers_about_as_the_large_one(
     encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
     assert len(encoded) > 10
     ours, reference = (
-        whole(run_rows(TflitePredictor(p, 1), tokenizer, encoded, task_of("text-classification")))
+        join_texts(run_rows(TflitePredictor(p, 1), tokenizer, encoded, task_of("text-classification")))
         for p in (made[form][0], exported_tflite("bert"))
     )
-    worst = worst_difference(ours, reference) / yardstick(reference)
+    worst = worst_difference(ours, reference) / logit_scale(reference)
     assert rms_error(ours, reference) < {"fp16": 0.01}.get(form, 0.3)
-    assert agreement(ours, reference) > 0.8
+    assert label_agreement(ours, reference) > 0.8
     assert 0 < worst < {"fp16": 0.01}.get(form, 1.0)
 
 
@@ -133,9 +133,9 @@ def test_signatures_stay_and_numbers_shrink(
     path, types = made[form]
     before, after = TflitePredictor(exported_tflite("bert"), 1), TflitePredictor(path, 1)
     assert after.signature == before.signature
-    large = weight_types(exported_tflite("bert"))
+    large = read_weight_types(exported_tflite("bert"))
     assert {u.dtype for u in large.uses} == {"float32"}
-    assert row_of(Format.TFLITE, Scheme.FP32).problems(large, "large") == []
+    assert find_row(Format.TFLITE, Scheme.FP32).problems(large, "large") == []
     numbers = sum(u.numbers for u in large.uses)
     assert numbers == sum(u.numbers for u in types.uses)
     if form == "fp16":
@@ -160,9 +160,9 @@ def test_scales_and_weights_can_be_read_back(
     made: dict[str, tuple[Path, WeightTypes]], exported_tflite: Callable[[str], Path]
 ) -> None:
     # what the gates look at: matrix times scale gives the fp32 matrix back, but for rounding
-    large = dict(stored_numbers(exported_tflite("bert")))
+    large = dict(read_stored_numbers(exported_tflite("bert")))
     words = max((v for v in large.values() if v.dtype == np.float32), key=lambda v: v.size)
-    small = list(stored_numbers(made["int8"][0]))
+    small = list(read_stored_numbers(made["int8"][0]))
     name, whole = max(((n, v) for n, v in small if v.dtype == np.int8), key=lambda nv: nv[1].size)
     [scale] = [v for n, v in small if n == f"{name} scale"]
     assert whole.size == words.size
@@ -189,7 +189,7 @@ def test_a_quantizer_that_does_nothing_is_an_error(
         found = "\n".join(caught.value.failures)
         assert f"a.tflite: no matrix product has {kind} weights; the quantizer did nothing" in found
         assert f"no embedding table has {table} numbers" in found
-        large = [u for u in weight_types(exported_tflite("bert")).uses if u.numbers >= weights.SMALL]
+        large = [u for u in read_weight_types(exported_tflite("bert")).uses if u.numbers >= weights.SMALL]
         assert f"({len(large)} in all)" in found
         assert len(large) >= MATRICES
 
@@ -327,11 +327,11 @@ def test_a_table_that_blocks_leave_float_in_silence_is_an_error(
 
 
 def test_a_table_that_is_multiplied_too_has_the_weight_s_numbers(tmp_path: Path) -> None:
-    from pocketbert.core.families import family_named
+    from pocketbert.core.families import find_family
     from pocketbert.export import tflite
     from support.tiny import noisy_model
 
-    task, family = task_of("fill-mask"), family_named("bert")
+    task, family = task_of("fill-mask"), find_family("bert")
     module = prepare(noisy_model("bert", 1, "AutoModelForMaskedLM"), family, task, Format.TFLITE)
     tflite.export(module, family, task, [8, 16], tmp_path / "fp32.tflite")
     types = quantize(tmp_path / "fp32.tflite", tmp_path / "a.tflite", FORMS["small"])
@@ -366,11 +366,11 @@ def test_missing_libraries_are_named_with_their_command(
     assert not list(tmp_path.glob("*.tflite"))
     monkeypatch.setattr(tflite_graph, "version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=r"ai-edge-litert .*'pocketbert\[tflite-runtime\]'"):
-        weight_types(exported_tflite("bert"))
+        read_weight_types(exported_tflite("bert"))
 
 
 def test_another_file_is_no_tflite_file(exported: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "empty.tflite").touch()
     for path in (exported("bert"), tmp_path / "empty.tflite"):
         with pytest.raises(InputError, match=f"{path.name}: is no TFLite file"):
-            weight_types(path)
+            read_weight_types(path)

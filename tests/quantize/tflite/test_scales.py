@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
-from pocketbert.core.compare.evaluate import yardstick
+from pocketbert.core.compare.evaluate import logit_scale
 from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.model_files import dump_model, load_model, tflite_schema
 from pocketbert.core.predict import predictor as readout
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.table import Plan
-from pocketbert.quantize.tflite.reading import TfliteGraph, stored_numbers, weight_types
+from pocketbert.quantize.tflite.reading import TfliteGraph, read_stored_numbers, read_weight_types
 from pocketbert.quantize.tflite.rewrites import one_scale_per_tensor
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -53,15 +53,17 @@ def operators(path: Path, *names: str) -> list[tuple[Any, Any, Any]]:
 def logits(path: Path, open_tiny: Callable[..., Any]) -> np.ndarray:
     tokenizer = open_tiny("bert", 2)[2]
     encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
-    return readout.whole(readout.run_rows(TflitePredictor(path, 1), tokenizer, encoded, task_of("text-classification")))
+    return readout.join_texts(
+        readout.run_rows(TflitePredictor(path, 1), tokenizer, encoded, task_of("text-classification"))
+    )
 
 
 def test_every_weight_keeps_its_numbers_and_has_one_scale(default: Path, changed: Path) -> None:
     def whole(path: Path) -> Counter[bytes]:
-        return Counter(v.tobytes() for _, v in stored_numbers(path) if v.dtype == np.int8)
+        return Counter(v.tobytes() for _, v in read_stored_numbers(path) if v.dtype == np.int8)
 
     assert whole(default) == whole(changed)
-    before, after = weight_types(default), weight_types(changed)
+    before, after = read_weight_types(default), read_weight_types(changed)
     assert [(u.use, u.dtype, u.numbers) for u in before.uses] == [(u.use, u.dtype, u.numbers) for u in after.uses]
     assert any(u.per_channel for u in before.uses)
     assert not any(u.per_channel or u.dequantized for u in after.uses)
@@ -73,7 +75,7 @@ def test_every_weight_keeps_its_numbers_and_has_one_scale(default: Path, changed
 
 def test_it_answers_as_before(default: Path, changed: Path, open_tiny: Callable[..., Any]) -> None:
     before, after = logits(default, open_tiny), logits(changed, open_tiny)
-    apart = np.abs(after - before).max(-1) / yardstick(before)
+    apart = np.abs(after - before).max(-1) / logit_scale(before)
     # a rounding of an activation may fall to the other side
     assert np.median(apart) < 1e-4
     assert apart.max() < 0.2
@@ -92,11 +94,11 @@ def test_products_ask_for_asymmetric_inputs(default: Path, changed: Path) -> Non
 def test_signatures_share_what_was_added(default: Path, changed: Path) -> None:
     signatures = TfliteGraph(changed).subgraphs
     assert signatures > 1
-    uses = weight_types(changed).uses
+    uses = read_weight_types(changed).uses
     before, after = (len(load_model(p.read_bytes()).buffers) for p in (default, changed))
     assert len(uses) <= after - before <= 2 * len(uses)  # ratios, and a bias for most
-    small = [v.nbytes for _, v in stored_numbers(changed) if v.dtype == np.float32]
-    large = [v.nbytes for _, v in stored_numbers(default) if v.dtype == np.float32]
+    small = [v.nbytes for _, v in read_stored_numbers(changed) if v.dtype == np.float32]
+    large = [v.nbytes for _, v in read_stored_numbers(default) if v.dtype == np.float32]
     assert sum(small) < 2 * sum(large)
 
 

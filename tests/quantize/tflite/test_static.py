@@ -15,16 +15,16 @@ pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
-from pocketbert.core.predict.predictor import run_rows, whole
+from pocketbert.core.predict.predictor import join_texts, run_rows
 from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Calibration, Format, Role, Scheme
-from pocketbert.pipeline.formats.weight_roles import resolved, simulation_of, weights_of
+from pocketbert.pipeline.formats.weight_roles import list_weights, resolve_schemes, simulation_of_file
 from pocketbert.quantize import weights
 from pocketbert.quantize.calibration import Ranges
-from pocketbert.quantize.files import file_problems, quantize, weight_types
+from pocketbert.quantize.files import find_weight_problems, quantize, read_weight_types
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import Plan, row_of
+from pocketbert.quantize.table import Plan, find_row
 from pocketbert.quantize.tflite import static
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.tflite import TflitePredictor
@@ -65,11 +65,11 @@ def test_the_file_answers_as_its_scheme_simulated_at_every_length(
     made: Path, rows: list[dict[str, Any]], open_tiny: Callable[..., Any]
 ) -> None:
     exact, tokenizer = exact_bert(open_tiny, 2, Format.TFLITE), open_tiny("bert", 2)[2]
-    how = row_of(Format.TFLITE, Scheme.A8W8).simulation
+    how = find_row(Format.TFLITE, Scheme.A8W8).simulation
     assert how is not None
     encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
     found, simulated, right = (
-        whole(run_rows(p, tokenizer, encoded, TASK))
+        join_texts(run_rows(p, tokenizer, encoded, TASK))
         for p in (TflitePredictor(made, 1), SimulatedPredictor(exact, how, rows), exact)
     )
     error = rms_error(simulated, right)
@@ -90,11 +90,11 @@ def test_learned_ranges_take_the_place_of_measured_ones(
     learned = learned_of(exact.module, Format.TFLITE)
     path = tmp_path / "a.tflite"
     quantize(exported_tflite("bert"), path, replace(plan(rows), learned=learned))
-    how = row_of(Format.TFLITE, Scheme.A8W8).simulation
+    how = find_row(Format.TFLITE, Scheme.A8W8).simulation
     assert how is not None
     encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
     found, simulated, measured = (
-        whole(run_rows(p, tokenizer, encoded, TASK))
+        join_texts(run_rows(p, tokenizer, encoded, TASK))
         for p in (
             TflitePredictor(path, 1),
             SimulatedPredictor(exact, how, rows, learned=learned),
@@ -117,10 +117,10 @@ def test_a_role_can_be_dynamic_and_the_gate_knows_a_file_without_it(
     tmp_path: Path,
 ) -> None:
     exact, tokenizer = exact_bert(open_tiny, 2, Format.TFLITE), open_tiny("bert", 2)[2]
-    row = row_of(Format.TFLITE, Scheme.A8W8)
+    row = find_row(Format.TFLITE, Scheme.A8W8)
     # the lookup of positions is a constant in the file
-    held = [w for w in weights_of(exact.module) if "position" not in w.name]
-    chosen = resolved(QuantizeSection(), held, row.scheme_of)
+    held = [w for w in list_weights(exact.module) if "position" not in w.name]
+    chosen = resolve_schemes(QuantizeSection(), held, row.scheme_of)
     assert {w.scheme for w in chosen if w.role is Role.FFN_DOWN} == {Scheme.INT8}
     path = tmp_path / "a.tflite"
     types = quantize(exported_tflite("bert"), path, replace(plan(rows), weights=chosen))
@@ -129,19 +129,19 @@ def test_a_role_can_be_dynamic_and_the_gate_knows_a_file_without_it(
     assert sum(u.bits is None for u in products) == sum(w.role is Role.FFN_DOWN for w in chosen) == 2
     encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
     found, simulated, right = (
-        whole(run_rows(p, tokenizer, encoded, TASK))
+        join_texts(run_rows(p, tokenizer, encoded, TASK))
         for p in (
             TflitePredictor(path, 1),
-            SimulatedPredictor(exact, simulation_of(row, chosen, Scheme.FP32), rows),
+            SimulatedPredictor(exact, simulation_of_file(row, chosen, Scheme.FP32), rows),
             exact,
         )
     )
     error = rms_error(simulated, right)
     assert 0.6 * error < rms_error(found, right) < 1.5 * error
     assert rms_error(found, simulated) < error
-    alike = file_problems(made, row, weight_types(made, Format.TFLITE), "alike", chosen)
+    alike = find_weight_problems(made, row, read_weight_types(made, Format.TFLITE), "alike", chosen)
     assert any("is to have int8 (int8), and the file has too few such weights" in line for line in alike), alike
-    assert file_problems(path, row, types, "mixed"), "and the other way round"
+    assert find_weight_problems(path, row, types, "mixed"), "and the other way round"
 
 
 def test_padding_is_in_no_range(

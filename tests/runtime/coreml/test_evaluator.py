@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.runtime.coreml import LIMITS
+from pocketbert.runtime.coreml import EVALUATOR_LIMITS
 from pocketbert.runtime.coreml import evaluator as module
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Step
 from pocketbert.runtime.coreml.package import FeatureKind
@@ -183,7 +183,7 @@ def test_fp16_inputs_are_rounded(build_program: Callable[..., Path]) -> None:
 
 
 def test_it_says_what_it_cannot_tell() -> None:
-    text = " ".join(LIMITS)
+    text = " ".join(EVALUATOR_LIMITS)
     for word in ("sums in another order", "Neural Engine", "compiles", "not the latency of a device"):
         assert word in text
 

@@ -13,7 +13,7 @@ from pocketbert.runtime.coreml.kernels.elementwise import _erf, _softmax
 from pocketbert.runtime.coreml.kernels.linear import _einsum
 from pocketbert.runtime.coreml.kernels.shapes import _gather
 from pocketbert.runtime.coreml.types import Dtype, round_half
-from pocketbert.runtime.coreml.weights import unpack
+from pocketbert.runtime.coreml.weights import unpack_bits
 
 
 @given(st.lists(st.floats(width=32), max_size=40))
@@ -76,7 +76,7 @@ def test_unpacking_reads_bits_from_the_least_significant_on(dtype: Dtype, data: 
     want = [(big >> (i * dtype.bits)) % (1 << dtype.bits) for i in range(count)]
     if dtype is Dtype.INT4:
         want = [v - 16 if v > 7 else v for v in want]
-    assert unpack(np.frombuffer(raw, np.uint8), dtype, count).tolist() == want
+    assert unpack_bits(np.frombuffer(raw, np.uint8), dtype, count).tolist() == want
 
 
 @given(st.data())

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pocketbert.core.coreml_package import _MODEL, _WEIGHT_FILE
 from pocketbert.core.disk.files import sha256_path
+from pocketbert.core.model_files import _MODEL, _WEIGHT_FILE
 from pocketbert.runtime.coreml.types import Dtype
-from pocketbert.runtime.coreml.weights import unpack
+from pocketbert.runtime.coreml.weights import unpack_bits
 
 CLASSES = 3
 PACKED = {25: Dtype.INT4, 35: Dtype.UINT4, 38: Dtype.UINT6}
@@ -68,7 +68,7 @@ class Package:
         tensor = value.type.tensorType
         shape = [d.constant.size for d in tensor.dimensions]
         if tensor.dataType in PACKED:  # a copy, unlike all others
-            return unpack(raw, PACKED[tensor.dataType], int(np.prod(shape))).reshape(shape)
+            return unpack_bits(raw, PACKED[tensor.dataType], int(np.prod(shape))).reshape(shape)
         dtype = {10: np.float16, 11: np.float32, 21: np.int8}[tensor.dataType]
         return raw.view(dtype).reshape(shape)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pocketbert.core.types import Format
-from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.formats.constants import Constant, ConstantRole
 from pocketbert.pipeline.gates.stored import ReferenceConstants
 from support.defects import defects_of, format_of
@@ -32,7 +32,7 @@ class Editor(ABC):
 
     def __init__(self, path: Path, reference: ReferenceConstants) -> None:
         self.path = path
-        graphs = place_of(format_of(path)).constants(path)
+        graphs = format_place(format_of(path)).constants(path)
         assert graphs is not None
         self._found: dict[tuple[str, ConstantRole], Constant] = {}
         for constant in (c for graph in graphs for c in graph):
@@ -274,7 +274,7 @@ class TfliteEditor(Editor):
             tensor.quantization.scale = scales
 
     def write(self) -> None:
-        from pocketbert.core.tflite_file import dump_model
+        from pocketbert.core.model_files import dump_model
         from pocketbert.export.tflite_metadata import pack_files, read_files
 
         packed = read_files(self.path.read_bytes())

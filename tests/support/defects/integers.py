@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketbert.core.tflite_file import dump_model, load_model, tflite_schema
+from pocketbert.core.model_files import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format
 from support.defects import format_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketbert.core.tflite_file import dump_model, unpacked_int4
+from pocketbert.core.model_files import dump_model, unpack_int4
 from pocketbert.export.tflite_metadata import load_model
 
 Model = Any
@@ -51,7 +51,7 @@ def stored(model: Model, tensor: Model, dtype: str) -> np.ndarray:
     """A copy of a tensor's value."""
     data = np.asarray(model.buffers[tensor.buffer].data, np.uint8)
     if dtype == "int4":
-        return unpacked_int4(data, int(np.prod(tensor.shape))).reshape(tensor.shape)
+        return unpack_int4(data, int(np.prod(tensor.shape))).reshape(tensor.shape)
     return data[: int(np.prod(tensor.shape)) * np.dtype(dtype).itemsize].view(dtype).reshape(tensor.shape).copy()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import transformers
 
-from pocketbert.core.families import Family, all_families, family_named
+from pocketbert.core.families import Family, all_families, find_family
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
@@ -142,6 +142,6 @@ def empty_cells() -> Iterator[tuple[str, str, str]]:
     """System, column and reason of every empty cell."""
     for row in rows():
         for column, task in TASK_CELLS.items():
-            why = empty(family_named(row.name), task)
+            why = empty(find_family(row.name), task)
             if why is not None:
                 yield row.name, column, why

@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from pocketbert.core.compare.evaluate import rms_error, worst_difference, yardstick
+from pocketbert.core.compare.evaluate import logit_scale, rms_error, worst_difference
 from pocketbert.core.compare.parity import build_probe
 from pocketbert.core.compare.sample_texts import sample_pairs
 from pocketbert.core.families import Family
 from pocketbert.core.formats import FORMATS, Bounds
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, matrices, run_rows, whole
-from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
+from pocketbert.core.predict.inputs import Encoded, Text
+from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, join_texts, run_rows, split_by_text
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Shapes
-from pocketbert.pipeline.reference import draw_inputs, own_texts, reference_model, sample_batches
+from pocketbert.pipeline.reference import draw_inputs, load_reference_model, project_texts, tokenize_batches
 from pocketbert.runtime.engines import open_file
 from support.matrix.cells import PAIRS, Cell, Unit, schemes
 from support.matrix.record import Result
@@ -59,7 +60,7 @@ class Model:
 
     def texts(self, column: str) -> list[Text]:
         """Texts of the kind that a column of the matrix takes."""
-        return list(sample_pairs()) if column == PAIRS else own_texts(self.task, self.tokenizer)
+        return list(sample_pairs()) if column == PAIRS else project_texts(self.task, self.tokenizer)
 
 
 def make_model(folder: Path, name: str, task: Task, layers: int = 2) -> Model:
@@ -86,7 +87,7 @@ def make_model(folder: Path, name: str, task: Task, layers: int = 2) -> Model:
     model.save_pretrained(folder)
     opened = open_model_folder(str(folder))
     length = min(LONGEST, opened.positions)
-    return Model(opened, task, reference_model(opened, task), TextTokenizer(folder, length))
+    return Model(opened, task, load_reference_model(opened, task), TextTokenizer(folder, length))
 
 
 def measure(unit: Unit, folder: Path, only: Sequence[Scheme] = (), layers: int = 2) -> list[Result]:
@@ -135,7 +136,7 @@ class _Files:
         from pocketbert.export.prepare import prepare
 
         model = self.model
-        samples = sample_batches(model.tokenizer, model.texts(""))
+        samples = tokenize_batches(model.tokenizer, model.texts(""))
         pooling = model.reference.pooling
         return prepare(model.reference.model, model.row, model.task, self.unit.format, pooling=pooling, samples=samples)
 
@@ -196,7 +197,7 @@ def differences(model: Model, column: str, predictor: Predictor) -> tuple[float,
             predictor.lengths,
             drawn,
         )
-        scale = yardstick(whole(probe.expected))
+        scale = logit_scale(join_texts(probe.expected))
         for batch, expected in zip(probe.batches, probe.expected, strict=True):
             found.append(worst_difference(probe.read(predictor, batch, names), expected) / scale)
             shapes.add((int(batch["input_ids"].shape[0]), int(batch["input_ids"].shape[1])))
@@ -214,8 +215,8 @@ def _error(model: Model, column: str, predictor: Predictor) -> tuple[float, list
     rows = _rows(model, column, predictor)
     worst = [
         rms_error(
-            whole(run_rows(predictor, model.tokenizer, rows, model.task, names=names)),
-            whole(run_rows(model.reference, model.tokenizer, rows, model.task, names=names)),
+            join_texts(run_rows(predictor, model.tokenizer, rows, model.task, names=names)),
+            join_texts(run_rows(model.reference, model.tokenizer, rows, model.task, names=names)),
         )
         for names in model.task.compared[:1]
     ]
@@ -225,11 +226,11 @@ def _error(model: Model, column: str, predictor: Predictor) -> tuple[float, list
 def _allowed(model: Model, cell: Cell, bounds: Bounds, files: _Files) -> float:
     """The bound of docs/bounds.md: three times the error of the scheme, simulated in torch."""
     from pocketbert.export.prepare import PreparedPredictor
-    from pocketbert.quantize import row_of
+    from pocketbert.quantize import find_row
     from pocketbert.quantize.simulated import SimulatedPredictor
 
     format = files.unit.format
-    how = row_of(format, Scheme(cell.scheme)).simulation
+    how = find_row(format, Scheme(cell.scheme)).simulation
     if how is None:
         return bounds.reference
     how = how.made_from(FORMATS[format].base).of_lengths(len(EXPORTED))
@@ -249,16 +250,16 @@ def _effects(model: Model, column: str) -> tuple[float, float]:
     task, names = model.task, model.task.answer
     rows = [r for r in model.tokenizer.encode(model.texts(column)) if len(r) > 6][:8]
     padded = model.tokenizer.pad(rows, model.tokenizer.max_length)
-    right = whole(matrices(model.reference.run(padded), padded, names, task, None))
+    right = join_texts(split_by_text(model.reference.run(padded), padded, names, task, None))
     opened = {**padded, "attention_mask": np.ones_like(padded["attention_mask"])}
-    wrong = whole(matrices(model.reference.run(opened), padded, names, task, None))
-    mask = worst_difference(wrong, right) / yardstick(right)
+    wrong = join_texts(split_by_text(model.reference.run(opened), padded, names, task, None))
+    mask = worst_difference(wrong, right) / logit_scale(right)
     moved: list[Matrix] = []
     for row in rows:
         order = np.arange(len(row))
         inner = np.flatnonzero(~np.isin(row.ids, [*model.tokenizer.special_ids]))
         order[inner] = inner[::-1]
         turned = model.tokenizer.pad([replace(row, ids=row.ids[order])])
-        (answer,) = matrices(model.reference.run(turned), turned, names, task, None)
+        (answer,) = split_by_text(model.reference.run(turned), turned, names, task, None)
         moved.append(answer[order] if len(answer) == len(order) and len(answer) > 1 else answer)
-    return float(mask), float(worst_difference(whole(moved), right) / yardstick(right))
+    return float(mask), float(worst_difference(join_texts(moved), right) / logit_scale(right))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.host.system import version_of
 from support.matrix.cells import Cell
 
@@ -60,7 +60,7 @@ class Result:
     shapes: list[tuple[int, int]]
     problem: str = ""
     code: str = field(default_factory=lambda: code_state())
-    isa: list[str] = field(default_factory=lambda: machine().isa)
+    isa: list[str] = field(default_factory=lambda: describe_machine().isa)
     versions: dict[str, str] = field(default_factory=lambda: library_versions())
 
 

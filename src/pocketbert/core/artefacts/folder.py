@@ -2,10 +2,10 @@
 
 1. `read_artefacts` reads the list and refuses entries that contradict each other; `write_artefacts` writes it, last
    of all files,
-2. `checked_config` and `check_label_names` compare it with config.json,
-3. `integrity_problems`, `changed_files`, `edited_documents` and `strangers` compare it with the files of the folder;
-   `unopened` finds entries that must not be opened,
-4. `best_of` chooses among model files by scheme.
+2. `read_checked_config` and `check_label_names` compare it with config.json,
+3. `list_integrity_problems`, `list_changed_files`, `list_edited_documents` and `list_foreign_files` compare it with the files of the folder;
+   `find_unsafe_entry` finds entries that must not be opened,
+4. `choose_file` chooses among model files by scheme.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pocketbert.core.artefacts.records import FILE_NAME as FOLDER_FILE_NAME
+from pocketbert.core.artefacts.records import ARTEFACTS_FILE as FOLDER_FILE_NAME
 from pocketbert.core.artefacts.records import SCHEMA_VERSION, Artefacts, FileRecord, Kind, ModelRecord
 from pocketbert.core.disk.files import check_schema, path_bytes, read_json, safe_join, sha256_path, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import FORM_KEY, all_families
-from pocketbert.core.families.config import FILE_NAME, label_names, read_config
+from pocketbert.core.families.config import CONFIG_FILE, label_names, read_config
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Scheme
 
-CARD = "README.md"
+CARD_FILE = "README.md"
 """The model card, which people edit."""
 _PACKED_FOLDER = "phone"
 """Name of the artefact folder in a run folder."""
@@ -48,7 +48,7 @@ _TASKS_OF_ENTRY: dict[str, tuple[TaskName, ...]] = {
 """Tasks that use an entry of `Processing`; all tasks use the others."""
 
 
-def artefact_folder(folder: Path) -> Path:
+def find_artefact_folder(folder: Path) -> Path:
     """Return the artefact folder in a run folder, and an artefact folder itself."""
     packed = folder / _PACKED_FOLDER
     is_run = not (folder / FOLDER_FILE_NAME).is_file() and (packed / FOLDER_FILE_NAME).is_file()
@@ -135,7 +135,7 @@ def _path_problems(files: Sequence[FileRecord]) -> list[str]:
 # --- config.json ------------------------------------------------------------
 
 
-def checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
+def read_checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
     """Read config.json of an artefact folder and compare it with the folder's list, except for the labels.
 
     Returns:
@@ -144,7 +144,7 @@ def checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
     Raises:
         InputError: If it is no configuration, or that of another model than the list's.
     """
-    path = folder / FILE_NAME
+    path = folder / CONFIG_FILE
     if not path.is_file():
         return None
     family = next((f for f in all_families() if f.name == artefacts.family), None)
@@ -188,7 +188,7 @@ def check_label_names(folder: Path, artefacts: Artefacts, config: dict[str, Any]
 # --- files ------------------------------------------------------------
 
 
-def unopened(folder: Path, relative: str) -> str | None:
+def find_unsafe_entry(folder: Path, relative: str) -> str | None:
     """Return why a listed path must not be opened: opening a FIFO would block, a link could lead out of the folder.
 
     Returns:
@@ -217,29 +217,29 @@ def _special_kind(path: Path) -> str:
     return next((name for is_kind, name in kinds.items() if is_kind(mode)), "no regular file")
 
 
-def changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
+def list_changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
     """List the paths of existing files that differ from their records. They are not safe to open."""
     existing = [r for r in artefacts.files if (folder / r.path).exists()]
     return [
         r.path
         for r in existing
-        if unopened(folder, r.path)
+        if find_unsafe_entry(folder, r.path)
         or path_bytes(folder / r.path) != r.bytes
         or sha256_path(folder / r.path) != r.sha256
     ]
 
 
-def integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str] | None = None) -> list[str]:
+def list_integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str] | None = None) -> list[str]:
     """List the differences between a folder and its list: missing, changed and unlisted files, links, FIFOs etc.
 
-    Documents may be edited and deleted; `edited_documents` lists those.
+    Documents may be edited and deleted; `list_edited_documents` lists those.
 
     Args:
         folder: The folder.
         artefacts: Its list.
-        changed: The result of `changed_files`, if the caller has it already.
+        changed: The result of `list_changed_files`, if the caller has it already.
     """
-    differing = set(changed_files(folder, artefacts) if changed is None else changed)
+    differing = set(list_changed_files(folder, artefacts) if changed is None else changed)
     problems = []
     for record in artefacts.files:
         path = folder / record.path
@@ -247,7 +247,7 @@ def integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str
             continue
         if not path.exists():
             problems.append(f"{record.path}: listed, but not there")
-        elif (why := unopened(folder, record.path)) is not None:
+        elif (why := find_unsafe_entry(folder, record.path)) is not None:
             problems.append(f"{record.path}: {why}")
         elif record.path in differing:
             problems.append(f"{record.path}: changed since it was packed (sha256 differs)")
@@ -265,10 +265,10 @@ def _is_plain_or_missing(path: Path) -> bool:
     return not path.is_symlink() and (path.is_file() or not path.exists())
 
 
-def edited_documents(folder: Path, artefacts: Artefacts) -> list[str]:
+def list_edited_documents(folder: Path, artefacts: Artefacts) -> list[str]:
     """List the documents, such as the card, that a user edited or deleted, one sentence each."""
     documents = [r for r in artefacts.files if r.kind is Kind.DOCUMENT and _is_plain_or_missing(folder / r.path)]
-    changed = changed_files(folder, artefacts.model_copy(update={"files": documents}))
+    changed = list_changed_files(folder, artefacts.model_copy(update={"files": documents}))
     return [
         f"{r.path}: {'edited' if r.path in changed else 'deleted'} since it was packed"
         for r in documents
@@ -276,12 +276,12 @@ def edited_documents(folder: Path, artefacts: Artefacts) -> list[str]:
     ]
 
 
-def strangers(folder: Path) -> list[str]:
+def list_foreign_files(folder: Path) -> list[str]:
     """List the paths in a folder that a user wrote: unlisted files and edited documents; without a list, all."""
     try:
         artefacts = read_artefacts(folder)
         documents = artefacts.model_copy(update={"files": [r for r in artefacts.files if r.kind is Kind.DOCUMENT]})
-        return sorted([*_unlisted_files(folder, artefacts), *changed_files(folder, documents)])
+        return sorted([*_unlisted_files(folder, artefacts), *list_changed_files(folder, documents)])
     except InputError:
         return sorted(p.name for p in folder.iterdir())
 
@@ -300,7 +300,7 @@ def _unlisted_files(folder: Path, artefacts: Artefacts) -> list[str]:
 # --- choosing a file ------------------------------------------------------------
 
 
-def wanted_scheme(default: ModelRecord) -> Scheme:
+def requested_scheme(default: ModelRecord) -> Scheme:
     """Return the scheme by which a recipe gets a folder's default file, such as int8 for a w8 file of Core ML."""
     info = FORMATS[default.format]
     if default.scheme is info.base:
@@ -308,12 +308,12 @@ def wanted_scheme(default: ModelRecord) -> Scheme:
     return next((asked for asked, made in info.instead.items() if made is default.scheme), default.scheme)
 
 
-def best_of(files: Sequence[ModelRecord], wanted: Scheme) -> ModelRecord:
+def choose_file(files: Sequence[ModelRecord], wanted: Scheme) -> ModelRecord:
     """Choose the file of a scheme, or of the scheme that its format makes instead; else int8, else the last file.
 
     Args:
         files: Files of one or several formats; at least one.
-        wanted: A scheme as in a recipe, see `wanted_scheme`.
+        wanted: A scheme as in a recipe, see `requested_scheme`.
     """
 
     def fits(record: ModelRecord, scheme: Scheme) -> bool:

@@ -14,14 +14,14 @@ from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.weight_records import WeightRole
-from pocketbert.core.heads import AnswerSettings, Head, head_of
+from pocketbert.core.heads import AnswerSettings, Head, make_head
 from pocketbert.core.heads.head import Share
 from pocketbert.core.predict.scores import Confidence, Score
 from pocketbert.core.predict.sentence_settings import PoolingKind, Prompts, Similarity
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme, Status
 
-FILE_NAME = "artifacts.json"
+ARTEFACTS_FILE = "artifacts.json"
 SCHEMA_VERSION = "1.0"
 _MAX_LENGTH = 1 << 20
 _MAX_LABELS = 1 << 16
@@ -94,7 +94,7 @@ class OldestEngine(_Record):
     provenance: Provenance = Provenance.MEASURED
 
 
-class Minimum(_Record):
+class Requirements(_Record):
     """The requirements of a file; None if they are not stored in it, or unknown.
 
     Attributes:
@@ -112,7 +112,7 @@ class Minimum(_Record):
     engine: OldestEngine | None = None
 
 
-class SeenRight(_Record):
+class PassedEngine(_Record):
     """An engine that computed the file's golden rows correctly."""
 
     engine: str
@@ -122,7 +122,7 @@ class SeenRight(_Record):
 
 
 class _Purpose(Protocol):
-    """The fields that a class with `MadeFor` has."""
+    """The fields that a class with `ModelFilePurpose` has."""
 
     @property
     def client(self) -> Client | None: ...
@@ -130,7 +130,7 @@ class _Purpose(Protocol):
     def runtime(self) -> Runtime | None: ...
 
 
-class MadeFor:
+class ModelFilePurpose:
     """Mixin of classes of model files with the fields `client` and `runtime`, for which the file is made."""
 
     @property
@@ -166,7 +166,7 @@ class FileRecord(_Record):
         return FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=kind)
 
 
-class ModelRecord(MadeFor, FileRecord):
+class ModelRecord(ModelFilePurpose, FileRecord):
     """A model file.
 
     Attributes:
@@ -195,11 +195,11 @@ class ModelRecord(MadeFor, FileRecord):
     client: Client | None = None
     runtime: Runtime | None = None
     signature: Signature | None = None
-    minimum: Minimum | None = None
+    minimum: Requirements | None = None
     status: Status | None = None
     lineage: str | None = None
     scores: dict[str, Score] = {}
-    seen_right: list[SeenRight] = []
+    seen_right: list[PassedEngine] = []
     confidence: Confidence | None = None
     weights: list[WeightRole] = []
 
@@ -330,7 +330,7 @@ class Artefacts(_Record):
     def head(self) -> Head:
         """Build the task's head with this folder's labels, settings and score function."""
         task = replace(TASKS[self.task], score=self.processing.score)
-        return head_of(task, Labels(tuple(self.labels)), self.processing.settings())
+        return make_head(task, Labels(tuple(self.labels)), self.processing.settings())
 
     @field_validator("labels")
     @classmethod
@@ -356,5 +356,5 @@ class Artefacts(_Record):
         """Return the model file that `pocketbert.load` opens."""
         candidates = [f for f in self.models() if f.default] or self.models()
         if not candidates:
-            raise InputError(Problem(FILE_NAME, "the folder lists no model file."))
+            raise InputError(Problem(ARTEFACTS_FILE, "the folder lists no model file."))
         return candidates[0]

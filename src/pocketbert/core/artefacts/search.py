@@ -61,7 +61,7 @@ class Candidate(_Record):
     @property
     def name(self) -> str:
         """Its path with the roles that it leaves as exported: files of one scheme have the same path."""
-        return named(self.path, self.left)
+        return candidate_name(self.path, self.left)
 
     @property
     def sound(self) -> bool:
@@ -69,7 +69,7 @@ class Candidate(_Record):
         return self.bytes is not None and self.rel is not None and math.isfinite(self.rel) and not self.note
 
 
-def named(path: str, left: Sequence[Role]) -> str:
+def candidate_name(path: str, left: Sequence[Role]) -> str:
     """Return the path of a candidate with the roles that it leaves as exported, in words."""
     return f"{path}, {' and '.join(left)} as exported" if left else path
 
@@ -250,7 +250,7 @@ class RoleRow(BaseModel):
         return self.scheme.value if self.scheme is not None else "as exported"
 
 
-def in_one_line(rows: Sequence[RoleRow]) -> str:
+def summarize_roles(rows: Sequence[RoleRow]) -> str:
     """Summarize which roles of a file are compressed and which stay float, for the line above a folded table."""
     compressed = dict.fromkeys(r.role.value for r in rows if r.weights and not r.stored.startswith("float"))
     floats = dict.fromkeys(r.role.value for r in rows if r.stored.startswith("float"))

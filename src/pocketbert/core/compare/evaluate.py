@@ -1,7 +1,7 @@
 """Evaluation: score any predictor on labelled rows, and measure how far two predictors' outputs differ.
 
 `evaluate` scores a torch module, an ONNX file and everything else in the same way. Differences of outputs are measured
-by `worst_difference` and `rms_error`, both relative to the `yardstick`, and by `agreement`.
+by `worst_difference` and `rms_error`, both relative to the `logit_scale`, and by `label_agreement`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def worst_difference(values: NDArray[np.floating], reference: NDArray[np.floatin
     return float(difference.max()) if difference.size else 0.0
 
 
-def spread(logits: NDArray[np.floating]) -> float:
+def logit_spread(logits: NDArray[np.floating]) -> float:
     """Return how much logits [N, labels] vary over inputs: the largest standard deviation of a class.
 
     Constant offsets of a class, as an untrained head has, do not change it.
@@ -96,23 +96,23 @@ def spread(logits: NDArray[np.floating]) -> float:
     return float(np.asarray(logits, np.float64).std(0).max())
 
 
-def yardstick(logits: NDArray[np.floating]) -> float:
-    """Return what differences from logits [N, labels] are divided by: their `spread`, but at least 0.1 of the largest.
+def logit_scale(logits: NDArray[np.floating]) -> float:
+    """Return what differences from logits [N, labels] are divided by: their `logit_spread`, but at least 0.1 of the largest.
 
     An untrained head answers nearly the same to every text (spread 0.1 % of the logits); there the spread alone would
     call the rounding of fp32, and all of int8, an error. A bound of 1e-4 then stands for 1e-5 of the logits.
     """
     largest = float(np.abs(np.asarray(logits, np.float64)).max()) if logits.size else 0.0
-    return max(spread(logits), _FLOOR * largest, 1e-6)
+    return max(logit_spread(logits), _FLOOR * largest, 1e-6)
 
 
 def rms_error(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Return the root mean square difference relative to the `yardstick` of the reference; NaN if any value is."""
+    """Return the root mean square difference relative to the `logit_scale` of the reference; NaN if any value is."""
     difference = np.asarray(values, np.float64) - np.asarray(reference, np.float64)
-    return float(np.sqrt((difference**2).mean()) / yardstick(reference))
+    return float(np.sqrt((difference**2).mean()) / logit_scale(reference))
 
 
-def agreement(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
+def label_agreement(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
     """Return the share of rows for which logits [N, labels] have the same label; 0 if any value is not finite."""
     if not np.isfinite(values).all():
         return 0.0

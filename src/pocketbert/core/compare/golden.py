@@ -16,7 +16,7 @@ from typing import Annotated, Any, Self, TypeVar
 import numpy as np
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from pocketbert.core.compare.evaluate import yardstick
+from pocketbert.core.compare.evaluate import logit_scale
 from pocketbert.core.disk.files import check_size, read_json, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.weight_records import ProductRanges
@@ -24,11 +24,11 @@ from pocketbert.core.predict.inputs import Text, with_columns
 from pocketbert.core.predict.predictor import Matrix
 
 GOLDEN_FILE = "golden.jsonl"
-TOKENS_FILE_NAME = "golden_tokens.jsonl"
+GOLDEN_TOKENS_FILE = "golden_tokens.jsonl"
 LIBRARY_FILE = "library.json"
 SIMULATED_FILE = "simulated.json"
-MAX_MIB = 64
-LEAST_ROWS = 4
+MAX_GOLDEN_MIB = 64
+LEAST_GOLDEN_ROWS = 4
 """Fewer rows prove nothing; PocketBERT writes about forty."""
 _MAX_ROWS = 4096
 _MAX_LINE_MIB = 4
@@ -148,9 +148,9 @@ def _problems_of_rows(rows: Sequence[GoldenRow]) -> Iterator[str]:
     if len(widths) > 1:
         yield f"its rows record answers of different widths: {', '.join(map(str, sorted(widths)[:5]))}."
         return
-    spread = yardstick(np.concatenate([r.shaped(r.reference) for r in rows]))
+    spread = logit_scale(np.concatenate([r.shaped(r.reference) for r in rows]))
     worst = max((t for r in rows for t in r.tolerance.values()), default=0.0)
-    if len(rows) >= LEAST_ROWS and worst > spread + 1:  # probabilities of MediaPipe have a spread of at most 1
+    if len(rows) >= LEAST_GOLDEN_ROWS and worst > spread + 1:  # probabilities of MediaPipe have a spread of at most 1
         yield f"allows a difference of {worst:.3g}, more than the answers differ among themselves ({spread:.3g})."
 
 
@@ -185,7 +185,7 @@ class TokenRow(BaseModel):
         return self.text if isinstance(self.text, str) else (self.text[0], self.text[1])
 
 
-def read_golden_tokens(path: Path, least: int = LEAST_ROWS) -> list[TokenRow]:
+def read_golden_tokens(path: Path, least: int = LEAST_GOLDEN_ROWS) -> list[TokenRow]:
     """Read the golden rows of a tokenizer.
 
     Args:
@@ -202,7 +202,7 @@ def _read_rows(path: Path, row_class: type[_Row], title: str, least: int) -> lis
     """Read one row per line, each validated before the next is read."""
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found."))
-    check_size(path, MAX_MIB)
+    check_size(path, MAX_GOLDEN_MIB)
     rows: list[_Row] = []
     with path.open("rb") as stream:
         while line := stream.readline(_MAX_LINE_MIB << 20):
@@ -297,7 +297,7 @@ def read_library(folder: Path) -> LibraryAnswers | None:
 # --- simulated errors and ranges ---
 
 
-class Simulated(BaseModel):
+class SimulatedErrors(BaseModel):
     """Content of ``simulated.json``.
 
     Attributes:
@@ -316,19 +316,19 @@ class Simulated(BaseModel):
     ranges: dict[str, dict[str, list[ProductRanges]]] = {}
 
 
-def write_simulated(folder: Path, simulated: Simulated) -> None:
+def write_simulated(folder: Path, simulated: SimulatedErrors) -> None:
     """Write errors and ranges into the folder of the golden rows."""
     write_json(folder / SIMULATED_FILE, simulated.model_dump(mode="json"))
 
 
-def read_simulated(folder: Path) -> Simulated:
+def read_simulated(folder: Path) -> SimulatedErrors:
     """Read errors and ranges; empty if the folder was made before they were recorded.
 
     Raises:
         InputError: If the file is too long or no JSON, or a number in it is not allowed.
     """
     path = folder / SIMULATED_FILE
-    return _read_model(path, Simulated, _SIMULATED_MIB) if path.exists() else Simulated()
+    return _read_model(path, SimulatedErrors, _SIMULATED_MIB) if path.exists() else SimulatedErrors()
 
 
 def _read_model(path: Path, model: type[_Row], limit_mib: int) -> _Row:

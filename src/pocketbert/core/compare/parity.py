@@ -1,10 +1,10 @@
 """Parity: whether a file computes what the untouched model computes.
 
 - `build_probe` chooses inputs, real texts and drawn ids, padded and unpadded, at several lengths, and runs the
-  reference on them; `compare` runs a file on the same inputs.
-- `drawn_rows` and `drawn_texts` draw inputs that cover what real texts leave out: the whole vocabulary, every position
+  reference on them; `compare_with_probe` runs a file on the same inputs.
+- `draw_rows` and `draw_texts` draw inputs that cover what real texts leave out: the whole vocabulary, every position
   and both segments.
-- `padding_difference` measures how far padding moves a file's answers.
+- `measure_padding_effect` measures how far padding moves a file's answers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.core.compare.evaluate import worst_difference, yardstick
-from pocketbert.core.predict.predictor import Matrix, Predictor, answer_of, feed, fitting, matrices, run_rows, whole
-from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer, cut
+from pocketbert.core.compare.evaluate import logit_scale, worst_difference
+from pocketbert.core.predict.inputs import Encoded, Text, truncate_row
+from pocketbert.core.predict.predictor import (
+    Matrix,
+    Predictor,
+    answer_outputs,
+    feed,
+    join_texts,
+    run_rows,
+    smallest_fitting_length,
+    split_by_text,
+)
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.tasks import Task
 
@@ -73,7 +83,7 @@ class Probe:
 
     def read(self, predictor: Predictor, batch: dict[str, NDArray[np.int64]], names: Sequence[str]) -> Matrix:
         """Run a predictor on one of the batches, and return its outputs without padding."""
-        return whole(matrices(predictor.run(batch), batch, names, self.task, self.mask_id))
+        return join_texts(split_by_text(predictor.run(batch), batch, names, self.task, self.mask_id))
 
 
 def build_probe(
@@ -103,14 +113,14 @@ def build_probe(
         drawn: Rows of drawn ids, all of one length that the file takes, which are run as they are.
     """
     most = max(fixed, default=tokenizer.max_length)
-    rows = [cut(r, most) for r in tokenizer.encode(list(texts), places=True)]
+    rows = [truncate_row(r, most) for r in tokenizer.encode(list(texts), places=True)]
     groups = [*([row] for row in rows[:4]), rows[4:8]]
     padded_lengths = [max(map(len, group)) for group in groups]
     longest = max(rows, key=len)
     for i, length in enumerate(sorted({min(n, most) for n in (*lengths, *fixed, 13, 37)})):
-        groups.append([cut(r, length) for r in (longest, *rows[i % 4 :: 4])][:6])
+        groups.append([truncate_row(r, length) for r in (longest, *rows[i % 4 :: 4])][:6])
         padded_lengths.append(length)
-    batches = [tokenizer.pad(g, fitting(fixed, n)) for g, n in zip(groups, padded_lengths, strict=True)]
+    batches = [tokenizer.pad(g, smallest_fitting_length(fixed, n)) for g, n in zip(groups, padded_lengths, strict=True)]
     batches += [tokenizer.pad(drawn[i : i + 2]) for i in range(0, len(drawn), 2)]
     probe = Probe(batches, expected=[], mask_effect=0.0, task=task, mask_id=tokenizer.mask_id)
     expected = [probe.read(reference, batch, names) for batch in batches]
@@ -119,12 +129,14 @@ def build_probe(
     for batch, answer in zip(batches, expected, strict=True):
         if not batch["attention_mask"].all():
             unmasked = reference.run({**batch, "attention_mask": np.ones_like(batch["attention_mask"])})
-            values = whole(matrices(unmasked, batch, names, task, tokenizer.mask_id))
+            values = join_texts(split_by_text(unmasked, batch, names, task, tokenizer.mask_id))
             moved = max(moved, worst_difference(values, answer))
-    return replace(probe, expected=expected, mask_effect=moved / yardstick(np.concatenate(expected)))
+    return replace(probe, expected=expected, mask_effect=moved / logit_scale(np.concatenate(expected)))
 
 
-def compare(subject: Predictor, name: str, reference: str, probe: Probe, names: Sequence[str], bound: float) -> Parity:
+def compare_with_probe(
+    subject: Predictor, name: str, reference: str, probe: Probe, names: Sequence[str], bound: float
+) -> Parity:
     """Run a predictor on the inputs of a probe, and compare its outputs with the reference's.
 
     Args:
@@ -135,7 +147,7 @@ def compare(subject: Predictor, name: str, reference: str, probe: Probe, names: 
         names: Outputs to compare, side by side.
         bound: Largest allowed difference relative to the spread.
     """
-    spread = yardstick(np.concatenate(probe.expected))
+    spread = logit_scale(np.concatenate(probe.expected))
     pairs = zip(probe.batches, probe.expected, strict=True)
     differences = [worst_difference(probe.read(subject, batch, names), expected) for batch, expected in pairs]
     worst = float(np.max(differences)) / spread
@@ -152,7 +164,7 @@ def compare(subject: Predictor, name: str, reference: str, probe: Probe, names: 
     )
 
 
-def worst_of(results: Sequence[Parity]) -> Parity:
+def worst_parity(results: Sequence[Parity]) -> Parity:
     """Return the worst comparison of a file's groups of outputs; NaN is worse than any number."""
     return max(results, key=lambda r: (r.worst != r.worst, r.worst))
 
@@ -163,7 +175,7 @@ _PADDING = 19
 """Padding tokens beside a row whose padded answer is compared."""
 
 
-def padding_difference(
+def measure_padding_effect(
     predictor: Predictor,
     tokenizer: TextTokenizer,
     rows: Sequence[Encoded],
@@ -183,25 +195,27 @@ def padding_difference(
         keep: Selects what is compared of each row's matrix; default all.
     """
     pick = keep or (lambda _, matrix: matrix)
-    alone = whole(run_rows(predictor, tokenizer, rows, task, reduce=pick))
-    padded = [pick(i, m) for i, m in enumerate(padded_answers(predictor, tokenizer, rows, task))]
-    moved = whole(padded) - alone
-    return worst_difference(moved, np.zeros_like(moved) if own is None else own) / yardstick(alone)
+    alone = join_texts(run_rows(predictor, tokenizer, rows, task, reduce=pick))
+    padded = [pick(i, m) for i, m in enumerate(run_padded_rows(predictor, tokenizer, rows, task))]
+    moved = join_texts(padded) - alone
+    return worst_difference(moved, np.zeros_like(moved) if own is None else own) / logit_scale(alone)
 
 
-def padded_answers(predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task) -> list[Matrix]:
+def run_padded_rows(
+    predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task
+) -> list[Matrix]:
     """Run rows that are padded by 19 tokens more than needed (fewer if that would be too long), one by one."""
     answers = []
     for row in rows:
         batch = _pad_more(predictor, tokenizer, row)
-        answers += matrices(predictor.run(batch), batch, answer_of(task, predictor), task, tokenizer.mask_id)
+        answers += split_by_text(predictor.run(batch), batch, answer_outputs(task, predictor), task, tokenizer.mask_id)
     return answers
 
 
 def _pad_more(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> dict[str, NDArray[np.int64]]:
     """Make a batch of one row with more padding than it needs."""
     most = min(tokenizer.max_length, max(predictor.lengths, default=tokenizer.max_length))
-    usual = fitting(predictor.lengths, len(row))
+    usual = smallest_fitting_length(predictor.lengths, len(row))
     batch = feed(predictor, tokenizer, [row], min(max(len(row) + _PADDING, usual + 1), most))
     if predictor.lengths and batch["input_ids"].shape[1] == usual:
         # the file has no longer signature: other tokens where the padding is; the one beside the text stays, since
@@ -235,12 +249,12 @@ class _DrawnRow:
     ids: NDArray[np.int64]
 
 
-def drawn_count(length: int) -> int:
+def count_drawn_rows(length: int) -> int:
     """Return how many drawn rows are enough at a length: about 1,024 tokens in all, 2 to 8 rows."""
     return min(max(_TOKENS // length, _FEWEST), _MOST)
 
 
-def drawn_rows(
+def draw_rows(
     tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequence[bool], masked: bool = False
 ) -> list[Encoded]:
     """Draw inputs that fill `length` tokens: special tokens where the tokenizer places them, any others in between.
@@ -269,10 +283,10 @@ def drawn_rows(
     return rows
 
 
-def drawn_texts(
+def draw_texts(
     tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequence[bool], mask: str | None = None
 ) -> list[Text]:
-    """Draw texts instead of rows, for comparisons that start from text; see `drawn_rows`.
+    """Draw texts instead of rows, for comparisons that start from text; see `draw_rows`.
 
     The tokenizer may split a text into other pieces than it was made of. At the tokenizer's longest input every text
     fills the length; below it a text may be a few tokens shorter.
@@ -289,7 +303,7 @@ def drawn_texts(
 
 def _draw(tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequence[bool]) -> list[_DrawnRow]:
     """Draw ids for the positions of texts in each row, from as many shuffled copies of the pool as are needed."""
-    pool = drawn_pool(tokenizer, vocabulary)
+    pool = drawable_ids(tokenizer, vocabulary)
     if not pool.size:
         return []
     frames = [tokenizer.frame(length, pair=pair) for pair in kinds]
@@ -305,10 +319,10 @@ def _decode(tokenizer: TextTokenizer, drawn: _DrawnRow, length: int, mask: str |
     part_of = _parts(drawn.frame)[drawn.positions]
     parts: list[list[int]] = [drawn.ids[part_of == part].tolist() for part in np.unique(part_of)]
     while True:
-        words = [printable(tokenizer.decode(ids)) for ids in parts]
+        words = [remove_unprintable(tokenizer.decode(ids)) for ids in parts]
         if mask is not None and len(parts) == 1:
             before, behind = (tokenizer.decode(ids) for ids in (parts[0][:_BEFORE_MASK], parts[0][_BEFORE_MASK:]))
-            words = [" ".join([printable(before), mask, printable(behind)])]
+            words = [" ".join([remove_unprintable(before), mask, remove_unprintable(behind)])]
         text: Text = words[0] if len(words) == 1 else (words[0], words[1])
         tokens, most = len(tokenizer.encode([text])[0]), tokenizer.max_length
         if tokens < length == most and len(parts[0]) < 4 * length:  # neighbouring pieces became one token
@@ -319,12 +333,12 @@ def _decode(tokenizer: TextTokenizer, drawn: _DrawnRow, length: int, mask: str |
             return text
 
 
-def printable(text: str) -> str:
+def remove_unprintable(text: str) -> str:
     """Return a text without the characters that end lines or control terminals."""
     return "".join(c for c in text if c.isprintable())
 
 
-def drawn_pool(tokenizer: TextTokenizer, vocabulary: int) -> NDArray[np.int64]:
+def drawable_ids(tokenizer: TextTokenizer, vocabulary: int) -> NDArray[np.int64]:
     """Return the ids to draw from: all pieces of text in the vocabulary that the embedding table has a row for."""
     frame = tokenizer.frame(tokenizer.max_length, pair=True)
     special = {*tokenizer.special_ids, tokenizer.pad_id, tokenizer.mask_id, *frame.ids[_parts(frame) < 0].tolist()}

@@ -1,8 +1,8 @@
 """Values of labels, read in one way from every kind of file: numbers, names, and spans with their tags.
 
-- `number_of` reads a label that is a number, `is_visible` refuses blank names, `name_problems` checks a list of names.
-- `Span` is a labelled piece of a text. `tags_of` makes the IOB2 tags of a label set; `assign_tags` turns spans into
-  tags for training and `spans_of` turns tags back into spans.
+- `number_of` reads a label that is a number, `is_visible` refuses blank names, `find_name_problems` checks a list of names.
+- `Span` is a labelled piece of a text. `iob2_tags` makes the IOB2 tags of a label set; `assign_tags` turns spans into
+  tags for training and `spans_from_tags` turns tags back into spans.
 - `count_spans` compares predicted spans with the right ones, for F1, precision and recall.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pocketbert.core.errors import shown
+from pocketbert.core.errors import shorten_repr
 
 # --- numbers and names ---
 
@@ -48,7 +48,7 @@ def is_visible(text: str) -> bool:
     return any(unicodedata.category(c) not in _INVISIBLE_CATEGORIES and not _INVISIBLE.match(c) for c in text)
 
 
-def name_problems(names: Sequence[str]) -> list[str]:
+def find_name_problems(names: Sequence[str]) -> list[str]:
     """Return what makes a list of label names unusable: empty names, and names that are equal or look equal.
 
     Names that are numbers, such as "1" and "1.0", are equal if they are the same number.
@@ -60,17 +60,17 @@ def name_problems(names: Sequence[str]) -> list[str]:
     first: dict[object, str] = {}
     for name in names:
         if not is_visible(name):
-            problems.append(f"the label {shown(name)} is empty")
+            problems.append(f"the label {shorten_repr(name)} is empty")
             continue
         number = number_of(name)
         key: object = _as_seen(name) if number is None else number
         if key not in first:
             first[key] = name
         elif first[key] == name:
-            problems.append(f"the label {shown(name)} occurs twice")
+            problems.append(f"the label {shorten_repr(name)} occurs twice")
         else:
             how = "differ only in what cannot be seen" if number is None else "are the same number"
-            problems.append(f"the labels {shown(first[key])} and {shown(name)} {how}")
+            problems.append(f"the labels {shorten_repr(first[key])} and {shorten_repr(name)} {how}")
     return problems[:10]
 
 
@@ -101,14 +101,14 @@ class Span:
     label: str
 
 
-def tags_of(labels: Sequence[str]) -> tuple[str, ...]:
+def iob2_tags(labels: Sequence[str]) -> tuple[str, ...]:
     """Return the IOB2 tags of a label set, ``O``, then ``B-`` and ``I-`` of each label; tags are returned as they are."""
-    if OUTSIDE in labels or has_prefixes(labels):
+    if OUTSIDE in labels or have_iob_prefixes(labels):
         return tuple(labels)
     return (OUTSIDE, *(f"{prefix}-{name}" for name in labels for prefix in "BI"))
 
 
-def has_prefixes(tags: Iterable[str]) -> bool:
+def have_iob_prefixes(tags: Iterable[str]) -> bool:
     """Return whether tags have prefixes such as ``B-`` that mark where spans begin.
 
     In a tag set without prefixes, such as parts of speech, each word is a span.
@@ -123,7 +123,7 @@ def label_of_tag(tag: str) -> str | None:
     return tag[2:] if tag.startswith((*_BEGIN, *_INSIDE)) else tag
 
 
-def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]], single: bool = False) -> list[Span]:
+def spans_from_tags(tags: Sequence[str], places: Sequence[tuple[int, int]], single: bool = False) -> list[Span]:
     """Return the spans that a row of tags marks, reading IOB2 strictly (seqeval ``mode="strict"``).
 
     A span is a ``B-`` (or ``S-``) and the ``I-`` (``E-``) tags of the same label behind it; an ``I-`` without a
@@ -132,7 +132,7 @@ def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]], single: boo
     Args:
         tags: N tags.
         places: First character of each tagged word, and the character behind its last one, N of them.
-        single: Whether each word with a label is a span, because the tag set has no prefixes (`has_prefixes`).
+        single: Whether each word with a label is a span, because the tag set has no prefixes (`have_iob_prefixes`).
     """
     if single:
         words = zip(tags, places, strict=True)

@@ -1,7 +1,7 @@
 """Guesses which column of a data file is the text and which one the label, for users who did not name them.
 
 `guess_columns` profiles the first rows (a `_Column` per column), chooses the columns by their usual names, else by what
-they hold (`_ColumnChoice`), and guesses what kind of label it is. `found_columns` also prints what it chose.
+they hold (`_ColumnChoice`), and guesses what kind of label it is. `guess_and_report_columns` also prints what it chose.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketbert.core.data.cells import is_visible, number_of
-from pocketbert.core.data.files import class_names, read_rows, table_form
+from pocketbert.core.data.files import guess_table_form, read_class_names, read_rows
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.tables import (
     ANSWER_NAMES,
@@ -25,8 +25,8 @@ from pocketbert.core.data.tables import (
     is_numbered_column,
     plain_name,
 )
-from pocketbert.core.errors import InputError, Problem, listed, shown
-from pocketbert.core.host.progress import say
+from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.tasks import LabelKind
 
 _PROFILED_ROWS = 20_000
@@ -54,7 +54,7 @@ class Columns:
     note: str
 
 
-def found_columns(source: DataSource, kind: LabelKind) -> DataSource:
+def guess_and_report_columns(source: DataSource, kind: LabelKind) -> DataSource:
     """Guess the columns that a source does not name, print them, and return the source with them.
 
     Args:
@@ -63,7 +63,7 @@ def found_columns(source: DataSource, kind: LabelKind) -> DataSource:
     """
     guessed = guess_columns(source, kind)
     if guessed.note:
-        say(f"{Path(source.title).name}: {guessed.note}")
+        print_note(f"{Path(source.title).name}: {guessed.note}")
     return guessed.source
 
 
@@ -85,7 +85,7 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     """
     if source.path is None:
         return Columns(source, kind, "")
-    form = table_form(source)
+    form = guess_table_form(source)
     if form is not None and not form.header:
         source = source.model_copy(update={"header": False})
     bad = BadRows(source.title)
@@ -96,7 +96,7 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     text, pair = choice.choose_texts()
     label = choice.choose_label(text, pair)
     chosen = source.model_copy(update={"text": text, "text_pair": pair, **({"label": label} if label else {})})
-    names = class_names(chosen) if label else None
+    names = read_class_names(chosen) if label else None
     plain_names = plain_name(text), plain_name(pair or "")
     if kind is None and plain_names in QUESTION_NAMES and plain_name(label or "") in ANSWER_NAMES:
         kind = LabelKind.ANSWERS
@@ -340,9 +340,9 @@ class _ColumnChoice:
 
     def _ambiguity_error(self, option: str, what: str, names: Sequence[str]) -> InputError:
         """Return the error for several columns that could be meant, or none."""
-        columns = f"it has the columns {listed(list(self._columns))}"
-        reason = f"{listed(names)} could be the {what}" if names else f"no column is surely the {what}"
-        example = shown(names[0]) if names else "COLUMN"
+        columns = f"it has the columns {shorten_list(list(self._columns))}"
+        reason = f"{shorten_list(names)} could be the {what}" if names else f"no column is surely the {what}"
+        example = shorten_repr(names[0]) if names else "COLUMN"
         fix = (
             self._fix
             or f"Name the columns with --text and --label: here {option} is needed, such as {option} {example}."

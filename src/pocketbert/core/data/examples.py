@@ -3,7 +3,7 @@
 - `Example` is one row: a text or a pair with its label.
 - `read_examples` reads all rows of a source and lists what is wrong with them; each `LabelKind` has its own reader of
   cells.
-- `hold_out`, `hold_out_share` and `without` divide rows by the hash of their text, so that the file's order does not
+- `hold_out`, `hold_out_share` and `drop_duplicates_of` divide rows by the hash of their text, so that the file's order does not
   matter.
 """
 
@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from pocketbert.core.data.cells import OUTSIDE, Span, is_visible, label_of_tag, number_of, spans_of
+from pocketbert.core.data.cells import OUTSIDE, Span, is_visible, label_of_tag, number_of, spans_from_tags
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.tables import BadRows
 from pocketbert.core.disk.files import is_unicode
-from pocketbert.core.errors import InputError, Problem, shown
+from pocketbert.core.errors import InputError, Problem, shorten_repr
 from pocketbert.core.predict.inputs import Text, columns_of, with_columns
 from pocketbert.core.tasks import LabelKind
 
@@ -74,7 +74,7 @@ class Example:
         return hashlib.sha256(joined.encode(errors="replace")).hexdigest()
 
 
-def unlabelled(text: Text, row: int = 1) -> Example:
+def unlabelled_example(text: Text, row: int = 1) -> Example:
     """Make an example without a label.
 
     Args:
@@ -224,12 +224,14 @@ def _read_name(cell: Any) -> int | float | str:
     if not isinstance(cell, int | float | str):
         raise _LabelError(f"label is {type(cell).__name__}, not a number or a name.")
     if isinstance(cell, str) and not (is_unicode(cell) and is_visible(cell)):
-        raise _LabelError("the label is empty." if is_unicode(cell) else f"label {shown(cell)} is not Unicode text.")
+        raise _LabelError(
+            "the label is empty." if is_unicode(cell) else f"label {shorten_repr(cell)} is not Unicode text."
+        )
     number = number_of(cell)
     if number is None:
         return str(cell)
     if not math.isfinite(number) or abs(number) >= _LARGEST:
-        raise _LabelError(f"label {shown(cell)} is not a number that a label can be.")
+        raise _LabelError(f"label {shorten_repr(cell)} is not a number that a label can be.")
     return number
 
 
@@ -251,7 +253,7 @@ def _read_score(cell: Any) -> float:
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
-        raise _LabelError(f"score {shown(cell)} is not a finite number.")
+        raise _LabelError(f"score {shorten_repr(cell)} is not a finite number.")
     return value
 
 
@@ -279,7 +281,7 @@ def _read_spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -
         raise _LabelError(
             f"the numbers of tags ({len(cell)}) and of words ({len(words)}) differ; give one tag per word."
         )
-    return tuple(spans_of([*cell], words))
+    return tuple(spans_from_tags([*cell], words))
 
 
 def _read_span(entry: dict[str, Any], text: str) -> Span:
@@ -288,10 +290,10 @@ def _read_span(entry: dict[str, Any], text: str) -> Span:
     is_typed = type(start) is int and type(end) is int and isinstance(label, str) and bool(label)
     if not is_typed or not 0 <= start < end <= len(text):  # type: ignore[operator]
         raise _LabelError(
-            f"span {shown(entry)} is not {{start, end, label}} within the {len(text)} characters of the text."
+            f"span {shorten_repr(entry)} is not {{start, end, label}} within the {len(text)} characters of the text."
         )
     if str(label) == OUTSIDE or label_of_tag(str(label)) != label:
-        raise _LabelError(f"label {shown(label)} reads like a tag (O, B-, I-, S-, E-): rename it.")
+        raise _LabelError(f"label {shorten_repr(label)} reads like a tag (O, B-, I-, S-, E-): rename it.")
     return Span(int(start), int(end), str(label))  # type: ignore[arg-type]
 
 
@@ -319,7 +321,7 @@ def _read_answer(answer: Any, start: Any, context: str) -> GoldAnswer:
     if isinstance(answer, dict):
         answer, start = answer.get("text"), answer.get("start", answer.get("answer_start"))
     if not isinstance(answer, str) or not answer:
-        raise _LabelError(f"answer {shown(answer)} is not text.")
+        raise _LabelError(f"answer {shorten_repr(answer)} is not text.")
     if start is None:
         start = context.find(answer)
         if start < 0:
@@ -402,7 +404,7 @@ def _label_names(example: Example) -> list[object]:
     return [] if label is None or isinstance(label, float) else [label]
 
 
-def without(examples: Sequence[Example], others: Sequence[Example]) -> tuple[list[Example], int]:
+def drop_duplicates_of(examples: Sequence[Example], others: Sequence[Example]) -> tuple[list[Example], int]:
     """Drop the rows whose text also occurs in `others`.
 
     Returns:

@@ -1,8 +1,8 @@
 """Rows of a data source: .jsonl[.gz], .csv, .tsv and .parquet files, and data sets that `datasets` loads.
 
-- `check_source` refuses a file of an unknown kind before anything is read; `table_form` guesses how a table is written.
+- `check_source` refuses a file of an unknown kind before anything is read; `guess_table_form` guesses how a table is written.
 - `read_rows` yields the rows of any source as dictionaries, within its limits.
-- `class_names` returns the names that a data set itself gives to the numbers of its label column.
+- `read_class_names` returns the names that a data set itself gives to the numbers of its label column.
 
 The readers follow in the order JSON Lines, Parquet, data sets of the Hub; that of tables is in
 `pocketbert.core.data.tables`.
@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.streams import ENCODING_FIX, Limits, opened, read_lines
+from pocketbert.core.data.streams import ENCODING_FIX, Limits, open_bounded, read_lines
 from pocketbert.core.data.tables import BadRows, TableForm, check_columns, find_table_form, read_table
 from pocketbert.core.disk.files import check_regular, open_regular
-from pocketbert.core.errors import InputError, MissingBackendError, Problem, shown
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, shorten_repr
 from pocketbert.core.host.system import check_hub, version_of
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".tsv", ".parquet")
@@ -44,7 +44,7 @@ def is_data_file(name: str) -> bool:
     return name.endswith(_SUFFIXES)
 
 
-def is_table(name: str) -> bool:
+def is_table_file(name: str) -> bool:
     """Return whether a file's name ends like that of a CSV or TSV file, whose first row may be a header."""
     return name.endswith((".csv", ".tsv"))
 
@@ -61,19 +61,19 @@ def check_source(source: DataSource) -> None:
     if not is_data_file(source.path):
         fix = next((fix for suffix, fix in _OTHER_SUFFIXES.items() if source.path.endswith(suffix)), "")
         raise InputError(Problem(source.title, f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}.", fix))
-    if source.header is not None and not is_table(source.path):
+    if source.header is not None and not is_table_file(source.path):
         what = f"has no header row to decide on (header: {str(source.header).lower()}); only .csv and .tsv files have."
         raise InputError(Problem(source.title, what, "Leave out --header, --no-header and the recipe key header."))
 
 
-def table_form(source: DataSource) -> TableForm | None:
+def guess_table_form(source: DataSource) -> TableForm | None:
     """Guess the separator of a CSV or TSV file, and whether its first row is a header; return None for other sources.
 
     Raises:
         InputError: If the file cannot be opened, or is no regular file.
     """
     check_source(source)
-    if source.path is None or not is_table(source.path):
+    if source.path is None or not is_table_file(source.path):
         return None
     named = [str(getattr(source, k)) for k in ("text", "text_pair", "label") if k in source.model_fields_set]
     return find_table_form(Path(source.path), source.title, source.limits, source.header, named)
@@ -96,7 +96,7 @@ def read_rows(
     if source.path is None:
         yield from _read_hub_rows(source)
         return
-    form = table_form(source)
+    form = guess_table_form(source)
     path, title, limits = Path(source.path), source.title, source.limits
     if path.name.endswith((".jsonl", ".jsonl.gz")):
         yield from _read_json_rows(path, title, limits, bad)
@@ -106,7 +106,7 @@ def read_rows(
         yield from read_table(path, form, title, limits, bad)
 
 
-def class_names(source: DataSource) -> list[str] | None:
+def read_class_names(source: DataSource) -> list[str] | None:
     """Return the names that the data set itself gives to the numbers of its label column, in the order of the numbers.
 
     They come from `datasets`' type ``ClassLabel``, which a Parquet file written by that library carries too.
@@ -149,7 +149,7 @@ class _RepeatedKeyError(ValueError):
 
 def _read_json_rows(path: Path, title: str, limits: Limits, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a JSON Lines file, plain or ``.gz``, with their line numbers; add lines that are no row to `bad`."""
-    with opened(path, title, limits) as stream:
+    with open_bounded(path, title, limits) as stream:
         for number, line in read_lines(stream, title, limits):
             if not line.strip():
                 continue
@@ -173,7 +173,7 @@ def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _RepeatedKeyError(shown(key))
+                raise _RepeatedKeyError(shorten_repr(key))
             seen.add(key)
     return values
 

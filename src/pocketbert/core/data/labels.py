@@ -1,7 +1,7 @@
 """Label sets: one order of the labels for the data, the teacher, the student and the files.
 
 - `resolve_labels` decides on the label set of a run: from the recipe, else from the teacher, else from the data.
-- `with_numbers` finds out which number in the data is which name, if the data has numbers.
+- `match_label_numbers` finds out which number in the data is which name, if the data has numbers.
 - `Labels` is the result; its methods turn the labels of examples into ids, sets of ids, or spans.
 """
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.cells import OUTSIDE, Span, label_of_tag, name_problems, number_of, tags_of
+from pocketbert.core.data.cells import OUTSIDE, Span, find_name_problems, iob2_tags, label_of_tag, number_of
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.tables import BadRows
-from pocketbert.core.errors import InputError, Problem, listed, nearest, shown
+from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr, suggest_allowed
 from pocketbert.core.tasks import LabelKind
 
 _MAX_LABELS = 1 << 16
@@ -105,7 +105,7 @@ class Labels:
             spans = [s for s in example.label if isinstance(s, Span)] if isinstance(example.label, tuple) else []
             for span in spans:
                 if span.label not in known:
-                    hint = nearest(span.label, sorted(known))
+                    hint = suggest_allowed(span.label, sorted(known))
                     bad.add(example.row, f"span label '{span.label}' is not in the label set; {hint}.", _ROW_FIX)
             spans_by_row.append(spans)
         if bad.count:
@@ -132,8 +132,8 @@ class Labels:
             raise InputError(
                 Problem(
                     where,
-                    f"the model's labels differ from the data's: only in the data [{listed(sorted(only_here))}], "
-                    f"only in the model [{listed(sorted(only_there))}].",
+                    f"the model's labels differ from the data's: only in the data [{shorten_list(sorted(only_here))}], "
+                    f"only in the model [{shorten_list(sorted(only_there))}].",
                     "Use data.labels with the model's names, or fine-tune the teacher on these labels.",
                 )
             )
@@ -141,7 +141,7 @@ class Labels:
         return [position[name] for name in self.names]
 
 
-def placeholder_names(names: Sequence[str]) -> bool:
+def are_placeholder_names(names: Sequence[str]) -> bool:
     """Return whether these are transformers' own LABEL_0, LABEL_1, ..., which carry no meaning."""
     return all(name == f"LABEL_{i}" for i, name in enumerate(names))
 
@@ -172,25 +172,25 @@ def resolve_labels(
     if kind not in _FEWEST_LABELS:
         return Labels(())
     if declared:
-        labels = with_numbers(Labels(tuple(declared)), examples, kind, ordered=True)
-    elif teacher and not placeholder_names(teacher):
-        labels = with_numbers(Labels(tuple(teacher), "label names taken from the teacher"), examples, kind)
+        labels = match_label_numbers(Labels(tuple(declared)), examples, kind, ordered=True)
+    elif teacher and not are_placeholder_names(teacher):
+        labels = match_label_numbers(Labels(tuple(teacher), "label names taken from the teacher"), examples, kind)
     else:
         labels = _labels_from_data(examples, kind, teacher or ())
-    if problems := [Problem("data.labels", f"{what}.", _NAMES_FIX) for what in name_problems(labels.names)]:
+    if problems := [Problem("data.labels", f"{what}.", _NAMES_FIX) for what in find_name_problems(labels.names)]:
         raise InputError(problems)
     if kind is LabelKind.SPANS and set(labels.names) != set(teacher or ()):
-        labels = Labels(tags_of(labels.names), labels.note)
+        labels = Labels(iob2_tags(labels.names), labels.note)
         if OUTSIDE not in labels.names:
-            what = f"tags need '{OUTSIDE}' for words of no label; found {listed(labels.names)}."
+            what = f"tags need '{OUTSIDE}' for words of no label; found {shorten_list(labels.names)}."
             raise InputError(Problem("data.labels", what))
     if len(labels) < _FEWEST_LABELS[kind]:
-        what = f"the task needs at least {_FEWEST_LABELS[kind]} labels, found [{listed(labels.names)}]."
+        what = f"the task needs at least {_FEWEST_LABELS[kind]} labels, found [{shorten_list(labels.names)}]."
         raise InputError(Problem("data.labels", what))
     return labels
 
 
-def with_numbers(labels: Labels, examples: Sequence[Example], kind: LabelKind, ordered: bool = False) -> Labels:
+def match_label_numbers(labels: Labels, examples: Sequence[Example], kind: LabelKind, ordered: bool = False) -> Labels:
     """Add to a label set which number in the data is which label, and a note unless the numbers are positions.
 
     Args:
@@ -236,8 +236,8 @@ def _labels_from_data(examples: Sequence[Example], kind: LabelKind, outputs: Seq
     if len(numbers) < len(rows):
         one, name = next(iter(numbers)), next(value for value in rows if value not in numbers)
         what = (
-            f"the labels are numbers in some rows (row {rows[one]}: {shown(one)}) and names in others "
-            f"(row {rows[name]}: {shown(name)})."
+            f"the labels are numbers in some rows (row {rows[one]}: {shorten_repr(one)}) and names in others "
+            f"(row {rows[name]}: {shorten_repr(name)})."
         )
         fix = (
             "Write all of them as names, or list them in data.labels: a number then means the name that is this number."
@@ -321,8 +321,8 @@ def _ambiguity_error(found: Sequence[int | float], names: Sequence[str], why: st
     return InputError(
         Problem(
             "data.labels",
-            f"the data has the label numbers {listed([str(n) for n in found], _SHOWN)}, the label set has the names "
-            f"{listed(names, _SHOWN)}: {why}.",
+            f"the data has the label numbers {shorten_list([str(n) for n in found], _SHOWN)}, the label set has the names "
+            f"{shorten_list(names, _SHOWN)}: {why}.",
             "Write the names in the data, or number the rows from 0 in the order of the names; or give data.labels (--labels) one name "
             "for each number, in numeric order.",
         )
@@ -372,14 +372,14 @@ class _IdLookup:
         if not self._bad.shows_more:  # the hint takes time
             self._bad.add(row, "")
             return
-        hint = nearest(str(label), self._names)
+        hint = suggest_allowed(str(label), self._names)
         if number is not None and self._matched:
-            hint = f"its numbers are {listed([str(n) for n in self._by_number])}"
+            hint = f"its numbers are {shorten_list([str(n) for n in self._by_number])}"
         elif number is not None and self._by_number:
             hint = f"some names are numbers, so a number means the name; {hint}"
         elif number is not None and not self._positions:
             hint = f"the order of the names was not declared, so a number means none of them; {hint}"
-        self._bad.add(row, f"label {shown(label)} is not in the label set; {hint}.", _ROW_FIX)
+        self._bad.add(row, f"label {shorten_repr(label)} is not in the label set; {hint}.", _ROW_FIX)
 
     def _check_mixed(self, is_number: bool, label: object, row: int) -> None:
         """Record the first row that shows that some labels are numbers and others names."""
@@ -387,5 +387,5 @@ class _IdLookup:
         if len(self._first) == 2 and not self._mixed:  # one example of each is enough
             self._mixed = True
             other_row, other = self._first[not is_number]
-            what = f"label {shown(label)}, and {shown(other)} in row {other_row}: numbers and names in one column."
+            what = f"label {shorten_repr(label)}, and {shorten_repr(other)} in row {other_row}: numbers and names in one column."
             self._bad.add(row, what, "Write all labels as names.")

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pocketbert.core.data.streams import LINE_MB, MIB, ROWS, Limits
+from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS, MIB, Limits
 
 
 class PlainNumbers(BaseModel):
@@ -84,10 +84,13 @@ class DataSource(PlainNumbers):
         "are called 'column 1', 'column 2', ...",
     )
     max_line_mb: float = Field(
-        LINE_MB, gt=0, le=256, description="Longest line or row in MB; a longer one ends the command with exit code 2."
+        DEFAULT_LINE_MB,
+        gt=0,
+        le=256,
+        description="Longest line or row in MB; a longer one ends the command with exit code 2.",
     )
     max_rows: int = Field(
-        ROWS,
+        DEFAULT_MAX_ROWS,
         gt=0,
         le=1 << 40,
         description="Most rows of a file, which may have 512 bytes for each of them in all; more end the command with exit code 2.",

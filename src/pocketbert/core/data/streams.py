@@ -1,8 +1,8 @@
 """Bounded reading of text files: data files are opened here, so that a broken or hostile file ends early.
 
 - `Limits` is how much one file may hold; its methods make the errors for files that hold more.
-- `opened` opens a file, plain or gzip, as a stream that refuses to be longer; `read_lines` decodes its lines.
-- `read_texts` and `texts_of_stream` read one text per line; `check_encoding` finds the line that is not UTF-8.
+- `open_bounded` opens a file, plain or gzip, as a stream that refuses to be longer; `read_lines` decodes its lines.
+- `read_texts` and `read_texts_of_stream` read one text per line; `check_encoding` finds the line that is not UTF-8.
 
 This module imports neither numpy nor pydantic, because the command line imports it for every command.
 """
@@ -24,11 +24,11 @@ from pocketbert.core.disk.files import open_regular
 from pocketbert.core.errors import InputError, Problem
 
 MIB = 1 << 20
-LINE_MB = 4
+DEFAULT_LINE_MB = 4
 """Default of the longest line or row; a longer one is taken for a broken file."""
-ROWS = 1_000_000
+DEFAULT_MAX_ROWS = 1_000_000
 """Default of the most rows of a file whose rows are held in memory together."""
-CORPUS_ROWS = 20_000_000
+DEFAULT_CORPUS_ROWS = 20_000_000
 """Default of the most rows of a corpus, which is read row by row."""
 ENCODING_FIX = "Convert the file to UTF-8, for example: iconv -f WINDOWS-1252 -t UTF-8 rows.csv > rows-utf8.csv"
 _BYTES_PER_ROW = 512
@@ -49,13 +49,13 @@ class Limits:
         rows: Rows; lines of a file without columns.
     """
 
-    line: int = LINE_MB * MIB
-    rows: int = ROWS
+    line: int = DEFAULT_LINE_MB * MIB
+    rows: int = DEFAULT_MAX_ROWS
 
     @property
     def total(self) -> int:
         """Bytes of all rows, decompressed. A smaller number of rows does not lower it."""
-        return max(self.rows, ROWS) * _BYTES_PER_ROW
+        return max(self.rows, DEFAULT_MAX_ROWS) * _BYTES_PER_ROW
 
     def size_error(self, title: str) -> InputError:
         """Return the error for a file with more than `total` bytes."""
@@ -108,7 +108,7 @@ class _BoundedStream(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def opened(path: Path, title: str, limits: Limits) -> Iterator[io.BufferedReader]:
+def open_bounded(path: Path, title: str, limits: Limits) -> Iterator[io.BufferedReader]:
     """Open a regular file, plain or ``.gz``, as a buffered stream of bounded length.
 
     Args:
@@ -182,7 +182,7 @@ def check_encoding(path: Path, title: str, limits: Limits) -> None:
     Raises:
         InputError: Naming the first line that is not, or if the file is larger than `limits` allow.
     """
-    with opened(path, title, limits) as stream:
+    with open_bounded(path, title, limits) as stream:
         for _ in read_lines(stream, title, limits):
             pass
 
@@ -194,11 +194,11 @@ def read_texts(path: Path, limits: Limits | None = None) -> list[str]:
         InputError: If it is no regular file, not UTF-8, or larger than `limits` allow.
     """
     limits = limits or Limits()
-    with opened(path, str(path), limits) as stream:
+    with open_bounded(path, str(path), limits) as stream:
         return _read_texts(stream, str(path), limits)
 
 
-def texts_of_stream(stream: IO[bytes], title: str, limits: Limits) -> list[str]:
+def read_texts_of_stream(stream: IO[bytes], title: str, limits: Limits) -> list[str]:
     """Read one text per line of a stream, such as standard input; see `read_texts`.
 
     Raises:

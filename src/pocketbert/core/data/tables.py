@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketbert.core.data.cells import is_visible, number_of
-from pocketbert.core.data.streams import Limits, check_encoding, null_byte_error, opened
-from pocketbert.core.errors import InputError, Problem, listed, nearest
+from pocketbert.core.data.streams import Limits, check_encoding, null_byte_error, open_bounded
+from pocketbert.core.errors import InputError, Problem, shorten_list, suggest_allowed
 
 # --- names of columns, written as `plain_name` writes them ---
 
@@ -130,7 +130,7 @@ class BadRows:
             self.count += 1
             return
         self._missing.add(key)
-        what = f"no column '{column}'; {nearest(column, names, _ALIKE) if names else 'the row is empty'}."
+        what = f"no column '{column}'; {suggest_allowed(column, names, _ALIKE) if names else 'the row is empty'}."
         fix = _COLUMN_FIX
         if names and is_numbered_column(column) != all(map(is_numbered_column, names)):
             fix = _HEADER_FIX if is_numbered_column(column) else _NO_HEADER_FIX
@@ -227,7 +227,7 @@ def find_table_form(
     """
     # larger fields end the reading of the sample; the library's limit is global and never lowered
     csv.field_size_limit(max(csv.field_size_limit(), limits.line + 1))
-    with opened(path, title, limits) as stream:
+    with open_bounded(path, title, limits) as stream:
         raw = stream.read(_SAMPLE_BYTES)
     if len(raw) == _SAMPLE_BYTES:
         raw = raw[: raw.rfind(b"\n") + 1] or raw
@@ -391,7 +391,7 @@ def _read_table(
     """Yield the rows as `read_table` does; raise UnicodeDecodeError without the line's number for other encodings."""
     # `_Records` bounds the length of a row; the library's limit is global
     csv.field_size_limit(max(csv.field_size_limit(), limits.line + 1))
-    with opened(path, title, limits) as raw:
+    with open_bounded(path, title, limits) as raw:
         records = _Records(io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), title, limits, form.header)
         if path.suffix == ".tsv":
             reader = csv.reader(records, delimiter=form.separator, quoting=csv.QUOTE_NONE)
@@ -430,7 +430,7 @@ def check_columns(names: Sequence[str], where: str) -> None:
         raise InputError(Problem(where, f"{len(names):,} columns; allowed: at most {_MAX_COLUMNS:,}."))
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        what = f"two columns are called {listed(sorted(repeated))}."
+        what = f"two columns are called {shorten_list(sorted(repeated))}."
         raise InputError(Problem(where, what, "Give each column another name."))
 
 

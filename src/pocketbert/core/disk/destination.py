@@ -1,7 +1,7 @@
 """Where output is written: links are followed, and what could stop the last step is checked before the first one.
 
-`folder_destination` and `file_destination` resolve what the user named with -o/--output and refuse places that
-cannot or must not be written; `keeps_place` finds folders that cannot be renamed; `leaving_nothing` cleans up after
+`resolve_output_folder` and `resolve_output_file` resolve what the user named with -o/--output and refuse places that
+cannot or must not be written; `keeps_place` finds folders that cannot be renamed; `remove_new_folders_on_error` cleans up after
 wrong input.
 """
 
@@ -38,7 +38,7 @@ _KINDS = {
 }
 
 
-def folder_destination(path: Path, *sources: Path) -> Path:
+def resolve_output_folder(path: Path, *sources: Path) -> Path:
     """Resolve the folder that an output path means, and check that it can be written.
 
     A link to a folder means that folder, a dangling link the folder that it would lead to.
@@ -69,7 +69,7 @@ def folder_destination(path: Path, *sources: Path) -> Path:
     return output
 
 
-def file_destination(path: Path, overwrite: bool, *sources: Path) -> Path:
+def resolve_output_file(path: Path, overwrite: bool, *sources: Path) -> Path:
     """Resolve the file that an output path means, and check that it can be written; its folder is created later.
 
     Args:
@@ -146,7 +146,7 @@ def _is_mount_point(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def leaving_nothing(output: Path) -> Iterator[None]:
+def remove_new_folders_on_error(output: Path) -> Iterator[None]:
     """Remove the empty folders that the block created for an output if it ends because the input is wrong."""
     missing = [p for p in (output, *output.parents) if not os.path.lexists(p)]
     try:

@@ -3,9 +3,9 @@
 - read: `read_json`, `read_regular`, `open_regular` refuse what is no regular file (a pipe, a device, a file of
   /proc) instead of waiting for it, and files above a size; `check_size`, `check_schema`, `safe_join` check paths and
   contents of others,
-- write: `write_json`, `write_atomic`, `writing` replace a file in one moment, `sync` pushes it to disk,
+- write: `write_json`, `write_atomic`, `open_atomic` replace a file in one moment, `sync_path` pushes it to disk,
   `check_writable` fails early,
-- hash, measure and copy a file or folder: `sha256_file`, `sha256_path`, `sha256_json`, `digests`, `path_bytes`,
+- hash, measure and copy a file or folder: `sha256_file`, `sha256_path`, `sha256_json`, `file_digests`, `path_bytes`,
   `copy_path`.
 
 The module imports nothing outside the standard library: the QNN worker uses it in an environment of its own.
@@ -212,7 +212,7 @@ def safe_join(root: Path, relative: str, where: str) -> Path:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[IO[bytes]]:
+def open_atomic(path: Path) -> Iterator[IO[bytes]]:
     """Open a stream whose bytes become the file `path` when the block ends without an error.
 
     Args:
@@ -228,7 +228,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
 def write_atomic(path: Path, data: str | bytes) -> None:
     """Write a file in an existing folder so that readers see the old bytes or the new ones; text is UTF-8."""
-    with writing(path) as stream:
+    with open_atomic(path) as stream:
         stream.write(data.encode() if isinstance(data, str) else data)
 
 
@@ -237,7 +237,7 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
     """Push a file, or the list of a folder's entries, to disk, so that a later rename cannot take effect before it."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -279,7 +279,7 @@ def sha256_path(path: Path) -> str:
     """Return the hex digest of a file's bytes, or of all names and bytes in a folder (a Core ML package is one)."""
     if not path.is_dir():
         return sha256_file(path)
-    return sha256_json([[name, digest] for name, digest in digests(path).items()])
+    return sha256_json([[name, digest] for name, digest in file_digests(path).items()])
 
 
 def sha256_json(value: Any) -> str:
@@ -288,7 +288,7 @@ def sha256_json(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def digests(path: Path) -> dict[str, str]:
+def file_digests(path: Path) -> dict[str, str]:
     """Return the sha256 of every file below a folder by its relative path.
 
     A file has one entry with the name ``""``; a missing path has none.

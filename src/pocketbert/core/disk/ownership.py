@@ -4,11 +4,11 @@ Every deletion and every rename of the library passes through this module, which
 InputError. A test searches the code for calls elsewhere.
 
 1. `write_marker`, `read_marker`, `is_marked`: the file ``.pocketbert.json`` that marks a folder of PocketBERT,
-2. `claim`: mark and lock a folder, so that this process may remove what is in it; `lock_beside`, `folder_locked`:
+2. `claim_folder`: mark and lock a folder, so that this process may remove what is in it; `lock_beside`, `lock_folder`:
    other locks,
-3. `Contents`, `list_entries`: how a finished folder is recognised, which has no marker; `refuse_strangers` applies it,
+3. `FolderContents`, `list_entries`: how a finished folder is recognised, which has no marker; `refuse_foreign_files` applies it,
 4. `temporary_file`, `temporary_folder`: unfinished files, which `remove_abandoned` removes after a kill,
-5. `remove`, `empty`, `replace_file`, `install`, `move_aside`: the deletions and renames themselves.
+5. `remove`, `empty_folder`, `replace_file`, `install_folder`, `move_aside`: the deletions and renames themselves.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _read_any_marker(folder: Path) -> dict[str, object]:
 
 
 @contextlib.contextmanager
-def claim(folder: Path, kind: str, **more: object) -> Iterator[None]:
+def claim_folder(folder: Path, kind: str, **more: object) -> Iterator[None]:
     """Mark a new folder, lock it, and allow this process to remove what is in it until the block ends.
 
     Args:
@@ -159,7 +159,7 @@ def lock_beside(folder: Path) -> FileLock:
 
 
 @contextlib.contextmanager
-def folder_locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock an existing folder against changes by other processes until the block ends.
 
     A process that is killed leaves no lock. If the file system has no locks, the block runs without one.
@@ -212,7 +212,7 @@ def _is_own_path(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Contents:
+class FolderContents:
     """The files of a finished folder, by which it is recognised after the process that made it has ended.
 
     Attributes:
@@ -236,7 +236,7 @@ def list_entries(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
-def refuse_strangers(path: Path, find_foreign: FindForeign) -> None:
+def refuse_foreign_files(path: Path, find_foreign: FindForeign) -> None:
     """Refuse to touch a path if, by `find_foreign`, it holds anything that PocketBERT did not write.
 
     Raises:
@@ -328,7 +328,7 @@ def remove(path: Path, find_foreign: FindForeign | None = None) -> None:
         InputError: If this process neither created the path nor holds the folder that it lies in, and it is not
             recognised.
     """
-    refuse_strangers(path, find_foreign or list_entries)
+    refuse_foreign_files(path, find_foreign or list_entries)
     if path.is_symlink() or (os.path.lexists(path) and not path.is_dir()):
         path.unlink()
     elif path.is_dir():
@@ -339,13 +339,13 @@ def remove(path: Path, find_foreign: FindForeign | None = None) -> None:
             shutil.rmtree(path)
 
 
-def empty(path: Path) -> None:
+def empty_folder(path: Path) -> None:
     """Remove what is in a folder that this process holds.
 
     Raises:
         InputError: If this process does not hold the folder.
     """
-    refuse_strangers(path, list_entries)
+    refuse_foreign_files(path, list_entries)
     _remove_all_but_marker(path)
     (path / MARKER).unlink(missing_ok=True)
 
@@ -389,7 +389,7 @@ def replace_file(source: Path, destination: Path) -> None:
     Raises:
         InputError: If the source was not written by this process.
     """
-    refuse_strangers(source, list_entries)
+    refuse_foreign_files(source, list_entries)
     try:
         source.replace(destination)
     except OSError as error:
@@ -403,7 +403,7 @@ def replace_file(source: Path, destination: Path) -> None:
         source.unlink()
 
 
-def install(source: Path, destination: Path, aside: Path, find_foreign: FindForeign = list_entries) -> None:
+def install_folder(source: Path, destination: Path, aside: Path, find_foreign: FindForeign = list_entries) -> None:
     """Rename a folder that this process made to its final name; an older one is moved aside first, and kept there.
 
     Args:
@@ -415,8 +415,8 @@ def install(source: Path, destination: Path, aside: Path, find_foreign: FindFore
     Raises:
         InputError: If the older folder holds anything that PocketBERT did not write.
     """
-    refuse_strangers(source, list_entries)
-    refuse_strangers(destination, find_foreign)
+    refuse_foreign_files(source, list_entries)
+    refuse_foreign_files(destination, find_foreign)
     remove(aside)
     if os.path.lexists(destination):
         destination.rename(aside)

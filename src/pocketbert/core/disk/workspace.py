@@ -1,6 +1,6 @@
 """Temporary folders in which outputs are built, so that an output is complete or absent even if the process is killed.
 
-`building` makes a new output folder, `adding` adds files to a folder that may hold other things, `workspace` gives the
+`build_folder` makes a new output folder, `add_files` adds files to a folder that may hold other things, `open_workspace` gives the
 temporary folder itself, whose work can be resumed. Each
 
 1. removes what killed processes left for the same output, or resumes it,
@@ -26,7 +26,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from pocketbert.core.disk.destination import keeps_place
-from pocketbert.core.disk.files import read_json, sync, write_json
+from pocketbert.core.disk.files import read_json, sync_path, write_json
 from pocketbert.core.disk.ownership import (
     LOCK_FILE,
     LOST_FOUND,
@@ -34,11 +34,11 @@ from pocketbert.core.disk.ownership import (
     RENAME_ERRORS,
     TEMPORARY_SUFFIX,
     FindForeign,
-    claim,
-    install,
+    claim_folder,
+    install_folder,
     list_entries,
     read_marker,
-    refuse_strangers,
+    refuse_foreign_files,
     remove,
     remove_abandoned,
     remove_listed_files,
@@ -108,15 +108,15 @@ class Workspace:
         """
         if self.path.parent != self.output:
             try:
-                install(made, self.output, self.path / _OLD_FOLDER, find_foreign)
+                install_folder(made, self.output, self.path / _OLD_FOLDER, find_foreign)
             except OSError as error:
                 if error.errno not in RENAME_ERRORS:
                     raise
             else:
-                sync(self.output.parent)
+                sync_path(self.output.parent)
                 remove(self.path / _OLD_FOLDER)
                 return
-        refuse_strangers(self.output, beside_workspaces(find_foreign))
+        refuse_foreign_files(self.output, ignore_workspaces(find_foreign))
         ignored = _ignored_names(self.output)
         self._move_files(made, [n for n in _files_below(self.output) if Path(n).parts[0] not in ignored], last)
 
@@ -149,21 +149,21 @@ class Workspace:
         relative = made.relative_to(self.path).as_posix()
         journal = _Journal(made=relative, old=old, new=_files_below(made), last=last)
         write_json(self.path / _JOURNAL_FILE, journal.model_dump())
-        sync(self.path)
+        sync_path(self.path)
         _follow_journal(self.path, self.output)
 
     def _restore_older_output(self) -> None:
         """Put an older output back that was moved aside, unless a new one has its name."""
         aside = self.path / _OLD_FOLDER
         if os.path.lexists(aside) and not os.path.lexists(self.output):
-            install(aside, self.output, self.path / "none")
+            install_folder(aside, self.output, self.path / "none")
 
 
 # --- building an output ------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def building(output: Path, find_foreign: FindForeign = list_entries, last: str = "") -> Iterator[Path]:
+def build_folder(output: Path, find_foreign: FindForeign = list_entries, last: str = "") -> Iterator[Path]:
     """Build a folder in a workspace and rename it to its final name when the block ends without an error.
 
     An existing output is replaced only at that moment, and only if all of it is recognised.
@@ -171,7 +171,7 @@ def building(output: Path, find_foreign: FindForeign = list_entries, last: str =
     Args:
         output: The folder to create.
         find_foreign: Lists what an existing output holds that PocketBERT did not write; see
-            `pocketbert.core.disk.ownership.Contents`.
+            `pocketbert.core.disk.ownership.FolderContents`.
         last: Name of the file by which such an output is recognised; see `Workspace.install`.
 
     Yields:
@@ -181,8 +181,8 @@ def building(output: Path, find_foreign: FindForeign = list_entries, last: str =
         InputError: If an existing output holds anything that is not recognised; it stays as it is.
     """
     finish_interrupted(output)
-    refuse_strangers(output, beside_workspaces(find_foreign))
-    with workspace(output) as own:
+    refuse_foreign_files(output, ignore_workspaces(find_foreign))
+    with open_workspace(output) as own:
         new = own.path / _NEW_FOLDER
         new.mkdir()
         yield new
@@ -191,7 +191,7 @@ def building(output: Path, find_foreign: FindForeign = list_entries, last: str =
 
 
 @contextlib.contextmanager
-def adding(output: Path, earlier: Sequence[str], last: str) -> Iterator[Path]:
+def add_files(output: Path, earlier: Sequence[str], last: str) -> Iterator[Path]:
     """Build files in a workspace and move them into an existing folder when the block ends without an error.
 
     Args:
@@ -205,7 +205,7 @@ def adding(output: Path, earlier: Sequence[str], last: str) -> Iterator[Path]:
     Raises:
         InputError: If something else has the name of a file or folder to add; nothing was changed.
     """
-    with workspace(output) as own:
+    with open_workspace(output) as own:
         new = own.path / _NEW_FOLDER
         new.mkdir()
         yield new
@@ -214,7 +214,7 @@ def adding(output: Path, earlier: Sequence[str], last: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
+def open_workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
     """Create a workspace for an output, or resume an interrupted one, and remove it when the block ends.
 
     Args:
@@ -250,8 +250,8 @@ def sync_tree(folder: Path) -> None:
     """Push everything below a folder to disk, so that a later rename cannot take effect before it."""
     for place, _, names in os.walk(folder):
         for name in names:
-            sync(Path(place) / name)
-        sync(Path(place))
+            sync_path(Path(place) / name)
+        sync_path(Path(place))
 
 
 # --- what earlier processes left ------------------------------------------------------------
@@ -275,13 +275,13 @@ def finish_interrupted(output: Path) -> None:
                 Workspace(path, output).discard()
 
 
-def occupants(output: Path) -> list[str]:
+def list_occupants(output: Path) -> list[str]:
     """List the entries of a folder without workspaces for it and the ``lost+found`` of a file system."""
     ignored = _ignored_names(output)
     return sorted(p.name for p in output.iterdir() if p.name not in ignored)
 
 
-def beside_workspaces(find_foreign: FindForeign) -> FindForeign:
+def ignore_workspaces(find_foreign: FindForeign) -> FindForeign:
     """Wrap `find_foreign` so that it ignores workspaces in an output and the ``lost+found`` of a file system."""
 
     def find_outside_workspaces(folder: Path) -> list[str]:
@@ -420,7 +420,7 @@ def _lock_unmarked(path: Path) -> Iterator[None]:
 
 def _claim(path: Path, output: Path, resume: str) -> contextlib.AbstractContextManager[None]:
     """Claim a workspace with a marker that names its output and what is made."""
-    return claim(path, _MARKER_KIND, output=_INNER_OUTPUT if path.parent == output else output.name, of=resume)
+    return claim_folder(path, _MARKER_KIND, output=_INNER_OUTPUT if path.parent == output else output.name, of=resume)
 
 
 def _busy_error(output: Path) -> MachineError:
@@ -467,4 +467,4 @@ def _sync_folders(output: Path, names: list[str]) -> None:
     """Push an output and the folders that hold these files to disk."""
     for parent in {output / Path(name).parent for name in names} | {output}:
         if parent.is_dir():
-            sync(parent)
+            sync_path(parent)

@@ -1,7 +1,7 @@
 """Checking config.json before any library builds a model from it, and reading labels and activation from it.
 
 `read_config` refuses unbounded numbers, incomplete labels and architectures other than encoders, within the
-`ConfigBounds` of a family. `label_names`, `activation_of` read a checked configuration.
+`ConfigBounds` of a family. `label_names`, `read_activation` read a checked configuration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from pocketbert.core.disk.files import is_unicode, read_json
 from pocketbert.core.errors import InputError, Problem
 
-FILE_NAME = "config.json"
+CONFIG_FILE = "config.json"
 MAX_CONFIG_MIB = 8
 """A configuration with the largest allowed number of labels takes about 4 MiB."""
 MAX_LAYERS = 512
@@ -55,9 +55,9 @@ _MAX_ROPE_NUMBER = 1e9
 
 ACTIVATION_KEYS = ("hidden_act", "activation")
 """Keys of config.json that name the activation of the feed-forward parts."""
-CLIPPED = "relu6"
-CLIPPABLE = ("relu", CLIPPED)
-HIGHEST = 6.0
+CLIPPED_ACTIVATION = "relu6"
+CLIPPABLE_ACTIVATIONS = ("relu", CLIPPED_ACTIVATION)
+RELU6_MAX = 6.0
 """The largest output of relu6."""
 
 
@@ -104,15 +104,15 @@ def label_names(content: Mapping[str, Any]) -> list[str] | None:
     return [names[str(i)] for i in range(len(names))] if names else None
 
 
-def activation_of(config: Mapping[str, Any]) -> str | None:
+def read_activation(config: Mapping[str, Any]) -> str | None:
     """Return the activation that a configuration names; None if it names none."""
     return next((str(config[key]) for key in ACTIVATION_KEYS if isinstance(config.get(key), str)), None)
 
 
-def not_clippable(activation: str | None, where: str) -> Problem:
+def relu6_problem(activation: str | None, where: str) -> Problem:
     """Describe why relu6, which the recipe key `where` asks for, cannot replace an activation (None: unnamed)."""
     found = f"is {activation}" if activation else "is not named by its config.json"
-    what = f"{CLIPPED} takes the place of relu, which it equals up to 6; the student's activation {found}."
+    what = f"{CLIPPED_ACTIVATION} takes the place of relu, which it equals up to 6; the student's activation {found}."
     fix = "Leave activation out: ranges of other activations are learned."
     return Problem(where, what, f"{fix} MobileBERT students have relu (student: {{size: mini}}).")
 

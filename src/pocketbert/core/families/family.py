@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.families.config import ConfigBounds
 from pocketbert.core.types import Attention, Signal
 
@@ -365,7 +365,7 @@ class Family:
         own = tuple(n for n in self.inputs if n not in {i.name for i in self.extra})
         if form is None:
             if name != TEXT_ONLY:
-                what = f"{self.title} has no form {name!r:.60}; {nearest(name, self.form_names)}."
+                what = f"{self.title} has no form {name!r:.60}; {suggest_allowed(name, self.form_names)}."
                 raise InputError(Problem(where, what))
             return replace(self, inputs=own, form=None)
         form.check(config, where)

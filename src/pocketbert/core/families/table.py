@@ -1,12 +1,12 @@
 """The family table: registering and finding rows, and the registries of code that rows name by keys.
 
 - The rows are in `rows`, one file for each architecture; `register_family` adds one. `family_of` finds the row of a
-  `model_type`, `family_named` that of a name, `choose_row` and `suggest_row` one among those that share a graph.
+  `model_type`, `find_family` that of a name, `choose_row` and `suggest_row` one among those that share a graph.
 - `ADAPTERS`, `CAPTURES`, `LAYER_PARTS` and `CHECKPOINTS` hold the code of families, which is imported when it is
   called. The package's own adapters and layer parts are registered by `pocketbert.export.adapters`, captures by
   `pocketbert.distill.capture`, checkpoints by `pocketbert.distill.students`. A wing imports its own before it looks
   one up; the checkpoints, which core reads, are added by `pocketbert/__init__.py`.
-- `check_taught`, `check_pruned` and `check_exported` refuse what a family cannot do.
+- `check_distillable`, `check_prunable` and `check_exportable` refuse what a family cannot do.
 
 Nothing but the rows, distill/capture, distill/students and export/adapters names an architecture.
 """
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.families.family import ExportForm, Family
 from pocketbert.core.families.rows import ROWS
-from pocketbert.core.plugins import Registry, announce, load_plugins
+from pocketbert.core.plugins import Registry, load_plugins, record_registration
 
 _Adapter = Callable[[Any, Any], Any]
 """``adapter(model, plan)``: from an eager copy of a transformers model, which it may change, and a
@@ -166,7 +166,7 @@ def register_family(family: Family) -> None:
         family: The new row. The keys it names are looked up when they are needed, so code may be registered before
             or after.
     """
-    announce("family", family.name, family.name in _FAMILIES)
+    record_registration("family", family.name, family.name in _FAMILIES)
     _FAMILIES[family.name] = family
 
 
@@ -190,16 +190,16 @@ def family_of(model_type: str, where: str = "config.json") -> Family:
         if model_type in family.model_types and family.loads_as is None:
             return family
     known = [t for f in all_families() if f.loads_as is None for t in f.model_types]
-    what = f"model_type '{model_type}' is not in the family table; {nearest(model_type, known)}."
+    what = f"model_type '{model_type}' is not in the family table; {suggest_allowed(model_type, known)}."
     fix = "Add a row with pocketbert.core.families.register_family, or use a supported system."
     raise InputError(Problem(where, what, fix))
 
 
-def family_named(name: str, where: str = "family") -> Family:
+def find_family(name: str, where: str = "family") -> Family:
     """Find the row of a name, as in recipes; `where` is what the InputError names if there is none."""
     rows = {f.name: f for f in all_families()}
     if name not in rows:
-        raise InputError(Problem(where, f"'{name}' is not in the family table; {nearest(name, tuple(rows))}."))
+        raise InputError(Problem(where, f"'{name}' is not in the family table; {suggest_allowed(name, tuple(rows))}."))
     return rows[name]
 
 
@@ -209,7 +209,7 @@ def choose_row(family: Family, name: str, where: str) -> Family:
     Raises:
         InputError: If no row has the name, or it has another graph.
     """
-    row = family_named(name, where)
+    row = find_family(name, where)
     if row.graph == family.graph:
         return row
     same_graph = [f.name for f in all_families() if f.graph == family.graph]
@@ -232,7 +232,7 @@ def suggest_row(family: Family, weights: Iterable[str]) -> tuple[Family, str]:
     return family, ""
 
 
-def check_taught(family: Family, config: Mapping[str, object], where: str = "config.json") -> None:
+def check_distillable(family: Family, config: Mapping[str, object], where: str = "config.json") -> None:
     """Refuse a model that can be neither teacher nor student, although it can be exported.
 
     Raises:
@@ -245,7 +245,7 @@ def check_taught(family: Family, config: Mapping[str, object], where: str = "con
             raise InputError(Problem(where, what, "Export the model without a student, or use another checkpoint."))
 
 
-def check_pruned(
+def check_prunable(
     family: Family, config: Mapping[str, object], intermediate: int, where: str = "student.intermediate"
 ) -> None:
     """Refuse to prune feed-forward neurons of a model if that is not supported, or it has no more than are to stay.
@@ -271,7 +271,7 @@ def check_pruned(
         raise InputError(Problem(where, what, fix))
 
 
-def check_exported(family: Family, where: str = "model") -> None:
+def check_exportable(family: Family, where: str = "model") -> None:
     """Raise InputError, with what to do instead, if no exporter writes a family; `where` is what the error names."""
     if family.instead_of_export is not None:
         raise InputError(Problem(where, f"no exporter writes {family.title}.", family.instead_of_export))

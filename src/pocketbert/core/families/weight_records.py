@@ -43,7 +43,7 @@ class WeightRole(BaseModel):
     Attributes:
         name: Path of the weight in the torch module that the file was exported from.
         role: Its role in the encoder.
-        digest: Digest of its fp32 numbers, see `pocketbert.core.families.weight_records.digest_of`.
+        digest: Digest of its fp32 numbers, see `pocketbert.core.families.weight_records.matrix_digest`.
         numbers: How many numbers it has; 0 if an earlier version wrote the list.
         scheme: How it is stored; None if as it was exported.
     """
@@ -61,7 +61,7 @@ class WeightRole(BaseModel):
         return any(fnmatchcase(self.name, p) for p in (pattern, f"*.{pattern}", f"{pattern}.*", f"*.{pattern}.*"))
 
 
-def role_of(name: str) -> Role:
+def classify_weight(name: str) -> Role:
     """Return the role of a weight by its path in an encoder with a head."""
     for pattern, role in _ROLE_PATTERNS:
         if (role in _OUTSIDE_LAYERS or _LAYER.search(name)) and re.search(pattern, name):
@@ -69,7 +69,7 @@ def role_of(name: str) -> Role:
     return Role.HEAD
 
 
-def digest_of(numbers: NDArray[Any]) -> str | None:
+def matrix_digest(numbers: NDArray[Any]) -> str | None:
     """Return the digest of a matrix as fp32 numbers, the same for its transpose; None if it is no matrix.
 
     Axes of length 1 are ignored.
@@ -108,7 +108,7 @@ class LearnedRanges(BaseModel):
         scheme: The scheme that was trained for.
         format: The format whose rounding was simulated.
         runtime: The runtime whose file was trained for; None for files for any runtime.
-        products: Ranges by `fingerprint` of the product's weights.
+        products: Ranges by `product_fingerprint` of the product's weights.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -120,10 +120,10 @@ class LearnedRanges(BaseModel):
 
     def of(self, weight: NDArray[np.generic]) -> ProductRanges:
         """Return the ranges of the product with these weights; empty ones if it was not trained."""
-        return self.products.get(fingerprint(weight), ProductRanges())
+        return self.products.get(product_fingerprint(weight), ProductRanges())
 
 
-def fingerprint(weight: NDArray[np.generic]) -> str:
+def product_fingerprint(weight: NDArray[np.generic]) -> str:
     """Return the digest of a product's weights as fp16 numbers, the same for the transpose.
 
     Args:
@@ -133,12 +133,12 @@ def fingerprint(weight: NDArray[np.generic]) -> str:
     return min(hashlib.sha256(np.ascontiguousarray(m).tobytes()).hexdigest() for m in (matrix, matrix.T))
 
 
-def write_learned(folder: Path, ranges: LearnedRanges) -> None:
+def write_learned_ranges(folder: Path, ranges: LearnedRanges) -> None:
     """Write the ranges next to the weights of a model."""
     write_json(folder / _FILE_NAME, ranges.model_dump(mode="json"))
 
 
-def read_learned(folder: Path, scheme: Scheme, runtime: Runtime | None = None) -> LearnedRanges | None:
+def read_learned_ranges(folder: Path, scheme: Scheme, runtime: Runtime | None = None) -> LearnedRanges | None:
     """Read the ranges that a model was trained with; None if it has none for files of a scheme and runtime.
 
     Files of one scheme for different runtimes round other numbers in other places, so the ranges of one do not fit
@@ -151,7 +151,7 @@ def read_learned(folder: Path, scheme: Scheme, runtime: Runtime | None = None) -
     return ranges if (ranges.scheme, ranges.runtime) == (scheme, runtime) and ranges.products else None
 
 
-def copy_learned(source: Path, destination: Path) -> None:
+def copy_learned_ranges(source: Path, destination: Path) -> None:
     """Copy the ranges that a model was trained with, if there are any, to a folder with the same weights."""
     if (source / _FILE_NAME).is_file():
-        write_learned(destination, LearnedRanges.model_validate(read_json(source / _FILE_NAME)))
+        write_learned_ranges(destination, LearnedRanges.model_validate(read_json(source / _FILE_NAME)))

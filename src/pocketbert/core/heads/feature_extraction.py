@@ -18,7 +18,7 @@ from pocketbert.core.heads.head import Prepared, TextHead, all_finite, prepare_t
 from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, pearson, spearman
 from pocketbert.core.predict.answers import Answer, Embedding
 from pocketbert.core.predict.inputs import split_pair
-from pocketbert.core.predict.predictor import Matrix, whole
+from pocketbert.core.predict.predictor import Matrix, join_texts
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -48,7 +48,7 @@ class FeatureExtractionHead(TextHead):
         if labelled and without and any(e.pair is not None and e.label is not None for e in examples):
             what = f"{len(without):,} of {len(examples):,} pairs have no score, the first in row {without[0]}."
             raise InputError(Problem(title, what, "Give every pair a score, or none."))
-        if not scored(examples):
+        if not are_scored_pairs(examples):
             return prepare_texts([replace(e, pair=None) for e in examples], tokenizer)
         texts = [t for e in examples for t in split_pair(e.input)]
         truth = np.array([e.label for e in examples], np.float64) if labelled else ()
@@ -56,7 +56,7 @@ class FeatureExtractionHead(TextHead):
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Compute Spearman of the pairs' similarities with their scores, or the mean cosine to the teacher's vectors."""
-        vectors, truth = whole(reduced), np.asarray(prepared.truth, np.float64)
+        vectors, truth = join_texts(reduced), np.asarray(prepared.truth, np.float64)
         finite = all_finite(reduced)
         if truth.ndim == 1:
             similarities = _similarities(vectors[::2], vectors[1::2], self.similarity)
@@ -74,7 +74,7 @@ class FeatureExtractionHead(TextHead):
         return [Embedding(m[0], e.truncated) for m, e in zip(outputs, prepared.encoded, strict=True)]
 
 
-def scored(examples: Sequence[Example]) -> bool:
+def are_scored_pairs(examples: Sequence[Example]) -> bool:
     """Return whether all rows are pairs with a score."""
     return bool(examples) and all(e.pair is not None and e.label is not None for e in examples)
 

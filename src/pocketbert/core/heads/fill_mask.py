@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from pocketbert.core.data.examples import Example
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads.head import IGNORED, Prepared, all_finite, prepare_texts
+from pocketbert.core.heads.head import IGNORED_LABEL, Prepared, all_finite, prepare_texts
 from pocketbert.core.metrics import TOP_1, entropy
 from pocketbert.core.predict.answers import Answer, Filled, Guess
-from pocketbert.core.predict.predictor import Matrix, whole
-from pocketbert.core.predict.scores import Score, probabilities
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.predictor import Matrix, join_texts
+from pocketbert.core.predict.scores import Score, apply_score_function
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.tasks import Task
 
@@ -38,7 +39,7 @@ class FillMaskHead:
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Tokenize rows, and mask tokens of rows to score, the same ones for the same text.
 
-        The truth are the ids of the masked tokens, one array per row; `IGNORED` at masks of the text itself.
+        The truth are the ids of the masked tokens, one array per row; `IGNORED_LABEL` at masks of the text itself.
 
         Raises:
             InputError: If the vocabulary has no mask token.
@@ -57,7 +58,7 @@ class FillMaskHead:
         assert tokenizer is not None
         # a file of a smaller length has cut the last masks off
         gold = prepared.truth[row][: int((prepared.encoded[row].ids == tokenizer.mask_id).sum())]
-        known = gold != IGNORED
+        known = gold != IGNORED_LABEL
         if not known.any():
             return np.empty((0, 2), np.float32)
         gold, logits = gold[known], matrix[known].astype(np.float64)
@@ -68,9 +69,9 @@ class FillMaskHead:
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Compute the mean cross-entropy over masked tokens, and how often the best token is right."""
-        values, finite = whole(reduced), all_finite(reduced)
+        values, finite = join_texts(reduced), all_finite(reduced)
         gold = np.concatenate([np.asarray(t, np.int64) for t in prepared.truth])
-        chance = entropy(gold[gold != IGNORED])
+        chance = entropy(gold[gold != IGNORED_LABEL])
         others = {TOP_1.name: float(values[:, 1].mean(dtype=np.float64))}
         loss = float(values[:, 0].mean(dtype=np.float64))
         return Score.of(self.task.metric, loss, others, len(prepared.examples), chance, finite)
@@ -83,7 +84,7 @@ class FillMaskHead:
         for encoded, matrix in zip(prepared.encoded, outputs, strict=True):
             # without a mask the matrix has a row for every token
             has_mask = bool((encoded.ids == tokenizer.mask_id).any())
-            scores = probabilities(matrix, self.task.score) if has_mask else np.empty((0, 1))
+            scores = apply_score_function(matrix, self.task.score) if has_mask else np.empty((0, 1))
             places = [
                 tuple(
                     Guess(tokenizer.token(int(i)), tokenizer.decode([int(i)]), float(row[i]))
@@ -105,4 +106,4 @@ def _mask_tokens(encoded: Encoded, digest: str, mask_id: int) -> tuple[Encoded, 
     ids = encoded.ids.copy()
     ids[chosen] = mask_id
     original = encoded.ids[ids == mask_id]
-    return replace(encoded, ids=ids), np.where(original == mask_id, IGNORED, original)
+    return replace(encoded, ids=ids), np.where(original == mask_id, IGNORED_LABEL, original)

@@ -18,10 +18,11 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Positi
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.source import PlainNumbers
 from pocketbert.core.predict.answers import Answer
+from pocketbert.core.predict.inputs import Encoded, truncate_row
 from pocketbert.core.predict.predictor import Matrix
 from pocketbert.core.predict.scores import Score, Temperature
 from pocketbert.core.predict.sentence_settings import PoolingKind, Similarity
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer, cut
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -123,7 +124,7 @@ class AnswerSettings(PlainNumbers):
 
 # --- prepared rows ---
 
-IGNORED = -100
+IGNORED_LABEL = -100
 """Label of a token that no loss looks at; torch's cross-entropy ignores it by default."""
 _Targets = Mapping[str, NDArray[np.generic] | Sequence[NDArray[np.int64]]]
 
@@ -158,8 +159,8 @@ class Prepared:
         """Cut one row. A pair is tokenized again with places, because its separators must stay."""
         encoded, text = self.encoded[row], self.examples[self.owner[row]].input
         if len(encoded) <= length or encoded.places is not None or self.tokenizer is None or isinstance(text, str):
-            return cut(encoded, length)
-        return replace(cut(self.tokenizer.encode([text], places=True)[0], length), places=None)
+            return truncate_row(encoded, length)
+        return replace(truncate_row(self.tokenizer.encode([text], places=True)[0], length), places=None)
 
     def rows_of(self) -> list[list[int]]:
         """Return the numbers of the model's rows of each example."""

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from pocketbert.core.data.examples import Example, GoldAnswer
 from pocketbert.core.heads.head import AnswerSettings, Prepared, all_finite
-from pocketbert.core.metrics import EXACT_MATCH, luck
+from pocketbert.core.metrics import EXACT_MATCH, chance_bound
 from pocketbert.core.predict.answers import Answer, Excerpt
+from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.predictor import Matrix
 from pocketbert.core.predict.scores import Score
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 
 _CONTEXT = 1
@@ -119,7 +120,7 @@ class QuestionAnsweringHead:
             np.mean([_token_f1(t, g) for t, g in zip(answers, gold, strict=True)])
             for answers in (first_sentences, [""] * len(gold))
         ]
-        chance = luck(float(max(blind)), len(gold))
+        chance = chance_bound(float(max(blind)), len(gold))
         others = {EXACT_MATCH.name: float(np.mean(exact))}
         return Score.of(self.task.metric, float(np.mean(f1)), others, len(gold), chance, finite)
 

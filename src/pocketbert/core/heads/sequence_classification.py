@@ -1,6 +1,6 @@
 """Heads with one row of outputs per text, as in transformers' classes for sequence classification.
 
-`ClassificationHead` chooses one label of several, `MultiLabelHead` any number of labels (`best_thresholds` finds the
+`ClassificationHead` chooses one label of several, `MultiLabelHead` any number of labels (`fit_label_thresholds` finds the
 probability from which each is given), and `RegressionHead` predicts a number.
 """
 
@@ -19,17 +19,17 @@ from pocketbert.core.heads.head import LabelledTextHead, Prepared, all_finite
 from pocketbert.core.metrics import (
     PEARSON,
     SPEARMAN,
-    chance_ceiling,
+    chance_bound,
     classification_scores,
     constant_f1,
-    luck,
+    majority_bound,
     multi_label_f1,
     pearson,
     spearman,
 )
 from pocketbert.core.predict.answers import Answer, Labelling, Prediction, Value
-from pocketbert.core.predict.predictor import Matrix, whole
-from pocketbert.core.predict.scores import Score, probabilities
+from pocketbert.core.predict.predictor import Matrix, join_texts
+from pocketbert.core.predict.scores import Score, apply_score_function
 from pocketbert.core.tasks import ScoreFunction, Task
 
 
@@ -52,14 +52,14 @@ class ClassificationHead(LabelledTextHead):
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Compute accuracy, macro F1 and MCC."""
         gold, finite = np.asarray(prepared.truth, np.int64), all_finite(reduced)
-        predicted = whole(reduced).argmax(-1).astype(np.int64)
+        predicted = join_texts(reduced).argmax(-1).astype(np.int64)
         scores = classification_scores(gold, predicted, len(self.labels))
         value = scores.pop(self.task.metric.name)
-        return Score.of(self.task.metric, value, scores, len(gold), chance_ceiling(gold, len(self.labels)), finite)
+        return Score.of(self.task.metric, value, scores, len(gold), majority_bound(gold, len(self.labels)), finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """Return the most probable label of each text."""
-        scores = np.concatenate(list(outputs)) if inside else probabilities(whole(outputs), self.task.score)
+        scores = np.concatenate(list(outputs)) if inside else apply_score_function(join_texts(outputs), self.task.score)
         names = self.labels.names
         return [
             Prediction(names[best], float(row[best]), dict(zip(names, map(float, row), strict=True)), e.truncated)
@@ -88,14 +88,14 @@ class MultiLabelHead(LabelledTextHead):
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Compute micro F1 at the thresholds, and the share of rows whose labels are all right."""
         gold, finite = np.asarray(prepared.truth, bool), all_finite(reduced)
-        predicted = probabilities(whole(reduced), self.task.score) >= self.thresholds
+        predicted = apply_score_function(join_texts(reduced), self.task.score) >= self.thresholds
         value = multi_label_f1(gold, predicted)
         others = {"exact_rows": float((gold == predicted).all(-1).mean())}
-        return Score.of(self.task.metric, value, others, len(gold), luck(constant_f1(gold), len(gold)), finite)
+        return Score.of(self.task.metric, value, others, len(gold), chance_bound(constant_f1(gold), len(gold)), finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """Return the labels of each text that reach their thresholds."""
-        scores = np.concatenate(list(outputs)) if inside else probabilities(whole(outputs), self.task.score)
+        scores = np.concatenate(list(outputs)) if inside else apply_score_function(join_texts(outputs), self.task.score)
         names, answers = self.labels.names, list[Answer]()
         for row, encoded in zip(scores, prepared.encoded, strict=True):
             order = np.argsort(-row, kind="stable")
@@ -104,7 +104,7 @@ class MultiLabelHead(LabelledTextHead):
         return answers
 
 
-def best_thresholds(logits: Matrix, gold: NDArray[np.bool_]) -> list[float]:
+def fit_label_thresholds(logits: Matrix, gold: NDArray[np.bool_]) -> list[float]:
     """Find for each label the threshold with the best F1 of that label; 0.5 for a label without a row.
 
     Args:
@@ -115,7 +115,7 @@ def best_thresholds(logits: Matrix, gold: NDArray[np.bool_]) -> list[float]:
         Thresholds in hundredths, one per label; of equally good ones the one nearest to 0.5.
     """
     candidates = np.round(np.arange(0.05, 0.96, 0.01), 2)
-    scores = probabilities(logits, ScoreFunction.SIGMOID)
+    scores = apply_score_function(logits, ScoreFunction.SIGMOID)
     thresholds = []
     for column, truth in zip(scores.T, gold.T, strict=True):
         predicted = column[:, None] >= candidates
@@ -150,7 +150,7 @@ class RegressionHead(LabelledTextHead):
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Compute Pearson, Spearman and the root mean square error."""
         gold, finite = np.asarray(prepared.truth, np.float64), all_finite(reduced)
-        values = probabilities(whole(reduced)[:, 0].astype(np.float64), self.task.score)
+        values = apply_score_function(join_texts(reduced)[:, 0].astype(np.float64), self.task.score)
         others = {}
         if finite:
             others = {SPEARMAN.name: spearman(gold, values), "rmse": float(np.sqrt(((gold - values) ** 2).mean()))}
@@ -159,5 +159,5 @@ class RegressionHead(LabelledTextHead):
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """Return the number of each text."""
-        values = [float(m[0, 0] if inside else probabilities(m[0, 0], self.task.score)) for m in outputs]
+        values = [float(m[0, 0] if inside else apply_score_function(m[0, 0], self.task.score)) for m in outputs]
         return [Value(value, row.truncated) for value, row in zip(values, prepared.encoded, strict=True)]

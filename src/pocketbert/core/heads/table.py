@@ -1,4 +1,4 @@
-"""The head of each task: `head_of` makes it from the task, the labels and the settings of answers."""
+"""The head of each task: `make_head` makes it from the task, the labels and the settings of answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.tasks import Task, TaskName
 
 
-def head_of(task: Task, labels: Labels, settings: AnswerSettings | None = None) -> Head:
+def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None) -> Head:
     """Make the head of a task.
 
     Args:
@@ -28,7 +28,7 @@ def head_of(task: Task, labels: Labels, settings: AnswerSettings | None = None) 
         case TaskName.TEXT_CLASSIFICATION:
             return ClassificationHead(task, labels)
         case TaskName.MULTI_LABEL:
-            return MultiLabelHead(task, labels, thresholds_of(settings, len(labels)))
+            return MultiLabelHead(task, labels, label_thresholds(settings, len(labels)))
         case TaskName.REGRESSION:
             return RegressionHead(task)
         case TaskName.TOKEN_CLASSIFICATION:
@@ -41,7 +41,7 @@ def head_of(task: Task, labels: Labels, settings: AnswerSettings | None = None) 
             return FeatureExtractionHead(task, settings.similarity or Similarity.COSINE)
 
 
-def thresholds_of(settings: AnswerSettings, labels: int) -> Sequence[float]:
+def label_thresholds(settings: AnswerSettings, labels: int) -> Sequence[float]:
     """Return one threshold per label of a multi-label task: those of the settings, or one for all, default 0.5."""
     thresholds = settings.thresholds
     return thresholds if isinstance(thresholds, list) else [0.5 if thresholds is None else thresholds] * labels

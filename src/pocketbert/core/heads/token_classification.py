@@ -1,6 +1,6 @@
 """Head of token-classification: labelled pieces of a text with their character positions.
 
-Words are what the tokenizer's pre-tokenizer splits off (`words_of`); the first token of a word decides its tag.
+Words are what the tokenizer's pre-tokenizer splits off (`find_words`); the first token of a word decides its tag.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from pocketbert.core.data.cells import (
     Span,
     assign_tags,
     count_spans,
-    has_prefixes,
+    have_iob_prefixes,
     label_of_tag,
-    spans_of,
+    spans_from_tags,
     split_spans_by_word,
 )
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.heads.head import IGNORED, Prepared, all_finite, prepare_texts
+from pocketbert.core.heads.head import IGNORED_LABEL, Prepared, all_finite, prepare_texts
 from pocketbert.core.predict.answers import Answer, FoundSpan, Spans
+from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.predictor import Matrix
-from pocketbert.core.predict.scores import Score, probabilities
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.scores import Score, apply_score_function
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 
 
@@ -44,10 +45,10 @@ class TokenClassificationHead:
 
     def __init__(self, task: Task, labels: Labels) -> None:
         self.task, self.labels = task, labels
-        self.single = not has_prefixes(labels.names)
+        self.single = not have_iob_prefixes(labels.names)
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize rows; the targets are ``labels``: the tag of each word at its first token, `IGNORED` elsewhere.
+        """Tokenize rows; the targets are ``labels``: the tag of each word at its first token, `IGNORED_LABEL` elsewhere.
 
         Targets are N int64 arrays [tokens].
         """
@@ -56,9 +57,9 @@ class TokenClassificationHead:
             return rows
         spans_by_row, targets = self.labels.spans(examples, title), []
         for row, (encoded, spans) in enumerate(zip(rows.encoded, spans_by_row, strict=True)):
-            first, places = words_of(encoded)
-            target = np.full(len(encoded), IGNORED, np.int64)
-            target[first] = assign_tags(spans, places, self.labels.names, IGNORED)
+            first, places = find_words(encoded)
+            target = np.full(len(encoded), IGNORED_LABEL, np.int64)
+            target[first] = assign_tags(spans, places, self.labels.names, IGNORED_LABEL)
             targets.append(target)
             if self.single:
                 spans_by_row[row] = split_spans_by_word(spans, places, examples[row].text)
@@ -75,9 +76,9 @@ class TokenClassificationHead:
         finite = all_finite(reduced)
         predicted = []
         for encoded, matrix in zip(prepared.encoded, reduced, strict=True):
-            first, places = words_of(encoded)
+            first, places = find_words(encoded)
             best = np.nan_to_num(matrix[:, 0]).astype(np.int64)
-            predicted.append(spans_of([self.labels.names[best[i]] for i in first], places, self.single))
+            predicted.append(spans_from_tags([self.labels.names[best[i]] for i in first], places, self.single))
         counts = count_spans(list(prepared.truth), predicted)
         others = {"precision": counts.precision, "recall": counts.recall}
         chance = self._chance(prepared)
@@ -89,19 +90,19 @@ class TokenClassificationHead:
         if not frequencies:
             return 0.0
         label = frequencies.most_common(1)[0][0]
-        predicted = [[Span(a, b, label) for a, b in words_of(e)[1]] for e in prepared.encoded]
+        predicted = [[Span(a, b, label) for a, b in find_words(e)[1]] for e in prepared.encoded]
         return count_spans(list(prepared.truth), predicted).f1
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """Return the spans of each text; the score of a span is the mean probability of its words' tags."""
         answers: list[Answer] = []
         for example, encoded, matrix in zip(prepared.examples, prepared.encoded, outputs, strict=True):
-            first, places = words_of(encoded)
-            scores = probabilities(matrix[first], self.task.score)
+            first, places = find_words(encoded)
+            scores = apply_score_function(matrix[first], self.task.score)
             tags = [self.labels.names[i] for i in scores.argmax(-1)]
             words = list(zip(scores.max(-1), places, tags, strict=True))
             spans = []
-            for span in spans_of(tags, places, self.single):
+            for span in spans_from_tags(tags, places, self.single):
                 of_span = [
                     score
                     for score, (start, _), tag in words
@@ -113,7 +114,7 @@ class TokenClassificationHead:
         return answers
 
 
-def words_of(encoded: Encoded) -> tuple[list[int], list[tuple[int, int]]]:
+def find_words(encoded: Encoded) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the first token of each word of a single text, and the characters that the word covers.
 
     Raises:

@@ -46,21 +46,21 @@ class Machine(BaseModel):
 
 
 @cache
-def machine() -> Machine:
+def describe_machine() -> Machine:
     """Describe this machine."""
     name, flags = _cpuinfo()
     arch = platform.machine()
     return Machine(
         cpu=name,
         arch=arch,
-        isa=extensions(arch, flags),
+        isa=select_extensions(arch, flags),
         cores=_available_cores(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
     )
 
 
-def extensions(arch: str, flags: Collection[str]) -> list[str]:
+def select_extensions(arch: str, flags: Collection[str]) -> list[str]:
     """Select the instruction-set extensions that matter for encoders from the flags that a kernel lists."""
     return [flag for flag in (_ARM_FLAGS if arch in ("aarch64", "arm64") else _X86_FLAGS) if flag in flags]
 

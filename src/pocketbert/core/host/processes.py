@@ -3,10 +3,10 @@
 Only training is shared. Process 0 runs the recipe: it holds the lock of the run folder, decides which steps are
 finished, and writes. The others wait for its orders, train their part, and write nothing.
 
-1. `here` returns which process this one is; without a launcher, one of one,
-2. `directing` surrounds the whole recipe in process 0, `train_together` calls the others into a step,
-3. `assist` is what the other processes run,
-4. `holding` and `postpone` let Ctrl-C wait for the end of a training step.
+1. `current_process` returns which process this one is; without a launcher, one of one,
+2. `direct_processes` surrounds the whole recipe in process 0, `order_training` calls the others into a step,
+3. `follow_orders` is what the other processes run,
+4. `postpone_stops` and `postpone_stop` let Ctrl-C wait for the end of a training step.
 
 Orders go through the launcher's key-value store, not through collectives: setting a key waits for no peer, so that a
 process that fails can report it while its peers are busy, and waiting for hours needs no time limit.
@@ -66,7 +66,7 @@ class LaunchedProcess:
         return self.rank == 0
 
 
-def here() -> LaunchedProcess:
+def current_process() -> LaunchedProcess:
     """Return the rank of this process from the launcher's environment variables; one of one without a launcher."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     return LaunchedProcess(int(os.environ["RANK"]), world) if world > 1 else LaunchedProcess(0, 1)
@@ -95,18 +95,18 @@ _channels: list[_Channel] = []
 
 
 @contextmanager
-def directing() -> Iterator[None]:
+def direct_processes() -> Iterator[None]:
     """Run the block in process 0 of a launch, and send the others its exit code; do nothing without a launcher.
 
     Raises:
         MachineError: If another process failed, with its message, or the launch was used before.
     """
-    if here().world == 1:
+    if current_process().world == 1:
         yield
         return
     if _channels:
         raise MachineError("one launch runs one verb: the other processes ended with the first. Start a second launch.")
-    channel = _Channel(here())
+    channel = _Channel(current_process())
     _channels.append(channel)
     try:
         with _watch_peers(channel):
@@ -124,7 +124,7 @@ def directing() -> Iterator[None]:
     _close_process_group()
 
 
-def train_together(step: str, hash: str) -> None:
+def order_training(step: str, hash: str) -> None:
     """Order the other processes to train a step; do nothing without a launcher."""
     if _channels:
         _channels[0].send(Order(step, hash))
@@ -140,14 +140,14 @@ def _exit_code(error: BaseException) -> int:
 # --- the other processes ------------------------------------------------------------
 
 
-def assist(train: Callable[[Order], Any]) -> NoReturn:
+def follow_orders(train: Callable[[Order], Any]) -> NoReturn:
     """Follow the orders of process 0: call `train` for each step that it names, and exit with its exit code.
 
     Raises:
         SystemExit: With the exit code of process 0.
         Exception: The error of this process, if process 0 does not end with it.
     """
-    channel = _Channel(here())
+    channel = _Channel(current_process())
     code = 0
     try:
         for order in channel.orders():
@@ -309,7 +309,7 @@ _postponing: list[PostponedStop] = []
 """Running work that stops at the end of a step; the innermost is last."""
 
 
-def postpone(error: BaseException) -> bool:
+def postpone_stop(error: BaseException) -> bool:
     """Leave a request to stop to the running work, which raises `error` at the end of a step, if it stops there.
 
     Returns:
@@ -323,7 +323,7 @@ def postpone(error: BaseException) -> bool:
 
 
 @contextmanager
-def holding() -> Iterator[PostponedStop]:
+def postpone_stops() -> Iterator[PostponedStop]:
     """Postpone requests to stop while the block runs, which checks `PostponedStop.asked` between its steps.
 
     If no command handles signals, as in a notebook, the first Ctrl-C is postponed too, and the second one interrupts.
@@ -335,7 +335,7 @@ def holding() -> Iterator[PostponedStop]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         error = KeyboardInterrupt()
-        if not postpone(error):
+        if not postpone_stop(error):
             raise error
 
     if set_handler:

@@ -1,6 +1,6 @@
 """Progress of long work on stderr: a bar with rate and remaining time on a terminal, plain lines elsewhere.
 
-`Meter` counts units of work, `waiting` reports work that cannot be looked into, `say` prints a note, `set_quiet`
+`Meter` counts units of work, `report_waiting` reports work that cannot be looked into, `print_note` prints a note, `set_quiet`
 silences all.
 """
 
@@ -28,7 +28,7 @@ _LINE_INTERVAL_S = 10.0
 """Seconds between two plain lines when stderr is not a terminal."""
 _BAR_INTERVAL_S = 0.1
 _WAITING_INTERVAL_S, _PLAIN_WAITING_INTERVAL_S = 10.0, 30.0
-"""Seconds between two lines of `waiting`, on a terminal and elsewhere."""
+"""Seconds between two lines of `report_waiting`, on a terminal and elsewhere."""
 
 _state = {"quiet": False}
 
@@ -38,7 +38,7 @@ def set_quiet(quiet: bool) -> None:
     _state["quiet"] = quiet
 
 
-def say(message: str, style: str = "") -> None:
+def print_note(message: str, style: str = "") -> None:
     """Print a line to stderr, outside any bar.
 
     Args:
@@ -54,14 +54,14 @@ def _console() -> Console:
 
 
 @contextlib.contextmanager
-def waiting(label: str) -> Iterator[None]:
+def report_waiting(label: str) -> Iterator[None]:
     """Print regularly how long the block has been running, such as a converter that takes minutes."""
     block_ended, start = threading.Event(), time.monotonic()
     interval = _WAITING_INTERVAL_S if sys.stderr.isatty() else _PLAIN_WAITING_INTERVAL_S
 
     def report() -> None:
         while not block_ended.wait(interval):
-            say(f"  {label}: at work for {time.monotonic() - start:.0f} s")
+            print_note(f"  {label}: at work for {time.monotonic() - start:.0f} s")
 
     thread = threading.Thread(target=report, daemon=True)
     thread.start()
@@ -111,7 +111,7 @@ class Meter:
             self._bar.stop()
         took = time.monotonic() - self._start_time
         if self.label and took >= 2 and self.done >= self.total:
-            say(f"  {self.label}: {self.done - self.first:,} done in {took:.1f} s  {self.note}".rstrip())
+            print_note(f"  {self.label}: {self.done - self.first:,} done in {took:.1f} s  {self.note}".rstrip())
 
     def advance(self, units: int = 1, note: str = "") -> None:
         """Count units as done, with a short note beside the bar, e.g. the loss."""
@@ -126,7 +126,9 @@ class Meter:
         elif self.label and now - self._shown_time >= _LINE_INTERVAL_S and self.done < self.total:
             rate = (self.done - self.first) / (now - self._start_time)
             remaining = (self.total - self.done) / rate if rate else float("inf")
-            say(f"  {self.label}: {self.done:,}/{self.total:,}  {rate:.1f}/s  {remaining:.0f} s left  {self.note}")
+            print_note(
+                f"  {self.label}: {self.done:,}/{self.total:,}  {rate:.1f}/s  {remaining:.0f} s left  {self.note}"
+            )
             self._shown_time = now
 
 

@@ -1,8 +1,8 @@
-"""Silence libraries: their output to the terminal (`quiet`, `quiet_coremltools`) and their telemetry.
+"""Silence libraries: their output to the terminal (`silence_output`, `silence_coremltools`) and their telemetry.
 
 PocketBERT sends nothing itself. Some of its dependencies report to their vendors unless environment variables forbid
 it, which they read when they are imported or first used: `switch_off_telemetry` sets them,
-`without_openvino_telemetry` covers OpenVINO, which has no variable. `docs/telemetry.md` lists all of them and how
+`block_openvino_telemetry` covers OpenVINO, which has no variable. `docs/telemetry.md` lists all of them and how
 they were checked.
 """
 
@@ -20,7 +20,7 @@ from typing import TextIO
 
 _NOTED_LINES = 5
 
-SWITCHES = {
+TELEMETRY_SWITCHES = {
     # onnxruntime 1.29 and newer: a device id below the user's cache folder, and reports to Microsoft
     "ORT_DISABLE_TELEMETRY": "1",
     # huggingface_hub, transformers and hf_xet: their telemetry, and details of the machine in every request
@@ -35,7 +35,7 @@ _OPENVINO_REPORTER = "openvino_telemetry"
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_output() -> Iterator[None]:
     """Send everything that is printed inside to a temporary file; its last lines are added to an error's notes.
 
     File descriptors 1 and 2 of the whole process are redirected, since C++ code writes there directly, and so are
@@ -97,7 +97,7 @@ class _RedirectedStream(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def quiet_coremltools() -> Iterator[None]:
+def silence_coremltools() -> Iterator[None]:
     """Silence coremltools' loggers and progress bars: eight missing proxies, 93 passes."""
     logger, bars = logging.getLogger("coremltools"), os.environ.get("TQDM_DISABLE")
     level = logger.level
@@ -120,7 +120,7 @@ def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> 
     ``ORT_DISABLE_TELEMETRY=0`` asks for ONNX Runtime's telemetry. An empty one counts as not set: the libraries
     would read it as consent.
     """
-    for name, value in SWITCHES.items():
+    for name, value in TELEMETRY_SWITCHES.items():
         if not environment.get(name):
             environment[name] = value
     onnxruntime = sys.modules.get("onnxruntime")
@@ -134,7 +134,7 @@ def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> 
 
 
 @contextlib.contextmanager
-def without_openvino_telemetry() -> Iterator[None]:
+def block_openvino_telemetry() -> Iterator[None]:
     """Block the import of openvino's telemetry package inside; openvino then uses a stub of its own.
 
     Otherwise ``import openvino`` writes two files into the folder ``intel`` of the user's home folder and reports to

@@ -33,7 +33,7 @@ def home_folder() -> Path | None:
         return None
 
 
-def expanded(name: str, where: str) -> Path:
+def expand_home(name: str, where: str) -> Path:
     """Return a path with ``~`` replaced by the home folder.
 
     Raises:
@@ -102,7 +102,7 @@ def _cache_folders(kind: str, name: str) -> list[Path]:
     return folders
 
 
-def refusal() -> str:
+def unsupported_system() -> str:
     """Return why the commands do not run on this system, and what to do; empty if they do."""
     if sys.platform == "win32":
         return "PocketBERT runs on Linux and macOS, not on Windows. Fix: install it in WSL (wsl --install)."
@@ -124,12 +124,12 @@ def version_of(distribution: str) -> str | None:
         return None
 
 
-def installed(names: tuple[str, ...] = _RESULT_LIBRARIES) -> dict[str, str]:
+def installed_versions(names: tuple[str, ...] = _RESULT_LIBRARIES) -> dict[str, str]:
     """Return the versions of those distributions that are installed, by default of those that a result depends on."""
     return {name: version for name in names if (version := version_of(name))}
 
 
-def extras() -> frozenset[str]:
+def list_extras() -> frozenset[str]:
     """Return the names of PocketBERT's extras, from the metadata of its installation."""
     from importlib import metadata
 

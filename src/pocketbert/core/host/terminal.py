@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from unicodedata import category
 
-from pocketbert.core.errors import one_line
+from pocketbert.core.errors import escape_line
 
 _MAX_LINES = 40
 """Lines of a printed error."""
@@ -25,17 +25,17 @@ _BIDIRECTIONAL = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u20
 _CONTROL_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 
 
-def one_field(text: str) -> str:
+def escape_separators(text: str) -> str:
     """Escape line breaks, tabs and halves of surrogate pairs, so that a text stays in one field of a line."""
     return "".join(repr(c)[1:-1] if c in _SEPARATORS or "\ud800" <= c <= "\udfff" else c for c in text)
 
 
-def visible(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """Escape characters that control a terminal or change the direction; joiners, which some scripts need, stay."""
     return "".join(repr(c)[1:-1] if category(c) in _CONTROL_CATEGORIES or c in _BIDIRECTIONAL else c for c in text)
 
 
-def printed(problems: Sequence[str]) -> str:
+def format_error(problems: Sequence[str]) -> str:
     """Format an error for the terminal: at most 40 lines of at most 200 columns.
 
     A problem that does not fit a line continues in the next ones, further indented. Long problems are cut. Of too
@@ -64,7 +64,7 @@ def printed(problems: Sequence[str]) -> str:
 
 def _shorten(problem: str) -> str:
     """Return a problem on one line of bounded length."""
-    text = _cut_middle(one_line(_cut_middle(problem, _MAX_READ)), _MAX_PROBLEM)
+    text = _cut_middle(escape_line(_cut_middle(problem, _MAX_READ)), _MAX_PROBLEM)
     return text.strip() or "unknown, without a message"
 
 

@@ -19,7 +19,13 @@ from pocketbert.core.families.table import checkpoint_code
 from pocketbert.core.host.system import version_of
 from pocketbert.core.models.folder import FAMILY_KEY, IDENTITY_CLASS, SIGMOID_CLASS, ModelFolder
 from pocketbert.core.models.tokenizers import check_tokenizer, save_tokenizer
-from pocketbert.core.models.weights import HARMLESS, canonical_names, first_sentence, match_weights, read_weights
+from pocketbert.core.models.weights import (
+    GENERATED_WEIGHTS,
+    canonical_names,
+    first_sentence,
+    match_weights,
+    read_weights,
+)
 from pocketbert.core.predict.sentence_settings import SETTINGS_FILE, is_cross_encoder, read_settings
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Attention
@@ -44,14 +50,14 @@ _ROTARY_ENTRIES = ("rope_parameters", "rope_scaling", "rope_theta")
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
-def missing_for_weights() -> list[str]:
+def missing_libraries() -> list[str]:
     """List the distributions that weights are loaded with and that are not installed."""
     return [name for name in ("torch", "transformers") if version_of(name) is None]
 
 
 def require_torch() -> None:
     """Raise MissingBackendError with the installing command if torch or transformers is missing."""
-    for name in missing_for_weights():
+    for name in missing_libraries():
         raise MissingBackendError(name, "pip install 'pocketbert[train,onnx]'")
 
 
@@ -86,7 +92,7 @@ def load_model(
     transformers.utils.logging.disable_progress_bar()
     # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
-    make_known(folder.family)
+    register_with_transformers(folder.family)
     check_tokenizer(folder.path, folder.config, folder.family)
     config = _build_config(folder, task, labels, new_head)
     state = read_weights(folder.weights)
@@ -129,17 +135,17 @@ def _fill_model(auto: Any, config: Any, state: dict[str, torch.Tensor], folder: 
     if hasattr(model, "config"):
         model.config.architectures = [type(model).__name__]
     model.load_state_dict(state, strict=False)
-    return complete(model, folder.family).float().eval()
+    return finish_loading(model, folder.family).float().eval()
 
 
-def make_known(family: Family) -> None:
+def register_with_transformers(family: Family) -> None:
     """Register a family's own classes with transformers in this process; may be called again."""
     code = checkpoint_code(family)
     if code.make_known is not None:
         code.make_known()
 
 
-def complete(model: Any, family: Family) -> Any:
+def finish_loading(model: Any, family: Family) -> Any:
     """Change a loaded or built model in place so that it takes the inputs of its family's row, and return it."""
     code = checkpoint_code(family)
     if code.complete is not None:
@@ -147,7 +153,7 @@ def complete(model: Any, family: Family) -> Any:
     return model
 
 
-def take_form(model: Any, folder: ModelFolder, form: str, entities: Path | None) -> list[dict[str, str]]:
+def apply_form(model: Any, folder: ModelFolder, form: str, entities: Path | None) -> list[dict[str, str]]:
     """Change a loaded model so that it takes the inputs of an export form, if the form needs that.
 
     Args:
@@ -305,7 +311,7 @@ def save_model(
     tensors = {
         k: v.detach().contiguous().cpu()
         for k, v in state.items()
-        if not HARMLESS.search(k) and first_names.get(k, k) == k
+        if not GENERATED_WEIGHTS.search(k) and first_names.get(k, k) == k
     }
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
     save_tokenizer(source.tokenizer_folder, max_length, destination, source.family)

@@ -2,7 +2,7 @@
 
 `open_model_folder` finds a model by path, by the demo teacher's name or on the Hub, and returns a `ModelFolder` with
 its checked configuration, its family, task and licence. `ModelCard` is the front matter of its README.md;
-`weight_names` lists the names of its weights without loading them.
+`list_weight_names` lists the names of its weights without loading them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any
 
 import yaml
 
-from pocketbert.core.data.labels import placeholder_names
+from pocketbert.core.data.labels import are_placeholder_names
 from pocketbert.core.disk.files import read_json, read_regular, sha256_file, sha256_json, write_json
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.families import ATTENTION_KEY, Family, all_families, family_of
 from pocketbert.core.families.config import MAX_CONFIG_MIB, label_names, read_config
 from pocketbert.core.families.table import choose_row, suggest_row
-from pocketbert.core.host.system import check_hub, expanded, version_of
+from pocketbert.core.host.system import check_hub, expand_home, version_of
 from pocketbert.core.models.tokenizers import SENTENCE_FILE, apply_settings, write_tokenizer_folder
-from pocketbert.core.predict.sentence_settings import MODULES_FILE, is_cross_encoder, prompts_of, read_settings
-from pocketbert.core.predict.tokenizer_file import MAX_MIB as MAX_TOKENIZER_MIB
+from pocketbert.core.predict.sentence_settings import MODULES_FILE, is_cross_encoder, read_prompts, read_settings
+from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB as MAX_TOKENIZER_MIB
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Attention
 
@@ -125,7 +125,7 @@ class ModelFolder:
         if names is None and any(map(self.has_head, heads)):
             # transformers leaves the default names out of config.json
             return [f"LABEL_{i}" for i in range(int(self.config.get("num_labels") or 2))]
-        return None if names and placeholder_names(names) and not any(map(self.has_head, heads)) else names
+        return None if names and are_placeholder_names(names) and not any(map(self.has_head, heads)) else names
 
     def has_head(self, suffix: str) -> bool:
         """Return whether the weights were saved from a class with this head."""
@@ -226,7 +226,7 @@ class ModelFolder:
             InputError: If there is nothing to convert, or it cannot be converted.
             MissingBackendError: If a library that reads it is not installed.
         """
-        prompts = not prompts_of(self.path).named or self.used_for in (None, self.task)
+        prompts = not read_prompts(self.path).named or self.used_for in (None, self.task)
         if prompts and os.path.lexists(self.path / _TOKENIZER_FILE) and not self._tokenizer_changes:
             return self.path
         digest = sha256_json(self._small_files)
@@ -285,7 +285,7 @@ def open_model_folder(
         InputError: If there is no such model, or its folder is incomplete.
         MissingBackendError: If the demo teacher is not installed.
     """
-    path = expanded(name, where)
+    path = expand_home(name, where)
     card = ModelCard()
     if path.is_dir():
         card = _read_model_card(path)
@@ -329,7 +329,7 @@ def _select_family(
     if FAMILY_KEY in config:
         row = choose_row(row, str(config[FAMILY_KEY]), f"{path}/config.json")
         return row, f"its config.json names it ({FAMILY_KEY})"
-    row, weight = suggest_row(row, weight_names(path))
+    row, weight = suggest_row(row, list_weight_names(path))
     return row, f"its weights have {weight}" if weight else ""
 
 
@@ -417,7 +417,7 @@ def _short_texts(value: object) -> tuple[str, ...]:
 # --- names of weights ------------------------------------------------------------
 
 
-def weight_names(folder: Path) -> list[str]:
+def list_weight_names(folder: Path) -> list[str]:
     """List the names of the weights of a Hugging Face folder without loading them; none if they cannot be read.
 
     Of a `.bin` file all texts in its pickle are listed, the names among them; nothing in it is run.

@@ -18,9 +18,9 @@ from tokenizers import Tokenizer, normalizers
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families import CheckpointCode
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import version_of
-from pocketbert.core.predict.tokenizer_file import MAX_MIB, library_errors
+from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB, library_errors
 
 _NO_CODE = CheckpointCode()
 _VOCABULARY_FILES = ("vocab.txt", "vocab.json", "merges.txt")
@@ -139,8 +139,8 @@ def _match_sentencepiece(backend: Tokenizer, path: Path) -> Tokenizer:
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
 
-    if path.stat().st_size > MAX_MIB << 20:
-        raise InputError(Problem(str(path), f"larger than {MAX_MIB} MiB, refused."))
+    if path.stat().st_size > MAX_TOKENIZER_MIB << 20:
+        raise InputError(Problem(str(path), f"larger than {MAX_TOKENIZER_MIB} MiB, refused."))
     raw = path.read_bytes()
     with library_errors(str(path), "not a SentencePiece model"):
         processor = sentencepiece.SentencePieceProcessor(model_proto=raw)
@@ -160,7 +160,7 @@ def _match_sentencepiece(backend: Tokenizer, path: Path) -> Tokenizer:
         what = f"transformers converts it to a tokenizer with other tokens for {affected}."
         raise InputError(Problem(str(path), what, "Put the tokenizer.json that its authors publish into the folder."))
     for line in differences:
-        say(f"{path.name}: the converted tokenizer differs from the sentencepiece library: {line}")
+        print_note(f"{path.name}: the converted tokenizer differs from the sentencepiece library: {line}")
     return best
 
 
@@ -199,7 +199,7 @@ def _has_equal_score(one: Sequence[str | None], other: Sequence[str | None], pro
 def _check_case(source: Path, backend: Tokenizer) -> None:
     """Refuse to lower-case text for a vocabulary of cased words if no file requires it."""
     path = source / "tokenizer_config.json"
-    settings = read_json(path, MAX_MIB) if path.is_file() else {}
+    settings = read_json(path, MAX_TOKENIZER_MIB) if path.is_file() else {}
     normalizer = json.loads(backend.to_str()).get("normalizer") or {}
     if (isinstance(settings, dict) and "do_lower_case" in settings) or not normalizer.get("lowercase"):
         return

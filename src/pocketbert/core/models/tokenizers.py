@@ -4,7 +4,7 @@ transformers and sentence-transformers read tokenizer.json and then change the t
 Clients that read only tokenizer.json would give other ids, so those settings are written into it.
 
 1. `check_tokenizer` refuses a tokenizer whose tokens the model cannot take,
-2. `apply_settings` writes the settings around a tokenizer.json into it; `listed_tokens` and
+2. `apply_settings` writes the settings around a tokenizer.json into it; `read_added_tokens` and
    `read_tokenizer_settings` read them,
 3. `save_tokenizer` writes all tokenizer files of a model to another folder, converting them if there is no
    tokenizer.json,
@@ -29,15 +29,15 @@ from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import CheckpointCode, Family
 from pocketbert.core.families.table import checkpoint_code
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.tokenizer_conversion import convert_tokenizer, list_vocabulary_files
 from pocketbert.core.predict.sentence_settings import SETTINGS_FILE
-from pocketbert.core.predict.tokenization import TextTokenizer, plain_tokenizer_json
-from pocketbert.core.predict.tokenizer_file import MAX_MIB, template_types
+from pocketbert.core.predict.tokenization import TextTokenizer, strip_padding_and_truncation
+from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB, largest_segment_id
 
 _WORD_PIECE_FILE = "vocab.txt"
 """WordPiece's vocabulary, one token per line: for clients that do not read tokenizer.json."""
-OTHER_FILES = (
+TOKENIZER_FILES = (
     _WORD_PIECE_FILE,
     "vocab.json",
     "merges.txt",
@@ -48,7 +48,7 @@ OTHER_FILES = (
     "tokenizer_config.json",
 )
 """Files of a tokenizer next to tokenizer.json, as authors ship them; libraries read them whole."""
-SEGMENTS = "token_type_ids"
+SEGMENT_INPUT = "token_type_ids"
 SENTENCE_FILE = "sentence_bert_config.json"
 """File of sentence-transformers with the longest input and lower case."""
 _MAX_LENGTH = 1 << 20
@@ -80,15 +80,15 @@ def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> 
     Raises:
         InputError: Naming everything that is wrong.
     """
-    files = [folder / name for name in OTHER_FILES]
-    large = [file for file in files if file.is_file() and file.stat().st_size > MAX_MIB << 20]
+    files = [folder / name for name in TOKENIZER_FILES]
+    large = [file for file in files if file.is_file() and file.stat().st_size > MAX_TOKENIZER_MIB << 20]
     if large:
-        raise InputError([Problem(str(file), f"larger than {MAX_MIB} MiB, refused.") for file in large])
+        raise InputError([Problem(str(file), f"larger than {MAX_TOKENIZER_MIB} MiB, refused.") for file in large])
     file = folder / "tokenizer.json"
     if not file.is_file():
         return
     tokenizer = TextTokenizer(folder, _MAX_LENGTH, pad_id=0, padding_side=family.padding_side)
-    content = read_json(file, MAX_MIB)
+    content = read_json(file, MAX_TOKENIZER_MIB)
     problems = []
     rows = config.get("vocab_size")
     if rows is not None and tokenizer.largest_id >= rows:
@@ -98,7 +98,7 @@ def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> 
         problems.append("has special tokens only: every text would be the same to the model.")
     if tokenizer.special_count == 0:
         problems.append("puts no special tokens around a text ([CLS], [SEP]); the model was trained with them.")
-    segments, highest = config.get("type_vocab_size"), template_types(content)
+    segments, highest = config.get("type_vocab_size"), largest_segment_id(content)
     if family.uses_segments and segments is not None and highest >= segments:
         problems.append(f"gives tokens the segment {highest}, the model has {segments} segments.")
     if problems:
@@ -139,17 +139,17 @@ def apply_settings(raw: str, folder: Path) -> tuple[str, list[str]]:
     content = json.loads(raw)
     if not isinstance(content, dict):
         return raw, []
-    changes = _add_tokens(content, listed_tokens(folder))
+    changes = _add_tokens(content, read_added_tokens(folder))
     changes += _set_bert_normalizer(content, settings)
     if sentence.get("do_lower_case") is True:
         changes += _prepend_lowercase(content)
     inputs = settings.get("model_input_names")
-    if isinstance(inputs, list) and SEGMENTS not in inputs:
+    if isinstance(inputs, list) and SEGMENT_INPUT not in inputs:
         changes += _zero_segments(content)
     return (json.dumps(content, ensure_ascii=False), changes) if changes else (raw, [])
 
 
-def listed_tokens(folder: Path) -> dict[str, dict[str, Any]]:
+def read_added_tokens(folder: Path) -> dict[str, dict[str, Any]]:
     """Read the tokens that a folder lists as added, as transformers does.
 
     They are in tokenizer_config.json or, in older folders, in added_tokens.json.
@@ -183,7 +183,7 @@ def _added_token(text: str, number: int, special: bool) -> dict[str, Any]:
 
 def _read_object(path: Path, complaint: str) -> dict[str, Any]:
     """Read a JSON object; return an empty dictionary if there is no file."""
-    content = read_json(path, MAX_MIB) if path.is_file() else {}
+    content = read_json(path, MAX_TOKENIZER_MIB) if path.is_file() else {}
     if not isinstance(content, dict):
         raise InputError(Problem(str(path), f"{complaint}: no JSON object."))
     return content
@@ -246,7 +246,9 @@ def _zero_segments(content: dict[str, Any]) -> list[str]:
         for token in (token for item in items for token in item.values() if isinstance(token, dict)):
             token["type_id"] = 0
     changed = json.dumps(content.get("post_processor")) != before
-    return [f"model_input_names in tokenizer_config.json leaves {SEGMENTS} out: segment ids are 0"] if changed else []
+    return (
+        [f"model_input_names in tokenizer_config.json leaves {SEGMENT_INPUT} out: segment ids are 0"] if changed else []
+    )
 
 
 def _convert_bert_processing(processor: dict[str, Any]) -> None:
@@ -288,7 +290,7 @@ def save_tokenizer(source: Path, max_length: int, destination: Path, family: Fam
     code = CheckpointCode() if family is None else checkpoint_code(family)
     try:
         raw = file.read_text(encoding="utf-8") if file.is_file() else convert_tokenizer(source, code)
-        plain = plain_tokenizer_json(apply_settings(raw, source)[0])
+        plain = strip_padding_and_truncation(apply_settings(raw, source)[0])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
     write_atomic(destination / "tokenizer.json", plain)
@@ -297,7 +299,7 @@ def save_tokenizer(source: Path, max_length: int, destination: Path, family: Fam
     if family is not None and family.tokenizer_settings:
         settings = {**family.tokenizer_settings, **settings, _CLASS: family.tokenizer_settings[_CLASS]}
     write_json(destination / "tokenizer_config.json", settings)
-    for name in OTHER_FILES:
+    for name in TOKENIZER_FILES:
         if name != "tokenizer_config.json" and (source / name).is_file():
             shutil.copyfile(source / name, destination / name)
     if not (destination / _WORD_PIECE_FILE).is_file() and (pieces := _word_pieces(json.loads(plain))):
@@ -349,9 +351,11 @@ def write_tokenizer_folder(
         file = source / "tokenizer.json"
         if not file.is_file():
             names = " and ".join(list_vocabulary_files(source))
-            say(f"{source}: it has no tokenizer.json: converted from {names}; nothing is written into the folder")
+            print_note(
+                f"{source}: it has no tokenizer.json: converted from {names}; nothing is written into the folder"
+            )
         elif changes := apply_settings(file.read_text(encoding="utf-8"), source)[1]:
-            say(f"{source}: tokenizer.json is used as its settings say: {'; '.join(changes)}")
+            print_note(f"{source}: tokenizer.json is used as its settings say: {'; '.join(changes)}")
         _written_folders[key] = folder
     return _written_folders[key]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _State = dict[str, "torch.Tensor"]
 
-HARMLESS = re.compile(r"(position_ids|token_type_ids)$|\.num_batches_tracked$")
+GENERATED_WEIGHTS = re.compile(r"(position_ids|token_type_ids)$|\.num_batches_tracked$")
 """Names of counters and constants that classes generate themselves."""
 _MAX_BIN_BYTES = 8 << 30
 _MAX_VALUE = 1e18
@@ -181,7 +181,7 @@ def _missing_weights(own: Mapping[str, Any], state: _State) -> list[str]:
     """List the model's weights that are in the checkpoint under none of their names."""
     names = canonical_names(own)
     present = {names.get(k, k) for k in own if k in state}
-    return [k for k in own if names.get(k, k) not in present and not HARMLESS.search(k)]
+    return [k for k in own if names.get(k, k) not in present and not GENERATED_WEIGHTS.search(k)]
 
 
 def canonical_names(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
@@ -209,7 +209,7 @@ def _unread_weights(model: Any, own: Mapping[str, Any], state: _State, folder: M
         k
         for k in state
         if k not in own
-        and not HARMLESS.search(k)
+        and not GENERATED_WEIGHTS.search(k)
         and not k.removeprefix(prefix).startswith(folder.family.unread)
         and not (pooler and k.startswith(f"{prefix}pooler."))
     ]

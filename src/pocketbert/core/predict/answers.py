@@ -1,6 +1,6 @@
 """Answers of a model to one text, one class per task.
 
-Each class implements `Answer`: `fields` for JSON, `line` for a terminal. `marked` marks labels of too small a
+Each class implements `Answer`: `fields` for JSON, `line` for a terminal. `mark_unknown_answers` marks labels of too small a
 probability.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.host.terminal import one_field
+from pocketbert.core.host.terminal import escape_separators
 
 
 class Answer(Protocol):
@@ -63,7 +63,7 @@ class Prediction:
 
     def line(self, top: int = 1) -> str:
         """Return the answer for a terminal; an unknown one begins with ``(unknown)``."""
-        line = "\t".join(f"{one_field(name)}\t{score:.4f}" for name, score in _ranked(self.scores)[:top])
+        line = "\t".join(f"{escape_separators(name)}\t{score:.4f}" for name, score in _ranked(self.scores)[:top])
         return f"(unknown)\t{line}" if self.unknown else line
 
 
@@ -89,7 +89,7 @@ class Labelling:
 
     def line(self, top: int = 1) -> str:
         """Return the labels with their probabilities, or ``(none)``, for a terminal."""
-        return "\t".join(f"{one_field(n)}\t{self.scores[n]:.4f}" for n in self.labels) or "(none)"
+        return "\t".join(f"{escape_separators(n)}\t{self.scores[n]:.4f}" for n in self.labels) or "(none)"
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,10 @@ class Spans:
     def line(self, top: int = 1) -> str:
         """Return label, position and text of each span, or ``(none)``, for a terminal."""
         return (
-            "; ".join(f"{one_field(s.label)} [{s.start}:{s.end}] {one_field(s.text)}" for s in self.spans) or "(none)"
+            "; ".join(
+                f"{escape_separators(s.label)} [{s.start}:{s.end}] {escape_separators(s.text)}" for s in self.spans
+            )
+            or "(none)"
         )
 
 
@@ -179,7 +182,7 @@ class Excerpt:
 
     def line(self, top: int = 1) -> str:
         """Return answer, position and score, or ``(no answer)``, for a terminal."""
-        return f"{one_field(self.text) or '(no answer)'}\t[{self.start}:{self.end}]\t{self.score:.4f}"
+        return f"{escape_separators(self.text) or '(no answer)'}\t[{self.start}:{self.end}]\t{self.score:.4f}"
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,7 @@ class Filled:
 
     def line(self, top: int = 1) -> str:
         """Return for each mask the `top` most probable tokens, or ``(no mask in the text)``, for a terminal."""
-        shown = (" ".join(f"{one_field(g.text)} {g.score:.4f}" for g in place[:top]) for place in self.places)
+        shown = (" ".join(f"{escape_separators(g.text)} {g.score:.4f}" for g in place[:top]) for place in self.places)
         return " | ".join(shown) or "(no mask in the text)"
 
 
@@ -241,7 +244,7 @@ class Embedding:
         return f"[{shown} ... {len(self.vector)} numbers]"
 
 
-def marked(answers: Sequence[Answer], thresholds: Sequence[float | None]) -> list[Answer]:
+def mark_unknown_answers(answers: Sequence[Answer], thresholds: Sequence[float | None]) -> list[Answer]:
     """Return answers with labels marked as unknown if their probability is below a threshold.
 
     Args:

@@ -1,6 +1,6 @@
 """Inputs of models: tokenized texts, and data columns that travel with a text and become further inputs.
 
-- `Encoded` is one tokenized text or pair; `cut` shortens it without losing its special tokens.
+- `Encoded` is one tokenized text or pair; `truncate_row` shortens it without losing its special tokens.
 - `with_columns` attaches data columns of a row to its text, such as its language or the entities that it mentions.
 - `open_column_reader` reads from a model folder which columns its files need; the `ColumnReader` turns them into
   arrays.
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.disk.files import read_json
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.families import FORM_KEY, ExportForm, GraphInput, Meaning, family_of
-from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
+from pocketbert.core.families.config import CONFIG_FILE as CONFIG_FILE
 from pocketbert.core.families.config import read_config
 
 Text = str | tuple[str, str]
@@ -73,7 +73,7 @@ class Encoded:
         return len(self.ids)
 
 
-def cut(row: Encoded, length: int) -> Encoded:
+def truncate_row(row: Encoded, length: int) -> Encoded:
     """Return a row cut to at most `length` tokens, which still ends with the special tokens behind its text.
 
     If the places are known, the end of the text, or of the longer text of a pair, is left out (the beginning of a row
@@ -380,7 +380,7 @@ class ColumnReader:
         where = f"{where}, column '{graph_input.column}'"
         if graph_input.meaning is Meaning.LANGUAGE:
             if not isinstance(value, str) or value not in self.languages:
-                known = nearest(str(value), sorted(self.languages))
+                known = suggest_allowed(str(value), sorted(self.languages))
                 raise InputError(Problem(where, f"{value!r:.40} is no language of the model; {known}."))
             return self.languages[value]
         mentions = enumerate(_to_list(value, where), 1)

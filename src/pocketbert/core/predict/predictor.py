@@ -3,7 +3,7 @@
 - `Predictor` is the protocol of all engines. `TorchPredictor` is the reference of every comparison; `ScoredPredictor`
   applies a score function to another predictor's logits.
 - `run_rows` runs tokenized rows in batches of similar length and returns one matrix per row; `feed` makes a padded
-  batch, `matrices` cuts the padding off the outputs, and `whole` joins the rows of all texts.
+  batch, `split_by_text` cuts the padding off the outputs, and `join_texts` joins the rows of all texts.
 
 torch is imported only when a `TorchPredictor` runs.
 """
@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import Meter
 from pocketbert.core.host.system import version_of
-from pocketbert.core.predict.scores import probabilities
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Level, ScoreFunction, Task, TaskName
 
 if TYPE_CHECKING:
@@ -70,17 +71,17 @@ class Predictor(Protocol):
         ...
 
 
-def input_order(name: str) -> tuple[int, str]:
+def input_sort_key(name: str) -> tuple[int, str]:
     """Return the sort key of an input, for files that keep no order: the usual inputs first, then others by name."""
     return (_INPUTS.index(name) if name in _INPUTS else len(_INPUTS), name)
 
 
-def output_order(name: str) -> int:
+def output_sort_key(name: str) -> int:
     """Return the sort key of an output, for files that keep no order: the one that decides a task's metric first."""
     return _OUTPUTS.index(name) if name in _OUTPUTS else len(_OUTPUTS)
 
 
-def answer_of(task: Task, predictor: Predictor) -> tuple[str, ...]:
+def answer_outputs(task: Task, predictor: Predictor) -> tuple[str, ...]:
     """Return the outputs that answers are made from: those of the task, or the probabilities if the file computes them."""
     return (PROBABILITIES,) if PROBABILITIES in predictor.outputs else task.answer
 
@@ -91,13 +92,13 @@ def check_outputs(predictor: Predictor, task: Task, path: Path) -> None:
     Raises:
         InputError: If it does not return the outputs that the task's answers are made from.
     """
-    missing = [n for n in answer_of(task, predictor) if n not in predictor.outputs]
+    missing = [n for n in answer_outputs(task, predictor) if n not in predictor.outputs]
     if missing:
         what = f"gives {', '.join(predictor.outputs)[:100]}; {task.name} needs {', '.join(missing)}: a file of another task?"
         raise InputError(Problem(str(path), what, "Copy the folder again."))
 
 
-def per_token(task: Task) -> bool:
+def has_token_outputs(task: Task) -> bool:
     """Return whether the matrix of a text has one row per token, and not a single row."""
     return task.level is Level.TOKEN
 
@@ -150,13 +151,13 @@ def run_rows(
     Returns:
         One matrix per row.
     """
-    outputs = tuple(names) or answer_of(task, predictor)
+    outputs = tuple(names) or answer_outputs(task, predictor)
     result: list[Matrix] = [_EMPTY] * len(encoded)
     with Meter(label, len(encoded)) as meter:
         for batch in _length_batches([len(e) for e in encoded], batching.rows, batching.slack):
             inputs = feed(predictor, tokenizer, [encoded[i] for i in batch])
             arrays: Arrays = predictor.run(inputs)
-            for i, matrix in zip(batch, matrices(arrays, inputs, outputs, task, tokenizer.mask_id), strict=True):
+            for i, matrix in zip(batch, split_by_text(arrays, inputs, outputs, task, tokenizer.mask_id), strict=True):
                 result[i] = reduce(i, matrix) if reduce else matrix
             if label:
                 meter.advance(len(batch))
@@ -209,10 +210,10 @@ def feed(
         Inputs by name, each [B, L] int64; L is the longest row unless `length` or the predictor's lengths ask for more.
     """
     longest = max(length, *(len(r) for r in rows))
-    return tokenizer.pad(rows, fitting(predictor.lengths, longest))
+    return tokenizer.pad(rows, smallest_fitting_length(predictor.lengths, longest))
 
 
-def fitting(lengths: Sequence[int], length: int) -> int:
+def smallest_fitting_length(lengths: Sequence[int], length: int) -> int:
     """Return the smallest of a predictor's lengths that holds this number of tokens; `length` itself if it takes any.
 
     Raises:
@@ -227,7 +228,7 @@ def fitting(lengths: Sequence[int], length: int) -> int:
     raise InputError(Problem("length", what, "Cut the text to the longest."))
 
 
-def matrices(
+def split_by_text(
     outputs: Mapping[str, NDArray[np.generic]],
     inputs: Mapping[str, NDArray[np.int64]],
     names: Sequence[str],
@@ -260,7 +261,7 @@ def matrices(
     return [row[keep] for row, keep in zip(stacked, real, strict=True)]
 
 
-def whole(parts: Sequence[Matrix]) -> Matrix:
+def join_texts(parts: Sequence[Matrix]) -> Matrix:
     """Join the matrices of all texts, [sum P, C]."""
     return np.concatenate(list(parts)) if parts else _EMPTY
 
@@ -302,11 +303,11 @@ class TorchPredictor:
         names = [name for name in self.outputs if name != _EMBEDDING]
         arrays: Arrays = {name: outputs[name].float().cpu().numpy() for name in names}
         if _EMBEDDING in self.outputs:
-            arrays[_EMBEDDING] = embeddings(arrays[names[0]], inputs["attention_mask"], self.pooling)
+            arrays[_EMBEDDING] = pool_embeddings(arrays[names[0]], inputs["attention_mask"], self.pooling)
         return arrays
 
 
-def embeddings(
+def pool_embeddings(
     states: NDArray[np.generic], attention_mask: NDArray[np.generic], pooling: Pooling
 ) -> NDArray[np.float32]:
     """Compute sentence embeddings by their definition, text by text; see `Pooling`.
@@ -346,4 +347,4 @@ class ScoredPredictor:
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
         logits = np.asarray(self.inner.run(inputs)[self.inner.outputs[0]], np.float32)
-        return {PROBABILITIES: probabilities(logits, self.score)}
+        return {PROBABILITIES: apply_score_function(logits, self.score)}

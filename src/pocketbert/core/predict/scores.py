@@ -1,9 +1,9 @@
 """Scores: metrics of predictions, probabilities from logits, and how far these probabilities can be believed.
 
-- `Score` is the result of an evaluation; `probabilities` turns logits into what users see.
-- `fit_temperature` calibrates a classifier on held-out rows, `tempered` applies the temperature, `calibration_error`
+- `Score` is the result of an evaluation; `apply_score_function` turns logits into what users see.
+- `fit_temperature` calibrates a classifier on held-out rows, `apply_temperature` applies the temperature, `calibration_error`
   measures the effect.
-- `fit_threshold` finds the probability below which an answer is called unknown; `answered` measures what it does.
+- `fit_threshold` finds the probability below which an answer is called unknown; `measure_coverage` measures what it does.
 - `Confidence` records temperature and threshold of one model file.
 """
 
@@ -26,7 +26,7 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 
 Temperature = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
 """Number that logits are divided by before a softmax."""
-LEAST_ROWS = 100
+LEAST_FIT_ROWS = 100
 """Fewest rows that a temperature or a threshold is fitted on; fewer have only a handful of wrong answers among them."""
 
 
@@ -61,7 +61,7 @@ class Score(BaseModel):
         return cls(metric=metric.name, value=value, others=others, rows=rows, chance=float(chance), finite=finite)
 
 
-def probabilities(logits: _Array, score: ScoreFunction) -> NDArray[np.float64]:
+def apply_score_function(logits: _Array, score: ScoreFunction) -> NDArray[np.float64]:
     """Apply a score function to logits [..., labels]; without one they are returned as float64."""
     x = np.asarray(logits, np.float64)
     if score is ScoreFunction.SOFTMAX:
@@ -118,7 +118,7 @@ _TINY = 1e-38
 _GOLDEN_RATIO = (np.sqrt(5) - 1) / 2
 
 
-def tempered(values: _Array, temperature: float, inside: bool = False) -> NDArray[Any]:
+def apply_temperature(values: _Array, temperature: float, inside: bool = False) -> NDArray[Any]:
     """Divide logits by a temperature; probabilities become those of the divided logits.
 
     The largest number stays the largest, so the label does not change (Guo et al. 2017, section 4.2). Results are
@@ -131,18 +131,18 @@ def tempered(values: _Array, temperature: float, inside: bool = False) -> NDArra
     """
     if temperature == 1:
         return values
-    scaled = logits_of(values, inside) / temperature
-    return probabilities(scaled, ScoreFunction.SOFTMAX) if inside else scaled
+    scaled = to_logits(values, inside) / temperature
+    return apply_score_function(scaled, ScoreFunction.SOFTMAX) if inside else scaled
 
 
-def logits_of(values: _Array, inside: bool) -> NDArray[np.float64]:
+def to_logits(values: _Array, inside: bool) -> NDArray[np.float64]:
     """Return logits as float64; for probabilities (`inside`) their logarithms: logits up to a constant per row."""
     x = np.asarray(values, np.float64)
     return np.log(np.maximum(x, _TINY)) if inside else x
 
 
 @dataclass(frozen=True)
-class Fit:
+class TemperatureFit:
     """Result of `fit_temperature`.
 
     Attributes:
@@ -154,7 +154,7 @@ class Fit:
     why_not: str = ""
 
 
-def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> Fit:
+def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> TemperatureFit:
     """Find the temperature with the smallest negative log likelihood, by golden-section search on its logarithm.
 
     The likelihood has one optimum, since it is convex in 1 / T. A temperature at an end of the range is not taken: if
@@ -166,11 +166,11 @@ def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> Fit:
         logits: [N, labels], of rows that neither trained the model nor decide its score.
         gold: Right labels, [N].
     """
-    if len(gold) < LEAST_ROWS:
-        reason = f"{len(gold)} held-out rows are too few to fit a temperature; at least {LEAST_ROWS} are needed"
-        return Fit(why_not=reason)
+    if len(gold) < LEAST_FIT_ROWS:
+        reason = f"{len(gold)} held-out rows are too few to fit a temperature; at least {LEAST_FIT_ROWS} are needed"
+        return TemperatureFit(why_not=reason)
     if not np.isfinite(logits).all():
-        return Fit(why_not="the file answers numbers that are not finite")
+        return TemperatureFit(why_not="the file answers numbers that are not finite")
 
     def loss(log_temperature: float) -> float:
         return _negative_log_likelihood(logits, gold, float(np.exp(log_temperature)))
@@ -178,9 +178,9 @@ def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> Fit:
     best = float(np.exp(_minimize(loss, float(np.log(_LOWEST)), float(np.log(_HIGHEST)))))
     if not _LOWEST * 1.01 < best < _HIGHEST / 1.01:
         side = "smaller" if best < 1 else "larger"
-        return Fit(why_not=f"the held-out rows determine no temperature: each {side} one fits them better")
+        return TemperatureFit(why_not=f"the held-out rows determine no temperature: each {side} one fits them better")
     rounded = round(best, _DIGITS)
-    return Fit(rounded if loss(float(np.log(rounded))) < _negative_log_likelihood(logits, gold) else 1.0)
+    return TemperatureFit(rounded if loss(float(np.log(rounded))) < _negative_log_likelihood(logits, gold) else 1.0)
 
 
 def _negative_log_likelihood(logits: _Array, gold: NDArray[np.int64], temperature: float = 1.0) -> float:
@@ -243,7 +243,7 @@ _ACCURACY_STEP = 0.01
 
 
 @dataclass(frozen=True)
-class Threshold:
+class ThresholdFit:
     """Result of `fit_threshold`.
 
     Attributes:
@@ -259,7 +259,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class _Answered:
-    """Result of `answered`.
+    """Result of `measure_coverage`.
 
     Attributes:
         share: Share of the rows that are answered, because their probability reaches the threshold (coverage).
@@ -270,7 +270,7 @@ class _Answered:
     accuracy: float | None
 
 
-def answered(sure: NDArray[np.float64], right: NDArray[np.bool_], threshold: float) -> _Answered:
+def measure_coverage(sure: NDArray[np.float64], right: NDArray[np.bool_], threshold: float) -> _Answered:
     """Measure coverage and selective accuracy at a threshold (El-Yaniv and Wiener 2010, section 2).
 
     Args:
@@ -283,7 +283,7 @@ def answered(sure: NDArray[np.float64], right: NDArray[np.bool_], threshold: flo
     return _Answered(share, float(right[kept].mean()) if kept.any() else None)
 
 
-def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy: float) -> Threshold:
+def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy: float) -> ThresholdFit:
     """Find the threshold that answers most rows and shows that at least `accuracy` of the answered are right.
 
     If the rows answered just reach the requested accuracy, new texts would miss it in half of all cases. So a threshold
@@ -302,21 +302,21 @@ def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy:
         right: Whether its label is right, [N].
         accuracy: Requested share of right answers, between 0 and 1.
     """
-    if len(sure) < LEAST_ROWS:
-        reason = f"{len(sure)} held-out rows are too few to fit a threshold; at least {LEAST_ROWS} are needed"
-        return Threshold(why_not=reason)
+    if len(sure) < LEAST_FIT_ROWS:
+        reason = f"{len(sure)} held-out rows are too few to fit a threshold; at least {LEAST_FIT_ROWS} are needed"
+        return ThresholdFit(why_not=reason)
     if not np.isfinite(sure).all():
-        return Threshold(why_not="the file answers numbers that are not finite")
+        return ThresholdFit(why_not="the file answers numbers that are not finite")
     threshold = _smallest_passing_threshold(sure, right, accuracy)
     if threshold is not None:
-        return Threshold(threshold)
+        return ThresholdFit(threshold)
     reached, lower = 0.0, round(accuracy - _ACCURACY_STEP, _DIGITS)
     while lower > 0 and not reached:
         reached = lower if _smallest_passing_threshold(sure, right, lower) is not None else 0.0
         lower = round(lower - _ACCURACY_STEP, _DIGITS)
     best = f"they show {reached:g} at most" if reached else "they show none"
     reason = f"{len(sure):,} held-out rows do not show an accuracy of {accuracy:g} among the surest answers; {best}"
-    return Threshold(why_not=reason, reached=reached)
+    return ThresholdFit(why_not=reason, reached=reached)
 
 
 def _smallest_passing_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy: float) -> float | None:

@@ -1,7 +1,7 @@
 """Settings of a sentence-transformers folder in addition to the model: prompts, the similarity, and the pooling.
 
-- `prompts_of` and `similarity_of` read config_sentence_transformers.json.
-- `pooling_of` reads from modules.json how token states become one vector per text; `write_modules` writes these files.
+- `read_prompts` and `read_similarity` read config_sentence_transformers.json.
+- `read_pooling` reads from modules.json how token states become one vector per text; `write_modules` writes these files.
 - For an artefact folder, `read_listed_processing` reads the same settings from its artifacts.json.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketbert.core.disk.files import read_json, safe_join, write_json
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.predict.inputs import Text, columns_of, with_columns
 
 SETTINGS_FILE = "config_sentence_transformers.json"
@@ -82,7 +82,11 @@ class Prompts:
         if name is None:
             return ""
         if name not in self.named:
-            known = f"the model's prompts: {nearest(name, list(self.named))}" if self.named else "the model has none"
+            known = (
+                f"the model's prompts: {suggest_allowed(name, list(self.named))}"
+                if self.named
+                else "the model has none"
+            )
             fix = "Name one of these, or write the prompt into the texts." if self.named else "Leave it out."
             raise InputError(Problem("prompt", f"'{name}' is no prompt; {known}.", fix))
         return self.named[name]
@@ -111,7 +115,7 @@ def _prepend(prompt: str, text: Text) -> Text:
     return with_columns((prompt + parts[0], parts[1]), columns_of(text))
 
 
-def prompts_of(folder: Path) -> Prompts:
+def read_prompts(folder: Path) -> Prompts:
     """Read the prompts of a model folder, of an artefact folder from its artifacts.json.
 
     A name without a text (null) is a prompt that the library leaves open; it is left out.
@@ -159,7 +163,7 @@ class Similarity(StrEnum):
     """The negative sum of the absolute differences."""
 
 
-def similarity_of(folder: Path) -> Similarity:
+def read_similarity(folder: Path) -> Similarity:
     """Read the similarity that the vectors of a sentence-transformers model are compared with; default the cosine.
 
     Raises:
@@ -168,7 +172,7 @@ def similarity_of(folder: Path) -> Similarity:
     name = read_settings(folder).get("similarity_fn_name")
     if name in (None, *Similarity):
         return Similarity(name or Similarity.COSINE)
-    known = nearest(str(name), [s.value for s in Similarity])
+    known = suggest_allowed(str(name), [s.value for s in Similarity])
     raise InputError(Problem(str(folder / SETTINGS_FILE), f"similarity_fn_name {name!r:.40} is unknown; {known}."))
 
 
@@ -214,7 +218,7 @@ DEFAULT_POOLING = Pooling()
 """Pooling of models that do not state theirs: that of most sentence-transformers models."""
 
 
-def pooling_of(folder: Path) -> Pooling | None:
+def read_pooling(folder: Path) -> Pooling | None:
     """Read how a sentence-transformers model pools.
 
     Source: sentence-transformers 5: modules.json lists the modules in order, each with a class (of which only the last

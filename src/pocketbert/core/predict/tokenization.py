@@ -1,7 +1,7 @@
 """Tokenization with the `tokenizers` library, the same for training, for the exported files and for their checks.
 
 `TextTokenizer` reads tokenizer.json and the settings of its folder, and encodes texts (`encode`), long contexts in
-windows (`windows`), and padded batches (`pad`). `pad_id_of`, `padding_side_of` and `truncation_side_of` read single
+windows (`windows`), and padded batches (`pad`). `read_pad_id`, `read_padding_side` and `read_truncation_side` read single
 settings of a folder.
 """
 
@@ -22,7 +22,7 @@ from tokenizers import Encoding
 from pocketbert.core.disk.files import is_unicode, read_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
-from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
+from pocketbert.core.families.config import CONFIG_FILE as CONFIG_FILE
 from pocketbert.core.families.config import read_config
 from pocketbert.core.predict.inputs import (
     ColumnReader,
@@ -30,27 +30,14 @@ from pocketbert.core.predict.inputs import (
     Places,
     Text,
     count_final_special_tokens,
-    cut,
     open_column_reader,
 )
-from pocketbert.core.predict.sentence_settings import prompts_of, read_listed_processing
-from pocketbert.core.predict.tokenizer_file import MAX_MIB, library_errors, open_tokenizer
-
-__all__ = [
-    "MASK_TOKENS",
-    "USUAL_TOKENS",
-    "Encoded",
-    "Places",
-    "Text",
-    "TextTokenizer",
-    "cut",
-    "padding_side_of",
-    "plain_tokenizer_json",
-]
+from pocketbert.core.predict.sentence_settings import read_listed_processing, read_prompts
+from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB, library_errors, open_tokenizer
 
 MASK_TOKENS = ("[MASK]", "<mask>", "<special1>")
 """Names of the mask token in the vocabularies of the families."""
-USUAL_TOKENS = {f"{a}{name}{b}" for name in ("pad", "unk", "cls", "sep", "mask") for a, b in ("[]", "<>")} | {
+USUAL_SPECIAL_TOKENS = {f"{a}{name}{b}" for name in ("pad", "unk", "cls", "sep", "mask") for a, b in ("[]", "<>")} | {
     *("<s>", "</s>", "<eod>", "<eop>", "<|endoftext|>", "<|padding|>"),
     *(f"<special{i}>" for i in range(10)),
 }
@@ -96,13 +83,13 @@ class TextTokenizer:
         if max_length <= special:
             what = f"{max_length} leaves no room for text next to {special} special tokens."
             raise InputError(Problem("max_length", what))
-        self.prompts = prompts_of(folder)
-        self.truncation_side = truncation_side_of(folder)
+        self.prompts = read_prompts(folder)
+        self.truncation_side = read_truncation_side(folder)
         self.max_length = max_length
         self._truncate_at(max_length)
-        self.pad_id = pad_id if pad_id is not None else pad_id_of(folder)
+        self.pad_id = pad_id if pad_id is not None else read_pad_id(folder)
         self.reader = open_column_reader(folder)
-        self.padding_side = padding_side if padding_side is not None else padding_side_of(folder)
+        self.padding_side = padding_side if padding_side is not None else read_padding_side(folder)
         if self.padding_side not in _SIDES:
             what = f"{self.padding_side!r} is not a padding side; allowed: {' or '.join(_SIDES)}."
             raise InputError(Problem("padding_side", what))
@@ -155,7 +142,9 @@ class TextTokenizer:
     def added_tokens(self) -> list[str]:
         """Tokens that were added to the vocabulary, in ascending order of their ids, without the usual special ones."""
         added = self._tokenizer.get_added_tokens_decoder()
-        return [t.content for _, t in sorted(added.items()) if not (t.special and t.content.lower() in USUAL_TOKENS)]
+        return [
+            t.content for _, t in sorted(added.items()) if not (t.special and t.content.lower() in USUAL_SPECIAL_TOKENS)
+        ]
 
     @property
     def mask_token(self) -> str | None:
@@ -395,7 +384,7 @@ def _is_text(value: object) -> bool:
 # --- settings of a folder ---
 
 
-def pad_id_of(folder: Path) -> int:
+def read_pad_id(folder: Path) -> int:
     """Read the id of the padding token from a folder's config.json; 0 if it has none."""
     config = folder / CONFIG_FILE
     if not config.is_file():
@@ -406,7 +395,7 @@ def pad_id_of(folder: Path) -> int:
     return int(content.get("pad_index", 0) if pad_id is None else pad_id)
 
 
-def padding_side_of(folder: Path) -> str:
+def read_padding_side(folder: Path) -> str:
     """Return the side on which inputs of a folder's model are padded: ``right`` or ``left``.
 
     The artifacts.json of an artefact folder comes first: such a folder needs no row in the family table.
@@ -418,7 +407,7 @@ def padding_side_of(folder: Path) -> str:
     return _SIDES[0] if model_type is None else family_of(str(model_type), str(config)).padding_side
 
 
-def truncation_side_of(folder: Path) -> str:
+def read_truncation_side(folder: Path) -> str:
     """Return the side on which a text that is too long is cut, from artifacts.json, else from tokenizer_config.json.
 
     Raises:
@@ -427,7 +416,7 @@ def truncation_side_of(folder: Path) -> str:
     file, settings = folder / "artifacts.json", read_listed_processing(folder)
     if settings is None:
         file = folder / "tokenizer_config.json"
-        content = read_json(file, MAX_MIB) if file.is_file() else {}
+        content = read_json(file, MAX_TOKENIZER_MIB) if file.is_file() else {}
         settings = content if isinstance(content, dict) else {}
     side = settings.get("truncation_side", _SIDES[0])
     if side not in _SIDES:
@@ -435,7 +424,7 @@ def truncation_side_of(folder: Path) -> str:
     return str(side)
 
 
-def plain_tokenizer_json(raw: str) -> str:
+def strip_padding_and_truncation(raw: str) -> str:
     """Return the content of tokenizer.json without its own padding and truncation."""
     content = json.loads(raw)
     content["padding"] = content["truncation"] = None

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from pocketbert.core.disk.files import read_regular
 from pocketbert.core.errors import InputError, Problem
 
-MAX_MIB = 32
+MAX_TOKENIZER_MIB = 32
 """Twice the largest tokenizer of an encoder (XLM-R, 250,000 tokens); the library takes ten times as much memory."""
 _MAX_PARTS = 64
 """Normalizers, pre-tokenizers and the like together; published tokenizers have fewer than ten."""
@@ -61,7 +61,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
     """
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found.", "Save the tokenizer as tokenizer.json."))
-    raw = read_regular(path, MAX_MIB << 20)
+    raw = read_regular(path, MAX_TOKENIZER_MIB << 20)
     with library_errors(str(path), "not a tokenizer"):
         content = json.loads(raw.decode())
     problems = tokenizer_problems(content)
@@ -99,7 +99,7 @@ def tokenizer_problems(content: Any) -> list[str]:
     return problems
 
 
-def template_types(content: Mapping[str, Any]) -> int:
+def largest_segment_id(content: Mapping[str, Any]) -> int:
     """Return the largest segment number that a tokenizer gives to a token.
 
     Args:

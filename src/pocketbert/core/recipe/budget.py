@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.recipe.sections import Section
 
 _EXAMPLES = {"max_drop": "max_drop=0.01", "max_size_mb": "max_size_mb=8", "max_p90_ms": "max_p90_ms=5"}
@@ -114,7 +114,7 @@ def parse_budget(texts: Sequence[str], option: str) -> BudgetSection:
     for text in texts or [""]:
         name, equals, number = (part.strip() for part in text.partition("="))
         if name not in LIMITS:
-            problems.append(Problem(option, f"'{name}' is no limit; {nearest(name, LIMITS)}."))
+            problems.append(Problem(option, f"'{name}' is no limit; {suggest_allowed(name, LIMITS)}."))
         elif not equals or not number:
             problems.append(Problem(option, f"{name} has no value.", f"Write {name}=NUMBER, e.g. {_EXAMPLES[name]}."))
         elif name in values:

@@ -7,12 +7,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
-from pocketbert.core.data.cells import name_problems
+from pocketbert.core.data.cells import find_name_problems
 from pocketbert.core.data.source import DataSource, EvalSource, PlainNumbers
-from pocketbert.core.data.streams import CORPUS_ROWS
+from pocketbert.core.data.streams import DEFAULT_CORPUS_ROWS
 from pocketbert.core.recipe.sections import Fraction, Section
 
-LONGEST = 8192
+MAX_LENGTH = 8192
 """Longest input in tokens that a recipe may ask for."""
 
 
@@ -69,7 +69,7 @@ class CorpusSource(DataSource):
         1.0, gt=0, description="How much of the mixture comes from here, relative to the other sources."
     )
     max_rows: int = Field(
-        CORPUS_ROWS,
+        DEFAULT_CORPUS_ROWS,
         gt=0,
         le=1 << 40,
         description="Most rows of a file, which may have 512 bytes for each of them in all; more end the command with "
@@ -88,7 +88,7 @@ class CorpusSection(CorpusSettings):
 
 def _check_label_names(names: list[str]) -> list[str]:
     """Refuse label names that cannot be told apart."""
-    if problems := name_problems(names):
+    if problems := find_name_problems(names):
         raise ValueError("; ".join(problems))
     return names
 
@@ -123,7 +123,7 @@ class DataSection(Section):
     max_length: int | None = Field(
         None,
         ge=4,
-        le=LONGEST,
+        le=MAX_LENGTH,
         description="Longest input in tokens; default 128 with data, else the model's own.",
     )
 

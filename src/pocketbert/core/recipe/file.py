@@ -1,7 +1,7 @@
 """Recipes as YAML files: reading, overriding by ``key.sub=value``, and checking with all problems reported at once.
 
-1. `load_recipe` reads a file (`recipe_from` its text): YAML within bounds, relative paths made absolute, overrides
-   applied, values validated as a `Recipe`; `recipe_of` validates values of no file, `option_values` parses options
+1. `load_recipe` reads a file (`parse_recipe` its text): YAML within bounds, relative paths made absolute, overrides
+   applied, values validated as a `Recipe`; `recipe_from_values` validates values of no file, `parse_option_values` parses options
    like overrides,
 2. `dump_recipe` writes a recipe with every default, `recipe_schema` returns its JSON Schema.
 
@@ -20,7 +20,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.disk.files import find_non_unicode, read_regular
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.plugins import load_plugins
 from pocketbert.core.recipe.recipe import ContradictionError, Recipe
 from pocketbert.core.recipe.sections import Stage, method_names, stage_sections
@@ -87,10 +87,10 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         text = read_regular(path, _MAX_BYTES).decode()
     except UnicodeDecodeError as error:
         raise InputError(Problem(str(path), f"not UTF-8: {error}.")) from error
-    return recipe_from(text, path, overrides)
+    return parse_recipe(text, path, overrides)
 
 
-def recipe_from(text: str, path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def parse_recipe(text: str, path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Check the text of a recipe, which need not be written yet.
 
     Args:
@@ -117,7 +117,7 @@ def recipe_from(text: str, path: Path, overrides: Sequence[str] = ()) -> Recipe:
     return recipe
 
 
-def recipe_of(content: dict[str, Any], title: str) -> Recipe:
+def recipe_from_values(content: dict[str, Any], title: str) -> Recipe:
     """Build a recipe from values that no file holds, e.g. options of a command.
 
     Raises:
@@ -129,7 +129,7 @@ def recipe_of(content: dict[str, Any], title: str) -> Recipe:
     return recipe
 
 
-def option_values(texts: Sequence[str], option: str) -> dict[str, Any]:
+def parse_option_values(texts: Sequence[str], option: str) -> dict[str, Any]:
     """Parse the ``key=value`` texts of a command's option as overrides of a recipe are parsed.
 
     Raises:
@@ -344,10 +344,10 @@ def _validation_problem(error: Any, document: _Document) -> Problem:
         return Problem(where, "required key 'method' is missing.", f"Add 'method: {method_names()[0]}'.")
     if kind == "union_tag_invalid":
         tag = error["ctx"]["tag"]
-        return Problem(where, f"method {_quote(tag)} is unknown; {nearest(str(tag)[:80], method_names())}.")
+        return Problem(where, f"method {_quote(tag)} is unknown; {suggest_allowed(str(tag)[:80], method_names())}.")
     if kind == "extra_forbidden":
         allowed = _allowed_keys(keys[:-1], methods)
-        return Problem(where, f"unknown key {_quote(str(keys[-1]))}; {nearest(str(keys[-1])[:80], allowed)}.")
+        return Problem(where, f"unknown key {_quote(str(keys[-1]))}; {suggest_allowed(str(keys[-1])[:80], allowed)}.")
     if kind == "missing":
         return Problem(where, f"required key '{_dotted(keys)}' is missing.", f"Add '{keys[-1]}'.")
     message = str(error["msg"]).removeprefix("Value error, ")
@@ -355,7 +355,7 @@ def _validation_problem(error: Any, document: _Document) -> Problem:
         allowed = [w.strip("'") for w in str(error["ctx"].get("expected", "")).replace(" or ", ", ").split(", ")]
         if isinstance(value, str) and value in allowed:
             return Problem(where, f"{_quote(value)} is text, not a number.", "Write it without quotes.")
-        return Problem(where, f"{_quote(str(value))} is not allowed; {nearest(str(value)[:80], allowed)}.")
+        return Problem(where, f"{_quote(str(value))} is not allowed; {suggest_allowed(str(value)[:80], allowed)}.")
     if kind == "value_error":
         return Problem(where, f"{message}.")
     if kind == "too_short" and value == []:

@@ -1,6 +1,6 @@
 """The section `quantize` of a recipe: the smaller files of each format, with their schemes, runtimes and roles.
 
-`choice_problems` and `calibration_problems` list what is wrong with a choice; `files_of` builds the files of a
+`choice_problems` and `calibration_problems` list what is wrong with a choice; `list_quantized_files` builds the files of a
 command's options.
 """
 
@@ -23,13 +23,13 @@ from pocketbert.core.recipe.sections import Section, WrittenFile
 from pocketbert.core.recipe.student import RecipeBudget
 from pocketbert.core.types import Calibration, Format, Role, Runtime, Scheme
 
-LEFT = "none"
+UNCHANGED = "none"
 """Choice of a role or a name whose weights stay as they were exported; null in a recipe."""
 
 _Choice = Annotated[
     Scheme | Literal["none"],
     BeforeValidator(
-        lambda value: LEFT if value is None else value, json_schema_input_type=Scheme | Literal["none"] | None
+        lambda value: UNCHANGED if value is None else value, json_schema_input_type=Scheme | Literal["none"] | None
     ),
 ]
 """The scheme of some weights."""
@@ -307,7 +307,7 @@ def _coverage_problems(files: Sequence[QuantizedFile], formats: Sequence[Format]
     return problems
 
 
-def files_of(schemes: Sequence[Scheme], runtimes: Sequence[Runtime]) -> list[QuantizedFile]:
+def list_quantized_files(schemes: Sequence[Scheme], runtimes: Sequence[Runtime]) -> list[QuantizedFile]:
     """Build the files of a list of schemes and a list of runtimes, as commands take them.
 
     Args:

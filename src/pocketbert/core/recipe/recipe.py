@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from pocketbert.core.devices import LOCAL, MOST_GAP_MS, check_device
+from pocketbert.core.devices import LOCAL, MAX_GAP_MS, check_device
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads.head import AnswerSettings
 from pocketbert.core.recipe import stages as _stages  # noqa: F401 - it registers the methods of the package
@@ -140,7 +140,7 @@ class BenchmarkSection(Section):
     threads: list[PositiveInt] = Field([1, 2], min_length=1, description="Thread counts.")
     runs: int = Field(_STANDARD.runs, ge=10, description="Timed inferences per variant and repeat.")
     repeats: int = Field(_STANDARD.repeats, ge=2, description="Repeats, for the interval.")
-    gaps_ms: list[Annotated[float, Field(gt=0, le=MOST_GAP_MS)]] = Field(
+    gaps_ms: list[Annotated[float, Field(gt=0, le=MAX_GAP_MS)]] = Field(
         list(_STANDARD.gaps_ms),
         description="Idle times in ms; single inferences after them are timed too, on real text and, where the budget "
         "allows, at every length.",

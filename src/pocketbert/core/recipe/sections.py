@@ -26,9 +26,9 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from pocketbert.core.data.source import PlainNumbers
-from pocketbert.core.errors import nearest
+from pocketbert.core.errors import suggest_allowed
 from pocketbert.core.families import all_families
-from pocketbert.core.plugins import announce, load_plugins
+from pocketbert.core.plugins import load_plugins, record_registration
 from pocketbert.core.types import Format, MaskingKind, Runtime, Schedule, Scheme, SecondSegment
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -45,7 +45,9 @@ def _check_student_family(name: str) -> str:
     """Refuse a family whose students cannot have teachers of another family."""
     possible = [f.name for f in all_families() if f.students_of]
     if name not in possible:
-        raise ValueError(f"no teacher of another family can have students of '{name}'; {nearest(name, possible)}")
+        raise ValueError(
+            f"no teacher of another family can have students of '{name}'; {suggest_allowed(name, possible)}"
+        )
     return name
 
 
@@ -211,7 +213,7 @@ def register_stage(section: _S) -> _S:
         raise ValueError(f"method '{name}' is registered already, as {_SECTIONS[name].__qualname__}")
     if name not in _SECTIONS:
         if not section.__module__.startswith("pocketbert."):  # the package's own, imported because a plug-in needs it
-            announce("method", name)
+            record_registration("method", name)
         _SECTIONS[name] = section
         for listener in _LISTENERS:
             listener()

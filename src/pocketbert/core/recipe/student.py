@@ -12,9 +12,9 @@ from pocketbert.core.recipe.sections import Fraction, Section, Stage, StudentFam
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import MobileBertSize
 
-LIMITS = ("max_unseen", "max_changed", "max_growth")
+VOCABULARY_LIMITS = ("max_unseen", "max_changed", "max_growth")
 """Keys of `VocabularySection` that only judge a vocabulary."""
-OWN = "own"
+OWN_STUDENT = "own"
 """Name of the recipe's own student among those that a budget considers."""
 _TEXT_TASKS = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
 """Tasks with one output for a text, however it is split into tokens."""

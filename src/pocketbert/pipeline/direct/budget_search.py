@@ -28,11 +28,11 @@ from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.progress import say
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.metrics import METRICS
-from pocketbert.core.predict.tokenization import Text
+from pocketbert.core.predict.inputs import Text
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Scheme
@@ -50,7 +50,7 @@ from pocketbert.pipeline.direct.choosing import FormatResult
 from pocketbert.pipeline.direct.sensitivity import MixedCandidate, mixed_candidates
 from pocketbert.pipeline.formats.base import RunModel
 from pocketbert.pipeline.gates.confidence import HELD_OUT
-from pocketbert.pipeline.gates.stored import PreparedModels, stored_gate
+from pocketbert.pipeline.gates.stored import PreparedModels, check_stored_numbers
 from pocketbert.pipeline.gates.verify import open_model_file
 from pocketbert.pipeline.learn.data import RunData, load_data
 from pocketbert.pipeline.make.measuring import measure
@@ -161,7 +161,7 @@ def search_files(
     for format in inputs.bases:
         stored = {FORMATS[format].smaller(s) for s in schemes if FORMATS[format].takes(s)}  # int8 means w8 in Core ML
         specs = [CandidateSpec(f) for f in candidate_files(format) if f.scheme in stored or not schemes]
-        say(f"{format}: {len(specs)} candidates inside {budget.text}?")
+        print_note(f"{format}: {len(specs)} candidates inside {budget.text}?")
         results.append(_FormatSearch(SearchFiles(inputs, format, folder, cache), budget, specs, errors or {}).run())
     remove(folder / CANDIDATES_FOLDER)
     return results
@@ -213,7 +213,7 @@ class _FormatSearch:
             self._measure([c.name for c in self.candidates.values() if c.sound])
         else:
             self._update(chosen.name, chosen=True)
-            say(f"  {chosen.name}: chosen", style="green")
+            print_note(f"  {chosen.name}: chosen", style="green")
         every = list(self.candidates.values())
         nearest = choosing.nearest_candidate(every, self.budget) if chosen is None else None
         chosen = chosen and self.candidates[chosen.name]
@@ -232,16 +232,16 @@ class _FormatSearch:
             return candidate.model_copy(update={"note": note})
         written = self.files.write(spec)
         if written.failure:
-            say(f"  {spec.name}: {written.failure}", style="red")
+            print_note(f"  {spec.name}: {written.failure}", style="red")
             return candidate.model_copy(update={"note": written.failure})
         ranked = self.files.rank(spec)
         figures: dict[str, object] = {"sha256": written.sha256, "bytes": written.bytes}
         if not math.isfinite(ranked.rel):
-            say(f"  {spec.name}: {_NO_NUMBERS}", style="red")
+            print_note(f"  {spec.name}: {_NO_NUMBERS}", style="red")
             return candidate.model_copy(update={**figures, "note": _NO_NUMBERS})
         figures |= {"rel": ranked.rel, "agreement": ranked.agreement}
         candidate = candidate.model_copy(update=figures)
-        say(f"  {choosing.describe_candidate(candidate)}")
+        print_note(f"  {choosing.describe_candidate(candidate)}")
         return candidate.model_copy(update={"inside": choosing.is_inside(candidate, self.budget)})
 
     def _predicted_worse(self, spec: CandidateSpec) -> str:
@@ -294,10 +294,10 @@ class _FormatSearch:
         if failure or math.isnan(drop):
             failure = failure or _NO_NUMBERS
             self._update(name, note=failure)
-            say(f"  {name}: {failure}", style="red")
+            print_note(f"  {name}: {failure}", style="red")
             return
         self._update(name, front=True, drop=drop)
-        say(f"  {choosing.describe_candidate(self.candidates[name], self.files.metric)}")
+        print_note(f"  {choosing.describe_candidate(self.candidates[name], self.files.metric)}")
 
     def _add_mixed_candidates(self, chosen: Candidate | None) -> bool:
         """Write files that leave the most sensitive roles float, where one may be better than the best whole scheme.
@@ -411,7 +411,7 @@ class SearchFiles(CandidateFiles):
 
         def compare() -> Checked:
             subject = open_model_file(self.inputs.model, spec.file, self.ensure_written(spec))
-            gate = stored_gate(subject, self.inputs.prepared)
+            gate = check_stored_numbers(subject, self.inputs.prepared)
             return Checked(failure="" if gate.passed else f"gate 'stored' failed: {gate.detail}")
 
         return self.recall_figure(Checked, spec, [], compare)
@@ -465,7 +465,7 @@ class SearchFiles(CandidateFiles):
             return Timed(p90_ms={n: m.wall.p90 for n, m in latencies.items() if m is not None and m.wall is not None})
 
         digests = [self.write(s).sha256 for s in specs]
-        decides = [digests, self.inputs.choosing_digest, machine().summary, installed()]
+        decides = [digests, self.inputs.choosing_digest, describe_machine().summary, installed_versions()]
         return self.cache.recall(Timed, decides, measure_all).p90_ms
 
 
@@ -516,7 +516,7 @@ def search_record(
         scored_on=inputs.kept_apart,
         rows=rows,
         calibration=inputs.model.recipe.quantize.calibration,
-        machine=machine().summary,
+        machine=describe_machine().summary,
         students=[*students],
         candidates=[c for r in results for c in r.candidates],
     )

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from pocketbert.core.artefacts import FILE_NAME, SEARCH_FILE, BudgetSearch, ConsideredStudent
+from pocketbert.core.artefacts import ARTEFACTS_FILE, SEARCH_FILE, BudgetSearch, ConsideredStudent
 from pocketbert.core.disk.files import copy_path, read_json, sha256_file, write_atomic, write_json
 from pocketbert.core.errors import GateError, InputError, Problem
-from pocketbert.core.families import all_families, check_pruned
+from pocketbert.core.families import all_families, check_prunable
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.processes import here
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.processes import current_process
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.recipe.quantize import QuantizeSection
-from pocketbert.core.recipe.student import OWN, RecipeBudget, SmallerStudent, width_problem
+from pocketbert.core.recipe.student import OWN_STUDENT, RecipeBudget, SmallerStudent, width_problem
 from pocketbert.core.types import Scheme
 from pocketbert.pipeline.direct.budget_search import (
     SearchInputs,
@@ -42,15 +42,15 @@ from pocketbert.pipeline.direct.choosing import (
     no_student_error,
     recipe_lines,
 )
-from pocketbert.pipeline.formats.base import exported_file, place_of
-from pocketbert.pipeline.gates.checks import STUDENT, student_gates
+from pocketbert.pipeline.formats.base import exported_file, format_place
+from pocketbert.pipeline.gates.checks import STUDENT, check_student
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import RunData, calibration_rows
 from pocketbert.pipeline.learn.finishing import EVAL, HOLDOUT, SELECTION, read_training
 from pocketbert.pipeline.learn.vocabulary import check_vocabulary
 from pocketbert.pipeline.recipes import AnyRecipe, smaller_recipe, student_lines
 from pocketbert.pipeline.run import REPORT_FILE, Run
-from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
+from pocketbert.pipeline.run_folder import Permission, RunFolder, Step, StepPaths
 from pocketbert.pipeline.run_folder.folder import RunResult
 
 STUDENTS_FOLDER = "students"
@@ -98,7 +98,7 @@ class ChoosingRun(Run):
         _check_budget(self, budget)
         exporting = _exporting_run(self)
         record = _export_and_search(exporting, budget, self.recipe.quantize.candidates)
-        if record.student in (None, OWN):
+        if record.student in (None, OWN_STUDENT):
             self._continue_with(record)
             super().execute()
         else:
@@ -107,10 +107,10 @@ class ChoosingRun(Run):
             self.followed.execute()
             _publish(self.followed, self.folder)
             write_json(self.path / SEARCH_FILE, record.model_dump(mode="json"))
-        say("the same files from a plain recipe:")
+        print_note("the same files from a plain recipe:")
         lines = student_lines(self.followed.recipe) if self.followed is not None else []
         for line in [*lines, recipe_lines(chosen_files(record.chosen), record.calibration)]:
-            say(f"  {line}")
+            print_note(f"  {line}")
 
     def plan(self, until: str | None = None) -> list[tuple[str, str, str, str]]:
         """List the steps; see `Run.plan`. Nothing is searched: the files are those of an earlier search, if any."""
@@ -121,7 +121,7 @@ class ChoosingRun(Run):
         if not path.is_file():
             return super().plan()
         record = BudgetSearch.model_validate(read_json(path))
-        if record.student in (None, OWN):
+        if record.student in (None, OWN_STUDENT):
             self._continue_with(record)
             return super().plan()
         exporting = _exporting_run(self)
@@ -159,7 +159,7 @@ def _check_budget(run: Run, limits: RecipeBudget) -> None:
     if limits.max_p90_ms is not None and untimed:
         what = f"{', '.join(untimed)} files cannot be timed on this machine."
         problems.append(Problem("quantize.budget.max_p90_ms", what, "Leave the limit or the format out."))
-    if here().world > 1:
+    if current_process().world > 1:
         what = "is searched by one process, and a launcher started several."
         problems.append(Problem("quantize.budget", what, "Leave it out, then: pocketbert quantize -m RUN --budget ..."))
     if problems:
@@ -182,7 +182,7 @@ def _pruning_problems(run: Run, students: Sequence[SmallerStudent]) -> list[Prob
                 what = width_problem(student.intermediate, width)
                 problems += [Problem(where, f"{what}.")] if what else []
             try:
-                check_pruned(family, {}, student.intermediate, where)
+                check_prunable(family, {}, student.intermediate, where)
             except InputError as error:
                 problems += [Problem(where, p.what, "Leave intermediate out.") for p in error.problems]
         if student.vocabulary is not None:
@@ -217,7 +217,7 @@ def _export_and_search(run: Run, budget: RecipeBudget, schemes: Sequence[Scheme]
     folder, students = run.path / _SEARCH_FOLDER, list[ConsideredStudent]()
     with run.folder.locked():
         inputs = _search_inputs(run)
-        inputs = replace(inputs, student=OWN) if budget.students else inputs
+        inputs = replace(inputs, student=OWN_STUDENT) if budget.students else inputs
         folder.mkdir(exist_ok=True)
         results = search_files(inputs, budget, schemes, folder)
         if budget.students:
@@ -243,7 +243,7 @@ def _search_inputs(run: Run) -> SearchInputs:
     if choosing is None:
         raise InputError(Problem("data.eval", "has no scored rows; what a candidate loses cannot be measured on it."))
     recipe = run.recipe
-    bases = {f: exported_file(f, place_of(f).exported_scheme(recipe)) for f in recipe.export.formats}
+    bases = {f: exported_file(f, format_place(f).exported_scheme(recipe)) for f in recipe.export.formats}
     return SearchInputs(
         run.exported,
         {f: run.path / file.source for f, file in bases.items()},
@@ -285,16 +285,16 @@ class _StudentSearch:
             GateError: If no student has a file inside in every format.
         """
         parameters = read_training(self.run_of_own.weights).parameters
-        students = [StudentResult(ConsideredStudent(name=OWN, parameters=parameters, lost=0.0), own)]
+        students = [StudentResult(ConsideredStudent(name=OWN_STUDENT, parameters=parameters, lost=0.0), own)]
         for smaller in self.budget.students:
-            say(f"student {smaller.name}: {self.budget.student_steps:,} steps, then its files", style="bold")
+            print_note(f"student {smaller.name}: {self.budget.student_steps:,} steps, then its files", style="bold")
             students.append(self._train_and_search(smaller, students))
             if note := students[-1].record.note:
-                say(f"  student {smaller.name}: {note}")
+                print_note(f"  student {smaller.name}: {note}")
         best = best_student(students, self.budget)
         if best is None:
             raise no_student_error(students, self.budget)
-        say(f"student {best.record.name}: chosen", style="green")
+        print_note(f"student {best.record.name}: chosen", style="green")
         records = [s.record.model_copy(update={"chosen": s is best}) for s in students]
         return merge_student_results(students, best), records
 
@@ -330,7 +330,7 @@ class _StudentSearch:
         parameters = read_training(run.weights).parameters
         record = record.model_copy(update={"parameters": parameters})
         score = run.labelled.torch_score(SELECTION, run.weights)
-        gates = student_gates(score, self._teacher_score, run.recipe.verify.min_kept, "the rows that choose")
+        gates = check_student(score, self._teacher_score, run.recipe.verify.min_kept, "the rows that choose")
         failed = [g.failure for g in gates if not g.passed]
         if failed:
             return _with_note(record, f"not exported: {failed[0]}")
@@ -340,7 +340,7 @@ class _StudentSearch:
         lost = metric.drop(own_score.value, score.value)
         record = record.model_copy(update={"lost": lost})
         comparison = f"{metric.lost(lost)} than the own student before any scheme"
-        say(f"  {parameters / 1e6:.2f} M parameters; {comparison}")
+        print_note(f"  {parameters / 1e6:.2f} M parameters; {comparison}")
         if limit is not None and not lost <= limit:
             return _with_note(record, f"not exported: {comparison}")
         least, largest = parameters * _LEAST_BITS / 8e6, self.budget.max_size_mb
@@ -405,7 +405,7 @@ def _publish(finished: Run, folder: RunFolder) -> None:
     """
     source = finished.path / "phone"
 
-    def copy_files(places: Places) -> Sequence[str]:
+    def copy_files(places: StepPaths) -> Sequence[str]:
         for path in source.iterdir():
             copy_path(path, places.output / path.name)
         return ()
@@ -415,7 +415,7 @@ def _publish(finished: Run, folder: RunFolder) -> None:
         title=f"the artefact folder of {finished.path.name}",
         output="phone",
         settings={_STUDENTS_KEY: finished.path.name},
-        gates={"its artefact folder": sha256_file(source / FILE_NAME)},
+        gates={"its artefact folder": sha256_file(source / ARTEFACTS_FILE)},
         needs=(),
         make=copy_files,
     )

@@ -19,23 +19,23 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pocketbert.core.artefacts.search import named
-from pocketbert.core.compare.evaluate import agreement, rms_error
+from pocketbert.core.artefacts.search import candidate_name
+from pocketbert.core.compare.evaluate import label_agreement, rms_error
 from pocketbert.core.disk.files import path_bytes, read_json, sha256_json, sha256_path, write_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import GateError, InputError, MachineError
 from pocketbert.core.families.weight_records import WeightRole
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.progress import waiting
-from pocketbert.core.host.system import installed
-from pocketbert.core.predict.predictor import Matrix, run_rows, whole
-from pocketbert.core.predict.tokenization import Encoded
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.host.progress import report_waiting
+from pocketbert.core.host.system import installed_versions
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.predictor import Matrix, join_texts, run_rows
 from pocketbert.core.tasks import LabelKind
 from pocketbert.core.types import Calibration, Format, Role
-from pocketbert.pipeline.formats.base import ModelFile, RunModel, exported_file, place_of, quantized_file
+from pocketbert.pipeline.formats.base import ModelFile, RunModel, exported_file, format_place, quantized_file
 from pocketbert.pipeline.formats.weight_roles import weights_in_file
-from pocketbert.pipeline.make.model_files import plan_of
+from pocketbert.pipeline.make.model_files import quantization_plan
 from pocketbert.runtime.engines import open_file
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ CANDIDATES_FOLDER = "candidates"
 def candidate_files(format: Format) -> list[ModelFile]:
     """List the files for any runtime that the quantizers make of a format's exported file."""
     from pocketbert.quantize import files  # noqa: F401  the back ends register their rows
-    from pocketbert.quantize.table import all_rows
+    from pocketbert.quantize.table import list_rows
 
-    rows = [r for r in all_rows() if r.format is format and r.runtime is None and r.write is not None]
+    rows = [r for r in list_rows() if r.format is format and r.runtime is None and r.write is not None]
     return [quantized_file(format, r.scheme) for r in rows if FORMATS[format].smaller(r.scheme) is r.scheme]
 
 
@@ -116,14 +116,14 @@ class CandidateSpec:
     @property
     def name(self) -> str:
         """Name in figures and messages; the path in the artefact folder is the same whatever roles are left out."""
-        return named(self.file.path, self.left)
+        return candidate_name(self.file.path, self.left)
 
     @property
     def row(self) -> SchemeRow:
         """Row of the scheme table that describes the file."""
-        from pocketbert.quantize.table import row_of
+        from pocketbert.quantize.table import find_row
 
-        return row_of(self.file.format, self.file.scheme, self.file.runtime)
+        return find_row(self.file.format, self.file.scheme, self.file.runtime)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class CandidateFiles:
     def __init__(self, inputs: CandidateInputs, format: Format, folder: Path, cache: FigureCache) -> None:
         self.inputs, self.format, self.cache = inputs, format, cache
         self.source, self.folder = inputs.bases[format], folder / CANDIDATES_FOLDER / format
-        self.base = CandidateSpec(exported_file(format, place_of(format).exported_scheme(inputs.model.recipe)))
+        self.base = CandidateSpec(exported_file(format, format_place(format).exported_scheme(inputs.model.recipe)))
         self.reference: CandidateFiles = self
 
     @cached_property
@@ -206,21 +206,21 @@ class CandidateFiles:
     @cached_property
     def _uses(self) -> list[WeightUse]:
         """Operators of the exported file that use a weight, one for each weight."""
-        from pocketbert.quantize.files import weight_types
+        from pocketbert.quantize.files import read_weight_types
 
-        return list({use.name: use for use in weight_types(self.source, self.format).uses}.values())
+        return list({use.name: use for use in read_weight_types(self.source, self.format).uses}.values())
 
     def expected_bytes(self, spec: CandidateSpec) -> int:
         """Estimate the size of a candidate from the types that its scheme stores, before anything is written."""
-        from pocketbert.quantize.weights import Use, bits_of
+        from pocketbert.quantize.weights import Use, bits_per_number
 
         stored_types = spec.row.weights
-        exported = sum(u.numbers * bits_of(u.dtype, u.block) for u in self._uses) / 8
+        exported = sum(u.numbers * bits_per_number(u.dtype, u.block) for u in self._uses) / 8
         largest_table = max((u.numbers for u in self._uses if u.use is Use.TABLE), default=0)
         total = 0.0
         for use in self._uses:
             stored_type = stored_types.of(use.use, use.numbers >= largest_table)
-            total += use.numbers * bits_of(stored_type.dtype, stored_type.block) / 8
+            total += use.numbers * bits_per_number(stored_type.dtype, stored_type.block) / 8
         if spec.left:  # floats instead of the scheme's type, on average
             numbers = sum(u.numbers for u in self._uses)
             left = sum(w.numbers for w in self.weights if w.role in spec.left)
@@ -235,7 +235,7 @@ class CandidateFiles:
         """Write a candidate, unless the cache has the outcome of an earlier attempt."""
         file, recipe = spec.file, self.inputs.model.recipe
         rows = self.inputs.calibration_digest if file.scheme.static else ""
-        decides: list[object] = [self.source_digest, file.format, file.scheme, file.runtime, rows, installed()]
+        decides: list[object] = [self.source_digest, file.format, file.scheme, file.runtime, rows, installed_versions()]
         decides += [[*spec.left]] if spec.left else []
         decides += [[f"{role}={scheme}" for role, scheme in spec.row.usual.items()]] if spec.row.usual else []
         method = recipe.quantize.calibration
@@ -250,7 +250,7 @@ class CandidateFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove(path)
         model, rows = self.inputs.model, self.inputs.calibration
-        plan = plan_of(
+        plan = quantization_plan(
             spec.file,
             lambda: [model.tokenizer.pad([row]) for row in rows],
             model.weights,
@@ -260,7 +260,7 @@ class CandidateFiles:
             schemes = {role: None if role in spec.left else spec.row.scheme_of(role) for role in Role}
             plan = replace(plan, weights=[w.model_copy(update={"scheme": schemes[w.role]}) for w in self.weights])
         try:
-            with waiting(spec.name):
+            with report_waiting(spec.name):
                 quantize(self.source, path, plan)
         except (GateError, InputError) as error:  # a gate found it wrong, or this model cannot have it
             remove(path)
@@ -292,7 +292,9 @@ class CandidateFiles:
             has_labels = self.inputs.model.task.labels in (LabelKind.NAME, LabelKind.SPANS)
             if answers.shape != exact.shape:
                 return Ranked(rel=float("nan"), agreement=None)
-            return Ranked(rel=rms_error(answers, exact), agreement=agreement(answers, exact) if has_labels else None)
+            return Ranked(
+                rel=rms_error(answers, exact), agreement=label_agreement(answers, exact) if has_labels else None
+            )
 
         other = self.reference
         against = [] if other is self else [other.source_digest, other.inputs.calibration_digest]
@@ -307,7 +309,7 @@ class CandidateFiles:
         """Run a file on the calibration rows."""
         predictor, model = open_file(path, file.format, runtime=file.runtime), self.inputs.model
         label = f"{file.path} on calibration rows"
-        return whole(run_rows(predictor, model.tokenizer, self.inputs.calibration, model.task, label=label))
+        return join_texts(run_rows(predictor, model.tokenizer, self.inputs.calibration, model.task, label=label))
 
     def recall_figure(
         self, kind: type[FigureT], spec: CandidateSpec, rows: Sequence[str], measure: Callable[[], FigureT]
@@ -322,5 +324,5 @@ class CandidateFiles:
         """
         digest = self.source_digest if spec == self.base else self.write(spec).sha256
         model = self.inputs.model.folder.digest
-        decides = [self.source_digest, digest, model, [*rows], machine().summary, installed()]
+        decides = [self.source_digest, digest, model, [*rows], describe_machine().summary, installed_versions()]
         return self.cache.recall(kind, decides, measure)

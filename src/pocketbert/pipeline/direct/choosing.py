@@ -20,7 +20,7 @@ from pocketbert.core.errors import GateError
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.recipe.budget import BudgetSection
-from pocketbert.core.recipe.quantize import LEFT, QuantizedFile
+from pocketbert.core.recipe.quantize import UNCHANGED, QuantizedFile
 from pocketbert.core.types import Calibration, Format, Scheme
 
 ACCURATE = "the file inside that is closest to the exported one; of equally close ones the smallest"
@@ -244,7 +244,7 @@ def chosen_files(chosen: Sequence[Candidate]) -> list[QuantizedFile]:
         made = {f: FORMATS[f].smaller(scheme) if FORMATS[f].takes(scheme) else None for f in schemes}
         if made == schemes and not any(c.left for c in chosen):
             return [QuantizedFile(scheme=scheme)]
-    return [QuantizedFile(scheme=c.scheme, format=c.format, roles=dict.fromkeys(c.left, LEFT)) for c in chosen]
+    return [QuantizedFile(scheme=c.scheme, format=c.format, roles=dict.fromkeys(c.left, UNCHANGED)) for c in chosen]
 
 
 def recipe_lines(files: Sequence[QuantizedFile], calibration: Calibration = Calibration.MINMAX) -> str:

@@ -22,39 +22,39 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from pocketbert.core.artefacts import (
-    FILE_NAME,
+    ARTEFACTS_FILE,
     Artefacts,
     ModelRecord,
-    integrity_problems,
+    list_foreign_files,
+    list_integrity_problems,
     read_artefacts,
-    strangers,
 )
-from pocketbert.core.data.columns import found_columns
-from pocketbert.core.disk.destination import folder_destination, leaving_nothing
-from pocketbert.core.disk.ownership import refuse_strangers
+from pocketbert.core.data.columns import guess_and_report_columns
+from pocketbert.core.disk.destination import remove_new_folders_on_error, resolve_output_folder
+from pocketbert.core.disk.ownership import refuse_foreign_files
 from pocketbert.core.disk.workspace import (
-    beside_workspaces,
     finish_interrupted,
-    occupants,
+    ignore_workspaces,
+    list_occupants,
+    open_workspace,
     remove_interrupted,
-    workspace,
 )
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families import check_exported
-from pocketbert.core.host.progress import say
-from pocketbert.core.host.system import expanded
+from pocketbert.core.families import check_exportable
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.system import expand_home
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.recipe.data import LONGEST
-from pocketbert.core.recipe.file import load_recipe, recipe_of
-from pocketbert.core.recipe.quantize import files_of
+from pocketbert.core.recipe.data import MAX_LENGTH
+from pocketbert.core.recipe.file import load_recipe, recipe_from_values
+from pocketbert.core.recipe.quantize import list_quantized_files
 from pocketbert.core.recipe.recipe import CoremlSection, Recipe
 from pocketbert.core.tasks import TaskName, task_of
 from pocketbert.core.types import Attention, Runtime, Scheme
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_files, check_threshold
-from pocketbert.pipeline.options import FLAGS, KEYS, AnswerOptions, ExportOptions
+from pocketbert.pipeline.options import OPTION_RECIPE_KEYS, RECIPE_KEY_FLAGS, AnswerOptions, ExportOptions
 from pocketbert.pipeline.phone.recording import write_page
-from pocketbert.pipeline.reference import say_row
+from pocketbert.pipeline.reference import print_family_choice
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import Permission
 
@@ -88,8 +88,8 @@ def export_model(
     if ready is None and (problems := unread_calibration(options)):
         raise InputError(problems)
     recipe, folder = export_recipe(model, options)
-    say_row(folder)
-    output = folder_destination(output, folder.path)
+    print_family_choice(folder)
+    output = resolve_output_folder(output, folder.path)
     inputs = Inputs(recipe, ready or {}, folder)  # of both runs, so that each file is hashed once
     finish_interrupted(output)
     with naming_flags():
@@ -97,14 +97,14 @@ def export_model(
         if is_finished(output, Run(recipe, output, inputs=inputs), overwrite):
             remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
             return output
-    with leaving_nothing(output), workspace(output, resume=_WORK) as work:
+    with remove_new_folders_on_error(output), open_workspace(output, resume=_WORK) as work:
         if work.resumed:
-            say(f"continuing the interrupted work in {work.path}")
+            print_note(f"continuing the interrupted work in {work.path}")
         with naming_flags():
             Run(recipe, work.path / "run", Permission(overwrite=True), inputs).execute()
         if options.data is not None or options.benchmark:
             write_page(work.path / "run" / "phone")
-        work.install(work.path / "run" / "phone", strangers, FILE_NAME)
+        work.install(work.path / "run" / "phone", list_foreign_files, ARTEFACTS_FILE)
     return output
 
 
@@ -113,7 +113,7 @@ def plan_export(model: str, output: Path, options: ExportOptions, *, overwrite: 
     if problems := unread_calibration(options):
         raise InputError(problems)
     recipe, folder = export_recipe(model, options)
-    output = folder_destination(output, folder.path)
+    output = resolve_output_folder(output, folder.path)
     run = Run(recipe, output, inputs=Inputs(recipe, {}, folder))
     with naming_flags():
         check_files(recipe.data)
@@ -132,7 +132,7 @@ def is_finished(output: Path, run: Run, overwrite: bool) -> bool:
         InputError: If it holds something else, which may not be replaced.
     """
     is_same = False
-    if (output / FILE_NAME).is_file():
+    if (output / ARTEFACTS_FILE).is_file():
         with suppress(InputError):
             is_same = read_artefacts(output).made_from == run.origin.everything
     return skip_finished(output, is_same, overwrite)
@@ -149,22 +149,22 @@ def skip_finished(output: Path, is_same: bool, overwrite: bool) -> bool:
     Raises:
         InputError: If it holds something else, which may not be replaced.
     """
-    damage = integrity_problems(output, read_artefacts(output)) if is_same else []
+    damage = list_integrity_problems(output, read_artefacts(output)) if is_same else []
     if is_same and not damage:
-        say(f"{output}: finished before with the same model and settings, skipped")
+        print_note(f"{output}: finished before with the same model and settings, skipped")
         return True
-    if output.is_dir() and occupants(output):
+    if output.is_dir() and list_occupants(output):
         if not overwrite:
             fix = "Choose another -o/--output, or --overwrite to replace it."
             raise InputError(
                 [Problem(f"{output}/{what}", "nothing was written.", fix) for what in damage]
                 or Problem(str(output), "exists and holds something else; nothing was written.", fix)
             )
-        if not (output / FILE_NAME).is_file():
+        if not (output / ARTEFACTS_FILE).is_file():
             what = "exists and is not an artefact folder: --overwrite does not replace it; nothing was written."
             raise InputError(Problem(str(output), what, "Choose another -o/--output."))
     if output.is_dir():
-        refuse_strangers(output, beside_workspaces(strangers))
+        refuse_foreign_files(output, ignore_workspaces(list_foreign_files))
     return False
 
 
@@ -189,14 +189,14 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
         MissingBackendError: If the library that loads models from the Hub is not installed.
     """
     with naming_flags():
-        local = expanded(model, _MODEL)
+        local = expand_home(model, _MODEL)
         name = str(local.resolve()) if local.is_dir() else model
         try:
             attention = Attention(options.attention) if options.attention in set(Attention) else None
             folder = open_model_folder(name, options.revision, _MODEL, options.family, attention)
             if options.attention is None and folder.family.in_blocks:
                 options = replace(options, attention=Attention.BLOCKS.value)
-            check_exported(folder.family, _MODEL)
+            check_exportable(folder.family, _MODEL)
             task = options.task or _task_of_model(folder)
             if options.form is not None:
                 folder.family.in_form(options.form, folder.config, "export.form")
@@ -204,17 +204,17 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
                 options = replace(options, form=folder.family.form.name)
             if options.max_length is None and (options.data is not None or options.calibrate is not None):
                 # with rows, a recipe has another default than the model's own limit
-                options = replace(options, max_length=min(folder.positions, folder.tokenizer_length, LONGEST))
+                options = replace(options, max_length=min(folder.positions, folder.tokenizer_length, MAX_LENGTH))
             if task in set(TaskName):
                 labels = task_of(TaskName(task)).labels
                 options = replace(
                     options,
-                    data=options.data and found_columns(options.data, labels),
-                    calibrate=options.calibrate and found_columns(options.calibrate, labels),
+                    data=options.data and guess_and_report_columns(options.data, labels),
+                    calibrate=options.calibrate and guess_and_report_columns(options.calibrate, labels),
                 )
         except InputError as error:
             raise InputError([*error.problems, *option_problems(name, options)]) from error
-        recipe = recipe_of(_recipe_content(name, _recipe_name(folder), options, task), _TITLE)
+        recipe = recipe_from_values(_recipe_content(name, _recipe_name(folder), options, task), _TITLE)
         licence = recipe.teacher.licence or folder.licence
         return recipe, replace(folder, licence=licence, used_for=TaskName(task))
 
@@ -226,7 +226,7 @@ def option_problems(model: str, options: ExportOptions) -> list[Problem]:
     """
     checked = options if options.task else replace(options, labels=None, answer={})
     try:
-        recipe_of(_recipe_content(model, "model", checked, options.task or _ASSUMED_TASK), _TITLE)
+        recipe_from_values(_recipe_content(model, "model", checked, options.task or _ASSUMED_TASK), _TITLE)
     except InputError as error:
         return list(dict.fromkeys(_with_flags(p) for p in error.problems))
     return []
@@ -267,7 +267,7 @@ def _recipe_name(folder: ModelFolder) -> str:
 def _recipe_content(model: str, name: str, options: ExportOptions, task: str) -> dict[str, Any]:
     """Nest the options under the keys of a recipe."""
     content: dict[str, Any] = {"schema": 1, "name": name, "teacher": {"model": model}}
-    for option, key in KEYS.items():
+    for option, key in OPTION_RECIPE_KEYS.items():
         value = getattr(options, option)
         if value in (None, False) or option in ("schemes", "runtimes", "roles"):
             continue
@@ -304,7 +304,7 @@ def _quantize_files(schemes: Sequence[str], runtimes: Sequence[str]) -> dict[str
     if len(schemes) == 1 and not runtimes:
         return {"scheme": schemes[0]}
     if schemes and set(schemes) <= set(Scheme) and set(runtimes) <= set(Runtime):
-        files = files_of([Scheme(s) for s in schemes], [Runtime(r) for r in runtimes])
+        files = list_quantized_files([Scheme(s) for s in schemes], [Runtime(r) for r in runtimes])
         return {"files": [f.model_dump(mode="json", exclude_none=True) for f in files]}
     return {"files": [*schemes, *({"scheme": (*schemes, "int8")[0], "runtime": r} for r in runtimes)]}
 
@@ -370,7 +370,7 @@ def _with_flags(problem: Problem) -> Problem:
     """Replace the keys of a recipe in a problem by the flags that set them."""
 
     def replace_keys(text: str) -> str:
-        return _KEY.sub(lambda match: FLAGS.get(match[0], match[0]), text)
+        return _KEY.sub(lambda match: RECIPE_KEY_FLAGS.get(match[0], match[0]), text)
 
     key = problem.where.removeprefix(_TITLE).strip()
     return Problem(_flag_of(key) or problem.where, replace_keys(problem.what), replace_keys(problem.fix))
@@ -380,6 +380,6 @@ def _flag_of(key: str) -> str:
     """Return the flag that sets a key, or those that set the keys of a section; empty if there is none."""
     parts = [part for part in key.split(".") if not part.isdecimal()]
     for end in range(len(parts), 0, -1):
-        if flag := FLAGS.get(".".join(parts[:end])):
+        if flag := RECIPE_KEY_FLAGS.get(".".join(parts[:end])):
             return " ".join([flag, *parts[end:]])
-    return ", ".join(flag for inner, flag in FLAGS.items() if inner.startswith(f"{key}."))
+    return ", ".join(flag for inner, flag in RECIPE_KEY_FLAGS.items() if inner.startswith(f"{key}."))

@@ -14,30 +14,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import FILE_NAME, SEARCH_FILE, BudgetSearch, read_artefacts, strangers
+from pocketbert.core.artefacts import ARTEFACTS_FILE, SEARCH_FILE, BudgetSearch, list_foreign_files, read_artefacts
 from pocketbert.core.compare.golden import read_library
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.disk.destination import file_destination, folder_destination, leaving_nothing
-from pocketbert.core.disk.files import digests, read_json, write_json
+from pocketbert.core.disk.destination import remove_new_folders_on_error, resolve_output_file, resolve_output_folder
+from pocketbert.core.disk.files import file_digests, read_json, write_json
 from pocketbert.core.disk.ownership import is_marked, temporary_folder
-from pocketbert.core.disk.workspace import adding, building, finish_interrupted, remove_interrupted
+from pocketbert.core.disk.workspace import add_files, build_folder, finish_interrupted, remove_interrupted
 from pocketbert.core.errors import GateError, InputError, Problem
-from pocketbert.core.host.progress import say
-from pocketbert.core.predict.tokenization import Text
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.predict.inputs import Text
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.types import Status
 from pocketbert.pipeline.direct.budgeted_run import STUDENTS_FOLDER
 from pocketbert.pipeline.direct.exporting import is_finished
 from pocketbert.pipeline.gates.verify import report_gates, verify_artefacts
-from pocketbert.pipeline.make.measuring import benchmark_folders, labelled_rows, only_compiled
+from pocketbert.pipeline.make.measuring import benchmark_folders, labelled_rows, only_compile
 from pocketbert.pipeline.phone.pack import check_packable, make_pack
 from pocketbert.pipeline.phone.platforms import earlier_pack, is_packed, platform_named, write_pack
 from pocketbert.pipeline.phone.recording import read_facts, record_benchmark, record_verification
 from pocketbert.pipeline.phone.tokenizers.sources import java_gates
 from pocketbert.pipeline.results import Verification
 from pocketbert.pipeline.run import RECIPE_FILE, Run
-from pocketbert.pipeline.run_folder import KIND
+from pocketbert.pipeline.run_folder import RUN_FOLDER_KIND
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.imported.saved_texts import Fact
@@ -56,7 +56,7 @@ def verify_folder(model: Path, source: DataSource | None, max_drop: float, recor
     Raises:
         InputError: If the folder is neither, or a run is not finished, or an option does not apply.
     """
-    if is_marked(model, KIND):
+    if is_marked(model, RUN_FOLDER_KIND):
         if record:
             fix = f"Name the artefact folder: -m {model}/phone"
             raise InputError(Problem("--record", "a run folder records what its own recipe measures.", fix))
@@ -92,7 +92,7 @@ def _verify_run(folder: Path) -> Verification:
             outcome = {
                 "status": result.status,
                 "failures": result.failures,
-                "files": digests(folder / "verify.json"),
+                "files": file_digests(folder / "verify.json"),
             }
             run.folder.marks.write(mark.model_copy(update=outcome))
     report_gates(result)
@@ -105,13 +105,13 @@ def _open_run(folder: Path) -> Run:
     Raises:
         InputError: If it is no run folder.
     """
-    if not (folder / RECIPE_FILE).is_file() or not is_marked(folder, KIND):
+    if not (folder / RECIPE_FILE).is_file() or not is_marked(folder, RUN_FOLDER_KIND):
         what = f"is not a run folder: it has no {RECIPE_FILE} of a run."
         raise InputError(Problem(str(folder), what, "Make one: pocketbert run RECIPE -o FOLDER"))
     search = read_json(folder / SEARCH_FILE) if (folder / SEARCH_FILE).is_file() else None
     if search is not None:
         student = BudgetSearch.model_validate(search).student
-        if student is not None and is_marked(folder / STUDENTS_FOLDER / student, KIND):
+        if student is not None and is_marked(folder / STUDENTS_FOLDER / student, RUN_FOLDER_KIND):
             folder = folder / STUDENTS_FOLDER / student
     return Run(load_recipe(folder / RECIPE_FILE), folder)
 
@@ -137,12 +137,12 @@ def measure_folders(
     Raises:
         InputError: If there is nothing to record, or more than one folder to record in.
     """
-    if record and (len(models) != 1 or is_marked(models[0], KIND)):
+    if record and (len(models) != 1 or is_marked(models[0], RUN_FOLDER_KIND)):
         what = "writes into one artefact folder" + ("." if len(models) != 1 else f", and {models[0]} is a run folder.")
         raise InputError(
             Problem("--record", what, "Name one artefact folder, such as runs/NAME/phone, with -m/--model.")
         )
-    if record and options is not None and not imports and only_compiled(options.devices):
+    if record and options is not None and not imports and only_compile(options.devices):
         what = "writes latencies into the folder, and files are only compiled for the devices named."
         raise InputError(Problem("--record", what, "Name a device that runs files as well, such as --device local."))
     result = benchmark_folders(models, options, texts, imports, facts)
@@ -169,19 +169,19 @@ def write_report(folder: Path, output: Path, overwrite: bool, baseline: Path | N
     if baseline is not None:
         from pocketbert.benchmarks.report.comparison import write_comparison
 
-        output = file_destination(output, overwrite, folder, baseline)
+        output = resolve_output_file(output, overwrite, folder, baseline)
         write_comparison(folder, baseline, output)
         return output
-    output = file_destination(output, overwrite)
-    if is_marked(folder, KIND):
+    output = resolve_output_file(output, overwrite)
+    if is_marked(folder, RUN_FOLDER_KIND):
         run = _open_run(folder)
         output.parent.mkdir(parents=True, exist_ok=True)
         run.report(output)
         return output
     from pocketbert.benchmarks.report import write_report as write_page_of
 
-    if not (folder / FILE_NAME).is_file():
-        what = f"is not a run folder or an artefact folder: it has no {RECIPE_FILE} of a run and no {FILE_NAME}."
+    if not (folder / ARTEFACTS_FILE).is_file():
+        what = f"is not a run folder or an artefact folder: it has no {RECIPE_FILE} of a run and no {ARTEFACTS_FILE}."
         fix = "Make one: pocketbert run RECIPE -o FOLDER"
         if folder.is_file():
             fix = "The result of a benchmark is compared with an earlier one: --baseline FILE"
@@ -210,14 +210,14 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
     if platform is not None:
         return _pack_for_platform(run_folder, output, platform, overwrite)
     run = _open_run(run_folder)
-    output = folder_destination(output, run_folder)
+    output = resolve_output_folder(output, run_folder)
     finish_interrupted(output)
-    with run.folder.locked(), leaving_nothing(output):
+    with run.folder.locked(), remove_new_folders_on_error(output):
         _check_steps(run)
         if is_finished(output, run, overwrite):
             remove_interrupted(output)  # a process killed after its last rename leaves it
         else:
-            with building(output, strangers, FILE_NAME) as target:
+            with build_folder(output, list_foreign_files, ARTEFACTS_FILE) as target:
                 _write_artefacts(run, target)
     return output
 
@@ -225,20 +225,20 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
 def _pack_for_platform(model: Path, output: Path, name: str, overwrite: bool) -> Path:
     """Write what an app on one platform needs of a folder, unless it was written before from the same files."""
     platform = platform_named(name)
-    output = folder_destination(output, model)
+    output = resolve_output_folder(output, model)
     finish_interrupted(output)
-    with leaving_nothing(output), _artefact_folder(model) as folder:
+    with remove_new_folders_on_error(output), _artefact_folder(model) as folder:
         artefacts, earlier = read_artefacts(folder), earlier_pack(platform, output)
         choice = platform.choose(folder, artefacts)
         if earlier is not None and is_packed(platform, output, earlier, artefacts, choice):
             remove_interrupted(output)
-            say(f"{output}: finished before with the same files, skipped")
+            print_note(f"{output}: finished before with the same files, skipped")
             return output
         if earlier is not None and not overwrite:
             what = "holds files that were packed before; nothing was written."
             raise InputError(Problem(str(output), what, "Choose another -o/--output, or --overwrite to replace them."))
-        replaced = [FILE_NAME, *(r.path for r in earlier.files)] if earlier is not None else []
-        with adding(output, replaced, FILE_NAME) as target:
+        replaced = [ARTEFACTS_FILE, *(r.path for r in earlier.files)] if earlier is not None else []
+        with add_files(output, replaced, ARTEFACTS_FILE) as target:
             write_pack(platform, folder, artefacts, choice, target)
     return output
 
@@ -246,7 +246,7 @@ def _pack_for_platform(model: Path, output: Path, name: str, overwrite: bool) ->
 @contextlib.contextmanager
 def _artefact_folder(model: Path) -> Iterator[Path]:
     """Yield an artefact folder; for a run folder a temporary one, as `pack_run` would write it."""
-    if not is_marked(model, KIND):
+    if not is_marked(model, RUN_FOLDER_KIND):
         yield model
         return
     run = _open_run(model)

@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import cast
 
 from pocketbert.core.artefacts import (
-    FILE_NAME,
+    ARTEFACTS_FILE,
     Artefacts,
     ModelRecord,
-    artefact_folder,
+    find_artefact_folder,
+    list_foreign_files,
     read_artefacts,
-    strangers,
 )
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.disk.destination import folder_destination, leaving_nothing
+from pocketbert.core.disk.destination import remove_new_folders_on_error, resolve_output_folder
 from pocketbert.core.disk.files import sha256_json
-from pocketbert.core.disk.workspace import finish_interrupted, remove_interrupted, workspace
-from pocketbert.core.errors import GateError, InputError, Problem, nearest
+from pocketbert.core.disk.workspace import finish_interrupted, open_workspace, remove_interrupted
+from pocketbert.core.errors import GateError, InputError, Problem, suggest_allowed
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.progress import say
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.direct.budget_search import (
@@ -84,7 +84,7 @@ def quantize_folder(
         InputError: Listing every problem of folder and options.
         GateError: If no file is inside the budget, or a written file fails a gate.
     """
-    model = artefact_folder(model)
+    model = find_artefact_folder(model)
     artefacts = read_artefacts(model)
     exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format].base)]
     problems: list[Problem] = []
@@ -136,7 +136,7 @@ def _say_lost_fits(model: Path, artefacts: Artefacts, exported: Sequence[ModelRe
     lost += ["thresholds for unknown answers"] if artefacts.processing.unknown_accuracy is not None else []
     if lost:
         softmax = "its probabilities are those of a plain softmax. " if has_temperatures else ""
-        say(
+        print_note(
             f"  {model} has {' and '.join(lost)} that were fitted on rows of its run; the new folder has none, because a quantized file "
             f"needs its own: {softmax}A recipe with data.holdout fits them for each file, and so does --budget, on a half of --data."
         )
@@ -206,7 +206,9 @@ def _scheme_problems(schemes: Sequence[str] | None, formats: Sequence[Format]) -
     every = sorted({name for known in names.values() for name in known})
     unknown = [name for name in schemes if name not in every]
     if unknown:
-        return [Problem("--scheme", f"'{name}' is no candidate here; {nearest(name, every)}.") for name in unknown]
+        return [
+            Problem("--scheme", f"'{name}' is no candidate here; {suggest_allowed(name, every)}.") for name in unknown
+        ]
     without = [f for f in formats if not set(names[f]) & set(schemes)]
     fix = "Add one of them, or choose other formats with --format."
     return [Problem("--scheme", f"leaves no candidate of {f}, which has {', '.join(names[f])}.", fix) for f in without]
@@ -222,7 +224,7 @@ def _quantize_inside_budget(model: str, output: Path, request: _BudgetRequest, *
     limits = request.limits
     recipe, folder = export_recipe(model, request.options)
     require_for(recipe)
-    output = folder_destination(output, folder.path)
+    output = resolve_output_folder(output, folder.path)
     finish_interrupted(output)
     inputs = Inputs(recipe, request.ready, folder)
     with naming_flags():
@@ -232,9 +234,9 @@ def _quantize_inside_budget(model: str, output: Path, request: _BudgetRequest, *
     if skip_finished(output, _was_made_from(output, made_from), overwrite):
         remove_interrupted(output, _WORK)
         return output
-    with leaving_nothing(output), workspace(output, resume=_WORK) as work:
+    with remove_new_folders_on_error(output), open_workspace(output, resume=_WORK) as work:
         if work.resumed:
-            say(f"continuing the interrupted search in {work.path}")
+            print_note(f"continuing the interrupted search in {work.path}")
         results = search_files(search_inputs, limits, request.schemes, work.path)
         require_chosen_files(results, limits, "--format ")
         section = recipe.quantize.choosing(chosen_files([r.chosen for r in results if r.chosen is not None]))
@@ -250,14 +252,14 @@ def _quantize_inside_budget(model: str, output: Path, request: _BudgetRequest, *
                 Run(final, work.path / "run", Permission(overwrite=True), inputs, search_inputs.scoring), search_inputs
             )
         write_page(work.path / "run" / "phone")
-        work.install(work.path / "run" / "phone", strangers, FILE_NAME)
+        work.install(work.path / "run" / "phone", list_foreign_files, ARTEFACTS_FILE)
     return output
 
 
 def _was_made_from(output: Path, made_from: str) -> bool:
     """Return whether `output` is an artefact folder of a search with the same inputs."""
     with suppress(InputError):
-        if (output / FILE_NAME).is_file():
+        if (output / ARTEFACTS_FILE).is_file():
             search = read_artefacts(output).search
             return search is not None and search.made_from == made_from
     return False
@@ -276,7 +278,7 @@ def _search_digest(search_inputs: SearchInputs, request: _BudgetRequest, inputs:
             search_inputs.calibration_digest,
             search_inputs.choosing_digest,
             [e.digest for e in search_inputs.scoring.splits["eval"].examples],
-            installed(),
+            installed_versions(),
         ]
     )
 

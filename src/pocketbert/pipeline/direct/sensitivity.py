@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pocketbert.core.artefacts import RoleError, Sensitivities, Sensitivity, artefact_folder, read_artefacts
+from pocketbert.core.artefacts import RoleError, Sensitivities, Sensitivity, find_artefact_folder, read_artefacts
 from pocketbert.core.disk.files import path_bytes
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.pipeline.direct.candidates import (
     CandidateFiles,
@@ -57,7 +57,7 @@ def measure_sensitivity(
     Raises:
         InputError: If rows, exported files or schemes are missing.
     """
-    model = artefact_folder(model)
+    model = find_artefact_folder(model)
     artefacts = read_artefacts(model)
     exported = [r for r in artefacts.models() if r.plain and r.scheme in (Scheme.FP32, FORMATS[r.format].base)]
     formats = list(dict.fromkeys(r.format for r in exported))
@@ -86,9 +86,9 @@ def measure_sensitivity(
         cache = FigureCache(work / "figures.json")
         for format in formats:
             candidates = CandidateFiles(inputs, format, work, cache)
-            say(f"{format}: one role in at a time, {len(rows)} calibration rows")
+            print_note(f"{format}: one role in at a time, {len(rows)} calibration rows")
             records += [measure_role_sensitivity(candidates, f) for f in files if f.format is format]
-    result = Sensitivities(rows=len(rows), machine=machine().summary, schemes=records)
+    result = Sensitivities(rows=len(rows), machine=describe_machine().summary, schemes=records)
     if record:
         record_sensitivities(model, result)
     return result
@@ -136,7 +136,7 @@ def measure_role_sensitivity(candidates: CandidateFiles, file: ModelFile) -> Sen
             errors.append(RoleError(role=role, note=outcome.failure))
             continue
         rel = candidates.rank(alone).rel
-        say(f"  {file.path}, only {role}: RMS difference {rel:.3g} of the spread")
+        print_note(f"  {file.path}, only {role}: RMS difference {rel:.3g} of the spread")
         errors.append(RoleError(role=role, rel=rel, saved=exported_bytes - outcome.bytes))
     record = record.model_copy(
         update={
@@ -146,7 +146,7 @@ def measure_role_sensitivity(candidates: CandidateFiles, file: ModelFile) -> Sen
         }
     )
     predicted = "" if record.predicted is None else f", {record.predicted:.3g} predicted from its roles"
-    say(f"  {file.path}: RMS difference {record.whole:.3g} of the spread{predicted}")
+    print_note(f"  {file.path}: RMS difference {record.whole:.3g} of the spread{predicted}")
     return record
 
 

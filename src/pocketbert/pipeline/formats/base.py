@@ -1,6 +1,6 @@
 """Model files and the interface of a file format.
 
-- `ModelFile` is one planned file: format, scheme, client or runtime, and its paths. `model_files` lists the files of
+- `ModelFile` is one planned file: format, scheme, client or runtime, and its paths. `list_model_files` lists the files of
   a recipe, each exported file before the smaller ones made from it,
 - `RunModel` is the model of a run that becomes these files, opened once for all steps,
 - `FormatPlace` is what the pipeline needs of a format: which settings it reads, how it writes, checks and describes
@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from pocketbert.core.artefacts import Artefacts, Kind, MadeFor, Minimum, ModelRecord, OldestEngine
+from pocketbert.core.artefacts import Artefacts, Kind, ModelFilePurpose, ModelRecord, OldestEngine, Requirements
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS, Bounds, Form, FormatInfo
@@ -42,7 +42,7 @@ LICENCE_FILE = "LICENCE.txt"
 
 
 @dataclass(frozen=True)
-class ModelFile(MadeFor):
+class ModelFile(ModelFilePurpose):
     """One model file.
 
     Attributes:
@@ -78,7 +78,7 @@ class ModelFile(MadeFor):
         return f"{FORMATS[self.format].title} {self.scheme}{f' for {extra}' if extra else ''}"
 
 
-def model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
+def list_model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
     """List the files that a recipe makes, each exported file before the smaller files made from it.
 
     Args:
@@ -87,10 +87,10 @@ def model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
     """
     files = []
     for format in recipe.export.formats:
-        place = place_of(format)
+        place = format_place(format)
         scheme = place.exported_scheme(recipe)
         bases = [exported_file(format, scheme, client) for client in (None, *place.clients(recipe, weights))]
-        files += [*bases, *smaller(recipe, bases)]
+        files += [*bases, *quantized_files(recipe, bases)]
     return files
 
 
@@ -119,10 +119,10 @@ def _model_file(
     return ModelFile(f"{step}/{name}", f"{format}/{name}", format, scheme, client, runtime)
 
 
-def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
+def quantized_files(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
     """List the files made from the exported files of one format: scheme by scheme, files for one runtime last."""
     format, files = bases[0].format, []
-    for scheme, runtimes in quantized_forms(recipe, format).items():
+    for scheme, runtimes in quantized_schemes(recipe, format).items():
         step = quantized_step(format, scheme)
         for runtime in sorted(runtimes, key=lambda r: r is not None):
             clients = [b.client for b in bases] if runtime is None else [None]
@@ -130,7 +130,7 @@ def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
     return files
 
 
-def quantized_forms(recipe: Recipe, format: Format) -> dict[Scheme, list[Runtime | None]]:
+def quantized_schemes(recipe: Recipe, format: Format) -> dict[Scheme, list[Runtime | None]]:
     """Return the schemes of a format's smaller files in order, with their runtimes; None stands for any runtime."""
     info, forms = FORMATS[format], dict[Scheme, list[Runtime | None]]()
     for file in (f for f in recipe.quantize.wanted if f.concerns(format)):
@@ -142,20 +142,20 @@ def quantized_forms(recipe: Recipe, format: Format) -> dict[Scheme, list[Runtime
     return forms
 
 
-def base_of(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
+def exported_source(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
     """Return the exported file from which a file is made."""
     return next(f for f in files if f.format is file.format and f.client is file.client and f.exported)
 
 
-def default_file(files: Sequence[ModelFile]) -> ModelFile:
+def choose_default_file(files: Sequence[ModelFile]) -> ModelFile:
     """Return the file that `pocketbert.load` opens: a smaller plain file of the first format, else its exported one."""
     plain = [f for f in files if f.plain and f.format is files[0].format]
     return next((f for f in plain if not f.exported), plain[0])
 
 
-def absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:
+def explain_absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:
     """Return why files are absent that a reader of the folder may look for, by path."""
-    return {k: v for format in recipe.export.formats for k, v in place_of(format).absent(recipe, weights).items()}
+    return {k: v for format in recipe.export.formats for k, v in format_place(format).absent(recipe, weights).items()}
 
 
 # --- the model of a run -----------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class RunModel:
         return self.run / file.source
 
 
-def open_weights(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
+def open_model_in_run(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
     """Open a model of a run with the licence of its teacher, before its files are known."""
     folder, note = open_model_folder(str(weights)), run / "teacher" / LICENCE_FILE
     licence = note.read_text(encoding="utf-8").strip() if note.is_file() else folder.licence
@@ -220,7 +220,7 @@ def open_run_model(recipe: Recipe, run: Path, weights: Path, length: int) -> Run
         weights: Folder of the model in it.
         length: Longest input in tokens.
     """
-    return replace(open_weights(recipe, run, weights, length), files=model_files(recipe, weights))
+    return replace(open_model_in_run(recipe, run, weights, length), files=list_model_files(recipe, weights))
 
 
 # --- formats ----------------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ class FormatPlace(ABC):
         """Return a sentence of the card on each finished file that has one, by its path in the artefact folder."""
         return {}
 
-    def minimum(self, file: ModelFile, path: Path) -> Minimum | None:
+    def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
         """Return what a written file needs; None if files of the format do not name it and no engine was measured."""
         return None
 
@@ -376,12 +376,12 @@ def register_format_place(place: FormatPlace) -> None:
     _FORMATS[place.format] = place
 
 
-def places() -> list[FormatPlace]:
+def format_places() -> list[FormatPlace]:
     """List all formats in the order of their registration."""
     return list(_FORMATS.values())
 
 
-def place_of(format: Format) -> FormatPlace:
+def format_place(format: Format) -> FormatPlace:
     """Return the registered class of a format.
 
     Raises:
@@ -402,7 +402,7 @@ def bounds_of(file: ModelFile | Subject) -> Bounds:
     Raises:
         InputError: If its format has no bounds for its scheme and runtime.
     """
-    info, form = place_of(file.format).info, (file.scheme, file.runtime)
+    info, form = format_place(file.format).info, (file.scheme, file.runtime)
     if form not in info.bounds:
         what = f"{info.title} has no bounds for {form_title(form)}, so nothing could tell whether the file is right."
         raise InputError(Problem("quantize", what, f"Choose among {', '.join(map(form_title, info.bounds))}."))
@@ -418,8 +418,8 @@ def check_bounds(recipe: Recipe) -> None:
     problems = []
     for format in recipe.export.formats:
         try:
-            base = exported_file(format, place_of(format).exported_scheme(recipe))
-            files = [base, *smaller(recipe, [base])]
+            base = exported_file(format, format_place(format).exported_scheme(recipe))
+            files = [base, *quantized_files(recipe, [base])]
         except InputError as error:
             problems += error.problems
             continue

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.benchmarks.imported.mac import FILE_NAME as FILE_NAME_ON_MAC
+from pocketbert.benchmarks.imported.mac import MAC_SCRIPT_NAME as FILE_NAME_ON_MAC
 from pocketbert.benchmarks.imported.mac import mac_script
-from pocketbert.core.artefacts import Artefacts, Kind, Minimum
+from pocketbert.core.artefacts import Artefacts, Kind, Requirements
 from pocketbert.core.compare.evaluate import worst_difference
 from pocketbert.core.compare.golden import GoldenRow
-from pocketbert.core.coreml_package import LABEL, SCORES
+from pocketbert.core.model_files import LABEL_OUTPUT, SCORES_OUTPUT
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.predictor import feed
-from pocketbert.core.predict.scores import probabilities
+from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Layout, Scheme, Shapes
@@ -54,12 +54,12 @@ from pocketbert.pipeline.formats.snippets.parts import (
     input_lengths,
     offered_file,
 )
-from pocketbert.pipeline.results import Gate, Subject, unread_gate
-from pocketbert.runtime.coreml.kernels.constexpr import PREFIX
+from pocketbert.pipeline.results import Gate, Subject, skipped_gate_without_reader
+from pocketbert.runtime.coreml.kernels.constexpr import CONSTEXPR_PREFIX
 from pocketbert.runtime.coreml.package import read_package
 from pocketbert.runtime.coreml.types import Budget, Dtype
 from pocketbert.runtime.coreml.weights import Constant as Stored
-from pocketbert.runtime.coreml.weights import ConstantReader, unpack
+from pocketbert.runtime.coreml.weights import ConstantReader, unpack_bits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -129,7 +129,7 @@ class CoremlPlace(FormatPlace):
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
         """Check label names inside the package, the classifier's answer, and overflow of intermediate results."""
-        unread = unread_gate(subject, "overflow")
+        unread = skipped_gate_without_reader(subject, "overflow")
         if unread is not None:
             return [unread]
         names = subject.predictor.inputs
@@ -155,10 +155,10 @@ class CoremlPlace(FormatPlace):
         """List the limits of checks without a Mac, and that the layout for the Neural Engine was not timed."""
         notes = []
         if not self.info.timed:
-            from pocketbert.runtime.coreml import LIMITS
+            from pocketbert.runtime.coreml import EVALUATOR_LIMITS
 
             notes.append(
-                f"Core ML packages were checked by the project's evaluator, without a Mac. {' '.join(LIMITS)} "
+                f"Core ML packages were checked by the project's evaluator, without a Mac. {' '.join(EVALUATOR_LIMITS)} "
                 f"`{MAC_SCRIPT}` checks and times them on one."
             )
         if recipe.export.coreml.layout is Layout.ANE:
@@ -183,12 +183,12 @@ class CoremlPlace(FormatPlace):
         shapes = f"lengths {known}: pad to the next one" if known else f"any length up to {most}"
         return [f"Core ML: int32 inputs [1, length]; {shapes}. {answer}"]
 
-    def minimum(self, file: ModelFile, path: Path) -> Minimum | None:
+    def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
         """Read the oldest iOS version that has the package's operations."""
         from pocketbert.runtime.coreml.package import OPSETS, read_package
 
         opset = read_package(path).opset
-        return Minimum(ios=opset + 10 if opset < max(OPSETS.values()) else 26)
+        return Requirements(ios=opset + 10 if opset < max(OPSETS.values()) else 26)
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
         """Offer a package to iOS."""
@@ -253,8 +253,8 @@ def _check_classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np
     evaluator, differences, wrong = Evaluator(subject.path), list[float](), 0
     for row in inputs:
         out = evaluator.run(row)
-        expected = probabilities(np.asarray(out[subject.output], np.float32)[0], subject.task.score)
-        table, label = out.get(SCORES), out.get(LABEL)
+        expected = apply_score_function(np.asarray(out[subject.output], np.float32)[0], subject.task.score)
+        table, label = out.get(SCORES_OUTPUT), out.get(LABEL_OUTPUT)
         reported = np.array(list(table.values()) if isinstance(table, dict) else [])
         differences.append(worst_difference(reported, expected))  # NaN where there are more or fewer
         wrong += not (isinstance(table, dict) and label == max(table, key=lambda k: table[k]))
@@ -266,7 +266,7 @@ def _check_classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np
         passed=passed,
         value=worst,
         bound=_PROBABILITY_ERROR,
-        detail=f"`{SCORES}` differs from the logits' probabilities by {worst:.2g}, `{LABEL}` is another label "
+        detail=f"`{SCORES_OUTPUT}` differs from the logits' probabilities by {worst:.2g}, `{LABEL_OUTPUT}` is another label "
         f"than the most probable one in {wrong} of {len(inputs)} golden rows.",
     )
 
@@ -274,7 +274,7 @@ def _check_classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np
 def _check_overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
     """Check that every intermediate result fits into the type that the program declares for it."""
     from pocketbert.runtime.coreml.scan import overflow_scan
-    from pocketbert.runtime.coreml.types import LARGEST
+    from pocketbert.runtime.coreml.types import LARGEST_FP16
 
     scan = overflow_scan(subject.path, inputs)
     largest = scan.largest.largest if scan.largest else 0.0
@@ -283,7 +283,7 @@ def _check_overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.g
         file=subject.name,
         passed=scan.first is None,
         value=largest,
-        bound=float(LARGEST),
+        bound=float(LARGEST_FP16),
         detail=f"{scan.summary}; {scan.rows} golden rows, every operation.",
     )
 
@@ -291,9 +291,9 @@ def _check_overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.g
 # --- constants --------------------------------------------------------------------------------------------------------
 
 _SHAPE_OPERATIONS = ("cast", "expand_dims", "squeeze")
-_SHIFT_SCALE = f"{PREFIX}blockwise_shift_scale"
-_PALETTE = f"{PREFIX}lut_to_dense"
-_AFFINE = f"{PREFIX}affine_dequantize"
+_SHIFT_SCALE = f"{CONSTEXPR_PREFIX}blockwise_shift_scale"
+_PALETTE = f"{CONSTEXPR_PREFIX}lut_to_dense"
+_AFFINE = f"{CONSTEXPR_PREFIX}affine_dequantize"
 
 
 class _ConstantReader:
@@ -392,7 +392,7 @@ class _ConstantReader:
         if shape is not None:  # packed bits
             sizes = tuple(int(n) for n in np.asarray(shape))
             kind = {64: Dtype.UINT6, 16: Dtype.UINT4}[palette.size]
-            indices = unpack(np.asarray(indices).reshape(-1), kind, math.prod(sizes)).reshape(sizes)
+            indices = unpack_bits(np.asarray(indices).reshape(-1), kind, math.prod(sizes)).reshape(sizes)
         self.tracker.store(op.outputs[0].name, read_palettized_tensor(indices, palette, op.outputs[0].name))
 
     def on_transpose(self, op: pb.Operation) -> None:

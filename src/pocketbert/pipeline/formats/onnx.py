@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.artefacts import Artefacts, Minimum, ModelRecord
+from pocketbert.core.artefacts import Artefacts, ModelRecord, Requirements
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.host.system import version_of
@@ -43,7 +43,7 @@ from pocketbert.pipeline.formats.constants import (
 )
 from pocketbert.pipeline.formats.snippets import javascript, kotlin, python, swift
 from pocketbert.pipeline.formats.snippets.parts import (
-    CHECKED,
+    CHECKED_SCHEMES,
     TOKENIZER_FILE,
     Offer,
     Platform,
@@ -51,12 +51,12 @@ from pocketbert.pipeline.formats.snippets.parts import (
     offered_file,
     pip_requirement,
 )
-from pocketbert.quantize.onnx.tables import PackedLookup, packed_lookups, unpacked
+from pocketbert.quantize.onnx.tables import PackedLookup, find_packed_lookups, unpack_codes
 
 if TYPE_CHECKING:
     from torch import nn
 
-ALIAS = "onnx/model_quantized.onnx"
+TRANSFORMERS_JS_FILE = "onnx/model_quantized.onnx"
 """Name under which transformers.js (browser) and optimum look for the int8 file."""
 
 
@@ -101,7 +101,7 @@ class OnnxPlace(FormatPlace):
             *describe_required_engines(own),
         ]
 
-    def minimum(self, file: ModelFile, path: Path) -> Minimum | None:
+    def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
         """Read operator set, file version and foreign operators; None if the `onnx` package is not installed."""
         if version_of("onnx") is None:
             return None
@@ -111,7 +111,7 @@ class OnnxPlace(FormatPlace):
         opset = next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
         foreign = sorted({f"{n.domain}.{n.op_type}" for n in model.graph.node if n.domain not in ("", "ai.onnx")})
         engine = oldest_engine(self.format, file.scheme) if file.plain else None
-        return Minimum(opset=opset, ir_version=int(model.ir_version), operators=foreign, engine=engine)
+        return Requirements(opset=opset, ir_version=int(model.ir_version), operators=foreign, engine=engine)
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
         """Offer one file to Android, the web and Python, and to iOS if there is no Core ML package."""
@@ -145,10 +145,10 @@ class OnnxPlace(FormatPlace):
             write_json(destination / "config.json", content)
             return Extras()
         try:
-            os.link(destination / int8.path, destination / ALIAS)
+            os.link(destination / int8.path, destination / TRANSFORMERS_JS_FILE)
         except OSError:  # a file system without hard links
-            shutil.copyfile(destination / int8.path, destination / ALIAS)
-        return Extras(aliases={ALIAS: int8.path})
+            shutil.copyfile(destination / int8.path, destination / TRANSFORMERS_JS_FILE)
+        return Extras(aliases={TRANSFORMERS_JS_FILE: int8.path})
 
 
 # --- offers -----------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def _web_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
         snippet=javascript.transformers_js(artefacts, record),
         notes=(
             "JavaScript was run with Node.js 20, never in a browser"
-            + ("." if record.scheme in CHECKED else ", and with fp32 and int8 files, not with this one."),
+            + ("." if record.scheme in CHECKED_SCHEMES else ", and with fp32 and int8 files, not with this one."),
         ),
     )
 
@@ -262,7 +262,7 @@ class _ConstantReader:
             n.output[0]: n.input[0] for n in graph.node if n.op_type == "Reshape" and n.input[0] in self.raw
         }
         # lookups of 4-bit tables, each of several operators
-        self.packed = {p.output: p for p in packed_lookups(graph, self.raw)}
+        self.packed = {p.output: p for p in find_packed_lookups(graph, self.raw)}
         self.inside_packed = frozenset[str]().union(*(p.inside for p in self.packed.values()))
 
     def run(self) -> list[Constant]:
@@ -350,7 +350,7 @@ class _ConstantReader:
         if stored is None or scales not in self.raw or len(node.input) > 3:
             self._other(node)
             return
-        codes = unpacked(stored.reshape(flags["N"], -1), flags["bits"])
+        codes = unpack_codes(stored.reshape(flags["N"], -1), flags["bits"])
         self._store_blocks((weight, "matrix"), codes, self.raw[scales], flags, weight)
         self.tracker.product(node.output[0], data, (weight, "matrix"))
 
@@ -361,7 +361,9 @@ class _ConstantReader:
         if table not in self.raw or scales not in self.raw or len(node.input) > 3 or flags.get("gather_axis"):
             self._other(node)
             return
-        self._store_blocks((table, "rows"), unpacked(self.raw[table], flags["bits"]), self.raw[scales], flags, table)
+        self._store_blocks(
+            (table, "rows"), unpack_codes(self.raw[table], flags["bits"]), self.raw[scales], flags, table
+        )
         self.tracker.lookup(node.output[0], (table, "rows"), indices)
 
     def _store_blocks(

@@ -17,17 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from pocketbert.core.artefacts import Artefacts, Minimum, ModelRecord
+from pocketbert.core.artefacts import Artefacts, ModelRecord, Requirements
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.host.system import version_of
-from pocketbert.core.predict.predictor import run_rows, whole
-from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, pooling_of
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer, padding_side_of, truncation_side_of
+from pocketbert.core.model_files import load_model, tflite_schema, unpack_int4
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.predictor import join_texts, run_rows
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, read_pooling
+from pocketbert.core.predict.tokenization import TextTokenizer, read_padding_side, read_truncation_side
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, TaskName, task_of
-from pocketbert.core.tflite_file import load_model, tflite_schema, unpacked_int4
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme
 from pocketbert.pipeline.formats.base import (
     FormatPlace,
@@ -49,7 +50,7 @@ from pocketbert.pipeline.formats.constants import (
 )
 from pocketbert.pipeline.formats.snippets import kotlin, python
 from pocketbert.pipeline.formats.snippets.parts import (
-    CHECKED,
+    CHECKED_SCHEMES,
     TOKENIZER_FILE,
     Offer,
     Platform,
@@ -58,7 +59,7 @@ from pocketbert.pipeline.formats.snippets.parts import (
     offered_file,
     pip_requirement,
 )
-from pocketbert.pipeline.results import Gate, Subject, unread_gate
+from pocketbert.pipeline.results import Gate, Subject, skipped_gate_without_reader
 from pocketbert.runtime.engines import open_file
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class TflitePlace(FormatPlace):
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
         """Check the metadata of MediaPipe's file, and the placement of operators in a file for an accelerator."""
         if subject.runtime is not None and subject.runtime.accelerator:
-            return [unread_gate(subject, "placement") or _check_placement(subject)]
+            return [skipped_gate_without_reader(subject, "placement") or _check_placement(subject)]
         return [_check_metadata(subject)] if subject.client is Client.MEDIAPIPE else []
 
     def constants(self, path: Path) -> list[list[Constant]]:
@@ -151,15 +152,15 @@ class TflitePlace(FormatPlace):
             *describe_required_engines([r for r in artefacts.models() if r.format is self.format]),
         ]
 
-    def minimum(self, file: ModelFile, path: Path) -> Minimum | None:
+    def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
         """Return the oldest LiteRT that computes files of a scheme; the file itself does not name it."""
         engine = oldest_engine(self.format, file.scheme) if file.plain else None
-        return Minimum(engine=engine) if engine is not None else None
+        return Requirements(engine=engine) if engine is not None else None
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
         """Offer MediaPipe's file and LiteRT's to Android, and LiteRT's to Python."""
         offers, record = [], offered_file(artefacts, self.format)
-        mediapipe = offered_file(artefacts, self.format, Client.MEDIAPIPE, CHECKED)
+        mediapipe = offered_file(artefacts, self.format, Client.MEDIAPIPE, CHECKED_SCHEMES)
         if mediapipe is not None:
             offers.append(_mediapipe_offer(artefacts, mediapipe))
         if record is not None:
@@ -226,7 +227,7 @@ def measure_tokenizer_effect(file: Path, weights: Path, task: Task) -> Tokenizer
     mediapipe_rows = mediapipe.encode(own.prompts.put_before(UNICODE_SENTENCES))
     # each tokenizer pads on its own side: MediaPipe always on the right
     before, after = (
-        whole(run_rows(predictor, tokenizer, rows, task)).astype(np.float64)
+        join_texts(run_rows(predictor, tokenizer, rows, task)).astype(np.float64)
         for tokenizer, rows in ((own, own_rows), (mediapipe, mediapipe_rows))
     )
     own_ascii, mediapipe_ascii = (
@@ -248,12 +249,12 @@ def measure_tokenizer_effect(file: Path, weights: Path, task: Task) -> Tokenizer
 
 def _write_mediapipe_data(model: RunModel, path: Path) -> None:
     """Write tokenizer and labels into a file for MediaPipe, before or after quantization."""
-    from pocketbert.export.mediapipe import vocabulary_of
+    from pocketbert.export.mediapipe import read_vocabulary
     from pocketbert.export.tflite_metadata import MediaPipeInfo, write_metadata
 
     output = {}
     if model.task.name is TaskName.FEATURE_EXTRACTION:
-        output = {"output": (pooling_of(model.weights) or DEFAULT_POOLING).title}
+        output = {"output": (read_pooling(model.weights) or DEFAULT_POOLING).title}
     info = MediaPipeInfo(
         name=model.recipe.name,
         description=describe_model(model.recipe, model.folder, model.task),
@@ -261,7 +262,7 @@ def _write_mediapipe_data(model: RunModel, path: Path) -> None:
         author="",
         license=model.folder.licence,
         labels=model.labels,
-        vocabulary=vocabulary_of(model.weights),
+        vocabulary=read_vocabulary(model.weights),
         **output,
     )
     path.write_bytes(write_metadata(path.read_bytes(), info))
@@ -269,7 +270,7 @@ def _write_mediapipe_data(model: RunModel, path: Path) -> None:
 
 def _mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:
     """Return why MediaPipe Tasks cannot run a model, in one sentence; None if they can."""
-    from pocketbert.export.mediapipe import refusal
+    from pocketbert.export.mediapipe import explain_refusal
 
     if recipe.export.form not in (None, TEXT_ONLY):
         return (
@@ -277,8 +278,8 @@ def _mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:
         )
     sources = (recipe.data.train, recipe.data.eval)
     pair = any(s is not None and s.text_pair is not None for s in sources)
-    sides = padding_side_of(weights), truncation_side_of(weights)
-    return refusal(weights, task_of(recipe.task).name, pair, *sides)
+    sides = read_padding_side(weights), read_truncation_side(weights)
+    return explain_refusal(weights, task_of(recipe.task).name, pair, *sides)
 
 
 # --- gates ------------------------------------------------------------------------------------------------------------
@@ -289,10 +290,10 @@ def _check_metadata(subject: Subject) -> Gate:
     if version_of("flatbuffers") is None or version_of("ai-edge-litert") is None:
         detail = "not checked: ai-edge-litert and flatbuffers are not installed here."
         return Gate(name="metadata", file=subject.name, passed=True, skipped=True, detail=detail)
-    from pocketbert.export.mediapipe import vocabulary_of
+    from pocketbert.export.mediapipe import read_vocabulary
     from pocketbert.export.tflite_metadata import metadata_problems
 
-    problems = metadata_problems(subject.path.read_bytes(), subject.labels, vocabulary_of(subject.folder))
+    problems = metadata_problems(subject.path.read_bytes(), subject.labels, read_vocabulary(subject.folder))
     right = "vocabulary and labels inside the file are those of the folder, inputs are named in graph order."
     return Gate(name="metadata", file=subject.name, passed=not problems, detail=" ".join(problems) or right)
 
@@ -302,12 +303,12 @@ def _check_placement(subject: Subject) -> Gate:
     from pocketbert.quantize.tflite import gpu, npu
 
     if subject.runtime is Runtime.GPU:
-        refusals = gpu.gpu_refusals(subject.path)
+        refusals = gpu.list_gpu_refusals(subject.path)
         on_cpu = [f"{r.count} {r.operator} ({r.reason})" for r in refusals]
         count, fails = sum(r.count for r in refusals), gpu.leaves_products(refusals)
         all_taken = "all operators are in the list of LiteRT's GPU delegate"
     else:
-        floats = npu.float_operators(subject.path)
+        floats = npu.count_float_operators(subject.path)
         on_cpu = [f"{n} {operator}" for operator, n in floats.most_common()]
         count, fails = floats.total(), npu.leaves_products(floats)
         all_taken = "all operators compute in integers of 8 and 16 bits"
@@ -455,7 +456,7 @@ def _read_buffer(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> 
     """Return the bytes of a buffer as an array; a buffer may be longer than its tensor."""
     count = int(np.prod(shape))
     if kind == "int4":
-        return unpacked_int4(data, count).reshape(shape)
+        return unpack_int4(data, count).reshape(shape)
     return data[: count * np.dtype(kind).itemsize].view(kind).reshape(shape)
 
 

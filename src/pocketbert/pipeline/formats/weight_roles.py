@@ -1,12 +1,12 @@
 """Schemes of single weights: which scheme a recipe gives to each weight of a file, by role or by name.
 
-1. At export `weights_of` lists the matrices of the module with their roles, and `write_weights` records those that
+1. At export `list_weights` lists the matrices of the module with their roles, and `record_weights` records those that
    all files have,
-2. `resolved` gives each weight its scheme: that of the last matching name, else of its role, else the default of the
-   file's scheme; `roles_of` does so for a file of a run, and `check_names` and `role_problems` report choices that
+2. `resolve_schemes` gives each weight its scheme: that of the last matching name, else of its role, else the default of the
+   file's scheme; `resolve_file_weights` does so for a file of a run, and `check_weight_choices` and `find_role_problems` report choices that
    cannot be,
-3. `simulation_of` returns the torch simulation of such a file,
-4. `role_table` lists for the card what became of the weights of each role, read from the written file.
+3. `simulation_of_file` returns the torch simulation of such a file,
+4. `build_role_table` lists for the card what became of the weights of each role, read from the written file.
 
 A weight is identified by a digest of its numbers, since exporters and quantizers rename tensors.
 """
@@ -25,12 +25,19 @@ from pydantic import TypeAdapter
 from pocketbert.core.artefacts import RoleRow
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families.weight_records import WeightRole, digest_of, role_of
-from pocketbert.core.recipe.quantize import LEFT, QuantizeSection
+from pocketbert.core.families.weight_records import WeightRole, classify_weight, matrix_digest
+from pocketbert.core.recipe.quantize import UNCHANGED, QuantizeSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Role, Scheme
-from pocketbert.pipeline.formats.base import ModelFile, RunModel, base_of, exported_file, place_of, smaller
-from pocketbert.pipeline.reference import own_texts, reference_model, sample_batches, sentence_batches
+from pocketbert.pipeline.formats.base import (
+    ModelFile,
+    RunModel,
+    exported_file,
+    exported_source,
+    format_place,
+    quantized_files,
+)
+from pocketbert.pipeline.reference import load_reference_model, project_text_batches, project_texts, tokenize_batches
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +55,7 @@ _SMALL_NOTE = "too small to be compressed"
 # --- at export --------------------------------------------------------------------------------------------------------
 
 
-def weights_of(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[WeightRole]:
+def list_weights(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[WeightRole]:
     """List the weights of a prepared module with their roles.
 
     Args:
@@ -63,34 +70,34 @@ def weights_of(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[WeightRo
         values: NDArray[np.float32] = parameter.detach().float().numpy()
         if scheme is Scheme.FP16:
             values = values.astype(np.float16).astype(np.float32)
-        digest = digest_of(values)
+        digest = matrix_digest(values)
         if digest is not None:
-            weights.append(WeightRole(name=name, role=role_of(name), digest=digest, numbers=parameter.numel()))
+            weights.append(WeightRole(name=name, role=classify_weight(name), digest=digest, numbers=parameter.numel()))
     return weights
 
 
-def write_weights(folder: Path, weights: Sequence[WeightRole], files: Sequence[Path], format: Format) -> None:
+def record_weights(folder: Path, weights: Sequence[WeightRole], files: Sequence[Path], format: Format) -> None:
     """Record the weights of a module that all its files have.
 
     Exporters fold some of them: in a graph for one length a lookup of positions becomes a sum with a constant.
 
     Args:
         folder: Folder of the format's files.
-        weights: As `weights_of` lists them.
+        weights: As `list_weights` lists them.
         files: The exported files.
         format: Their format.
     """
-    stored = [set(float_digests(file, format).values()) for file in files]
+    stored = [set(digest_float_weights(file, format).values()) for file in files]
     kept = [w for w in weights if all(w.digest in digests for digests in stored)]
     write_json(folder / FILE_NAME, _LIST.dump_python(kept, mode="json"))
 
 
-def float_digests(path: Path, format: Format) -> dict[str, str]:
+def digest_float_weights(path: Path, format: Format) -> dict[str, str]:
     """Return the digest of every matrix that a file holds in floats, by its name in the file."""
-    from pocketbert.quantize import stored_numbers
+    from pocketbert.quantize import read_stored_numbers
 
-    floats = ((name, numbers) for name, numbers in stored_numbers(path, format) if numbers.dtype.kind == "f")
-    return {name: digest for name, numbers in floats if (digest := digest_of(numbers)) is not None}
+    floats = ((name, numbers) for name, numbers in read_stored_numbers(path, format) if numbers.dtype.kind == "f")
+    return {name: digest for name, numbers in floats if (digest := matrix_digest(numbers)) is not None}
 
 
 def _recorded_weights(run: Path, format: Format) -> list[WeightRole]:
@@ -112,20 +119,24 @@ def weights_in_file(model: RunModel, format: Format, path: Path) -> list[WeightR
     Raises:
         InputError: If the file has large weights that are not those of the model as it is prepared now.
     """
-    from pocketbert.quantize import weight_types, weights
+    from pocketbert.quantize import read_weight_types, weights
 
-    known, stored = _recorded_weights(model.run, format), float_digests(path, format)
+    known, stored = _recorded_weights(model.run, format), digest_float_weights(path, format)
     if not known:
         from pocketbert.export.prepare import prepare
 
-        place, family, reference = place_of(format), model.folder.family, reference_model(model.folder, model.task)
+        place, family, reference = (
+            format_place(format),
+            model.folder.family,
+            load_reference_model(model.folder, model.task),
+        )
         layout = place.layout(model.recipe)
-        samples = sample_batches(model.tokenizer, own_texts(model.task, model.tokenizer))
-        sentences = sentence_batches(model.task, model.tokenizer)
+        samples = tokenize_batches(model.tokenizer, project_texts(model.task, model.tokenizer))
+        sentences = project_text_batches(model.task, model.tokenizer)
         module = prepare(reference.model, family, model.task, format, layout, reference.pooling, samples, sentences)
-        known = weights_of(module, place.exported_scheme(model.recipe))
+        known = list_weights(module, place.exported_scheme(model.recipe))
     digests = {w.digest for w in known}
-    large = {u.name for u in weight_types(path, format).uses if u.numbers >= weights.SMALL and u.name in stored}
+    large = {u.name for u in read_weight_types(path, format).uses if u.numbers >= weights.SMALL and u.name in stored}
     unknown = [name for name in large if stored[name] not in digests]
     if unknown:
         what = f"has weights without a role: {', '.join(sorted(unknown)[:4])}; another version exported it."
@@ -136,7 +147,7 @@ def weights_in_file(model: RunModel, format: Format, path: Path) -> list[WeightR
 # --- the schemes of weights -------------------------------------------------------------------------------------------
 
 
-def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
+def resolve_file_weights(model: RunModel, file: ModelFile) -> list[WeightRole]:
     """Return the scheme of each weight by the recipe or by default; empty if all have the file's scheme.
 
     Raises:
@@ -145,24 +156,24 @@ def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
     """
     if file.exported:
         return []
-    from pocketbert.quantize.table import reason_against, row_of
+    from pocketbert.quantize.table import explain_refused_role, find_row
 
-    row, path = row_of(file.format, file.scheme, file.runtime), model.run / file.format / FILE_NAME
+    row, path = find_row(file.format, file.scheme, file.runtime), model.run / file.format / FILE_NAME
     section = model.recipe.quantize.of(file.format, file.scheme, file.runtime)
     if not section.chosen and not row.usual:
         return []
     if not path.is_file():
         what = "is missing: an earlier version exported this model, and roles are read from that file."
         raise InputError(Problem(str(path), what, "Export it again: repeat the command with --overwrite."))
-    weights = resolved(section, _recorded_weights(model.run, file.format), row.scheme_of)
-    reasons = {reason_against(row, w.role, w.scheme): w.name for w in weights}
+    weights = resolve_schemes(section, _recorded_weights(model.run, file.format), row.scheme_of)
+    reasons = {explain_refused_role(row, w.role, w.scheme): w.name for w in weights}
     problems = [Problem("quantize.names", f"{name}: {why}.") for why, name in reasons.items() if why is not None]
     if problems:
         raise InputError(problems)
     return weights
 
 
-def resolved(
+def resolve_schemes(
     section: QuantizeSection, weights: Sequence[WeightRole], scheme_of: Callable[[Role], Scheme]
 ) -> list[WeightRole]:
     """Give each weight its scheme: that of the last name that matches it, else of its role, else the default.
@@ -176,7 +187,7 @@ def resolved(
     def scheme(weight: WeightRole) -> Scheme | None:
         pattern = _deciding_pattern(section, weight)
         choice = section.names[pattern] if pattern else section.roles.get(weight.role, scheme_of(weight.role))
-        return None if choice == LEFT else Scheme(choice)
+        return None if choice == UNCHANGED else Scheme(choice)
 
     return [w.model_copy(update={"scheme": scheme(w)}) for w in weights]
 
@@ -186,7 +197,7 @@ def _deciding_pattern(section: QuantizeSection, weight: WeightRole) -> str:
     return next((pattern for pattern in reversed(section.names) if weight.matches(pattern)), "")
 
 
-def simulation_of(row: SchemeRow, weights: Sequence[WeightRole], base: Scheme) -> Simulation:
+def simulation_of_file(row: SchemeRow, weights: Sequence[WeightRole], base: Scheme) -> Simulation:
     """Return the torch simulation of a file in which weights have different schemes.
 
     Args:
@@ -205,7 +216,7 @@ def simulation_of(row: SchemeRow, weights: Sequence[WeightRole], base: Scheme) -
     return replace(row.simulation.made_from(base), left=names_with(None), seconds=seconds)
 
 
-def check_names(section: QuantizeSection, weights: Sequence[WeightRole], format: Format | None = None) -> None:
+def check_weight_choices(section: QuantizeSection, weights: Sequence[WeightRole], format: Format | None = None) -> None:
     """Check that names and roles match weights of a model, and that a choice leaves something to quantize.
 
     Args:
@@ -228,31 +239,33 @@ def check_names(section: QuantizeSection, weights: Sequence[WeightRole], format:
             what = f"the exported model has no {role}, only {', '.join(roles)}."
             problems.append(Problem("quantize.roles", what, "Leave this role out."))
     choices = [section, *(section.of(format, f.scheme, f.runtime) for f in files if format is not None)]
-    if any(c.chosen and all(w.scheme is None for w in resolved(c, weights, lambda _: Scheme.INT8)) for c in choices):
+    if any(
+        c.chosen and all(w.scheme is None for w in resolve_schemes(c, weights, lambda _: Scheme.INT8)) for c in choices
+    ):
         problems.append(Problem("quantize.roles", "leaves every weight as it is.", "Choose the scheme fp32 instead."))
     if problems:
         raise InputError(problems)
 
 
-def role_problems(recipe: Recipe) -> list[Problem]:
+def find_role_problems(recipe: Recipe) -> list[Problem]:
     """List the roles of a recipe that a file cannot have the chosen scheme for, with the reason of the policy."""
     section, problems = recipe.quantize, list[Problem]()
     if not section.chosen and not any(f.roles or f.names for f in section.files or ()):
         return []
-    from pocketbert.quantize.table import reason_against, row_of
+    from pocketbert.quantize.table import explain_refused_role, find_row
 
     fix = "Leave the role or this file out; docs/quantization.md has a table."
     for format in recipe.export.formats:
-        base = exported_file(format, place_of(format).exported_scheme(recipe))
-        for file in smaller(recipe, [base]):
+        base = exported_file(format, format_place(format).exported_scheme(recipe))
+        for file in quantized_files(recipe, [base]):
             choices = section.of(file.format, file.scheme, file.runtime)
-            row = row_of(file.format, file.scheme, file.runtime)
+            row = find_row(file.format, file.scheme, file.runtime)
             pairs = [*choices.roles.items()]
             for choice in choices.names.values():
                 # a name may match weights of any role, known at export only: take a role that can have the choice
-                second = row.seconds.get(Scheme(choice)) if choice != LEFT else None
+                second = row.seconds.get(Scheme(choice)) if choice != UNCHANGED else None
                 pairs.append((next(iter(second.roles)) if second is not None else Role.FFN_DOWN, choice))
-            reasons = [reason_against(row, role, None if c == LEFT else Scheme(c)) for role, c in pairs]
+            reasons = [explain_refused_role(row, role, None if c == UNCHANGED else Scheme(c)) for role, c in pairs]
             problems += [Problem("quantize.roles", f"{why}.", fix) for why in reasons if why is not None]
     return list(dict.fromkeys(problems))
 
@@ -260,7 +273,7 @@ def role_problems(recipe: Recipe) -> list[Problem]:
 # --- the table of the card --------------------------------------------------------------------------------------------
 
 
-def role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
+def build_role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
     """Return what a written file makes of the weights of each role, and why operators without weights stay as they are.
 
     A weight whose exported numbers are in the file stays float, whatever the scheme is.
@@ -276,25 +289,27 @@ def role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
     weights = _recorded_weights(model.run, file.format)
     if file.exported or file.client is not None or not weights or not all(w.numbers for w in weights):
         return []
-    from pocketbert.quantize.files import weight_types
-    from pocketbert.quantize.table import row_of
-    from pocketbert.quantize.weights import Use, bits_of
+    from pocketbert.quantize.files import read_weight_types
+    from pocketbert.quantize.table import find_row
+    from pocketbert.quantize.weights import Use, bits_per_number
 
-    row, base = row_of(file.format, file.scheme, file.runtime), model.source(base_of(file, model.files))
-    digest_by_name = float_digests(base, file.format)
+    row, base = find_row(file.format, file.scheme, file.runtime), model.source(exported_source(file, model.files))
+    digest_by_name = digest_float_weights(base, file.format)
     uses = {
-        digest_by_name[u.name]: u for u in reversed(weight_types(base, file.format).uses) if u.name in digest_by_name
+        digest_by_name[u.name]: u
+        for u in reversed(read_weight_types(base, file.format).uses)
+        if u.name in digest_by_name
     }
-    floats = set(float_digests(model.source(file), file.format).values())
+    floats = set(digest_float_weights(model.source(file), file.format).values())
     largest_table = max((u.numbers for u in uses.values() if u.use is Use.TABLE), default=0)
     float_type = "float16" if any(u.dtype == "float16" for u in uses.values()) else "float32"
     section = model.recipe.quantize.of(file.format, file.scheme, file.runtime)
     groups = dict[tuple[Role, str, str, str], list[tuple[WeightRole, int]]]()
-    for weight in resolved(section, weights, row.scheme_of):
+    for weight in resolve_schemes(section, weights, row.scheme_of):
         use = uses[weight.digest].use if weight.digest in uses else Use.MATMUL
         expected = row.expected(weight.scheme).of(use, weight.numbers >= largest_table)
         dtype, block = (float_type, None) if weight.digest in floats else (expected.dtype, expected.block)
-        size = round(weight.numbers * bits_of(dtype, block) / 8)
+        size = round(weight.numbers * bits_per_number(dtype, block) / 8)
         key = (weight.role, _deciding_pattern(section, weight), str(weight.scheme), dtype)
         groups.setdefault(key, []).append((weight, size))
     rows = [
@@ -338,7 +353,9 @@ def _role_row(
 
 def _policy_note(row: SchemeRow, role: Role) -> str:
     """Return why a role cannot have another scheme: the reason of the policy, without the role."""
-    from pocketbert.quantize.table import reason_against
+    from pocketbert.quantize.table import explain_refused_role
 
-    why = reason_against(row, role, None) or (reason_against(row, role, row.scheme) if not role.weighs else None)
+    why = explain_refused_role(row, role, None) or (
+        explain_refused_role(row, role, row.scheme) if not role.weighs else None
+    )
     return "" if why is None else why.removeprefix(f"{role}: ").removeprefix(f"{role} ")

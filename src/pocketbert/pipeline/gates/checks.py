@@ -4,8 +4,8 @@
 - `check_finite_weights`, `check_golden_rows`, `check_padding` and `check_weight_types` check one file without
   labelled rows,
 - `check_chance`, `check_drop`, `check_kept` and `TorchScores` compare scores on labelled rows,
-- `judged` applies the gates to a student before any file is made of it, with advice if it fails,
-- `confusions_of` counts the labels that a file confuses.
+- `judge_student` applies the gates to a student before any file is made of it, with advice if it fails,
+- `count_confusions` counts the labels that a file confuses.
 
 Each gate is proven by a broken model in tests/pipeline/gates/test_common.py.
 """
@@ -18,26 +18,34 @@ from pathlib import Path
 
 import numpy as np
 
-from pocketbert.core.artefacts import SeenRight
-from pocketbert.core.compare.evaluate import EvalSet, agreement, evaluate, rms_error, worst_difference, yardstick
+from pocketbert.core.artefacts import PassedEngine
+from pocketbert.core.compare.evaluate import (
+    EvalSet,
+    evaluate,
+    label_agreement,
+    logit_scale,
+    rms_error,
+    worst_difference,
+)
 from pocketbert.core.compare.golden import GoldenRow, read_golden_tokens
-from pocketbert.core.compare.parity import padding_difference
-from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.progress import say
-from pocketbert.core.metrics import CHANCE, METRICS, confusion, most_confused
-from pocketbert.core.models.checkpoints import missing_for_weights
+from pocketbert.core.compare.parity import measure_padding_effect
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.metrics import CHANCE, METRICS, confusion_counts, most_confused_labels
+from pocketbert.core.models.checkpoints import missing_libraries
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, whole
+from pocketbert.core.predict.inputs import truncate_row
+from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, join_texts
 from pocketbert.core.predict.scores import Score
-from pocketbert.core.predict.tokenization import TextTokenizer, cut
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName
 from pocketbert.core.types import Provenance, Scheme
 from pocketbert.pipeline.formats.base import bounds_of
 from pocketbert.pipeline.learn.finishing import Training
-from pocketbert.pipeline.reference import decided, reference_model, shown_labels, unreached
-from pocketbert.pipeline.results import Gate, Subject, unread_gate
-from pocketbert.runtime.coreml import REFERENCE
+from pocketbert.pipeline.reference import answer_label_names, load_reference_model, quote_labels, unreached_labels
+from pocketbert.pipeline.results import Gate, Subject, skipped_gate_without_reader
+from pocketbert.runtime.coreml import REFERENCE_ENGINE
 
 
 def _count_gate(name: str, file: str, wrong: Sequence[object], detail: str) -> Gate:
@@ -93,13 +101,13 @@ def check_labels(labels: Sequence[str], expected: Sequence[str]) -> Gate:
 
 def check_finite_weights(subject: Subject) -> Gate:
     """Check that every stored number is finite, also those that no golden row reaches."""
-    unread = unread_gate(subject, "weights")
+    unread = skipped_gate_without_reader(subject, "weights")
     if unread is not None:
         return unread
-    from pocketbert.quantize import stored_numbers
+    from pocketbert.quantize import read_stored_numbers
 
     count, broken = 0, []
-    for name, value in stored_numbers(subject.path, subject.format):
+    for name, value in read_stored_numbers(subject.path, subject.format):
         count += 1
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             broken.append(name)
@@ -124,11 +132,11 @@ def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]
     if wrong_shape:
         detail = f"logits have shape {wrong_shape[0][0]}, the golden rows {wrong_shape[0][1]}."
         return [Gate(name="golden", file=subject.name, passed=False, detail=detail)]
-    logits, reference = whole(answers), whole(references)
+    logits, reference = join_texts(answers), join_texts(references)
     detail = f"all logits of {len(rows)} golden rows are finite."
     gates = [Gate(name="finite", file=subject.name, passed=True, detail=detail)]
     if subject.name in rows[0].outputs:
-        expected = whole([r.expected(subject.name) for r in rows])
+        expected = join_texts([r.expected(subject.name) for r in rows])
         bound, worst = rows[0].tolerance[subject.name], worst_difference(logits, expected)
         detail = f"recorded logits differ by {worst:.3g}, allowed {bound:.3g}."
         gates.append(_error_gate("golden", subject.name, worst, bound, detail))
@@ -142,10 +150,10 @@ def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate
     """Compare the logits with the torch model's: of fp32 files the largest difference, of others the RMS difference."""
     same_labels = ""
     if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS):
-        same_labels = f", same label on {agreement(logits, reference):.1%} of the rows"
+        same_labels = f", same label on {label_agreement(logits, reference):.1%} of the rows"
     bound = bounds_of(subject).allowed(subject.simulated)
     if subject.scheme is Scheme.FP32:
-        error = worst_difference(logits, reference) / yardstick(reference)
+        error = worst_difference(logits, reference) / logit_scale(reference)
         detail = f"differs from the torch model by {error:.3g} of the logits' spread{same_labels}."
     else:
         error = rms_error(logits, reference)
@@ -157,12 +165,12 @@ def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate
 
 def _check_label_names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     """Check that torch's recorded answers, which no rounding changes, still have the recorded label names."""
-    names = [decided(r.shaped(r.reference), subject.task, r.names(subject.labels)) for r in rows]
+    names = [answer_label_names(r.shaped(r.reference), subject.task, r.names(subject.labels)) for r in rows]
     wrong = [(r.label, n) for r, n in zip(rows, names, strict=True) if r.label != n]
-    missing = unreached(rows, subject.task, subject.labels)
+    missing = unreached_labels(rows, subject.task, subject.labels)
     detail = f"the labels of {len(rows)} golden rows have the recorded names."
     if missing:
-        detail += f" {len(missing)} of {len(subject.labels)} labels are not reached: {shown_labels(missing)}."
+        detail += f" {len(missing)} of {len(subject.labels)} labels are not reached: {quote_labels(missing)}."
     if wrong:
         detail = f"{len(wrong)} of {len(rows)} golden rows are called '{wrong[0][1]}' instead of '{wrong[0][0]}' (first): label order changed?"
     return _count_gate("labels", subject.name, wrong, detail)
@@ -177,7 +185,7 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     short = [i for i, e in enumerate(encoded) if len(e) < longest]
     torch_difference, pick = None, None
     if len(short) < 2:  # a length so small that the golden rows fill it: make room for one padding token
-        inputs = [cut(e, longest - 1) for e in encoded]
+        inputs = [truncate_row(e, longest - 1) for e in encoded]
     else:
         inputs, chosen = [encoded[i] for i in short], [rows[i] for i in short]
 
@@ -185,9 +193,9 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
             return chosen[i].pick(matrix)
 
         if all(r.padded for r in chosen):
-            padded = whole([subject.recorded(r, r.padded) for r in chosen])
-            torch_difference = padded - whole(subject.reference(chosen))
-    moved = padding_difference(subject.predictor, subject.tokenizer, inputs, subject.task, torch_difference, pick)
+            padded = join_texts([subject.recorded(r, r.padded) for r in chosen])
+            torch_difference = padded - join_texts(subject.reference(chosen))
+    moved = measure_padding_effect(subject.predictor, subject.tokenizer, inputs, subject.task, torch_difference, pick)
     difference = f"{moved:.3g} of their spread more than the torch model's, allowed {bound:g}"
     end = "." if moved <= bound else ": is the attention mask ignored?"
     return _error_gate("padding", subject.name, moved, bound, f"padding moves the logits by {difference}{end}")
@@ -197,25 +205,25 @@ def check_weight_types(subject: Subject) -> Gate | None:
     """Check that the types in a smaller file are those of its scheme, operator by operator; None for fp32 files."""
     if subject.scheme is Scheme.FP32:
         return None
-    unread = unread_gate(subject, "types")
+    unread = skipped_gate_without_reader(subject, "types")
     if unread is not None:
         return unread
-    from pocketbert.quantize import row_of, weight_types
-    from pocketbert.quantize.files import file_problems
+    from pocketbert.quantize import find_row, read_weight_types
+    from pocketbert.quantize.files import find_weight_problems
 
-    types = weight_types(subject.path, subject.format)
-    row = row_of(subject.format, subject.scheme, subject.runtime)
-    problems = file_problems(subject.path, row, types, subject.name, subject.weights)
+    types = read_weight_types(subject.path, subject.format)
+    row = find_row(subject.format, subject.scheme, subject.runtime)
+    problems = find_weight_problems(subject.path, row, types, subject.name, subject.weights)
     return Gate(name="types", file=subject.name, passed=not problems, detail=" ".join(problems) or f"{types.summary}.")
 
 
-def record_engine(predictor: Predictor) -> SeenRight:
+def record_engine(predictor: Predictor) -> PassedEngine:
     """Return the record that this engine computed a file right on this machine."""
-    emulated = predictor.engine == REFERENCE
-    return SeenRight(
+    emulated = predictor.engine == REFERENCE_ENGINE
+    return PassedEngine(
         engine=predictor.engine,
         version=predictor.engine_version,
-        isa=machine().isa,
+        isa=describe_machine().isa,
         provenance=Provenance.EMULATED if emulated else Provenance.MEASURED,
     )
 
@@ -288,9 +296,9 @@ def open_torch_model(folder: Path, task: Task, changed: Sequence[str]) -> tuple[
     """
     if not (folder / _WEIGHTS).is_file() or _WEIGHTS in changed:
         return None, f"the folder has no {_WEIGHTS}, or another one than it lists."
-    if missing := missing_for_weights():
+    if missing := missing_libraries():
         return None, f"{' and '.join(missing)} cannot be found here."
-    return reference_model(open_model_folder(str(folder)), task), ""
+    return load_reference_model(open_model_folder(str(folder)), task), ""
 
 
 class TorchScores:
@@ -342,7 +350,7 @@ _FEW_PASSES = 2.0
 _USUAL_RATES = (1e-5, 1e-3)
 
 
-def student_gates(
+def check_student(
     student: Score | None, teacher: Score | None, min_kept: float | None, rows: str = "eval"
 ) -> list[Gate]:
     """Run the gates on scores that each file of a student has to pass on its torch model.
@@ -361,7 +369,7 @@ def student_gates(
     return gates
 
 
-def judged(recipe: Recipe, rows: Callable[[], int], student: Training, teacher: Training) -> Sequence[str]:
+def judge_student(recipe: Recipe, rows: Callable[[], int], student: Training, teacher: Training) -> Sequence[str]:
     """Run the gates on a trained student; if one fails, print the scores and return the failures with advice.
 
     Args:
@@ -373,7 +381,7 @@ def judged(recipe: Recipe, rows: Callable[[], int], student: Training, teacher: 
     Returns:
         The failures and the advice, a line each; empty if the student is good enough.
     """
-    gates = student_gates(student.score, teacher.score, recipe.verify.min_kept)
+    gates = check_student(student.score, teacher.score, recipe.verify.min_kept)
     failed = [g.failure for g in gates if not g.passed]
     if not failed:
         return ()
@@ -385,7 +393,7 @@ def judged(recipe: Recipe, rows: Callable[[], int], student: Training, teacher: 
         if training is student and teacher.score:
             kept = f", keeps {metric.kept(teacher.score.value, score.value):.1%}"
         size = f"{training.parameters / 1e6:5.1f} M parameters"
-        say(f"  {name:8} {size}  {metric.name} {metric.format(score.value)}{kept}")
+        print_note(f"  {name:8} {size}  {metric.name} {metric.format(score.value)}{kept}")
     if teacher.score is not None and not gates[0].passed:
         where = "teacher.finetune.epochs" if recipe.teacher.finetune else "teacher.model"
         reason = f"the teacher itself does no better than chance: look at the labels of the data, then at {where}"
@@ -415,7 +423,7 @@ def _advise(recipe: Recipe, student: Training, rows: int) -> list[str]:
     return advice
 
 
-def confusions_of(subject: Subject, rows: EvalSet, names: Sequence[str]) -> list[tuple[str, str, int]]:
+def count_confusions(subject: Subject, rows: EvalSet, names: Sequence[str]) -> list[tuple[str, str, int]]:
     """Return the label pairs that a file confuses most: gold, predicted, number of rows.
 
     Args:
@@ -425,5 +433,5 @@ def confusions_of(subject: Subject, rows: EvalSet, names: Sequence[str]) -> list
     """
     _, logits = evaluate(subject.predictor, subject.tokenizer, rows, batch=32)
     gold = np.asarray(rows.rows.truth, np.int64)
-    counts = confusion(gold, whole(logits).argmax(-1).astype(np.int64), len(names))
-    return most_confused(counts, names)
+    counts = confusion_counts(gold, join_texts(logits).argmax(-1).astype(np.int64), len(names))
+    return most_confused_labels(counts, names)

@@ -19,22 +19,22 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.compare.evaluate import EvalSet, worst_difference
-from pocketbert.core.compare.golden import GOLDEN_FILE, TOKENS_FILE_NAME, GoldenRow, read_golden, read_golden_tokens
+from pocketbert.core.compare.golden import GOLDEN_FILE, GOLDEN_TOKENS_FILE, GoldenRow, read_golden, read_golden_tokens
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import AnswerSettings
-from pocketbert.core.predict.predictor import PROBABILITIES, Matrix, whole
+from pocketbert.core.predict.predictor import PROBABILITIES, Matrix, join_texts
 from pocketbert.core.predict.scores import (
     Confidence,
-    Fit,
-    Threshold,
-    answered,
+    TemperatureFit,
+    ThresholdFit,
+    apply_score_function,
+    apply_temperature,
     calibration_error,
     fit_temperature,
     fit_threshold,
-    logits_of,
-    probabilities,
-    tempered,
+    measure_coverage,
+    to_logits,
 )
 from pocketbert.core.tasks import TASKS, Level, ScoreFunction, TaskName
 from pocketbert.core.types import Client
@@ -70,7 +70,7 @@ FIT_TEMPERATURE = KnownConfidence()
 """A temperature is fitted, a threshold is not."""
 
 
-def settled_by(answer: AnswerSettings) -> KnownConfidence:
+def confidence_of_recipe(answer: AnswerSettings) -> KnownConfidence:
     """Return the parts of the confidence that a recipe sets for all files."""
     return KnownConfidence(answer.temperature, answer.unknown_below, answer.unknown_accuracy)
 
@@ -92,12 +92,12 @@ def fit_confidence(
     if subject.task.name is not TaskName.TEXT_CLASSIFICATION:
         return None
     inside = PROBABILITIES in subject.predictor.outputs if outputs else False
-    rows = {s.name: (logits_of(whole(kept), inside), np.asarray(s.rows.truth, np.int64)) for s, kept in outputs}
+    rows = {s.name: (to_logits(join_texts(kept), inside), np.asarray(s.rows.truth, np.int64)) for s, kept in outputs}
     held_out = rows.get(HELD_OUT)
     if known.temperature is not None:
-        fit = Fit(known.temperature)
+        fit = TemperatureFit(known.temperature)
     else:
-        fit = Fit(why_not=_NO_ROWS) if held_out is None else fit_temperature(*held_out)
+        fit = TemperatureFit(why_not=_NO_ROWS) if held_out is None else fit_temperature(*held_out)
     is_fitted = known.temperature is None and held_out is not None and not fit.why_not
     fitted_rows = len(held_out[1]) if held_out is not None and is_fitted else 0
     confidence = Confidence(temperature=fit.temperature, fitted_rows=fitted_rows, note=fit.why_not)
@@ -117,7 +117,7 @@ def _with_fitted_threshold(
 ) -> Confidence:
     """Return the confidence with a threshold for an accuracy, or with the reason why there is none."""
     if held_out is None:
-        fit = Threshold(why_not=_NO_ROWS)
+        fit = ThresholdFit(why_not=_NO_ROWS)
     else:
         fit = fit_threshold(*_top_probabilities(*held_out, confidence.temperature), accuracy)
     rows = len(held_out[1]) if held_out is not None and fit.value is not None else 0
@@ -130,12 +130,12 @@ def _with_measurements(confidence: Confidence, name: str, logits: _Logits, gold:
     def error(divided: _Logits) -> float | None:
         if not np.isfinite(divided).all():
             return None
-        return calibration_error(probabilities(divided, ScoreFunction.SOFTMAX), gold)
+        return calibration_error(apply_score_function(divided, ScoreFunction.SOFTMAX), gold)
 
     before, after = error(logits), error(logits / confidence.temperature)
     figures: dict[str, object] = {"measured_on": name, "rows": len(gold), "error_before": before, "error": after}
     if confidence.unknown is not None and after is not None:
-        answers = answered(*_top_probabilities(logits, gold, confidence.temperature), confidence.unknown)
+        answers = measure_coverage(*_top_probabilities(logits, gold, confidence.temperature), confidence.unknown)
         figures |= {"answered": answers.share, "answered_accuracy": answers.accuracy}
     return confidence.model_copy(update=figures)
 
@@ -144,7 +144,7 @@ def _top_probabilities(
     logits: _Logits, gold: _Gold, temperature: float
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the largest probability of each row, and whether its label is right."""
-    scores = probabilities(logits / temperature, ScoreFunction.SOFTMAX)
+    scores = apply_score_function(logits / temperature, ScoreFunction.SOFTMAX)
     return scores.max(-1).astype(np.float64), scores.argmax(-1) == gold
 
 
@@ -237,7 +237,7 @@ def write_selftest(folder: Path, artefacts: Artefacts) -> None:
         folder: The folder, with its golden rows.
         artefacts: Its list; answers of its model files are written.
     """
-    golden, tokens = read_golden(folder / GOLDEN_FILE), read_golden_tokens(folder / TOKENS_FILE_NAME, 1)
+    golden, tokens = read_golden(folder / GOLDEN_FILE), read_golden_tokens(folder / GOLDEN_TOKENS_FILE, 1)
     by_text = {_text_key(t.input): t for t in tokens}
     as_read = artefacts.processing.named_prompts.put_before([row.input for row in golden])
     tokens_of = {
@@ -314,9 +314,9 @@ def _expected_answer(artefacts: Artefacts, record: ModelRecord, row: GoldenRow, 
         inside = record.client is Client.MEDIAPIPE  # MediaPipe's files have the score function inside
         if inside:
             tolerance = _tolerance_at_temperature(values, tolerance, record.temperature)
-        values = tempered(values, record.temperature, inside)
+        values = apply_temperature(values, record.temperature, inside)
         if not inside:
-            values, tolerance = probabilities(values, score), tolerance * _STEEPEST[score] / record.temperature
+            values, tolerance = apply_score_function(values, score), tolerance * _STEEPEST[score] / record.temperature
     return Expected(values=[round(float(v), _DIGITS) for v in values.ravel()], tolerance=tolerance + 10.0**-_DIGITS)
 
 
@@ -401,8 +401,8 @@ def _worst_probability_difference(pairs: Sequence[tuple[list[float], list[float]
     inside = record.client is Client.MEDIAPIPE
     worst = 0.0
     for written, outputs in pairs:
-        scaled = tempered(np.asarray(outputs), record.temperature, inside)
-        expected = scaled if inside else probabilities(scaled, ScoreFunction.SOFTMAX)
+        scaled = apply_temperature(np.asarray(outputs), record.temperature, inside)
+        expected = scaled if inside else apply_score_function(scaled, ScoreFunction.SOFTMAX)
         worst = max(worst, worst_difference(np.asarray(written), expected))
         if not np.isfinite(worst):
             return float("inf")

@@ -15,7 +15,7 @@ every row of the vocabulary. Faults that stay below its bounds, or that no golde
   places, the same size (`_compare_schemes`).
 
 `PreparedModels` prepares the torch model as the exporter does and traces its constants into `ReferenceConstants`; the
-format's reader lists those of the file, and `stored_gate` compares them. Names play no part, since exporters rename
+format's reader lists those of the file, and `check_stored_numbers` compares them. Names play no part, since exporters rename
 tensors.
 """
 
@@ -33,13 +33,13 @@ from numpy.typing import NDArray
 
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families.weight_records import ProductRanges, Range, WeightRole
-from pocketbert.core.models.checkpoints import load_model, missing_for_weights
+from pocketbert.core.models.checkpoints import load_model, missing_libraries
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, pooling_of
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, read_pooling
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout, Scheme
-from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.formats.constants import (
     Constant,
     ConstantRole,
@@ -48,8 +48,8 @@ from pocketbert.pipeline.formats.constants import (
     StoredRanges,
     StoredTensor,
 )
-from pocketbert.pipeline.reference import sentence_batches
-from pocketbert.pipeline.results import Gate, Subject, unread_gate
+from pocketbert.pipeline.reference import project_text_batches
+from pocketbert.pipeline.results import Gate, Subject, skipped_gate_without_reader
 from pocketbert.quantize.calibration import ROOM
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 
     from pocketbert.quantize.table import SchemeRow
 
-UNDIVIDED = "outlier channels are as in the model"
+UNDIVIDED_NOTE = "outlier channels are as in the model"
 """Note on files that were exported before outlier channels were divided."""
 _NAME = "stored"
 _LISTED_PROBLEMS = 3
 """Problems that the gate lists in full."""
 
 
-def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
+def check_stored_numbers(subject: Subject, models: PreparedModels) -> Gate:
     """Check that every constant of a file is a tensor of the model, in its place, and that none is missing.
 
     Quantized numbers may be off by the rounding of their scheme, channel by channel. The ranges of a static file must
@@ -74,12 +74,12 @@ def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
         subject: The file.
         models: The model that it was made of.
     """
-    from pocketbert.quantize import row_of
+    from pocketbert.quantize import find_row
 
     def skipped(reason: str) -> Gate:
         return Gate(name=_NAME, file=subject.name, passed=True, skipped=True, detail=f"not checked: {reason}.")
 
-    unread, place = unread_gate(subject, _NAME), place_of(subject.format)
+    unread, place = skipped_gate_without_reader(subject, _NAME), format_place(subject.format)
     if unread is not None:
         return unread
     if models.absent is not None:
@@ -96,13 +96,13 @@ def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
         ]
     layout, lengths = place.layout_of(subject.path), subject.predictor.lengths
     comparison, note = compare_constants(graphs, models.reference(subject.format, layout), lengths), ""
-    row = row_of(subject.format, subject.scheme, subject.runtime)
+    row = find_row(subject.format, subject.scheme, subject.runtime)
     range_problems, range_count = _compare_ranges(comparison.products, subject.ranges, whole=row.weights.whole)
     scheme_problems = _compare_schemes(comparison.weights, subject.weights, row)
     if comparison.problems and (older := models.undivided(subject.format, layout)) is not None:
         with_older = compare_constants(graphs, older, lengths)
         if not with_older.problems:
-            comparison, note = with_older, f"; {UNDIVIDED}"
+            comparison, note = with_older, f"; {UNDIVIDED_NOTE}"
     problems = [*comparison.problems, *range_problems, *scheme_problems]
     note += f"; {range_count} ranges of activations are those of the calibration texts" if range_count else ""
     detail = f"all {comparison.count} tensors of the model are in the file, value by value{note}."
@@ -134,7 +134,7 @@ class PreparedModels:
     @property
     def absent(self) -> str | None:
         """Why there is no model to compare with; None if there is one."""
-        if missing_packages := missing_for_weights():
+        if missing_packages := missing_libraries():
             return f"{missing_packages[0]} is not installed here"
         missing = [name for name in ("model.safetensors", "config.json") if not (self.folder / name).is_file()]
         return f"the folder has no {missing[0]}" if missing else None
@@ -150,20 +150,23 @@ class PreparedModels:
 
     def _reference(self, format: Format, layout: Layout, divided: bool) -> ReferenceConstants:
         """Prepare the model as the exporter does, with or without divided outlier channels, and trace its constants."""
-        from pocketbert.export.prepare import carries_multiples, outliers_of, prepare
+        from pocketbert.export.prepare import is_rescaled_to_fp16, list_divided_outliers, prepare
         from pocketbert.pipeline.gates.torch_constants import ModuleConstants
 
         key = format, layout, divided
         if key not in self._references:
-            pooling = pooling_of(self.folder) or DEFAULT_POOLING
+            pooling = read_pooling(self.folder) or DEFAULT_POOLING
             # texts on which large numbers inside a model are measured; the exporter measured those of the data, too
-            family, samples = self._opened.family, sentence_batches(self.task, TextTokenizer(self.folder, self.length))
+            family, samples = (
+                self._opened.family,
+                project_text_batches(self.task, TextTokenizer(self.folder, self.length)),
+            )
             sentences = samples if divided else ()
             module = prepare(self._model, family, self.task, format, layout, pooling, samples, sentences)
-            if outliers_of(module):
+            if list_divided_outliers(module):
                 self._with_outliers.add((format, layout))
             traced = ModuleConstants(module, family.inputs, family.extra)
-            multiples = carries_multiples(self._model, family, self.task, samples)
+            multiples = is_rescaled_to_fp16(self._model, family, self.task, samples)
             self._references[key] = ReferenceConstants(traced.constants, multiples, traced.of_length, traced.needed)
         return self._references[key]
 

@@ -2,7 +2,7 @@
 
 - `verify_files` runs the gates on opened files (`Subject`) with the `Evidence` that they are compared with: golden
   rows, labelled rows, the teacher's and the torch model's scores, answers of the original library,
-- a run opens its files with `run_subjects` and reads its evidence with `recorded_evidence`,
+- a run opens its files with `open_run_files` and reads its evidence with `read_evidence`,
 - `verify_artefacts` does both for an artefact folder, after checking that its files are as listed,
 - `report_gates` prints the result.
 """
@@ -14,43 +14,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pocketbert.core.artefacts import FILE_NAME as ARTEFACTS_FILE
+from pocketbert.core.artefacts import ARTEFACTS_FILE as ARTEFACTS_FILE
 from pocketbert.core.artefacts import (
     Artefacts,
     ModelRecord,
-    changed_files,
-    checked_config,
-    edited_documents,
-    integrity_problems,
+    list_changed_files,
+    list_edited_documents,
+    list_integrity_problems,
     read_artefacts,
+    read_checked_config,
 )
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.compare.golden import (
     GOLDEN_FILE,
-    LEAST_ROWS,
+    GOLDEN_TOKENS_FILE,
+    LEAST_GOLDEN_ROWS,
     SIMULATED_FILE,
-    TOKENS_FILE_NAME,
     GoldenRow,
     LibraryAnswers,
-    Simulated,
+    SimulatedErrors,
     read_golden,
     read_library,
     read_simulated,
 )
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MissingBackendError
-from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
+from pocketbert.core.families.config import CONFIG_FILE as CONFIG_FILE
 from pocketbert.core.families.config import label_names, read_config
 from pocketbert.core.heads import Head
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, check_outputs
 from pocketbert.core.predict.scores import Confidence, Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.tasks import TASKS, task_of
 from pocketbert.core.types import Status
-from pocketbert.pipeline.formats.base import ModelFile, RunModel, place_of
-from pocketbert.pipeline.formats.weight_roles import roles_of
+from pocketbert.pipeline.formats.base import ModelFile, RunModel, format_place
+from pocketbert.pipeline.formats.weight_roles import resolve_file_weights
 from pocketbert.pipeline.gates.checks import (
     TorchScores,
     check_chance,
@@ -73,7 +73,7 @@ from pocketbert.pipeline.gates.confidence import (
     check_unknown_threshold,
     fit_confidence,
 )
-from pocketbert.pipeline.gates.stored import PreparedModels, stored_gate
+from pocketbert.pipeline.gates.stored import PreparedModels, check_stored_numbers
 from pocketbert.pipeline.make.library import library_gates
 from pocketbert.pipeline.results import Gate, Subject, Verification
 from pocketbert.runtime.engines import open_file
@@ -118,7 +118,7 @@ class Evidence:
     head: Head | None = None
 
 
-def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
+def read_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
     """Read the evidence that a folder recorded itself: golden rows, tokenizer, size of the embedding table.
 
     Args:
@@ -129,8 +129,8 @@ def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
     config = weights / CONFIG_FILE
     vocabulary = read_config(config).get("vocab_size") if config.is_file() else None
     return Evidence(
-        golden=read_golden(recorded / GOLDEN_FILE, LEAST_ROWS),
-        golden_tokens=recorded / TOKENS_FILE_NAME,
+        golden=read_golden(recorded / GOLDEN_FILE, LEAST_GOLDEN_ROWS),
+        golden_tokens=recorded / GOLDEN_TOKENS_FILE,
         vocabulary=int(vocabulary) if vocabulary else None,
         tokenizer=TextTokenizer(weights, length),
         library=read_library(recorded),
@@ -174,7 +174,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length, torch_model)
     torch_scores = TorchScores(evidence.tokenizer, evidence.reference, evidence.torch, evidence.no_torch)
     for subject in subjects:
-        own = [*own_gates(subject, evidence.golden), stored_gate(subject, models)]
+        own = [*check_file(subject, evidence.golden), check_stored_numbers(subject, models)]
         if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
             engines[subject.name] = record_engine(subject.predictor)
         gates += own
@@ -199,7 +199,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     )
 
 
-def own_gates(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
+def check_file(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
     """Run the gates on one file that need no labelled rows: first those of every format, then those of its format."""
     types = check_weight_types(subject)
     return [
@@ -207,7 +207,7 @@ def own_gates(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
         *check_golden_rows(subject, golden),
         check_padding(subject, golden),
         *([types] if types else []),
-        *place_of(subject.format).gates(subject, golden),
+        *format_place(subject.format).gates(subject, golden),
     ]
 
 
@@ -249,7 +249,7 @@ def _compare_scores(
 # --- files of a run ---------------------------------------------------------------------------------------------------
 
 
-def run_subjects(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
+def open_run_files(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
     """Open files of a run folder, with the errors and ranges that were simulated in torch."""
     simulated, subjects = read_simulated(model.run / "golden"), []
     for file in files:
@@ -280,7 +280,7 @@ def open_model_file(model: RunModel, file: ModelFile, path: Path) -> Subject:
         labels=list(model.labels),
         task=model.task,
         folder=model.weights,
-        weights=roles_of(model, file),
+        weights=resolve_file_weights(model, file),
     )
 
 
@@ -306,8 +306,8 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
         MissingBackendError: If no engine is installed for any of its files.
     """
     artefacts = read_artefacts(folder)
-    models, changed = artefacts.models(), changed_files(folder, artefacts)
-    broken, notes = integrity_problems(folder, artefacts, changed), edited_documents(folder, artefacts)
+    models, changed = artefacts.models(), list_changed_files(folder, artefacts)
+    broken, notes = list_integrity_problems(folder, artefacts, changed), list_edited_documents(folder, artefacts)
     integrity = Gate(
         name="integrity",
         file="",
@@ -317,7 +317,7 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
         detail="; ".join(broken[:10]) or f"{len(artefacts.files)} files are as listed.",
     )
     described = [f.path for f in artefacts.files if f.path == CONFIG_FILE]
-    needed = [*(r.path for r in models), GOLDEN_FILE, TOKENS_FILE_NAME, "tokenizer.json", *described]
+    needed = [*(r.path for r in models), GOLDEN_FILE, GOLDEN_TOKENS_FILE, "tokenizer.json", *described]
     if any(name in changed for name in (*needed, SIMULATED_FILE)):
         return Verification(status=Status.FAILED, gates=[integrity], notes=notes)
     refusal = _check_complete(models, [name for name in needed if not (folder / name).exists()])
@@ -326,7 +326,7 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     subjects, unopened = _open_artefact_files(folder, artefacts)
     torch, no_torch = open_torch_model(folder, task_of(artefacts.task), changed) if sets else (None, "")
     evidence = replace(
-        recorded_evidence(folder, folder, artefacts.processing.max_length),
+        read_evidence(folder, folder, artefacts.processing.max_length),
         sets=sets,
         torch=torch,
         no_torch=no_torch,
@@ -359,11 +359,11 @@ def _open_artefact_files(folder: Path, artefacts: Artefacts) -> tuple[list[Subje
     Raises:
         MissingBackendError: If no file can be opened.
     """
-    config, simulated = checked_config(folder, artefacts), read_simulated(folder)
+    config, simulated = read_checked_config(folder, artefacts), read_simulated(folder)
     models, subjects, unopened = artefacts.models(), list[Subject](), list[Gate]()
     for record in models:
         try:
-            subjects.append(open_subject(folder, artefacts, record, config, simulated))
+            subjects.append(open_artefact_file(folder, artefacts, record, config, simulated))
         except MissingBackendError as error:
             detail = f"not checked: {error}"
             unopened.append(Gate(name="engine", file=record.path, passed=True, skipped=True, detail=detail))
@@ -372,12 +372,12 @@ def _open_artefact_files(folder: Path, artefacts: Artefacts) -> tuple[list[Subje
     return subjects, unopened
 
 
-def open_subject(
+def open_artefact_file(
     folder: Path,
     artefacts: Artefacts,
     record: ModelRecord,
     config: Mapping[str, object] | None,
-    simulated: Simulated,
+    simulated: SimulatedErrors,
 ) -> Subject:
     """Open a model file of an artefact folder.
 
@@ -433,8 +433,8 @@ def report_gates(result: Verification) -> None:
         line = f"{verdict}  {gate.file or 'folder'} {gate.name}: {gate.detail}"
         log.info("%s", line)
         if verdict != "passed":
-            say(f"  {line}")
+            print_note(f"  {line}")
     for note in result.notes:
-        say(f"  {note}")
+        print_note(f"  {note}")
     for line, failed in result.summary():
-        say(f"  {line}", style="red" if failed else "green")
+        print_note(f"  {line}", style="red" if failed else "green")

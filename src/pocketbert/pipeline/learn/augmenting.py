@@ -19,13 +19,13 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.tables import BadRows
-from pocketbert.core.disk.destination import file_destination, leaving_nothing
-from pocketbert.core.disk.files import sha256_file, sha256_json, writing
-from pocketbert.core.disk.workspace import workspace
+from pocketbert.core.disk.destination import remove_new_folders_on_error, resolve_output_file
+from pocketbert.core.disk.files import open_atomic, sha256_file, sha256_json
+from pocketbert.core.disk.workspace import open_workspace
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads.feature_extraction import scored
-from pocketbert.core.host.progress import say
-from pocketbert.core.host.system import installed
+from pocketbert.core.heads.feature_extraction import are_scored_pairs
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.models.checkpoints import load_model, require_torch
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -143,7 +143,7 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
     problems, source = list[Problem](), recipe.data.train
     read = [s.path for s in (source, recipe.data.eval) if s is not None and s.path is not None]
     try:
-        destination = file_destination(destination, overwrite, *map(Path, read))
+        destination = resolve_output_file(destination, overwrite, *map(Path, read))
     except InputError as error:
         problems += error.problems
     if not destination.name.endswith(_SUFFIXES):
@@ -156,8 +156,8 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
     data = load_data(recipe, model)
     examples, counts = data.splits["train"].examples, AugmentCounts()
     with (
-        leaving_nothing(destination),
-        workspace(destination, resume="augment") as place,
+        remove_new_folders_on_error(destination),
+        open_workspace(destination, resume="augment") as place,
         _open_jsonl(destination) as stream,
     ):
         store = _make_copies(recipe, model, examples, place.path / "copies")
@@ -178,7 +178,7 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
 @contextmanager
 def _open_jsonl(destination: Path) -> Iterator[IO[bytes]]:
     """Open a stream whose file appears as `destination` if the block ends without an error; equal rows give equal bytes."""
-    with writing(destination) as raw:
+    with open_atomic(destination) as raw:
         if destination.suffix == ".gz":
             with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
                 yield cast("IO[bytes]", packed)
@@ -245,7 +245,7 @@ def augmented_set(
         for portion in _group_portions(_add_copies(examples, store, data, counts))
     )
     rows = PackedSet(portions, tokenizer)
-    say(f"  augmented: {counts.line}")
+    print_note(f"  augmented: {counts.line}")
     return rows
 
 
@@ -282,14 +282,14 @@ def _add_copies(
 
 def _make_copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], work: Path) -> CopyStore:
     """Return the copies in a folder, made there unless copies of the same rows and settings exist."""
-    from pocketbert.distill.augment import CopyStore, Row
+    from pocketbert.distill.augment import CopyStore, SourceRow
     from pocketbert.distill.text.tokenizer import tokenizer_digest
 
     section = recipe.data.augment or AugmentSection()
     guesses = _has_masked_lm(model) if section.masked_lm is None else section.masked_lm
     # without scores only the first text of a pair is read for a vector
-    first_only = recipe.task is TaskName.FEATURE_EXTRACTION and not scored(list(examples))
-    rows = [Row(e.row, (e.text,) if first_only or e.pair is None else (e.text, e.pair)) for e in examples]
+    first_only = recipe.task is TaskName.FEATURE_EXTRACTION and not are_scored_pairs(list(examples))
+    rows = [SourceRow(e.row, (e.text,) if first_only or e.pair is None else (e.text, e.pair)) for e in examples]
     key = sha256_json(
         {
             "version": _VERSION,
@@ -300,7 +300,7 @@ def _make_copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example]
             "weights": model.sha256,
             "tokenizer": tokenizer_digest(model.tokenizer_folder),
             "rows": sha256_json([[r.number, *r.texts] for r in rows]),
-            "with": installed(("torch", "transformers", "tokenizers", "numpy")),
+            "with": installed_versions(("torch", "transformers", "tokenizers", "numpy")),
         }
     )
     store = CopyStore(work, key, len(rows))
@@ -313,7 +313,7 @@ def _load_augmenter(section: AugmentSection, seed: int, model: ModelFolder, gues
     import torch
 
     from pocketbert.distill.augment import Augmenter, MaskedWords
-    from pocketbert.distill.word_vectors import EmbeddingVectors, Neighbours, WordReader, WordVectors, read_vectors
+    from pocketbert.distill.word_vectors import EmbeddingVectors, Neighbours, WordReader, WordVectors, read_word_vectors
 
     reader = WordReader(model.tokenizer_folder, model.family.tokenizer)
     loaded: Any = None
@@ -321,7 +321,7 @@ def _load_augmenter(section: AugmentSection, seed: int, model: ModelFolder, gues
         loaded = load_model(model, TASKS[TaskName.FILL_MASK if guesses else TaskName.FEATURE_EXTRACTION])
     vectors: WordVectors
     if section.vectors is not None:
-        vectors = read_vectors(section.vectors)
+        vectors = read_word_vectors(section.vectors)
     else:
         vectors = EmbeddingVectors(loaded.get_input_embeddings().weight.detach().numpy(), reader)
     masked = None

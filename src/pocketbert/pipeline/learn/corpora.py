@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.tables import BadRows
-from pocketbert.core.disk.destination import folder_destination, leaving_nothing
+from pocketbert.core.disk.destination import remove_new_folders_on_error, resolve_output_folder
 from pocketbert.core.disk.files import read_json, sha256_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -30,7 +30,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.sections import GeneralText
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import MaskingKind, SecondSegment
-from pocketbert.distill.text.corpus import INFO
+from pocketbert.distill.text.corpus import CORPUS_FILE
 from pocketbert.pipeline.reference import open_teacher
 from pocketbert.pipeline.run_folder import data_digest
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pocketbert.distill.methods.method import Needs
     from pocketbert.distill.text.corpus import TokenRows
     from pocketbert.distill.text.pairs import GeneralSet
-    from pocketbert.distill.word_vectors import VectorWords
+    from pocketbert.distill.word_vectors import NearestWords
 
 _MOST_BAD_ROWS = 1000
 """Bad rows after which a long corpus is read no further."""
@@ -49,13 +49,13 @@ _MOST_BAD_ROWS = 1000
 
 def is_prepared(source: CorpusSource) -> bool:
     """Return whether a source is the folder of a corpus that was tokenized before."""
-    return source.path is not None and (Path(source.path) / INFO).is_file()
+    return source.path is not None and (Path(source.path) / CORPUS_FILE).is_file()
 
 
 def source_digest(source: CorpusSource) -> str | None:
     """Return the digest of a source of plain text: of what a prepared corpus was made from, or of a data file."""
     if is_prepared(source):
-        return sha256_json(read_json(Path(str(source.path)) / INFO))
+        return sha256_json(read_json(Path(str(source.path)) / CORPUS_FILE))
     return data_digest(source)
 
 
@@ -65,7 +65,7 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
     Raises:
         InputError: If the recipe has no corpus, the folder cannot be used, or a text cannot be read; no new files stay then.
     """
-    from pocketbert.distill.text.writer import CONTENTS
+    from pocketbert.distill.text.writer import CORPUS_CONTENTS
 
     section = recipe.data.corpus
     if section is None:
@@ -73,16 +73,16 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
         fix = "Add corpus: {sources: [{path: text.jsonl.gz}]} to data."
         raise InputError(Problem("data.corpus", what, fix))
     teacher = open_teacher(recipe)
-    output, tokenizer = folder_destination(output, teacher.path), teacher.tokenizer_folder
+    output, tokenizer = resolve_output_folder(output, teacher.path), teacher.tokenizer_folder
     before = {p.name for p in output.iterdir()} if output.is_dir() else set()
-    with leaving_nothing(output):
+    with remove_new_folders_on_error(output):
         output.mkdir(parents=True, exist_ok=True)
         try:
             return write_corpora(section, tokenizer, output)
         except InputError:
             for number in range(len(section.sources)):
                 if (name := f"{number:02d}") not in before:
-                    remove(output / name, CONTENTS)
+                    remove(output / name, CORPUS_CONTENTS)
             raise
 
 
@@ -102,7 +102,7 @@ def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) ->
             continue
         folder = destination / f"{number:02d}"
         info = write_corpus(_read_texts(source), tokenizer, settings, folder)
-        say(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
+        print_note(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
         folders.append(folder)
     return folders
 
@@ -140,7 +140,7 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
     Raises:
         InputError: If a corpus is damaged, of another tokenizer, or has longer rows than the section.
     """
-    from pocketbert.distill.text.corpus import mix, open_corpus
+    from pocketbert.distill.text.corpus import mix_corpora, open_corpus
     from pocketbert.distill.text.tokenizer import tokenizer_digest
 
     digest = tokenizer_digest(tokenizer)
@@ -154,7 +154,7 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
     shares = [s.share for s in section.sources]
     if len(corpora) == 1 and section.rows is None:
         return corpora[0]
-    return mix(corpora, shares, section.rows or sum(len(c) for c in corpora), seed)
+    return mix_corpora(corpora, shares, section.rows or sum(len(c) for c in corpora), seed)
 
 
 # --- general stages ---
@@ -162,10 +162,10 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
 
 def _list_needs(recipe: Recipe) -> list[Needs]:
     """Return the heads and outputs that each general stage of a recipe needs."""
-    from pocketbert.distill.methods.table import method_of
+    from pocketbert.distill.methods.table import find_method
 
     stages = {f"distill.{n}": stage for n, stage in enumerate(recipe.distill) if stage.general}
-    return [method_of(stage).needs(stage, key) for key, stage in stages.items()]
+    return [find_method(stage).needs(stage, key) for key, stage in stages.items()]
 
 
 def general_head_task(recipe: Recipe) -> Task:
@@ -264,18 +264,24 @@ def _check_objectives(stage: GeneralText, family: Family, key: str) -> None:
 
 def _make_similar_words(
     stage: GeneralText, source: ModelFolder, teacher: Any, vocabulary: int, key: str
-) -> VectorWords:
+) -> NearestWords:
     """Return a finder of similar words, by the stage's file of word vectors or by the teacher's embeddings."""
-    from pocketbert.distill.word_vectors import EmbeddingVectors, VectorWords, WordReader, WordVectors, read_vectors
+    from pocketbert.distill.word_vectors import (
+        EmbeddingVectors,
+        NearestWords,
+        WordReader,
+        WordVectors,
+        read_word_vectors,
+    )
 
     reader = WordReader(source.tokenizer_folder, source.family.tokenizer)
     vectors: WordVectors
     if stage.vectors is not None:
-        vectors = read_vectors(stage.vectors, f"{key}.vectors")
+        vectors = read_word_vectors(stage.vectors, f"{key}.vectors")
     else:
         table = teacher.get_input_embeddings().weight.detach().float().cpu().numpy()
         vectors = EmbeddingVectors(table, reader)
-    return VectorWords(vectors, reader, vocabulary)
+    return NearestWords(vectors, reader, vocabulary)
 
 
 def copy_general_weights(student: Any, trained: Any, masked_lm: bool) -> None:

@@ -1,6 +1,6 @@
 """Read the rows of a run: labelled, tokenized and reported on before anything is trained.
 
-`load_data` returns `RunData` with the splits train, eval and holdout. `check_files`, `check_head`, `check_threshold` and `look` find
+`load_data` returns `RunData` with the splits train, eval and holdout. `check_files`, `check_head`, `check_threshold` and `check_before_run` find
 mistakes of a recipe before that, without reading all rows. `max_length` returns the longest input of a run, `calibration_rows` the rows
 on which static schemes measure ranges.
 """
@@ -13,27 +13,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pocketbert.core.compare.evaluate import EvalSet
-from pocketbert.core.data.cells import tags_of
-from pocketbert.core.data.examples import Example, hold_out, hold_out_share, read_examples, without
-from pocketbert.core.data.files import check_source, class_names, table_form
-from pocketbert.core.data.labels import Labels, placeholder_names, resolve_labels
+from pocketbert.core.data.cells import iob2_tags
+from pocketbert.core.data.examples import Example, drop_duplicates_of, hold_out, hold_out_share, read_examples
+from pocketbert.core.data.files import check_source, guess_table_form, read_class_names
+from pocketbert.core.data.labels import Labels, are_placeholder_names, resolve_labels
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data_report import (
     LANGUAGE_ROWS,
     DataReport,
     SplitReport,
-    language_note,
-    majority_note,
+    note_similar_labels,
     split_report,
-    twin_notes,
+    warn_about_language,
+    warn_about_majority,
 )
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.heads import Head, Prepared, head_of
-from pocketbert.core.host.progress import say
-from pocketbert.core.models.folder import DEMO_TEACHER, ModelFolder, weight_names
-from pocketbert.core.predict.scores import LEAST_ROWS
-from pocketbert.core.predict.sentence_settings import similarity_of
-from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
+from pocketbert.core.heads import Head, Prepared, make_head
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.models.folder import DEMO_TEACHER, ModelFolder, list_weight_names
+from pocketbert.core.predict.inputs import Encoded, Text
+from pocketbert.core.predict.scores import LEAST_FIT_ROWS
+from pocketbert.core.predict.sentence_settings import read_similarity
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.data import CorpusSource, DataSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName, task_of
@@ -147,7 +148,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     parts, leaked = _read_parts(section, recipe.task)
     notes = _note_missing_headers(section)
     named_source = section.train or section.eval
-    declared = section.labels or (class_names(named_source) if named_source is not None else None)
+    declared = section.labels or (read_class_names(named_source) if named_source is not None else None)
     labels = resolve_labels(declared, head_labels, parts.get("train") or parts["eval"], task.labels)
     if labels.note:
         notes.append(labels.note)
@@ -156,8 +157,8 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
         _check_threshold_rows(recipe, len(parts.get("holdout", [])), "Give more rows to data.train")
     answer = recipe.answer
     if recipe.task is TaskName.FEATURE_EXTRACTION and answer.similarity is None:
-        answer = answer.model_copy(update={"similarity": similarity_of(model.path)})
-    head = head_of(task, labels, answer)
+        answer = answer.model_copy(update={"similarity": read_similarity(model.path)})
+    head = make_head(task, labels, answer)
     tokenizer = TextTokenizer(model.tokenizer_folder, max_length(section, model, task))
     splits, reports = {}, []
     for name, rows in parts.items():
@@ -167,9 +168,9 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
         reports.append(split_report(name, Path(source.title).name, splits[name], labels, task.labels))
     _check_classes(reports, recipe)
     some = sorted(next(iter(parts.values())), key=lambda row: row.digest)[:LANGUAGE_ROWS]
-    if note := language_note([row.text for row in some], tokenizer):
+    if note := warn_about_language([row.text for row in some], tokenizer):
         notes.append(note)
-    notes += [n for r in reports if (n := majority_note(r, task.labels))] + twin_notes(reports[0])
+    notes += [n for r in reports if (n := warn_about_majority(r, task.labels))] + note_similar_labels(reports[0])
     report = DataReport(max_length=tokenizer.max_length, splits=reports, train_in_eval=leaked, notes=notes)
     pair = any(e.pair is not None for e in parts["eval"]) if "eval" in parts else False
     return RunData(head, labels, splits, report, pair and task.labels is not LabelKind.SCORE_OR_NONE)
@@ -188,8 +189,8 @@ def _read_parts(section: DataSection, task: TaskName) -> tuple[dict[str, list[Ex
     if section.eval is not None and section.eval.fraction is not None:
         raw["train"], raw["eval"] = _divide(raw["train"], section.eval.fraction)
     train, held = hold_out(raw.get("train", []), section.holdout)
-    train, leaked = without(train, raw.get("eval", []))
-    held, _ = without(held, raw.get("eval", []))
+    train, leaked = drop_duplicates_of(train, raw.get("eval", []))
+    held, _ = drop_duplicates_of(held, raw.get("eval", []))
     if section.train is not None and not train:
         what = f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out."
         fix = "Give other rows to data.train or data.eval, or a smaller data.holdout."
@@ -236,7 +237,7 @@ def _divide(rows: list[Example], fraction: float) -> tuple[list[Example], list[E
 def _note_missing_headers(section: DataSection) -> list[str]:
     """Return a note for each table in which no header was found and whose source does not set `header`."""
     sources = [s for s in (section.train, section.eval) if s is not None and s.path is not None and s.header is None]
-    forms = [(Path(source.title).name, table_form(source)) for source in sources]
+    forms = [(Path(source.title).name, guess_table_form(source)) for source in sources]
     return [
         f"{name}: no header was found, the first row is data (header: true in its source, if it names the columns)"
         for name, form in forms
@@ -256,13 +257,15 @@ def _make_data_without_rows(recipe: Recipe, model: ModelFolder, head_labels: lis
         fix = "Add id2label to config.json, or data.labels to the recipe."
         raise InputError(Problem(str(model.path), what, fix))
     names = tuple(section.labels or head_labels or ()) if task.names_labels else ()
-    if not section.labels and names and placeholder_names(names):
-        say(f"{model.title}: its labels are called {names[0]} to {names[-1]}, which say nothing; --labels names them")
+    if not section.labels and names and are_placeholder_names(names):
+        print_note(
+            f"{model.title}: its labels are called {names[0]} to {names[-1]}, which say nothing; --labels names them"
+        )
     as_tags = task.labels is LabelKind.SPANS and set(names) != set(
         head_labels or ()
     )  # a model's labels are tags already
-    labels = Labels(tags_of(names) if as_tags else names)
-    return RunData(head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
+    labels = Labels(iob2_tags(names) if as_tags else names)
+    return RunData(make_head(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
 
 
 def _resolve_task(recipe: Recipe, model: ModelFolder) -> Task:
@@ -302,7 +305,7 @@ def check_threshold(recipe: Recipe, data: RunData | None) -> None:
     """Refuse a fitted "unknown" threshold that there are too few rows for; `data` are the rows, if they were read already.
 
     Raises:
-        InputError: If there are fewer than `LEAST_ROWS`.
+        InputError: If there are fewer than `LEAST_FIT_ROWS`.
     """
     if data is not None and data.selection:
         rows = sum(len(selection.rows.truth) for selection in data.selection)
@@ -312,10 +315,10 @@ def check_threshold(recipe: Recipe, data: RunData | None) -> None:
 
 
 def _check_threshold_rows(recipe: Recipe, rows: int, fix: str) -> None:
-    """Refuse a fitted threshold with fewer than `LEAST_ROWS` rows."""
-    if recipe.answer.unknown_accuracy is None or rows >= LEAST_ROWS:
+    """Refuse a fitted threshold with fewer than `LEAST_FIT_ROWS` rows."""
+    if recipe.answer.unknown_accuracy is None or rows >= LEAST_FIT_ROWS:
         return
-    what = f"a threshold is fitted on held-out rows, of which there are {rows}; at least {LEAST_ROWS} are needed."
+    what = f"a threshold is fitted on held-out rows, of which there are {rows}; at least {LEAST_FIT_ROWS} are needed."
     fix = f"{fix}, or give the threshold itself: answer.unknown=0.7"
     raise InputError(Problem("answer.unknown.accuracy", what, fix))
 
@@ -351,7 +354,7 @@ def check_head(recipe: Recipe, model: ModelFolder) -> None:
     if recipe.distill and all(stage.general for stage in recipe.distill):
         return
     is_encoder = str((model.config.get("architectures") or [""])[0]).endswith("Model")
-    if is_encoder and not any(_HEAD_WEIGHTS.search(name) for name in weight_names(model.path)):
+    if is_encoder and not any(_HEAD_WEIGHTS.search(name) for name in list_weight_names(model.path)):
         what = f"'{model.title}' has no trained head for {recipe.task}, and the recipe does not train one."
         fix = "Add it to teacher, e.g. finetune: {epochs: 4, batch: 48, lr: 3.0e-4}; or name a fine-tuned model."
         raise InputError(Problem("teacher.finetune", what, fix))
@@ -363,7 +366,7 @@ def has_local_rows(section: DataSection) -> bool:
     return bool(sources) and all(s.path is not None for s in sources)
 
 
-def look(recipe: Recipe) -> None:
+def check_before_run(recipe: Recipe) -> None:
     """Find problems of files, teacher and rows that a run would find before it trains; nothing is loaded from the Hub.
 
     Raises:

@@ -21,22 +21,22 @@ from pocketbert.core.data.examples import Example, hold_out_share
 from pocketbert.core.disk.files import write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY, family_of
-from pocketbert.core.heads import Head, head_of
-from pocketbert.core.heads.sequence_classification import best_thresholds
-from pocketbert.core.host.processes import here
-from pocketbert.core.host.progress import say
+from pocketbert.core.heads import Head, make_head
+from pocketbert.core.heads.sequence_classification import fit_label_thresholds
+from pocketbert.core.host.processes import current_process
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.metrics import METRICS
-from pocketbert.core.models.checkpoints import save_model, take_form
+from pocketbert.core.models.checkpoints import apply_form, save_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.inputs import ENTITIES_FILE
-from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, run_rows, whole
+from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, join_texts, run_rows
 from pocketbert.core.predict.scores import Score
-from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, pooling_of, write_modules
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, read_pooling, write_modules
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName
 from pocketbert.pipeline.learn.data import RunData
-from pocketbert.pipeline.reference import reference_model
+from pocketbert.pipeline.reference import load_reference_model
 
 EVAL, SELECTION, HOLDOUT = "eval", "selection", "holdout"
 """Names of labelled rows; see `LabelledRows.named`."""
@@ -121,7 +121,7 @@ class TrainedModel:
 
 def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | None = None) -> None:
     """Score a model on eval and write its folder, in process 0 alone; `teacher` is the folder of its teacher, if it has one."""
-    if not here().main:
+    if not current_process().main:
         return
     model, data, recipe, task = trained.model, trained.data, trained.recipe, trained.data.head.task
     family = family_of(model.config.model_type)
@@ -133,16 +133,16 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
         head, rows = head_with(recipe, data, thresholds), data.splits[EVAL]
         if not len(rows.truth):  # vectors without scores are compared with the teacher's
             if teacher is None:
-                vectors = whole(run_rows(predictor, tokenizer, rows.encoded, task, _BATCHING))
+                vectors = join_texts(run_rows(predictor, tokenizer, rows.encoded, task, _BATCHING))
                 np.save(destination / _VECTORS_FILE, vectors)
             else:
                 vectors = _read_teacher_vectors(teacher)
             rows = replace(rows, truth=vectors)
         score, _ = evaluate(predictor, tokenizer, EvalSet(EVAL, head, rows), batch=_choose_scoring_batch(task))
         metric = METRICS[score.metric]
-        say(f"  {metric.name} on eval (torch): {metric.format(score.value)}")
+        print_note(f"  {metric.name} on eval (torch): {metric.format(score.value)}")
     form = recipe.export.form or TEXT_ONLY
-    entities = take_form(model, trained.source, form, recipe.export.entities)
+    entities = apply_form(model, trained.source, form, recipe.export.entities)
     if entities:
         write_json(destination / ENTITIES_FILE, {"entities": entities})
     save_model(model, trained.source, data.labels, trained.length, destination, form, task.score)
@@ -166,19 +166,21 @@ def _tune_thresholds(trained: TrainedModel, predictor: TorchPredictor, tokenizer
         return None
     count = min(_TUNING_ROWS, len(split.encoded))
     logits = run_rows(predictor, tokenizer, split.encoded[:count], data.head.task, _BATCHING)
-    return best_thresholds(whole(logits), np.asarray(split.truth, bool)[:count])
+    return fit_label_thresholds(join_texts(logits), np.asarray(split.truth, bool)[:count])
 
 
 def head_with(recipe: Recipe, data: RunData, thresholds: list[float] | None) -> Head:
     """Return the head of the run's task, with the thresholds of a trained model if it has them."""
     if thresholds is None:
         return data.head
-    return head_of(data.head.task, data.labels, recipe.answer.model_copy(update={"thresholds": thresholds}))
+    return make_head(data.head.task, data.labels, recipe.answer.model_copy(update={"thresholds": thresholds}))
 
 
 def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
     """Return how token states become a vector: by the recipe, else by the model's own files, else the default."""
-    own = pooling_of(folder.path) or DEFAULT_POOLING if recipe.task is TaskName.FEATURE_EXTRACTION else DEFAULT_POOLING
+    own = (
+        read_pooling(folder.path) or DEFAULT_POOLING if recipe.task is TaskName.FEATURE_EXTRACTION else DEFAULT_POOLING
+    )
     kind, unit = recipe.answer.pooling, recipe.answer.normalize
     return Pooling(own.kind if kind is None else kind, own.normalize if unit is None else unit)
 
@@ -265,7 +267,7 @@ class LabelledRows:
         if rows is None:
             return None
         task = self.data.head.task
-        predictor = reference_model(open_model_folder(str(weights)), task)
+        predictor = load_reference_model(open_model_folder(str(weights)), task)
         tokenizer = TextTokenizer(weights, self.length)
         return evaluate(predictor, tokenizer, rows, _choose_scoring_batch(task), f"{weights.name} in torch on {name}")[
             0

@@ -17,29 +17,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.compare.evaluate import agreement, rms_error
+from pocketbert.core.compare.evaluate import label_agreement, rms_error
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, family_of
-from pocketbert.core.families.config import CLIPPABLE, activation_of, not_clippable
-from pocketbert.core.families.weight_records import LearnedRanges, write_learned
-from pocketbert.core.host.processes import here
-from pocketbert.core.host.progress import say
+from pocketbert.core.families.config import CLIPPABLE_ACTIVATIONS, read_activation, relu6_problem
+from pocketbert.core.families.weight_records import LearnedRanges, write_learned_ranges
+from pocketbert.core.host.processes import current_process
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.sentence_settings import Pooling
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.stages import QatStage
 from pocketbert.core.tasks import Task
-from pocketbert.pipeline.formats.base import place_of
-from pocketbert.pipeline.formats.weight_roles import resolved, simulation_of, weights_of
-from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches
+from pocketbert.pipeline.formats.base import format_place
+from pocketbert.pipeline.formats.weight_roles import list_weights, resolve_schemes, simulation_of_file
+from pocketbert.pipeline.reference import project_text_batches, project_texts, tokenize_batches
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pocketbert.core.predict.predictor import Predictor
-    from pocketbert.distill.methods.method import Carried, ExportedForm, Rival
+    from pocketbert.distill.methods.method import CarriedParts, ExportFunctions, TrainedCandidate
     from pocketbert.quantize.rounding import Simulation
 
 _LOG = logging.getLogger("pocketbert")
@@ -55,7 +55,7 @@ def exported_form(
     tokenizer: TextTokenizer,
     key: str,
     metrics: Path,
-) -> ExportedForm:
+) -> ExportFunctions:
     """Return the form of the exported files that a stage of method `qat` trains for.
 
     Args:
@@ -67,15 +67,15 @@ def exported_form(
         key: Recipe key of the stage.
         metrics: The .jsonl file of losses.
     """
-    from pocketbert.distill.methods.method import ExportedForm, Verdict
+    from pocketbert.distill.methods.method import CandidateDecision, ExportFunctions
 
     form = _QuantizedForm(stage, recipe, task, pooling, tokenizer)
 
-    def judge(rival: Rival) -> Verdict:
+    def judge(rival: TrainedCandidate) -> CandidateDecision:
         choice = form.compare(rival)
-        return Verdict(choice.kept, _record_choice(choice, stage, key, metrics))
+        return CandidateDecision(choice.kept, _record_choice(choice, stage, key, metrics))
 
-    return ExportedForm(form.prepare, form.simulation, judge)
+    return ExportFunctions(form.prepare, form.simulation, judge)
 
 
 @dataclass(frozen=True)
@@ -131,23 +131,23 @@ class _QuantizedForm:
         from pocketbert.export.prepare import prepare
 
         family, format = family_of(student.config.model_type), self.stage.format
-        layout = place_of(format).layout(self.recipe)
-        samples = sample_batches(self.tokenizer, own_texts(self.task, self.tokenizer))
-        sentences = sentence_batches(self.task, self.tokenizer) if divide else []
+        layout = format_place(format).layout(self.recipe)
+        samples = tokenize_batches(self.tokenizer, project_texts(self.task, self.tokenizer))
+        sentences = project_text_batches(self.task, self.tokenizer) if divide else []
         return prepare(student, family, self.task, format, layout, self.pooling, samples, sentences)
 
     def simulation(self, module: nn.Module) -> Simulation:
         """Return how the scheme rounds the weights and activations of a prepared module."""
-        from pocketbert.quantize import row_of
+        from pocketbert.quantize import find_row
 
-        stage, base = self.stage, place_of(self.stage.format).exported_scheme(self.recipe)
+        stage, base = self.stage, format_place(self.stage.format).exported_scheme(self.recipe)
         form = stage.format, stage.scheme, stage.runtime
-        row, section = row_of(*form), self.recipe.quantize.of(*form)
+        row, section = find_row(*form), self.recipe.quantize.of(*form)
         assert row.simulation is not None
-        weights = resolved(section, weights_of(module, base), row.scheme_of)
-        return simulation_of(row, weights, base).of_lengths(len(self.recipe.export.lengths))
+        weights = resolve_schemes(section, list_weights(module, base), row.scheme_of)
+        return simulation_of_file(row, weights, base).of_lengths(len(self.recipe.export.lengths))
 
-    def compare(self, rival: Rival) -> _Choice:
+    def compare(self, rival: TrainedCandidate) -> _Choice:
         """Compare the student before and after the stage as quantized files would answer, on rows outside the training."""
         former, student = rival.former, rival.student
         family = family_of(student.config.model_type)
@@ -194,7 +194,7 @@ def _join_outputs(outputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.floa
 
 
 def _measure_difference(outputs: NDArray[np.float32], expected: NDArray[np.float32]) -> _Difference:
-    return _Difference(rms_error(outputs, expected), agreement(outputs, expected))
+    return _Difference(rms_error(outputs, expected), label_agreement(outputs, expected))
 
 
 def _record_choice(choice: _Choice, stage: QatStage, key: str, metrics: Path) -> str:
@@ -211,9 +211,9 @@ def _record_choice(choice: _Choice, stage: QatStage, key: str, metrics: Path) ->
         f"{key} ({what}): without training {choice.former}; after {stage.steps} steps{clipped} {choice.trained}: "
         f"{verdict}. The trained student in fp32 is {choice.exact}."
     )
-    say(f"  {note}")
+    print_note(f"  {note}")
     _LOG.info("%s", note)
-    if not here().main:
+    if not current_process().main:
         return note
     lines = metrics.read_text().splitlines() if metrics.is_file() else []
     name = f"{key}.choice"
@@ -236,16 +236,16 @@ def check_clipping(recipe: Recipe, teacher: ModelFolder) -> None:
     if not keys or student is None or student.size is not None:
         return
     start = teacher if student.model is None else open_model_folder(student.model, student.revision, "student.model")
-    activation = activation_of(start.config)
-    if activation not in CLIPPABLE:
-        raise InputError([not_clippable(activation, key) for key in keys])
+    activation = read_activation(start.config)
+    if activation not in CLIPPABLE_ACTIVATIONS:
+        raise InputError([relu6_problem(activation, key) for key in keys])
 
 
-def write_carried(carried: Carried, folder: Path) -> None:
+def write_carried(carried: CarriedParts, folder: Path) -> None:
     """Write the ranges that a stage of method `qat` learned next to the finished student; nothing without such a stage."""
-    from pocketbert.distill.methods.qat import CARRIED
+    from pocketbert.distill.methods.qat import LEARNED_RANGES_PART
 
-    if CARRIED in carried:
-        learned = LearnedRanges.model_validate(carried[CARRIED].facts)
+    if LEARNED_RANGES_PART in carried:
+        learned = LearnedRanges.model_validate(carried[LEARNED_RANGES_PART].facts)
         if learned.products:
-            write_learned(folder, learned)
+            write_learned_ranges(folder, learned)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel
 
-from pocketbert.core.data.labels import Labels, placeholder_names
+from pocketbert.core.data.labels import Labels, are_placeholder_names
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families.weight_records import copy_learned
-from pocketbert.core.host.processes import here
-from pocketbert.core.host.progress import say
+from pocketbert.core.families.weight_records import copy_learned_ranges
+from pocketbert.core.host.processes import current_process
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.sentence_settings import Pooling
@@ -40,11 +40,11 @@ from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Curve, TrainedModel, pooling_for, score_and_save
 from pocketbert.pipeline.learn.quantized import exported_form, write_carried
 from pocketbert.pipeline.learn.vocabulary import resplit_rows, with_vocabulary
-from pocketbert.pipeline.run_folder import Places
+from pocketbert.pipeline.run_folder import StepPaths
 
 if TYPE_CHECKING:
     from pocketbert.core.recipe.stages import QatStage
-    from pocketbert.distill.methods.method import Carried, ExportedForm
+    from pocketbert.distill.methods.method import CarriedParts, ExportFunctions
     from pocketbert.distill.training.data import TrainData
     from pocketbert.distill.training.loop import Outcome
 
@@ -57,7 +57,7 @@ _CARRIED_FILE = "carried.safetensors"
 # --- the teacher ---
 
 
-def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int, at: Places) -> Sequence[str]:
+def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int, at: StepPaths) -> Sequence[str]:
     """Write the teacher's folder: fine-tuned if the recipe has `finetune`, with its labels in the order of the data.
 
     `model` is the model that the recipe starts from, `length` the longest input in tokens.
@@ -81,8 +81,8 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
     score_and_save(TrainedModel(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes)), at.output)
     (at.output / LICENCE_FILE).write_text(model.licence + "\n", encoding="utf-8")
     model.card.write(at.output / CARD_FILE)
-    if finetune is None and here().main:
-        copy_learned(model.path, at.output)
+    if finetune is None and current_process().main:
+        copy_learned_ranges(model.path, at.output)
     return ()
 
 
@@ -114,7 +114,7 @@ def _resolve_head_labels(model: ModelFolder, recipe: Recipe, data_labels: Labels
     """
     names = tuple(model.labels or data_labels.names)
     named = recipe.data.labels or data_labels.numbers
-    if named and placeholder_names(names) and len(names) == len(data_labels):
+    if named and are_placeholder_names(names) and len(names) == len(data_labels):
         return data_labels
     return Labels(names)
 
@@ -148,7 +148,7 @@ def _permute_head(model: Any, head_labels: Labels, data_labels: Labels) -> str |
         if last[-1].bias is not None:
             last[-1].bias.copy_(last[-1].bias[order])
     note = f"labels permuted: the model's order {list(head_labels.names)} became the data's order {list(data_labels.names)}"
-    say(f"  {note}")
+    print_note(f"  {note}")
     return note
 
 
@@ -220,13 +220,13 @@ class _StudentState:
 
     student: Any
     general: bool
-    carried: Carried = field(default_factory=dict)
+    carried: CarriedParts = field(default_factory=dict)
     captured: bool = False
     curves: tuple[Curve, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def make_stage(learning: Learning, number: int, before: Path | None, at: Places) -> Sequence[str]:
+def make_stage(learning: Learning, number: int, before: Path | None, at: StepPaths) -> Sequence[str]:
     """Train one stage of `distill`, from the folder that the stage before wrote to a folder for the stage after.
 
     Args:
@@ -240,14 +240,14 @@ def make_stage(learning: Learning, number: int, before: Path | None, at: Places)
     return ()
 
 
-def _train_stage(learning: Learning, number: int, before: _StudentState | None, at: Places) -> _StudentState:
+def _train_stage(learning: Learning, number: int, before: _StudentState | None, at: StepPaths) -> _StudentState:
     """Train one stage; its checkpoints and caches go to ``distill.N`` and ``distill.N-cache`` in the work folder.
 
     The student of `before` is changed; None builds a new one for the first stage.
     """
-    from pocketbert.distill.capture.record import is_captured, record_attention
+    from pocketbert.distill.capture.record import record_attention, records_attention
     from pocketbert.distill.methods.method import StageJob, TeacherStudent
-    from pocketbert.distill.methods.table import method_of
+    from pocketbert.distill.methods.table import find_method
     from pocketbert.distill.training.loop import frozen
 
     recipe, key = learning.recipe, f"distill.{number}"
@@ -268,7 +268,7 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
         for model, row in ((teacher, family), (student, pair.student_family)):
             record_attention(model, row, ())
 
-    def exported() -> ExportedForm:
+    def exported() -> ExportFunctions:
         tokenizer = TextTokenizer(learning.source.tokenizer_folder, learning.length)
         return exported_form(
             cast("QatStage", stage), recipe, learning.task, learning.pooling, tokenizer, key, at.metrics
@@ -287,13 +287,13 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
         exported=exported,
     )
     with frozen(teacher):
-        result = method_of(stage).train(job)
+        result = find_method(stage).train(job)
     student.requires_grad_(True)
     return _StudentState(
         student,
         stage.general,
         {**job.carried, **result.carried},
-        is_captured(student),
+        records_attention(student),
         (*(before.curves if before else ()), _make_curve(key, result.outcome)),
         (*(before.notes if before else ()), *result.notes),
     )
@@ -324,7 +324,7 @@ def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, t
         InputError: If the student has another vocabulary than its teacher.
     """
     from pocketbert.distill.students.build import build_student
-    from pocketbert.distill.text.tokenizer import vocabulary
+    from pocketbert.distill.text.tokenizer import read_vocabulary
 
     section, seed = learning.recipe.student, learning.recipe.seed
     assert section is not None
@@ -337,7 +337,7 @@ def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, t
             teacher = _prune_neurons(learning, source, teacher)
         return build_student(teacher, source.family, section, seed)
     start = open_model_folder(section.model, section.revision, "student.model")
-    if vocabulary(start.tokenizer_folder) != vocabulary(source.tokenizer_folder):
+    if read_vocabulary(start.tokenizer_folder) != read_vocabulary(source.tokenizer_folder):
         what = (
             f"'{start.title}' has another vocabulary than the teacher '{source.title}': what one says of a "
             "token is not about the other's."
@@ -366,7 +366,7 @@ def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
     rows = learning.data.calibration(tokenizer)
     inputs = ({name: torch.from_numpy(value) for name, value in tokenizer.pad([row]).items()} for row in rows)
     result = pruned(model, source.family, section.intermediate, inputs)
-    say(f"  {result.sentence} (chosen on {len(rows)} training rows)")
+    print_note(f"  {result.sentence} (chosen on {len(rows)} training rows)")
     return result.model
 
 
@@ -380,7 +380,7 @@ def _make_task_student(learning: Learning, state: _StudentState) -> Any:
     return student
 
 
-def _prepare_stage_rows(learning: Learning, number: int, at: Places) -> TrainData:
+def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> TrainData:
     """Return the rows that a stage learns from: plain text, training rows with their copies, or training rows."""
     recipe, key = learning.recipe, f"distill.{number}"
     stage, section = recipe.distill[number], recipe.student
@@ -434,7 +434,7 @@ def _write_state(learning: Learning, state: _StudentState, destination: Path) ->
     """Write the student between two stages to an existing folder; only process 0 does."""
     from safetensors.torch import save_file
 
-    if not here().main:
+    if not current_process().main:
         return
     source, labels = learning.source, learning.data.labels
     if state.general:
@@ -461,7 +461,7 @@ def _read_state(learning: Learning, folder: Path) -> _StudentState:
     from safetensors.torch import load_file
 
     from pocketbert.distill.methods.method import CarriedPart
-    from pocketbert.distill.training.loop import mark_trained
+    from pocketbert.distill.training.loop import mark_as_prepared
 
     file = _StageFile.model_validate(read_json(folder / _STAGE_FILE))
     source = open_model_folder(str(folder))
@@ -469,7 +469,7 @@ def _read_state(learning: Learning, folder: Path) -> _StudentState:
         student = load_model(source, general_head_task(learning.recipe))
     else:
         student = load_model(source, learning.task, learning.data.labels)
-    mark_trained(student)
+    mark_as_prepared(student)
     tensors = load_file(folder / _CARRIED_FILE)
     carried = {
         name: CarriedPart(
@@ -484,13 +484,13 @@ def _read_state(learning: Learning, folder: Path) -> _StudentState:
 # --- the finished student ---
 
 
-def make_student(learning: Learning, last: Path, at: Places) -> Sequence[str]:
+def make_student(learning: Learning, last: Path, at: StepPaths) -> Sequence[str]:
     """Score the student that the last stage wrote to `last`, in the task's class, and write its folder."""
     _finish_student(learning, _read_state(learning, last), at)
     return ()
 
 
-def _finish_student(learning: Learning, state: _StudentState, at: Places) -> None:
+def _finish_student(learning: Learning, state: _StudentState, at: StepPaths) -> None:
     """Score the student after the last stage, with its own vocabulary if it is pruned, and write its folder."""
     student = _make_task_student(learning, state)
     student.set_attn_implementation("sdpa" if student._supports_sdpa else "eager")
@@ -505,9 +505,9 @@ def _finish_student(learning: Learning, state: _StudentState, at: Places) -> Non
         state.notes,
     )
     section = learning.recipe.student
-    if section is not None and section.vocabulary is not None and here().main:
+    if section is not None and section.vocabulary is not None and current_process().main:
         assert learning.vocabulary is not None
         trained = with_vocabulary(trained, learning.vocabulary)
     score_and_save(trained, at.output, learning.teacher_folder)
-    if here().main:
+    if current_process().main:
         write_carried(state.carried, at.output)

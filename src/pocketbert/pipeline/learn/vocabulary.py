@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.families import family_of
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
@@ -24,15 +24,15 @@ from pocketbert.core.recipe.student import VocabularySection
 from pocketbert.core.tasks import LabelKind
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import TrainedModel
-from pocketbert.pipeline.run_folder import Places
+from pocketbert.pipeline.run_folder import StepPaths
 
 if TYPE_CHECKING:
     from pocketbert.distill.training.data import TrainData
-    from pocketbert.distill.vocabulary import Coverage, Kept
+    from pocketbert.distill.vocabulary import Coverage, PieceSelection
 
 _KEPT_FILE = "kept.json"
 _SMALLER = 8
-"""Smaller vocabularies that rows are split by; see `pocketbert.distill.vocabulary.sample`."""
+"""Smaller vocabularies that rows are split by; see `pocketbert.distill.vocabulary.sample_rows`."""
 _WHOLE_TEXT = 1 << 20
 """Longest input in tokens while pieces are counted: a piece behind the longest input of the run is a piece of the text as well."""
 
@@ -57,12 +57,12 @@ class _KeptFile(BaseModel):
     growth: float
 
 
-def _read_kept(folder: Path) -> tuple[_KeptFile, Kept]:
+def _read_kept(folder: Path) -> tuple[_KeptFile, PieceSelection]:
     """Read the pieces that `make_vocabulary` chose."""
-    from pocketbert.distill.vocabulary import Kept
+    from pocketbert.distill.vocabulary import PieceSelection
 
     file = _KeptFile.model_validate(read_json(folder / _KEPT_FILE))
-    return file, Kept(tuple(file.ids), file.before)
+    return file, PieceSelection(tuple(file.ids), file.before)
 
 
 def check_vocabulary(model: ModelFolder) -> None:
@@ -71,12 +71,12 @@ def check_vocabulary(model: ModelFolder) -> None:
     Raises:
         InputError: With the reason.
     """
-    from pocketbert.distill.vocabulary import read_tokenizer
+    from pocketbert.distill.vocabulary import read_tokenizer_json
 
-    read_tokenizer(model.tokenizer_folder)
+    read_tokenizer_json(model.tokenizer_folder)
 
 
-def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Places) -> Sequence[str]:
+def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: StepPaths) -> Sequence[str]:
     """Choose the pieces that the student keeps on training rows, write its tokenizer, and judge both on the other rows.
 
     Args:
@@ -89,12 +89,12 @@ def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Place
         A line for each limit that is exceeded.
     """
     from pocketbert.distill.vocabulary import (
-        choose,
         count_pieces,
-        coverage,
-        pruned_config,
-        read_tokenizer,
-        write_pruned,
+        measure_coverage,
+        prune_config,
+        read_tokenizer_json,
+        select_pieces,
+        write_pruned_tokenizer,
     )
 
     assert recipe.student is not None
@@ -105,18 +105,18 @@ def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: Place
     held_out = [e.input for name, split in data.splits.items() if name != "train" for e in split.examples]
     original = TextTokenizer(source, _WHOLE_TEXT, padding_side=side)
     counts = count_pieces(original.encode(training))
-    kept = choose(read_tokenizer(source), model.config, counts, section.at_least, section.top)
+    kept = select_pieces(read_tokenizer_json(source), model.config, counts, section.at_least, section.top)
     size_key = model.family.config_names.get("vocab_size", "vocab_size")
-    write_pruned(source, pruned_config(model.config, kept, size_key), kept, at.output)
+    write_pruned_tokenizer(source, prune_config(model.config, kept, size_key), kept, at.output)
     pruned = TextTokenizer(at.output, _WHOLE_TEXT, padding_side=side)
-    result = coverage(original.encode(held_out), pruned.encode(held_out), kept, original.special_ids)
+    result = measure_coverage(original.encode(held_out), pruned.encode(held_out), kept, original.special_ids)
     write_json(
         at.output / _KEPT_FILE, _KeptFile(before=kept.original_size, ids=[*kept.kept_ids], **vars(result)).model_dump()
     )
-    say(
+    print_note(
         f"  {len(kept.kept_ids):,} of {kept.original_size:,} pieces are kept ({len(counts):,} are in the training rows)"
     )
-    say(f"  {result.sentence}")
+    print_note(f"  {result.sentence}")
     return _list_exceeded_limits(result, section)
 
 
@@ -156,13 +156,13 @@ def resplit_rows(
     """
     from pocketbert.distill.training.data import TrainSet
     from pocketbert.distill.vocabulary import (
-        Reader,
-        ResplitSet,
-        choose,
+        PrunedTokenizer,
+        ResplitRows,
         count_pieces,
-        read_tokenizer,
-        sample,
-        write_pruned,
+        read_tokenizer_json,
+        sample_rows,
+        select_pieces,
+        write_pruned_tokenizer,
     )
 
     assert recipe.student is not None
@@ -170,21 +170,21 @@ def resplit_rows(
     assert section is not None
     assert isinstance(rows, TrainSet), "tasks that are learnt token by token are refused"
     side = source.family.padding_side
-    tokenizer_json, encoded = read_tokenizer(source.tokenizer_folder), rows.rows.encoded
+    tokenizer_json, encoded = read_tokenizer_json(source.tokenizer_folder), rows.rows.encoded
     _, student_pieces = _read_kept(folder)
-    student = Reader(TextTokenizer(folder, length, padding_side=side), student_pieces)
-    smaller = list[Reader]()
+    student = PrunedTokenizer(TextTokenizer(folder, length, padding_side=side), student_pieces)
+    smaller = list[PrunedTokenizer]()
     for number in range(_SMALLER if section.resplit else 0):
-        counts = count_pieces([encoded[i] for i in sample(len(encoded), number, recipe.seed)])
+        counts = count_pieces([encoded[i] for i in sample_rows(len(encoded), number, recipe.seed)])
         kept_counts = {i: count for i, count in counts.items() if i in student_pieces.new_ids}
-        pieces = choose(tokenizer_json, source.config, kept_counts)
+        pieces = select_pieces(tokenizer_json, source.config, kept_counts)
         destination = work / "smaller-vocabularies" / str(number)
         destination.mkdir(parents=True, exist_ok=True)
-        write_pruned(source.tokenizer_folder, source.config, pieces, destination)
-        smaller.append(Reader(TextTokenizer(destination, length, padding_side=side), pieces))
+        write_pruned_tokenizer(source.tokenizer_folder, source.config, pieces, destination)
+        smaller.append(PrunedTokenizer(TextTokenizer(destination, length, padding_side=side), pieces))
     texts = [e.input for e in rows.rows.examples]
     own = student if section.at_least > 1 else None
-    return ResplitSet(rows, texts, own, smaller, section.resplit, recipe.seed, purpose)
+    return ResplitRows(rows, texts, own, smaller, section.resplit, recipe.seed, purpose)
 
 
 def with_vocabulary(trained: TrainedModel, folder: Path) -> TrainedModel:
@@ -192,11 +192,11 @@ def with_vocabulary(trained: TrainedModel, folder: Path) -> TrainedModel:
 
     `folder` is the output of `make_vocabulary`.
     """
-    from pocketbert.distill.vocabulary import pruned_table
+    from pocketbert.distill.vocabulary import prune_embeddings
 
     file, pieces = _read_kept(folder)
     family = family_of(trained.model.config.model_type)
-    model = pruned_table(trained.model, family, pieces)
+    model = prune_embeddings(trained.model, family, pieces)
     tokenizer = TextTokenizer(folder, trained.length, padding_side=family.padding_side)
     # only evaluation rows are read from now on, but for thresholds of several labels, which are chosen on other rows
     names: Iterable[str] = () if trained.data.head.task.labels is LabelKind.NAMES else ("eval",)

@@ -15,33 +15,33 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.compare.evaluate import yardstick
-from pocketbert.core.compare.golden import GOLDEN_FILE, TOKENS_FILE_NAME, GoldenRow, write_golden
-from pocketbert.core.compare.parity import drawn_pool, padded_answers, printable
+from pocketbert.core.compare.evaluate import logit_scale
+from pocketbert.core.compare.golden import GOLDEN_FILE, GOLDEN_TOKENS_FILE, GoldenRow, write_golden
+from pocketbert.core.compare.parity import drawable_ids, remove_unprintable, run_padded_rows
 from pocketbert.core.compare.sample_texts import sample_pairs
-from pocketbert.core.host.progress import say
-from pocketbert.core.predict.inputs import columns_of
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.predict.inputs import Encoded, Text, columns_of
 from pocketbert.core.predict.predictor import (
     PROBABILITIES,
     Batching,
     Matrix,
     Predictor,
     TorchPredictor,
-    per_token,
+    has_token_outputs,
+    join_texts,
     run_rows,
-    whole,
 )
-from pocketbert.core.predict.scores import probabilities
-from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
+from pocketbert.core.predict.scores import apply_score_function
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.tasks import LabelKind, Task
-from pocketbert.pipeline.formats.base import ModelFile, RunModel, bounds_of, place_of
+from pocketbert.pipeline.formats.base import ModelFile, RunModel, bounds_of, format_place
 from pocketbert.pipeline.reference import (
+    answer_label_names,
     answered_labels,
-    decided,
-    draw_texts,
-    own_texts,
-    shown_labels,
+    draw_reference_texts,
+    project_texts,
+    quote_labels,
     takes_texts_and_pairs,
     word_table,
 )
@@ -87,7 +87,7 @@ def make_golden(
 
     every, labels = range(len(rows)), model.folder.labels or []
     reference = [*first_answers, *run(torch_model, every[len(first) :])]
-    padded = padded_answers(torch_model, tokenizer, encoded, task)
+    padded = run_padded_rows(torch_model, tokenizer, encoded, task)
     blank = [blank_row(text, matrix, task, labels) for text, matrix in zip(rows, reference, strict=True)]
     outputs: dict[str, dict[int, Matrix]] = {}
     tolerance: dict[str, float] = {}
@@ -100,9 +100,9 @@ def make_golden(
             return [f"{file.path}: NaN or infinite logits on golden rows."]
         outputs[file.path] = dict(zip(numbers, values, strict=True))
         scored = PROBABILITIES in predictor.outputs
-        expected = [probabilities(m, task.score).astype(np.float32) for m in reference] if scored else reference
-        picked = whole([row.pick(m) for row, m in zip(blank, expected, strict=True)])
-        tolerance[file.path] = bounds_of(file).golden * yardstick(picked)
+        expected = [apply_score_function(m, task.score).astype(np.float32) for m in reference] if scored else reference
+        picked = join_texts([row.pick(m) for row, m in zip(blank, expected, strict=True)])
+        tolerance[file.path] = bounds_of(file).golden * logit_scale(picked)
     golden = [
         row.model_copy(
             update={
@@ -117,13 +117,13 @@ def make_golden(
     ]
     write_golden(destination / GOLDEN_FILE, golden)
     token_rows = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in tokenizer.prompts.put_before(rows)]
-    (destination / TOKENS_FILE_NAME).write_text("\n".join(token_rows) + "\n", encoding="utf-8")
+    (destination / GOLDEN_TOKENS_FILE).write_text("\n".join(token_rows) + "\n", encoding="utf-8")
     return ()
 
 
 def _choose_real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
     """Return texts of the data and the project's own, without data only these, and four pairs if segments matter."""
-    own = own_texts(model.task, model.tokenizer)
+    own = project_texts(model.task, model.tokenizer)
     mixed = [*texts[: ROWS - _OWN_ROWS], *own[-_OWN_ROWS:]] if texts else own
     pairs = model.folder.family.uses_segments and takes_texts_and_pairs(model.task)
     return mixed + (list(sample_pairs()[:4]) if pairs else [])
@@ -131,12 +131,12 @@ def _choose_real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
 
 def _draw_longest_texts(model: RunModel, reference: TorchPredictor, files: Sequence[ModelFile]) -> list[Text]:
     """Return texts of drawn words that fill the longest input of every file."""
-    longest = {max(place_of(f.format).lengths(model.recipe, f, model.length)) for f in files}
+    longest = {max(format_place(f.format).lengths(model.recipe, f, model.length)) for f in files}
     segments = model.folder.family.uses_segments
     return [
         text
         for length in sorted(longest, reverse=True)
-        for text in draw_texts(reference, model.tokenizer, segments, model.task, length)
+        for text in draw_reference_texts(reference, model.tokenizer, segments, model.task, length)
     ]
 
 
@@ -145,7 +145,7 @@ def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> 
 
     A small answer is recorded whole; of a long text tokens spread over it, of a wide answer the largest columns and others.
     """
-    places = _spread_numbers(len(matrix), PLACES) if per_token(task) else []
+    places = _spread_numbers(len(matrix), PLACES) if has_token_outputs(task) else []
     columns: list[int] = []
     if matrix.shape[1] > COLUMNS:
         best = np.argsort(-matrix[places or [0]].max(0), kind="stable")[: COLUMNS // 4].tolist()
@@ -162,7 +162,7 @@ def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> 
         columns=columns,
         data=dict(columns_of(text) or {}),
     )
-    return row.model_copy(update={"label": decided(row.pick(matrix), task, row.names(labels))})
+    return row.model_copy(update={"label": answer_label_names(row.pick(matrix), task, row.names(labels))})
 
 
 def _spread_numbers(count: int, most: int) -> list[int]:
@@ -172,7 +172,7 @@ def _spread_numbers(count: int, most: int) -> list[int]:
 
 def _select_recorded_rows(matrix: Matrix, task: Task) -> Matrix:
     """Return the rows of an answer whose tokens are recorded."""
-    return matrix[_spread_numbers(len(matrix), PLACES)] if per_token(task) else matrix
+    return matrix[_spread_numbers(len(matrix), PLACES)] if has_token_outputs(task) else matrix
 
 
 def _to_floats(values: Matrix) -> list[float]:
@@ -236,12 +236,12 @@ def _find_texts_of_missing_labels(
     recorded = [_select_recorded_rows(matrix, task) for matrix in answers]
     reached = {i for matrix in recorded if np.isfinite(matrix).all() for i in answered_labels(matrix, task)}
     known = set(present)
-    further = [text for text in (*data, *own_texts(task, tokenizer)) if text not in known]
+    further = [text for text in (*data, *project_texts(task, tokenizer)) if text not in known]
     result = _find_label_texts(reference, tokenizer, [i for i in range(len(labels)) if i not in reached], further)
     if result.missing:
         cut = f" (the search ended after {_SECONDS:.0f} s)" if result.timed_out else ""
-        say(
-            f"  golden rows reach {len(labels) - len(result.missing)} of {len(labels)} labels; not reached: {shown_labels([labels[i] for i in result.missing])}{cut}"
+        print_note(
+            f"  golden rows reach {len(labels) - len(result.missing)} of {len(labels)} labels; not reached: {quote_labels([labels[i] for i in result.missing])}{cut}"
         )
     return result.texts
 
@@ -415,8 +415,8 @@ def _compute_label_margins(matrix: Matrix, task: Task) -> _Numbers:
 
 def _draw_one_token_words(tokenizer: TextTokenizer, vocabulary: int) -> tuple[list[str], NDArray[np.int64]]:
     """Draw words that are one token inside a text; return them with their ids there."""
-    pool = generator(_SEED, "words").permutation(drawn_pool(tokenizer, vocabulary))[:_WORD_POOL]
-    words = list(dict.fromkeys(printable(tokenizer.decode([int(i)])).strip() for i in pool))
+    pool = generator(_SEED, "words").permutation(drawable_ids(tokenizer, vocabulary))[:_WORD_POOL]
+    words = list(dict.fromkeys(remove_unprintable(tokenizer.decode([int(i)])).strip() for i in pool))
     words = [w for w in words if w and " " not in w]
     frame = tokenizer.frame(tokenizer.max_length)
     places = frame.places

@@ -23,35 +23,35 @@ from numpy.typing import NDArray
 
 from pocketbert.core.compare.golden import LIBRARY_FILE, LibraryAnswers, LibraryRow
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
-from pocketbert.core.data.examples import unlabelled
-from pocketbert.core.data.labels import placeholder_names
+from pocketbert.core.data.examples import unlabelled_example
+from pocketbert.core.data.labels import are_placeholder_names
 from pocketbert.core.disk.files import write_json
 from pocketbert.core.families.config import label_names
 from pocketbert.core.heads import Head
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import version_of
-from pocketbert.core.models.checkpoints import make_known
+from pocketbert.core.models.checkpoints import register_with_transformers
 from pocketbert.core.models.folder import ModelFolder
-from pocketbert.core.models.tokenizers import SEGMENTS, SENTENCE_FILE, listed_tokens, read_tokenizer_settings
-from pocketbert.core.models.weights import HARMLESS
+from pocketbert.core.models.tokenizers import SEGMENT_INPUT, SENTENCE_FILE, read_added_tokens, read_tokenizer_settings
+from pocketbert.core.models.weights import GENERATED_WEIGHTS
 from pocketbert.core.predict.answers import Answer, Embedding, Labelling, Prediction, Value
 from pocketbert.core.predict.inputs import Text
-from pocketbert.core.predict.predictor import PROBABILITIES, Batching, Matrix, embeddings, run_rows
-from pocketbert.core.predict.scores import probabilities
+from pocketbert.core.predict.predictor import PROBABILITIES, Batching, Matrix, pool_embeddings, run_rows
+from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.sentence_settings import (
     DEFAULT_POOLING,
     MODULES_FILE,
     Pooling,
     Prompts,
     is_cross_encoder,
-    pooling_of,
+    read_pooling,
 )
-from pocketbert.core.predict.tokenization import USUAL_TOKENS, TextTokenizer
+from pocketbert.core.predict.tokenization import USUAL_SPECIAL_TOKENS, TextTokenizer
 from pocketbert.core.tasks import LabelKind, ScoreFunction, Task, TaskName
 from pocketbert.pipeline.formats.base import RunModel, bounds_of
 from pocketbert.pipeline.reference import takes_texts_and_pairs, task_text
 from pocketbert.pipeline.results import Gate, Subject
-from pocketbert.runtime.coreml import REFERENCE
+from pocketbert.runtime.coreml import REFERENCE_ENGINE
 
 _ODD_TEXTS = (
     "",
@@ -135,7 +135,7 @@ class _Checkpoint:
         """
         if isinstance(read_tokenizer_settings(self.source.path).get("model_input_names"), list):
             return None
-        return [n for n in ("input_ids", SEGMENTS, "attention_mask") if n in self.source.family.inputs]
+        return [n for n in ("input_ids", SEGMENT_INPUT, "attention_mask") if n in self.source.family.inputs]
 
 
 def make_library(model: RunModel, source: ModelFolder, length: int | None, module: Any, destination: Path) -> None:
@@ -150,8 +150,8 @@ def make_library(model: RunModel, source: ModelFolder, length: int | None, modul
     """
     pooling, changed_pooling = DEFAULT_POOLING, False
     if model.task.name is TaskName.FEATURE_EXTRACTION:
-        pooling = pooling_of(model.weights) or DEFAULT_POOLING
-        changed_pooling = pooling_of(source.path) not in (None, pooling)
+        pooling = read_pooling(model.weights) or DEFAULT_POOLING
+        changed_pooling = read_pooling(source.path) not in (None, pooling)
     checkpoint = _Checkpoint(source, model.task, length, pooling, model.tokenizer.prompts)
     questions = _list_questions(model, source)
     if model.folder.family.form is not None:
@@ -161,9 +161,9 @@ def make_library(model: RunModel, source: ModelFolder, length: int | None, modul
     else:
         library = _ask_transformers(checkpoint, questions, module)
     if library.missing:
-        say(f"  not compared with the checkpoint's library: {library.missing}")
+        print_note(f"  not compared with the checkpoint's library: {library.missing}")
     names = label_names(source.config) or list(model.folder.labels or [])
-    if placeholder_names(names) and len(names) == len(model.labels):
+    if are_placeholder_names(names) and len(names) == len(model.labels):
         chosen_names = dict(zip(names, model.labels, strict=True))
         rows = [_rename_labels(row, chosen_names) for row in library.rows]
         library = library.model_copy(update={"rows": rows})
@@ -186,7 +186,7 @@ def _list_questions(model: RunModel, source: ModelFolder) -> list[_Question]:
     words = " ".join(SENTENCES).split()
     # longer than any text may be, and another text at each end
     long = " ".join(f"{words[i % len(words)]} {i}" for i in range(model.folder.positions // 2 + 20))
-    listed = [t for t in listed_tokens(source.path) if t.lower() not in USUAL_TOKENS]
+    listed = [t for t in read_added_tokens(source.path) if t.lower() not in USUAL_SPECIAL_TOKENS]
     added = " ".join(dict.fromkeys([*tokenizer.added_tokens[:_GUESSES], *listed[:_GUESSES]]))
     single = [*SENTENCES[:_PLAIN_TEXTS], *_ODD_TEXTS, f"before {added} behind", long]
     pairs: list[Text] = [
@@ -256,7 +256,7 @@ def _open_tokenizer(checkpoint: _Checkpoint) -> Any:
     import transformers
 
     source = checkpoint.source
-    make_known(source.family)
+    register_with_transformers(source.family)
     path = str(source.path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     if checkpoint.is_sentence_model and (source.path / SENTENCE_FILE).is_file():
@@ -298,7 +298,7 @@ def _open_module(checkpoint: _Checkpoint) -> Any:
             )
     except Exception:  # a family that transformers does not have, or a form of its weights that it does not read
         return None
-    lacking = [n for n in report["missing_keys"] if not HARMLESS.search(n) and "pooler" not in n]
+    lacking = [n for n in report["missing_keys"] if not GENERATED_WEIGHTS.search(n) and "pooler" not in n]
     return None if lacking or report["mismatched_keys"] else model.eval()
 
 
@@ -323,7 +323,7 @@ def _collect_transformers_rows(
             parts = (prompted,) if isinstance(prompted, str) else prompted
             encoded = tokenizer(*parts, truncation=True, return_tensors="pt")
             ids = encoded["input_ids"]
-            types = encoded.get(SEGMENTS, torch.zeros_like(ids))
+            types = encoded.get(SEGMENT_INPUT, torch.zeros_like(ids))
             row = LibraryRow(text=text, prompt=prompt, ids=ids[0].tolist(), type_ids=types[0].tolist())
             if ids.shape[1] <= _LONGEST_ANSWERED:
                 names, values = list[str](), list[float]()
@@ -343,7 +343,7 @@ def _compute_values(checkpoint: _Checkpoint, module: Any, encoded: Any) -> list[
         return [*output.start_logits[0].tolist(), *output.end_logits[0].tolist()]
     if checkpoint.task.name is TaskName.FEATURE_EXTRACTION:
         return _pool_states(output.last_hidden_state.float().numpy(), checkpoint.pooling)
-    return [float(probabilities(output.logits.float().numpy()[0, 0], checkpoint.task.score))]
+    return [float(apply_score_function(output.logits.float().numpy()[0, 0], checkpoint.task.score))]
 
 
 def _ask_pipeline(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[list[str], list[float]]:
@@ -368,7 +368,7 @@ def _ask_pipeline(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[list[
 
 def _pool_states(states: NDArray[np.float32], pooling: Pooling) -> list[float]:
     """Pool the token states of one unpadded text, [1, L, H], to a vector."""
-    return list(embeddings(states, np.ones(states.shape[:2], np.int64), pooling)[0].tolist())
+    return list(pool_embeddings(states, np.ones(states.shape[:2], np.int64), pooling)[0].tolist())
 
 
 def _first_line(error: Exception) -> str:
@@ -378,7 +378,7 @@ def _first_line(error: Exception) -> str:
 
 # --- gates ---
 
-TEXT_GATE, _ANSWER_GATE = "text", "answer"
+LIBRARY_TEXT_GATE, _ANSWER_GATE = "text", "answer"
 _PADDED = Batching(rows=8, slack=1.0)
 """Texts of all lengths together: an answer must not depend on the padding next to it."""
 _EXPORTED = 2e-3
@@ -407,9 +407,9 @@ def library_gates(
     if library is None or library.missing:
         why = library.missing if library else "the folder is of an earlier version and records no library's answers."
         detail = f"not compared with the checkpoint's library: {why}"
-        return [Gate(name=TEXT_GATE, file="tokenizer.json", passed=True, skipped=True, detail=detail)]
+        return [Gate(name=LIBRARY_TEXT_GATE, file="tokenizer.json", passed=True, skipped=True, detail=detail)]
     # MediaPipe's files always have an input for segments, and read no pairs
-    segments = any(SEGMENTS in s.predictor.inputs for s in subjects if s.client is None)
+    segments = any(SEGMENT_INPUT in s.predictor.inputs for s in subjects if s.client is None)
     return [
         _check_texts(library, tokenizer, segments),
         *(_check_answers(library, head, labels, subject) for subject in subjects),
@@ -427,7 +427,12 @@ def _check_texts(library: LibraryAnswers, tokenizer: TextTokenizer, segments: bo
             "Do prompt, letter case, segments, longest input and side of the cut agree with the checkpoint's files?"
         )
     return Gate(
-        name=TEXT_GATE, file="tokenizer.json", passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail
+        name=LIBRARY_TEXT_GATE,
+        file="tokenizer.json",
+        passed=not wrong,
+        value=float(len(wrong)),
+        bound=0.0,
+        detail=detail,
     )
 
 
@@ -453,7 +458,7 @@ def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Su
     rows = [row for row in library.rows if row.values and len(row.ids) <= longest]
     if head.task.name is TaskName.QUESTION_ANSWERING:  # a pair that is too long is read in windows, which no row has
         rows = [row for row in rows if not subject.tokenizer.encode([row.text])[0].truncated]
-    if subject.predictor.engine == REFERENCE:
+    if subject.predictor.engine == REFERENCE_ENGINE:
         rows = rows[:: max(1, len(rows) // _EVALUATED_ROWS)][:_EVALUATED_ROWS]
     file_values, library_values = [], []
     for name in dict.fromkeys(row.prompt for row in rows):
@@ -473,7 +478,7 @@ def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Su
         return Gate(name=_ANSWER_GATE, file=subject.name, passed=False, detail=detail)
     spread = _measure_value_range(library_values)
     differences = [np.abs(a - b) / spread for a, b in zip(file_values, library_values, strict=True)]
-    if subject.exported and subject.predictor.engine != REFERENCE:
+    if subject.exported and subject.predictor.engine != REFERENCE_ENGINE:
         by_row, bound = [float(d.max()) for d in differences], _EXPORTED
         found = max(by_row)
     else:
@@ -501,7 +506,7 @@ def _run_file(
 ) -> list[NDArray[np.float64] | None]:
     """Run a file on texts with one prompt; return the values that the library's rows name, None for a row with other labels."""
     tokenizer = subject.tokenizer.with_prompt(prompt if prompt in subject.tokenizer.prompts.named else None)
-    texts = [unlabelled(row.text, i) for i, row in enumerate(rows, 1)]
+    texts = [unlabelled_example(row.text, i) for i, row in enumerate(rows, 1)]
     prepared = head.prepare(texts, tokenizer, "texts", labelled=False)
     scored = PROBABILITIES in subject.predictor.outputs
     outputs = run_rows(subject.predictor, tokenizer, prepared.encoded, head.task, _PADDED)
@@ -536,7 +541,7 @@ def _select_token_values(
     matrix = outputs[0]
     if task.name is TaskName.QUESTION_ANSWERING:
         return np.asarray(matrix.T.ravel(), np.float64)
-    scores, values = probabilities(matrix, ScoreFunction.SOFTMAX), list[float]()
+    scores, values = apply_score_function(matrix, ScoreFunction.SOFTMAX), list[float]()
     for name in row.names:
         place, _, label = name.partition(":")
         if not place.isdecimal() or (task.name is TaskName.FILL_MASK and not label.isdecimal()):

@@ -14,30 +14,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import artefact_folder, read_artefacts
+from pocketbert.core.artefacts import find_artefact_folder, read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.data.columns import found_columns
+from pocketbert.core.data.columns import guess_and_report_columns
 from pocketbert.core.data.examples import read_examples
-from pocketbert.core.data.labels import Labels, placeholder_names, with_numbers
+from pocketbert.core.data.labels import Labels, are_placeholder_names, match_label_numbers
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.devices import ADB, LOCAL, Figure, devices_named, parse_device
+from pocketbert.core.devices import ADB, LOCAL, Figure, parse_device, parse_measuring_devices
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.heads import head_of
-from pocketbert.core.host.progress import say
-from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.heads import make_head
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.predict.inputs import Text
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.presets import Preset
 from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
 from pocketbert.core.types import Format, Runtime
-from pocketbert.pipeline.formats.base import ModelFile, exported_file, place_of, smaller
+from pocketbert.pipeline.formats.base import ModelFile, exported_file, format_place, quantized_files
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.imported.saved_texts import Fact
     from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
     from pocketbert.benchmarks.text_steps import PostProcessing
 
-TEACHER = "teacher fp32"
+TEACHER_ROW_NAME = "teacher fp32"
 """Name of the teacher's file in tables."""
 _RUN_BUDGET_S = 60.0
 """Seconds that the benchmark of a run takes at most; `pocketbert benchmark --budget` has its own."""
@@ -50,8 +51,8 @@ def is_benchmarked(recipe: Recipe) -> bool:
     """Return whether a run measures: the recipe has `benchmark`, and one of its devices takes one of its files."""
     if recipe.benchmark is None:
         return False
-    bases = [exported_file(f, place_of(f).exported_scheme(recipe)) for f in recipe.export.formats]
-    return any(is_measured(file, recipe) for base in bases for file in (base, *smaller(recipe, [base])))
+    bases = [exported_file(f, format_place(f).exported_scheme(recipe)) for f in recipe.export.formats]
+    return any(is_measured(file, recipe) for base in bases for file in (base, *quantized_files(recipe, [base])))
 
 
 def is_measured(file: ModelFile, recipe: Recipe) -> bool:
@@ -77,10 +78,10 @@ def teacher_file(recipe: Recipe) -> ModelFile:
     formats = recipe.export.formats
     format = next((f for f in formats if _is_taken(recipe, f, None)), formats[0])
     path = f"{format}-teacher/{FORMATS[format].stem}{FORMATS[format].suffix}"
-    return ModelFile(path, path, format, place_of(format).exported_scheme(recipe))
+    return ModelFile(path, path, format, format_place(format).exported_scheme(recipe))
 
 
-def row_name(file: ModelFile, recipe: Recipe) -> str:
+def file_row_name(file: ModelFile, recipe: Recipe) -> str:
     """Return the name of a file in tables: ``student ONNX int8``, or ``model ONNX int8`` if nothing was distilled."""
     return f"{'student' if recipe.student is not None else 'model'} {file.title}"
 
@@ -94,10 +95,10 @@ def list_run_variants(
     variants, teacher = [], teacher_file(recipe)
     if (run / teacher.source).exists():
         path, folder = run / teacher.source, run / "teacher"
-        variants.append(Variant.of(TEACHER, path, folder, length, teacher.scheme, teacher.format))
+        variants.append(Variant.of(TEACHER_ROW_NAME, path, folder, length, teacher.scheme, teacher.format))
     for file in files:
         if is_measured(file, recipe):
-            name, path = row_name(file, recipe), run / file.source
+            name, path = file_row_name(file, recipe), run / file.source
             variants.append(Variant.of(name, path, weights, length, file.scheme, file.format, file.runtime))
     return variants
 
@@ -136,13 +137,13 @@ def benchmark_folders(
         InputError: If the options do not fit the folders, or there is nothing to measure or to import.
     """
     from pocketbert.benchmarks.imported.android_app import app_problems
-    from pocketbert.benchmarks.imported.files import import_all
+    from pocketbert.benchmarks.imported.files import import_figures
     from pocketbert.benchmarks.measurement import FOLDER_OPTIONS
-    from pocketbert.benchmarks.results import nothing_timed
+    from pocketbert.benchmarks.results import make_compilation_result
 
-    models = [artefact_folder(folder) for folder in models]
+    models = [find_artefact_folder(folder) for folder in models]
     chosen = options or FOLDER_OPTIONS
-    names = [str(name) for name in devices_named(list(chosen.devices), "--device")]
+    names = [str(name) for name in parse_measuring_devices(list(chosen.devices), "--device")]
     by_app = [name for name in names if chosen.app and parse_device(name).info.name == ADB]
     if chosen.app and not by_app:
         raise InputError(Problem("--app", "needs a phone over adb, and none is named.", "Add --device adb"))
@@ -152,13 +153,13 @@ def benchmark_folders(
     chosen = replace(chosen, devices=names) if by_app else chosen
     with tempfile.TemporaryDirectory(prefix="pocketbert-app-") as folder:
         records = [_measure_by_app(name, models, chosen, Path(folder) / f"{n}.json") for n, name in enumerate(by_app)]
-        imported = import_all([*imports, *records], models, facts)
+        imported = import_figures([*imports, *records], models, facts)
     variants = _list_folder_variants(models, names) if names else []
     if imported.sessions and not variants:
         first, *others = imported.sessions
         return first.model_copy(update={"others": others, "reported": imported.reported})
     if imported.reported and not variants:
-        return nothing_timed((), chosen).model_copy(update={"reported": imported.reported})
+        return make_compilation_result((), chosen).model_copy(update={"reported": imported.reported})
     if not variants:
         what = f"nothing to measure on {', '.join(names) or 'any device'}, and nothing is imported."
         fix = "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file."
@@ -200,7 +201,7 @@ def _list_folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOC
         for record in artefacts.models():
             refused = refusals(devices, record.format, record.runtime)
             if refused:
-                say(f"  {folder / record.path}: left out, {'; '.join(refused)}")
+                print_note(f"  {folder / record.path}: left out, {'; '.join(refused)}")
                 continue
             name = f"{names[folder]} {record.path}" if len(folders) > 1 else record.path
             lengths = record.signature.lengths if record.signature else []
@@ -253,15 +254,15 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
     """
     artefacts = read_artefacts(folder)
     head, name = artefacts.head(), Path(source.title).name
-    source = found_columns(source, head.task.labels)
+    source = guess_and_report_columns(source, head.task.labels)
     tokenizer = TextTokenizer(folder, artefacts.processing.max_length)
     reader = tokenizer.reader
     rows = read_examples(source, kind=head.task.labels, columns=reader.form.columns if reader else ())
     names = tuple(artefacts.labels)
-    labels = with_numbers(Labels(names), rows, head.task.labels, ordered=placeholder_names(names))
+    labels = match_label_numbers(Labels(names), rows, head.task.labels, ordered=are_placeholder_names(names))
     if labels.numbers:
-        say(f"{name}: {labels.note}")
-        head = head_of(head.task, labels, artefacts.processing.settings())
+        print_note(f"{name}: {labels.note}")
+        head = make_head(head.task, labels, artefacts.processing.settings())
     if reader is not None:
         reader.check([row.input for row in rows], f"{name} row")
     prepared = head.prepare(rows, tokenizer, source.title)
@@ -272,7 +273,7 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
     return EvalSet(name, head, prepared)
 
 
-def only_compiled(devices: Sequence[str]) -> bool:
+def only_compile(devices: Sequence[str]) -> bool:
     """Return whether all devices only compile files and run none; wrong names count as devices that run files."""
     from pocketbert.benchmarks.devices.table import device
 
@@ -305,10 +306,10 @@ def measure(
     from pocketbert.benchmarks.latency import benchmark
 
     result = benchmark(variants, list(texts) or list(SENTENCES), options, labelled, post_processing)
-    return result if root is None else without_paths(result, root)
+    return result if root is None else with_relative_paths(result, root)
 
 
-def without_paths(result: BenchmarkResult, root: Path) -> BenchmarkResult:
+def with_relative_paths(result: BenchmarkResult, root: Path) -> BenchmarkResult:
     """Make the paths in a result relative to a folder: readers of the result do not have this machine's folders."""
 
     def relative(path: Path) -> Path:

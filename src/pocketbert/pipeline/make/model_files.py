@@ -18,38 +18,45 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from pocketbert.core.compare.evaluate import rms_error
-from pocketbert.core.compare.golden import GOLDEN_FILE, GoldenRow, Simulated, read_golden, write_simulated
-from pocketbert.core.compare.parity import Parity, build_probe, compare, worst_of
+from pocketbert.core.compare.golden import GOLDEN_FILE, GoldenRow, SimulatedErrors, read_golden, write_simulated
+from pocketbert.core.compare.parity import Parity, build_probe, compare_with_probe, worst_parity
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES, sample_pairs
 from pocketbert.core.disk.files import copy_path, read_json, write_json
 from pocketbert.core.errors import GateError
-from pocketbert.core.families.weight_records import ProductRanges, Range, read_learned
+from pocketbert.core.families.weight_records import ProductRanges, Range, read_learned_ranges
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.progress import say, waiting
+from pocketbert.core.host.progress import print_note, report_waiting
+from pocketbert.core.predict.inputs import Text
 from pocketbert.core.predict.predictor import (
     PROBABILITIES,
     Matrix,
     Predictor,
     ScoredPredictor,
     TorchPredictor,
+    join_texts,
     run_rows,
-    whole,
 )
-from pocketbert.core.predict.scores import probabilities
-from pocketbert.core.predict.tokenization import Text, padding_side_of
+from pocketbert.core.predict.scores import apply_score_function
+from pocketbert.core.predict.tokenization import read_padding_side
 from pocketbert.core.types import Calibration, Format, Runtime, Scheme
-from pocketbert.pipeline.formats.base import ModelFile, RunModel, bounds_of, exported_file, place_of
-from pocketbert.pipeline.formats.weight_roles import check_names, roles_of, simulation_of, weights_of, write_weights
+from pocketbert.pipeline.formats.base import ModelFile, RunModel, bounds_of, exported_file, format_place
+from pocketbert.pipeline.formats.weight_roles import (
+    check_weight_choices,
+    list_weights,
+    record_weights,
+    resolve_file_weights,
+    simulation_of_file,
+)
 from pocketbert.pipeline.make.golden import blank_row
 from pocketbert.pipeline.reference import (
     check_spread,
     draw_inputs,
-    own_texts,
-    reference_model,
-    sample_batches,
-    sentence_batches,
+    load_reference_model,
+    project_text_batches,
+    project_texts,
     takes_texts_and_pairs,
     task_text,
+    tokenize_batches,
 )
 from pocketbert.runtime.engines import open_file
 
@@ -97,22 +104,25 @@ def make_export(
     """
     from pocketbert.export.prepare import PreparedPredictor, prepare
 
-    place, family = place_of(files[0].format), model.folder.family
-    reference = reference_model(model.folder, model.task)
+    place, family = format_place(files[0].format), model.folder.family
+    reference = load_reference_model(model.folder, model.task)
     pairs = sample_pairs()[:8] if family.uses_segments and takes_texts_and_pairs(model.task) else ()
-    probe_texts = [*texts[:16], *own_texts(model.task, model.tokenizer), *pairs]
+    probe_texts = [*texts[:16], *project_texts(model.task, model.tokenizer), *pairs]
     name = "student" if model.recipe.student else model.recipe.teacher.model
     check_spread(reference, model.tokenizer, probe_texts, name)
-    samples, sentences = sample_batches(model.tokenizer, probe_texts), sentence_batches(model.task, model.tokenizer)
+    samples, sentences = (
+        tokenize_batches(model.tokenizer, probe_texts),
+        project_text_batches(model.task, model.tokenizer),
+    )
     layout = place.layout(model.recipe)
     module = prepare(reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences)
     outliers = _write_outliers(destination, module)
-    weights = weights_of(module, place.exported_scheme(model.recipe))
-    check_names(model.recipe.quantize, weights, place.format)
+    weights = list_weights(module, place.exported_scheme(model.recipe))
+    check_weight_choices(model.recipe.quantize, weights, place.format)
     ready, results = ready or {}, list[Parity]()
     if any(file.path not in ready for file in files):
         if outliers:
-            say(f"  {_summarize_outliers(outliers)}")
+            print_note(f"  {_summarize_outliers(outliers)}")
         prepared = PreparedPredictor(module, family, model.task)
         results.append(_compare_outputs(model, reference, probe_texts, prepared, "prepared module"))
     for file in files:
@@ -120,16 +130,16 @@ def make_export(
         if file.path in ready:
             copy_path(ready[file.path], path)
         else:
-            with waiting(file.path):
+            with report_waiting(file.path):
                 place.write(model, module, file, path)
         written = open_file(path, file.format)
         result = _compare_outputs(model, reference, probe_texts, written, file.path, bounds_of(file).loss)
         results.append(result)
-        say(
+        print_note(
             f"  {file.path}: differs from {result.reference} by {result.worst:.1e} of the logits' spread, "
             f"allowed {result.bound:.0e}; {len(result.shapes)} input shapes"
         )
-    write_weights(destination, weights, [destination / Path(f.source).name for f in files], place.format)
+    record_weights(destination, weights, [destination / Path(f.source).name for f in files], place.format)
     write_json(destination / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
     return [_describe_parity_failure(result) for result in results if not result.passed]
 
@@ -158,8 +168,8 @@ def _compare_outputs(
         probe = build_probe(
             expected, model.tokenizer, texts, recipe.export.lengths, task, names, subject.lengths, drawn
         )
-        results.append(compare(subject, name, _REFERENCE, probe, names, bound))
-    return worst_of(results)
+        results.append(compare_with_probe(subject, name, _REFERENCE, probe, names, bound))
+    return worst_parity(results)
 
 
 def _describe_parity_failure(result: Parity) -> str:
@@ -205,9 +215,11 @@ _OUTLIER_LIST = TypeAdapter(list[Outliers])
 
 def _write_outliers(folder: Path, module: nn.Module) -> list[Outliers]:
     """Record the divided channels of a prepared module in the folder of its files, and return them."""
-    from pocketbert.export.prepare import outliers_of
+    from pocketbert.export.prepare import list_divided_outliers
 
-    outliers = [Outliers(name=o.name, channels=o.channels, of=o.of, ratio=o.ratio) for o in outliers_of(module)]
+    outliers = [
+        Outliers(name=o.name, channels=o.channels, of=o.of, ratio=o.ratio) for o in list_divided_outliers(module)
+    ]
     write_json(folder / _OUTLIERS_FILE, _OUTLIER_LIST.dump_python(outliers, mode="json"))
     return outliers
 
@@ -269,32 +281,33 @@ def make_quantized(
         InputError: If the quantizer has no scheme for one of the files; nothing was written.
     """
     from pocketbert.quantize import quantize
-    from pocketbert.quantize.table import row_for
+    from pocketbert.quantize.table import find_row_for_plan
 
     method = model.recipe.quantize.calibration
     plans = [
-        replace(plan_of(file, calibration, model.weights, method), weights=roles_of(model, file)) for _, file in pairs
+        replace(quantization_plan(file, calibration, model.weights, method), weights=resolve_file_weights(model, file))
+        for _, file in pairs
     ]
     for plan in plans:
-        row_for(plan)
+        find_row_for_plan(plan)
     failures: list[str] = []
     types = {}
     for (base, file), plan in zip(pairs, plans, strict=True):
         path = destination / Path(file.source).name
         try:
-            with waiting(file.path):
+            with report_waiting(file.path):
                 stored = quantize(model.source(base), path, plan)
         except GateError as error:
             failures += error.failures
             continue
-        place_of(file.format).finish(model, file, path)
+        format_place(file.format).finish(model, file, path)
         types[file.path] = stored.model_dump(mode="json")
-        say(f"  {file.path}: {stored.summary}")
+        print_note(f"  {file.path}: {stored.summary}")
     write_json(destination / "types.json", types)
     return failures
 
 
-def plan_of(
+def quantization_plan(
     file: ModelFile, calibration: Callable[[], Rows], weights: Path, method: Calibration = Calibration.MINMAX
 ) -> Plan:
     """Return the quantizer's plan for a file, without schemes of single weights.
@@ -306,8 +319,8 @@ def plan_of(
 
     if not file.scheme.static:
         return Plan(file.format, file.scheme, file.runtime)
-    learned = read_learned(weights, file.scheme, file.runtime)
-    pads_left = padding_side_of(weights) == "left"
+    learned = read_learned_ranges(weights, file.scheme, file.runtime)
+    pads_left = read_padding_side(weights) == "left"
     return Plan(file.format, file.scheme, file.runtime, calibration, method, learned=learned, pads_left=pads_left)
 
 
@@ -337,7 +350,7 @@ def make_simulated(
     """
     simulations = _plan_simulations(model, files)
     if not simulations:
-        write_simulated(destination, Simulated())
+        write_simulated(destination, SimulatedErrors())
         return ()
     from pocketbert.quantize.simulated import SimulatedPredictor
 
@@ -353,7 +366,7 @@ def make_simulated(
             if file.format not in modules:
                 modules[file.format] = _prepare_module(model, reference, file.format, rows)
             static_rows = calibration() if simulation.static else ()
-            plan = plan_of(file, calibration, model.weights, model.recipe.quantize.calibration)
+            plan = quantization_plan(file, calibration, model.weights, model.recipe.quantize.calibration)
             predictor = SimulatedPredictor(
                 modules[file.format], simulation, static_rows, plan.learned, plan.calibration
             )
@@ -367,10 +380,10 @@ def make_simulated(
         return [f"{path}: its scheme, simulated in torch, gives NaN or infinite logits." for path in broken]
     static = {file: simulation for file, simulation in simulations.items() if file.scheme.static}
     ranges = _measure_static_ranges(model, static, modules, calibration)
-    write_simulated(destination, Simulated(texts=len(rows), errors=errors, ranges=ranges))
+    write_simulated(destination, SimulatedErrors(texts=len(rows), errors=errors, ranges=ranges))
     for file in simulations:
         error = errors[file.path]
-        say(
+        print_note(
             f"  {file.path}: simulated in torch, off by {error:.3g} of the logits' spread; allowed {bounds_of(file).allowed(error):.3g}"
         )
     return ()
@@ -378,14 +391,14 @@ def make_simulated(
 
 def _plan_simulations(model: RunModel, files: Sequence[ModelFile]) -> dict[ModelFile, Simulation]:
     """Return how the scheme of each quantized file rounds; files whose scheme has no simulation are left out."""
-    from pocketbert.quantize import row_of
+    from pocketbert.quantize import find_row
 
-    scheme_rows = {f: row_of(f.format, f.scheme, f.runtime) for f in files if f.scheme is not Scheme.FP32}
+    scheme_rows = {f: find_row(f.format, f.scheme, f.runtime) for f in files if f.scheme is not Scheme.FP32}
     simulations = {}
     for file, row in scheme_rows.items():
         if row.simulation is not None:
-            place = place_of(file.format)
-            simulation = simulation_of(row, roles_of(model, file), place.exported_scheme(model.recipe))
+            place = format_place(file.format)
+            simulation = simulation_of_file(row, resolve_file_weights(model, file), place.exported_scheme(model.recipe))
             lengths = place.lengths(model.recipe, file, model.length)
             simulations[file] = simulation.of_lengths(len(lengths))
     return simulations
@@ -396,7 +409,7 @@ def _make_further_rows(
 ) -> list[GoldenRow]:
     """Make rows that complete the golden ones to `TEXTS`, of the data's texts and then of the project's own."""
     tokenizer, task = model.tokenizer, model.task
-    own = own_texts(task, tokenizer)
+    own = project_texts(task, tokenizer)
     if not own or isinstance(own[0], str):
         own = [*own, *(task_text(task, text, tokenizer) for text in (*ASCII_SENTENCES, *UNICODE_SENTENCES))]
     known = {row.input for row in golden}
@@ -415,9 +428,9 @@ def _prepare_module(
     """Prepare the module that the format's files were exported from: its weights are those that were quantized."""
     from pocketbert.export.prepare import PreparedPredictor, prepare
 
-    family, layout = model.folder.family, place_of(format).layout(model.recipe)
-    samples = sample_batches(model.tokenizer, [row.input for row in rows])
-    sentences = sentence_batches(model.task, model.tokenizer)
+    family, layout = model.folder.family, format_place(format).layout(model.recipe)
+    samples = tokenize_batches(model.tokenizer, [row.input for row in rows])
+    sentences = project_text_batches(model.task, model.tokenizer)
     module = prepare(reference.model, family, model.task, format, layout, reference.pooling, samples, sentences)
     return PreparedPredictor(module, family, model.task)
 
@@ -435,9 +448,9 @@ def _measure_simulated_error(
         if PROBABILITIES in outputs:
             score = model.task.score
             answers, expected = (
-                [probabilities(m, score).astype(np.float32) for m in part] for part in (answers, expected)
+                [apply_score_function(m, score).astype(np.float32) for m in part] for part in (answers, expected)
             )
-    worst = max(rms_error(whole(answers[:n]), whole(expected[:n])) for n in (golden, len(rows)))
+    worst = max(rms_error(join_texts(answers[:n]), join_texts(expected[:n])) for n in (golden, len(rows)))
     return float(f"{worst:.4g}")
 
 
@@ -448,22 +461,22 @@ def _measure_static_ranges(
     calibration: Callable[[], Rows],
 ) -> dict[str, dict[str, list[ProductRanges]]]:
     """Measure the ranges that static files must hold, on the calibration rows that each file takes; by its path."""
-    from pocketbert.quantize.simulated import product_ranges
-    from pocketbert.quantize.table import filled
+    from pocketbert.quantize.simulated import measure_product_ranges
+    from pocketbert.quantize.table import repeat_tokens
 
     ranges: dict[str, dict[str, list[ProductRanges]]] = {}
     measured: dict[tuple[Format, Scheme, Runtime | None, int], dict[str, list[ProductRanges]]] = {}
     for file, simulation in simulations.items():
-        place = place_of(file.format)
+        place = format_place(file.format)
         longest = max(place.lengths(model.recipe, file, model.length), default=model.length)
         key = file.format, file.scheme, file.runtime, longest
         if key not in measured:
             rows: Rows = (row for row in calibration() if row["input_ids"].shape[1] <= longest)
             base = exported_file(file.format, place.exported_scheme(model.recipe))
             one_length = len(place.lengths(model.recipe, base, model.length)) == 1
-            rows = filled(rows, longest) if simulation.fills and one_length else rows
-            plan = plan_of(file, calibration, model.weights, model.recipe.quantize.calibration)
-            products = product_ranges(modules[file.format], rows, plan.learned, plan.calibration, plan.steps)
+            rows = repeat_tokens(rows, longest) if simulation.fills and one_length else rows
+            plan = quantization_plan(file, calibration, model.weights, model.recipe.quantize.calibration)
+            products = measure_product_ranges(modules[file.format], rows, plan.learned, plan.calibration, plan.steps)
             measured[key] = {
                 name: [ProductRanges(inputs=_round_range(r.inputs), outputs=_round_range(r.outputs)) for r in own]
                 for name, own in products.items()

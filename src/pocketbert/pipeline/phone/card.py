@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from pocketbert.core.artefacts import Artefacts, RoleRow, in_one_line
+from pocketbert.core.artefacts import Artefacts, RoleRow, summarize_roles
 from pocketbert.core.families import Family
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Scheme
-from pocketbert.pipeline.formats.base import places
+from pocketbert.pipeline.formats.base import format_places
 from pocketbert.pipeline.formats.snippets import python
-from pocketbert.pipeline.formats.snippets.parts import Offer, Platform, applies_sigmoid, width
+from pocketbert.pipeline.formats.snippets.parts import Offer, Platform, applies_sigmoid, output_width
 from pocketbert.pipeline.phone.card_figures import CardFigures, formats_of, plain, render_figures
 from pocketbert.pipeline.phone.card_processing import LABELS_SHOWN, render_processing
 
@@ -133,7 +133,7 @@ def _describe_output(artefacts: Artefacts) -> str:
         case TaskName.FILL_MASK:
             return "It answers with tokens for the masked places of a text."
         case TaskName.FEATURE_EXTRACTION:
-            numbers = width(artefacts.models()[0])
+            numbers = output_width(artefacts.models()[0])
             return f"It answers with one vector{f' of {numbers} numbers' if numbers else ''} per text."
     count, what = (
         len(artefacts.labels),
@@ -172,7 +172,9 @@ def _render_platforms(artefacts: Artefacts, facts: CardFacts) -> str:
 def _render_code(artefacts: Artefacts) -> str:
     """Write a complete piece of code for each platform of the table, and folded away those of further clients."""
     rows, others = _choose_offers(artefacts)
-    more = [offer.snippet for offer in others] + [code for place in places() for code in place.snippets(artefacts)]
+    more = [offer.snippet for offer in others] + [
+        code for place in format_places() for code in place.snippets(artefacts)
+    ]
     toolkit = python.pocketbert(artefacts)
     if not rows:
         return "\n\n".join(["## Use", toolkit, *more])
@@ -186,7 +188,7 @@ def _choose_offers(artefacts: Artefacts) -> tuple[list[Offer], list[Offer]]:
     Returns:
         The first file that a format offers for each platform, in the table's order; and the other offers.
     """
-    offers = [offer for place in places() for offer in place.offers(artefacts)]
+    offers = [offer for place in format_places() for offer in place.offers(artefacts)]
     chosen = [next((o for o in offers if o.platform is platform), None) for platform in Platform]
     rows = [offer for offer in chosen if offer is not None]
     return rows, [offer for offer in offers if offer not in rows]
@@ -206,7 +208,7 @@ def _render_roles(tables: Mapping[str, Sequence[RoleRow]]) -> str:
         if any(r.chosen for r in rows):
             parts.append(f"`{path}`:\n\n{table}")
         else:
-            parts.append(f"<details><summary>{path}: {in_one_line(rows)}</summary>\n\n{table}\n\n</details>")
+            parts.append(f"<details><summary>{path}: {summarize_roles(rows)}</summary>\n\n{table}\n\n</details>")
     return "\n\n".join(parts)
 
 

@@ -17,7 +17,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.metrics import METRICS, Direction
 from pocketbert.core.tasks import TASKS
 from pocketbert.core.types import Format
-from pocketbert.pipeline.formats.base import FormatPlace, place_of
+from pocketbert.pipeline.formats.base import FormatPlace, format_place
 from pocketbert.pipeline.make.model_files import read_parity
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _parity_lines(parity: Sequence[Parity]) -> list[str]:
 def _render_latency(artefacts: Artefacts, figures: CardFigures) -> str:
     """Write the section on latency, or that nothing was measured and how to."""
     if not figures.latency:
-        ways = [place_of(format).timing for format in formats_of(artefacts)]
+        ways = [format_place(format).timing for format in formats_of(artefacts)]
         return f"## Latency\n\nNot measured. {FormatPlace.timing if FormatPlace.timing in ways else ways[0]}."
     shown = _summary_rows(figures.latency)
     parts = ["## Latency", _latency_table(shown)]

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
-from pocketbert.core.data.cells import has_prefixes
+from pocketbert.core.data.cells import have_iob_prefixes
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind, Similarity
 from pocketbert.core.tasks import LabelKind, TaskName
-from pocketbert.pipeline.formats.base import places
-from pocketbert.pipeline.formats.snippets.parts import applies_sigmoid, explained, keeps_end, row_of, takes_prompts
+from pocketbert.pipeline.formats.base import format_places
+from pocketbert.pipeline.formats.snippets.parts import (
+    applies_sigmoid,
+    explain_inputs,
+    keeps_end,
+    takes_prompts,
+    task_row,
+)
 from pocketbert.pipeline.phone.card_figures import plain
 
 LABELS_SHOWN = 60
@@ -29,7 +35,7 @@ def render_processing(artefacts: Artefacts) -> str:
     p = artefacts.processing
     cut = (
         "longer texts are read in windows"
-        if row_of(artefacts).labels is LabelKind.ANSWERS
+        if task_row(artefacts).labels is LabelKind.ANSWERS
         else f"the {'beginning' if keeps_end(artefacts) else 'end'} of longer texts is cut off"
     )
     pair = f" Inputs are pairs, in the order {', '.join(p.pair_order)}." if artefacts.pair else ""
@@ -40,7 +46,7 @@ def render_processing(artefacts: Artefacts) -> str:
         "`golden.jsonl` holds texts with the answers that each file must give (with the tolerance), "
         "`golden_tokens.jsonl` the token ids that a tokenizer must give. `pocketbert verify -m .` checks both; it needs no labelled data.",
     ]
-    lines += [*explained(artefacts), *(line for place in places() for line in place.processing(artefacts))]
+    lines += [*explain_inputs(artefacts), *(line for place in format_places() for line in place.processing(artefacts))]
     return "\n".join(["## Processing", "", *lines])
 
 
@@ -82,7 +88,7 @@ def _describe_answer(artefacts: Artefacts) -> str:
         case TaskName.TOKEN_CLASSIFICATION:
             marks = (
                 "`B-` starts a span, `I-` of the same kind continues it, an `I-` without a start belongs to no span."
-                if has_prefixes(artefacts.labels)
+                if have_iob_prefixes(artefacts.labels)
                 else "No tag has a prefix such as `B-`: each word whose tag is not `O` is a span, also next to a word with the same tag."
             )
             return (

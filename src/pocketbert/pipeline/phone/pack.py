@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import (
-    CARD,
-    FILE_NAME,
+    ARTEFACTS_FILE,
+    CARD_FILE,
     Artefacts,
     FileRecord,
     Kind,
     ModelRecord,
     Processing,
-    checked_config,
+    read_checked_config,
     write_artefacts,
 )
 from pocketbert.core.compare.golden import GOLDEN_FILE as GOLDEN_FILE
@@ -29,34 +29,34 @@ from pocketbert.core.compare.golden import SIMULATED_FILE as SIMULATED_FILE
 from pocketbert.core.compare.golden import read_library, read_simulated
 from pocketbert.core.disk.files import copy_path, path_bytes, sha256_path, write_json
 from pocketbert.core.errors import GateError
-from pocketbert.core.heads.table import thresholds_of
-from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.system import installed
-from pocketbert.core.models.tokenizers import OTHER_FILES, SENTENCE_FILE
+from pocketbert.core.heads.table import label_thresholds
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.host.system import installed_versions
+from pocketbert.core.models.tokenizers import SENTENCE_FILE, TOKENIZER_FILES
 from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.predict.sentence_settings import (
     DEFAULT_POOLING,
     MODULES_FILE,
     POOLING_FILE,
     SETTINGS_FILE,
-    pooling_of,
-    similarity_of,
+    read_pooling,
+    read_similarity,
 )
-from pocketbert.core.predict.tokenization import TextTokenizer, pad_id_of
+from pocketbert.core.predict.tokenization import TextTokenizer, read_pad_id
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.core.types import Status
 from pocketbert.pipeline.formats.base import (
     RunModel,
-    absent_files,
-    default_file,
-    place_of,
+    choose_default_file,
+    explain_absent_files,
+    format_place,
 )
-from pocketbert.pipeline.formats.weight_roles import roles_of
+from pocketbert.pipeline.formats.weight_roles import resolve_file_weights
 from pocketbert.pipeline.gates.confidence import FILE_NAME as SELFTEST_FILE
 from pocketbert.pipeline.gates.confidence import write_selftest
-from pocketbert.pipeline.gates.verify import open_subject
+from pocketbert.pipeline.gates.verify import open_artefact_file
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.library import library_gates
 from pocketbert.pipeline.make.measuring import is_measured
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 from pocketbert.pipeline.phone.report_facts import card_facts, read_benchmark, read_search, report_data, teacher_score
 
-_TOKENIZER_FILES = ("tokenizer.json", *OTHER_FILES)
+_TOKENIZER_FILES = ("tokenizer.json", *TOKENIZER_FILES)
 _VECTOR_FILES = (MODULES_FILE, POOLING_FILE, SENTENCE_FILE, SETTINGS_FILE)
 """What sentence-transformers reads beside the model."""
 _KINDS = {
@@ -87,7 +87,7 @@ _KINDS = {
     LIBRARY_FILE: Kind.GOLDEN,
     SIMULATED_FILE: Kind.FIGURES,
     SELFTEST_FILE: Kind.GOLDEN,
-    CARD: Kind.DOCUMENT,
+    CARD_FILE: Kind.DOCUMENT,
     "parity.json": Kind.FIGURES,
     "benchmark.json": Kind.FIGURES,
     FACTS_FILE: Kind.FIGURES,
@@ -164,7 +164,7 @@ def make_pack(
     kinds, aliases = dict(_KINDS), dict[str, str]()
     for format in recipe.export.formats:
         own = [f for f in model.files if f.format is format]
-        extras = place_of(format).pack(own, model.folder, destination)
+        extras = format_place(format).pack(own, model.folder, destination)
         kinds, aliases = {**kinds, **extras.kinds}, {**aliases, **extras.aliases}
     if (run / "benchmark.json").is_file() and recipe.benchmark is not None:
         _check_measured(run, result, [f.path for f in model.files if is_measured(f, recipe)])
@@ -173,14 +173,14 @@ def make_pack(
     shown = report_data(portable(recipe), run, "", list(confusions))
     write_facts(shown, destination)
     artefacts = _artefacts(model, pair, result, origin)
-    tools = pack_sources(destination, artefacts.processing, pad_id_of(destination))
+    tools = pack_sources(destination, artefacts.processing, read_pad_id(destination))
     artefacts = artefacts.model_copy(update={"absent": {**artefacts.absent, **tools.absent}})
     kinds |= tools.kinds
     write_selftest(destination, artefacts)
     artefacts = _with_files(artefacts, destination, kinds, aliases)
     tables = {row.path: row.roles for row in shown.rows if row.roles}
     facts = card_facts(model, measured_figures(destination, artefacts), tables)
-    (destination / CARD).write_text(render_card(artefacts, facts), encoding="utf-8")
+    (destination / CARD_FILE).write_text(render_card(artefacts, facts), encoding="utf-8")
     artefacts = _with_files(artefacts, destination, kinds, aliases)
     write_artefacts(destination, artefacts)
     return [g.failure for g in _library_gates_of_pack(destination, artefacts) if not g.passed]
@@ -198,8 +198,8 @@ def sources(model: RunModel) -> dict[str, Path]:
 
 def _library_gates_of_pack(folder: Path, artefacts: Artefacts) -> list[Gate]:
     """Check that a packed folder, read as an app reads it, gives the library's token ids and answers; return the gates."""
-    subject = open_subject(
-        folder, artefacts, artefacts.default_model(), checked_config(folder, artefacts), read_simulated(folder)
+    subject = open_artefact_file(
+        folder, artefacts, artefacts.default_model(), read_checked_config(folder, artefacts), read_simulated(folder)
     )
     tokenizer, library = TextTokenizer(folder, artefacts.processing.max_length), read_library(folder)
     return [
@@ -237,10 +237,10 @@ def _artefacts(model: RunModel, pair: bool, result: Verification, origin: Origin
         pair=pair,
         processing=_processing(model),
         files=[*_model_records(model, result)],
-        absent=absent_files(recipe, folder.path),
+        absent=explain_absent_files(recipe, folder.path),
         lineage=_lineage(model, model.folder.licence, origin, teacher_score(recipe, result)),
-        versions=installed(),
-        machine=machine().summary,
+        versions=installed_versions(),
+        machine=describe_machine().summary,
         made_from=origin.everything,
         search=read_search(model.run, model.files),
     )
@@ -248,7 +248,7 @@ def _artefacts(model: RunModel, pair: bool, result: Verification, origin: Origin
 
 def _model_records(model: RunModel, result: Verification) -> list[ModelRecord]:
     """Return a record for each model file: digest, signature, scores, what its weights are stored as."""
-    default = default_file(model.files)
+    default = choose_default_file(model.files)
     return [
         ModelRecord(
             path=f.path,
@@ -260,13 +260,13 @@ def _model_records(model: RunModel, result: Verification) -> list[ModelRecord]:
             runtime=f.runtime,
             default=f is default,
             signature=open_file(model.source(f), f.format, runtime=f.runtime).signature,
-            minimum=place_of(f.format).minimum(f, model.source(f)),
+            minimum=format_place(f.format).minimum(f, model.source(f)),
             status=Status.PASSED,
             lineage=model.folder.sha256,
             scores=result.scores.get(f.path, {}),
             seen_right=[result.seen_right[f.path]] if f.path in result.seen_right else [],
             confidence=result.confidence.get(f.path),
-            weights=roles_of(model, f),
+            weights=resolve_file_weights(model, f),
         )
         for f in model.files
     ]
@@ -297,7 +297,7 @@ def _processing(model: RunModel) -> Processing:
     if task.labels is LabelKind.NAMES:
         tuned = read_training(folder.path).thresholds
         chosen = answer if tuned is None else answer.model_copy(update={"thresholds": tuned})
-        own["thresholds"] = list(thresholds_of(chosen, len(folder.labels or [])))
+        own["thresholds"] = list(label_thresholds(chosen, len(folder.labels or [])))
     if answer.unknown is not None:
         own |= {"unknown": answer.unknown_below, "unknown_accuracy": answer.unknown_accuracy}
     if task.labels is LabelKind.ANSWERS:
@@ -308,11 +308,11 @@ def _processing(model: RunModel) -> Processing:
             "pair_order": ["question", "context"],
         }
     if task.name is TaskName.FEATURE_EXTRACTION:
-        pooling = pooling_of(folder.path) or DEFAULT_POOLING
+        pooling = read_pooling(folder.path) or DEFAULT_POOLING
         own |= {
             "pooling": pooling.kind.value,
             "normalize": pooling.normalize,
-            "similarity": answer.similarity or similarity_of(folder.path),
+            "similarity": answer.similarity or read_similarity(folder.path),
         }
     prompts = model.tokenizer.prompts
     if prompts.named:
@@ -335,7 +335,7 @@ def _file_records(
     out: list[FileRecord] = []
     for path in sorted(p for p in destination.rglob("*") if p.is_file()):
         name = path.relative_to(destination).as_posix()
-        if name in known or name == FILE_NAME or any(path.is_relative_to(p) for p in packages):
+        if name in known or name == ARTEFACTS_FILE or any(path.is_relative_to(p) for p in packages):
             continue
         if name in aliases:
             same = known[aliases[name]]

@@ -13,21 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pocketbert.core.artefacts import FILE_NAME as LIST_FILE
+from pocketbert.core.artefacts import ARTEFACTS_FILE as LIST_FILE
 from pocketbert.core.artefacts import (
     Artefacts,
     FileRecord,
     Kind,
     ModelRecord,
-    changed_files,
+    list_changed_files,
     read_artefacts,
     write_artefacts,
 )
-from pocketbert.core.artefacts.folder import best_of, wanted_scheme
+from pocketbert.core.artefacts.folder import choose_file, requested_scheme
 from pocketbert.core.compare.golden import GOLDEN_FILE as GOLDEN_FILE
 from pocketbert.core.compare.golden import (
-    LEAST_ROWS,
-    TOKENS_FILE_NAME,
+    GOLDEN_TOKENS_FILE,
+    LEAST_GOLDEN_ROWS,
     read_golden,
     read_simulated,
     write_golden,
@@ -36,16 +36,16 @@ from pocketbert.core.compare.golden import (
 from pocketbert.core.compare.golden import SIMULATED_FILE as SIMULATED_FILE
 from pocketbert.core.disk.files import copy_path
 from pocketbert.core.disk.ownership import temporary_folder
-from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
+from pocketbert.core.errors import InputError, Problem, suggest_allowed
+from pocketbert.core.families.config import CONFIG_FILE as CONFIG_FILE
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import version_of
-from pocketbert.core.models.tokenizers import OTHER_FILES
+from pocketbert.core.models.tokenizers import TOKENIZER_FILES
 from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.predict.sentence_settings import MODULES_FILE, POOLING_FILE
 from pocketbert.core.types import Format, Runtime, Scheme, Status
-from pocketbert.pipeline.formats.onnx import ALIAS
-from pocketbert.pipeline.formats.snippets.parts import CHECKED
+from pocketbert.pipeline.formats.onnx import TRANSFORMERS_JS_FILE
+from pocketbert.pipeline.formats.snippets.parts import CHECKED_SCHEMES
 from pocketbert.pipeline.gates.confidence import FILE_NAME as SELFTEST_FILE
 from pocketbert.pipeline.gates.confidence import write_selftest
 
@@ -87,8 +87,8 @@ class AppPlatform(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     lacks: ClassVar[tuple[str, str]]
-    needed: ClassVar[tuple[str, ...]] = (CONFIG_FILE, "tokenizer.json", GOLDEN_FILE, TOKENS_FILE_NAME)
-    useful: ClassVar[tuple[str, ...]] = (*OTHER_FILES, SIMULATED_FILE)
+    needed: ClassVar[tuple[str, ...]] = (CONFIG_FILE, "tokenizer.json", GOLDEN_FILE, GOLDEN_TOKENS_FILE)
+    useful: ClassVar[tuple[str, ...]] = (*TOKENIZER_FILES, SIMULATED_FILE)
     folders: ClassVar[tuple[str, ...]] = ()
     takes_forms: ClassVar[bool] = False
     has_selftest: ClassVar[bool] = True
@@ -129,7 +129,7 @@ class AppPlatform(ABC):
         ]
         if problems:
             raise InputError(problems)
-        read_golden(folder / GOLDEN_FILE, LEAST_ROWS)
+        read_golden(folder / GOLDEN_FILE, LEAST_GOLDEN_ROWS)
         return choice
 
     def _find_damage(self, folder: Path, artefacts: Artefacts, choice: Choice) -> Iterator[tuple[str, str]]:
@@ -137,7 +137,7 @@ class AppPlatform(ABC):
         listed = {r.path for r in choice.others}
         yield from ((name, "is missing; an app needs it.") for name in self.needed if name not in listed)
         yield from ((r.path, "listed, but not there.") for r in choice.files if not (folder / r.path).exists())
-        changed = changed_files(folder, artefacts.model_copy(update={"files": choice.files}))
+        changed = list_changed_files(folder, artefacts.model_copy(update={"files": choice.files}))
         yield from ((name, "changed since it was packed: its sha256 is not the listed one.") for name in changed)
 
 
@@ -240,7 +240,7 @@ class Android(AppPlatform):
 
     def models(self, artefacts: Artefacts) -> Choice:
         """Choose a file of each format that an Android engine opens."""
-        wanted = wanted_scheme(artefacts.default_model()) if artefacts.models() else Scheme.FP32
+        wanted = requested_scheme(artefacts.default_model()) if artefacts.models() else Scheme.FP32
         absent, models = dict[str, str](), list[ModelRecord]()
         for format in _FORMATS:
             of_format = [r for r in artefacts.models() if r.format is format]
@@ -248,7 +248,7 @@ class Android(AppPlatform):
             if not plain:
                 absent[f"{format}/"] = f"the folder has no {FORMATS[format].title} file"
                 continue
-            models.append(best_of(plain, wanted))
+            models.append(choose_file(plain, wanted))
             if format is Format.TFLITE and models[-1].scheme is Scheme.INT8:
                 old = [r for r in of_format if r.client is None and r.runtime is Runtime.TFLITE_2_16]
                 models += old
@@ -284,7 +284,7 @@ class Ios(AppPlatform):
     def models(self, artefacts: Artefacts) -> Choice:
         """Choose the package of the default file's scheme."""
         packages = [r for r in artefacts.models() if r.format is Format.COREML and r.plain]
-        return Choice([best_of(packages, wanted_scheme(artefacts.default_model()))] if packages else [])
+        return Choice([choose_file(packages, requested_scheme(artefacts.default_model()))] if packages else [])
 
 
 class Server(AppPlatform):
@@ -307,7 +307,7 @@ class Server(AppPlatform):
         if default.format is not Format.COREML:
             return Choice([default])
         files = [r for format in _FORMATS for r in artefacts.models() if r.format is format and r.plain]
-        return Choice([best_of(files, wanted_scheme(default))] if files else [])
+        return Choice([choose_file(files, requested_scheme(default))] if files else [])
 
 
 class Web(AppPlatform):
@@ -323,12 +323,12 @@ class Web(AppPlatform):
 
     def models(self, artefacts: Artefacts) -> Choice:
         """Choose the int8 file, else the exported one: browsers ask for no file of another scheme by default."""
-        files = [r for r in artefacts.models() if r.format is Format.ONNX and r.plain and r.scheme in CHECKED]
-        return Choice([best_of(files, Scheme.INT8)] if files else [])
+        files = [r for r in artefacts.models() if r.format is Format.ONNX and r.plain and r.scheme in CHECKED_SCHEMES]
+        return Choice([choose_file(files, Scheme.INT8)] if files else [])
 
     def path(self, artefacts: Artefacts, record: ModelRecord) -> str:
         """Name the int8 file as browsers ask for it."""
-        return ALIAS if record.scheme is Scheme.INT8 else record.path
+        return TRANSFORMERS_JS_FILE if record.scheme is Scheme.INT8 else record.path
 
 
 PLATFORMS: dict[str, AppPlatform] = {p.name: p for p in (Android(), Ios(), Web(), Server())}
@@ -341,7 +341,7 @@ def platform_named(name: str) -> AppPlatform:
         InputError: If there is none of this name.
     """
     if name not in PLATFORMS:
-        raise InputError(Problem("--for", f"'{name}' is not a platform; {nearest(name, [*PLATFORMS])}."))
+        raise InputError(Problem("--for", f"'{name}' is not a platform; {suggest_allowed(name, [*PLATFORMS])}."))
     return PLATFORMS[name]
 
 
@@ -374,7 +374,7 @@ def is_packed(platform: AppPlatform, output: Path, earlier: Artefacts, artefacts
     packed = [(r.path, r.sha256) for r in earlier.models()]
     if not same or sorted(packed) != sorted((platform.path(artefacts, r), r.sha256) for r in choice.models):
         return False
-    return all((output / r.path).exists() for r in earlier.files) and not changed_files(output, earlier)
+    return all((output / r.path).exists() for r in earlier.files) and not list_changed_files(output, earlier)
 
 
 def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice: Choice, destination: Path) -> None:

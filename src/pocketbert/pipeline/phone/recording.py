@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from pocketbert.core.artefacts import (
-    CARD,
-    FILE_NAME,
+    ARTEFACTS_FILE,
+    CARD_FILE,
     Artefacts,
     FileRecord,
     Kind,
     ModelRecord,
     Sensitivities,
-    changed_files,
+    list_changed_files,
     read_artefacts,
     write_artefacts,
 )
 from pocketbert.core.disk.files import copy_path, read_json, write_json
-from pocketbert.core.disk.ownership import folder_locked
-from pocketbert.core.disk.workspace import adding, finish_interrupted
+from pocketbert.core.disk.ownership import lock_folder
+from pocketbert.core.disk.workspace import add_files, finish_interrupted
 from pocketbert.core.errors import GateError, InputError, Problem
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import print_note
 from pocketbert.pipeline.doctor import missing
-from pocketbert.pipeline.make.measuring import without_paths
+from pocketbert.pipeline.make.measuring import with_relative_paths
 from pocketbert.pipeline.make.model_files import PARITY_FILE
 from pocketbert.pipeline.phone.card_figures import BENCHMARK_FILE, measured_figures, render_figures, replace_figures
 from pocketbert.pipeline.results import Verification
@@ -83,8 +83,8 @@ def read_facts(folder: Path) -> ReportData:
     return data.model_copy(update=stored_elsewhere)
 
 
-_CHANGED_FILES = (CARD, FACTS_FILE, PAGE_FILE, BENCHMARK_FILE, PARITY_FILE)
-_KINDS = {CARD: Kind.DOCUMENT, PAGE_FILE: Kind.DOCUMENT}
+_CHANGED_FILES = (CARD_FILE, FACTS_FILE, PAGE_FILE, BENCHMARK_FILE, PARITY_FILE)
+_KINDS = {CARD_FILE: Kind.DOCUMENT, PAGE_FILE: Kind.DOCUMENT}
 
 
 def record_verification(folder: Path, result: Verification) -> None:
@@ -116,7 +116,7 @@ def record_verification(folder: Path, result: Verification) -> None:
         ]
         scored = next(iter(next(iter(result.scores.values()), {})), change.facts.scored_on)
         change.facts = change.facts.model_copy(update={"rows": rows, "gates": gates, "scored_on": scored})
-    say(f"recorded in {folder}: {', '.join(change.written)}")
+    print_note(f"recorded in {folder}: {', '.join(change.written)}")
 
 
 def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
@@ -131,18 +131,18 @@ def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
     """
     with _change_figures(folder) as change:
         _check_digests(change.artefacts, {v.name: v.sha256 for s in result.sessions for v in s.variants})
-        result = without_paths(result, folder)
+        result = with_relative_paths(result, folder)
         result.write(change.target / BENCHMARK_FILE)
         rows = [row if row.is_teacher else row.model_copy(update={"name": row.path}) for row in change.facts.rows]
         change.facts = change.facts.model_copy(update={"rows": rows, "benchmark": result})
-    say(f"recorded in {folder}: {', '.join(change.written)}")
+    print_note(f"recorded in {folder}: {', '.join(change.written)}")
 
 
 def record_sensitivities(folder: Path, sensitivities: Sensitivities) -> None:
     """Write the measured sensitivities of a folder's model into the report of the folder."""
     with _change_figures(folder) as change:
         change.facts = change.facts.model_copy(update={"sensitivity": sensitivities})
-    say(f"recorded in {folder}: {', '.join(change.written)}")
+    print_note(f"recorded in {folder}: {', '.join(change.written)}")
 
 
 def write_page(folder: Path) -> None:
@@ -176,10 +176,10 @@ def _change_figures(folder: Path) -> Iterator[_Change]:
 
     The new files replace the old ones one by one: if the process is killed meanwhile, the next command finishes the work.
     """
-    with folder_locked(folder):
+    with lock_folder(folder):
         finish_interrupted(folder)
         names = [n for n in _CHANGED_FILES if (folder / n).is_file()]
-        with adding(folder, [FILE_NAME, *names], "") as target:
+        with add_files(folder, [ARTEFACTS_FILE, *names], "") as target:
             for name in names:
                 copy_path(folder / name, target / name)
             change = _Change(read_artefacts(folder), read_facts(folder), target)
@@ -191,7 +191,7 @@ def _change_figures(folder: Path) -> Iterator[_Change]:
 
                 write_report(change.facts, target / PAGE_FILE)
             replaced = [r for r in change.artefacts.files if r.path in names]
-            edited = changed_files(folder, change.artefacts.model_copy(update={"files": replaced}))
+            edited = list_changed_files(folder, change.artefacts.model_copy(update={"files": replaced}))
             change.written = [
                 new.name
                 for new in sorted(target.iterdir())
@@ -203,13 +203,13 @@ def _change_figures(folder: Path) -> Iterator[_Change]:
 
 def _update_card(target: Path, artefacts: Artefacts) -> None:
     """Replace the figures in the card, and leave everything else in it as it is."""
-    card = target / CARD
+    card = target / CARD_FILE
     if not card.is_file():
         return
     figures = render_figures(artefacts, measured_figures(target, artefacts))
     text = replace_figures(card.read_text(encoding="utf-8"), figures)
     if text is None:
-        say(f"{CARD}: the comment lines around its figures are gone; the card stays as it is")
+        print_note(f"{CARD_FILE}: the comment lines around its figures are gone; the card stays as it is")
         return
     card.write_text(text, encoding="utf-8")
 
@@ -227,7 +227,9 @@ def _check_digests(artefacts: Artefacts, digests: Mapping[str, str]) -> None:
     differing = [name for name, digest in digests.items() if listed.get(name) != digest]
     if differing:
         what = f"{', '.join(differing)}: not the file that was measured; nothing was recorded."
-        raise InputError(Problem(FILE_NAME, what, "Start the command again while nothing else writes to the folder."))
+        raise InputError(
+            Problem(ARTEFACTS_FILE, what, "Start the command again while nothing else writes to the folder.")
+        )
 
 
 def _add_scores(artefacts: Artefacts, result: Verification) -> Artefacts:

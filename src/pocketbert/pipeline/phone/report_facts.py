@@ -22,8 +22,8 @@ from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.disk.files import path_bytes, read_json, sha256_path
 from pocketbert.core.families import Family
-from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.models.folder import ModelCard, open_model_folder
 from pocketbert.core.recipe.file import dump_recipe
@@ -32,21 +32,21 @@ from pocketbert.core.types import Provenance, Scheme, Status
 from pocketbert.pipeline.formats.base import (
     ModelFile,
     RunModel,
-    default_file,
-    model_files,
+    choose_default_file,
+    format_place,
+    list_model_files,
     open_run_model,
-    place_of,
 )
-from pocketbert.pipeline.formats.weight_roles import role_table
-from pocketbert.pipeline.gates.checks import STUDENT, student_gates
-from pocketbert.pipeline.gates.stored import UNDIVIDED
+from pocketbert.pipeline.formats.weight_roles import build_role_table
+from pocketbert.pipeline.gates.checks import STUDENT, check_student
+from pocketbert.pipeline.gates.stored import UNDIVIDED_NOTE
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.learn.training import CARD_FILE
-from pocketbert.pipeline.make.measuring import TEACHER, row_name, teacher_file
+from pocketbert.pipeline.make.measuring import TEACHER_ROW_NAME, file_row_name, teacher_file
 from pocketbert.pipeline.make.model_files import outlier_notes, read_parity
 from pocketbert.pipeline.phone.card import CardFacts
 from pocketbert.pipeline.phone.card_figures import CardFigures
-from pocketbert.pipeline.reference import unreached
+from pocketbert.pipeline.reference import unreached_labels
 from pocketbert.pipeline.results import Verification, read_verification
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
     family = open_model_folder(str(weights)).family
     teacher = teacher_file(recipe)
     parities = [p for folder in (teacher.step, *recipe.export.formats) for p in read_parity(run / folder)]
-    files = model_files(recipe, weights)
+    files = list_model_files(recipe, weights)
     data = run / "data.json"
     return ReportData(
         title=recipe.name,
         description=recipe.description,
         task=recipe.task,
-        machine=machine(),
-        versions=installed(),
+        machine=describe_machine(),
+        versions=installed_versions(),
         rows=_model_rows(recipe, run, weights, result),
         benchmark=read_benchmark(run) if recipe.benchmark else None,
         parity=[
@@ -96,7 +96,7 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
         curves=_loss_curves(run),
         search=read_search(run, files),
         confusion=confusion,
-        confusion_of=f"{row_name(default_file(files), recipe)} on eval" if confusion else "",
+        confusion_of=f"{file_row_name(choose_default_file(files), recipe)} on eval" if confusion else "",
         notes=[
             result.protocol,
             *_limits_of_figures(recipe, family),
@@ -120,7 +120,7 @@ def early_report_data(recipe: Recipe, run: Path, command: str) -> ReportData:
     from pocketbert.benchmarks.report.figures import GateRow, ModelRow, ReportData
 
     teacher, student = (read_training(run / name) for name in ("teacher", STUDENT))
-    gates = student_gates(student.score, teacher.score, recipe.verify.min_kept)
+    gates = check_student(student.score, teacher.score, recipe.verify.min_kept)
     failed = any(g.file == STUDENT and not g.passed for g in gates)
     judged = [g for g in gates if g.name == "kept"]
     rows = [
@@ -136,7 +136,7 @@ def early_report_data(recipe: Recipe, run: Path, command: str) -> ReportData:
             path=f"{folder}/model.safetensors",
         )
         for name, folder, made, kept in (
-            (TEACHER, "teacher", teacher, 1.0),
+            (TEACHER_ROW_NAME, "teacher", teacher, 1.0),
             ("student torch fp32", STUDENT, student, judged[0].value if judged else None),
         )
     ]
@@ -144,8 +144,8 @@ def early_report_data(recipe: Recipe, run: Path, command: str) -> ReportData:
         title=recipe.name,
         description=recipe.description,
         task=recipe.task,
-        machine=machine(),
-        versions=installed(),
+        machine=describe_machine(),
+        versions=installed_versions(),
         rows=rows,
         gates=[GateRow(**g.model_dump()) for g in gates],
         data=DataReport.model_validate(read_json(run / "data.json")) if recipe.data.eval else None,
@@ -169,7 +169,7 @@ def card_facts(model: RunModel, figures: CardFigures, roles: Mapping[str, Sequen
     sources = [*(recipe.data.corpus.sources if recipe.data.corpus else ()), recipe.data.train, recipe.data.eval]
     datasets = [s.dataset for s in sources if s is not None and s.dataset is not None and not Path(s.dataset).exists()]
     notes = [*_limits_of_figures(recipe, family), *_outlier_notes(recipe, run), *_learning_notes(recipe, run)]
-    file_notes = [place_of(format).file_notes(model) for format in recipe.export.formats]
+    file_notes = [format_place(format).file_notes(model) for format in recipe.export.formats]
     return CardFacts(
         family=family,
         licence=model.folder.licence,
@@ -179,7 +179,7 @@ def card_facts(model: RunModel, figures: CardFigures, roles: Mapping[str, Sequen
         datasets=list(dict.fromkeys([*datasets, *card.datasets])),
         notes=notes,
         file_notes={path: note for own in file_notes for path, note in own.items()},
-        unreached=unreached(read_golden(run / "golden" / GOLDEN_FILE), model.task, model.labels),
+        unreached=unreached_labels(read_golden(run / "golden" / GOLDEN_FILE), model.task, model.labels),
         roles=roles,
     )
 
@@ -194,7 +194,7 @@ def _limits_of_figures(recipe: Recipe, family: Family) -> list[str]:
         )
     elif recipe.teacher.finetune is not None or recipe.student is not None:
         notes.append("Trained with one seed; the last checkpoint was used, not the best one.")
-    notes += [note for format in recipe.export.formats for note in place_of(format).notes(recipe)]
+    notes += [note for format in recipe.export.formats for note in format_place(format).notes(recipe)]
     rows = recipe.data.eval_source
     if recipe.student is not None and not family.uses_segments and rows and rows.text_pair:
         notes.append("The family has no segment ids: the model tells the two texts of a pair apart by separators only.")
@@ -203,7 +203,7 @@ def _limits_of_figures(recipe: Recipe, family: Family) -> list[str]:
 
 def _outlier_notes(recipe: Recipe, run: Path) -> list[str]:
     """Return the sentences on outlier channels that were divided in the files; none for files of earlier versions."""
-    if any(UNDIVIDED in gate.detail for gate in read_verification(run / "verify.json").gates):
+    if any(UNDIVIDED_NOTE in gate.detail for gate in read_verification(run / "verify.json").gates):
         return []
     return outlier_notes([run / format for format in recipe.export.formats])
 
@@ -255,7 +255,7 @@ def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) 
     if (run / teacher.source).exists():
         rows.append(
             ModelRow(
-                name=TEACHER,
+                name=TEACHER_ROW_NAME,
                 scheme=teacher.scheme,
                 bytes=path_bytes(run / teacher.source),
                 parameters=read_training(run / "teacher").parameters,
@@ -277,7 +277,7 @@ def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) 
         )
         rows.append(
             ModelRow(
-                name=row_name(file, recipe),
+                name=file_row_name(file, recipe),
                 scheme=file.scheme,
                 bytes=path_bytes(run / file.source),
                 parameters=read_training(weights).parameters,
@@ -286,11 +286,11 @@ def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) 
                 confidence=result.confidence.get(file.path),
                 kept=kept,
                 status=Status.PASSED if result.passed(file.path) else Status.FAILED,
-                is_default=file is default_file(files),
+                is_default=file is choose_default_file(files),
                 path=file.path,
                 sha256=result.files[file.path],
                 provenance=right.provenance if (right := result.seen_right.get(file.path)) else Provenance.MEASURED,
-                roles=role_table(model, file),
+                roles=build_role_table(model, file),
             )
         )
     return rows

@@ -25,12 +25,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.disk.destination import folder_destination, leaving_nothing
-from pocketbert.core.disk.files import check_writable, digests, read_json, sync, write_json
+from pocketbert.core.disk.destination import remove_new_folders_on_error, resolve_output_folder
+from pocketbert.core.disk.files import check_writable, file_digests, read_json, sync_path, write_json
 from pocketbert.core.disk.ownership import (
-    claim,
-    empty,
-    install,
+    claim_folder,
+    empty_folder,
+    install_folder,
     is_marked,
     refuse_unmarked,
     remove,
@@ -39,19 +39,19 @@ from pocketbert.core.disk.ownership import (
 )
 from pocketbert.core.disk.workspace import sync_tree
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, note_kept
-from pocketbert.core.host.processes import Order, here, train_together
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.processes import Order, current_process, order_training
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.terminal import html_table
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Status
-from pocketbert.distill.training.progress import steps_done
+from pocketbert.distill.training.progress import read_steps_done
 from pocketbert.pipeline.run_folder.plan import Finding, Permission, Plan, make_plan
-from pocketbert.pipeline.run_folder.step import MadeFrom, Mark, Marks, Places, Step
+from pocketbert.pipeline.run_folder.step import MadeFrom, Mark, Marks, Step, StepPaths
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.report import ModelFigures
 
-KIND = "run folder"
+RUN_FOLDER_KIND = "run folder"
 """Kind of the folder in its ownership mark."""
 _METRICS = "metrics.jsonl"
 _MARKS, _WORK = ".steps", ".work"
@@ -104,8 +104,8 @@ class RunFolder:
         """
         self.refuse_foreign()
         check_writable(self.path)
-        new = not is_marked(self.path, KIND)
-        with leaving_nothing(self.path), claim(self.path, KIND):
+        new = not is_marked(self.path, RUN_FOLDER_KIND)
+        with remove_new_folders_on_error(self.path), claim_folder(self.path, RUN_FOLDER_KIND):
             (self.path / _MARKS).mkdir(exist_ok=True)
             for folder in (self.path, self.path / _MARKS):
                 remove_temporary_files(folder)
@@ -115,7 +115,7 @@ class RunFolder:
                 ended = any(mark.name != _DATA_STEP for mark in self.marks.all())
                 begun = any(_holds_work(p) for p in (self.path / _WORK).glob("*") if p.suffix != _NEW)
                 if new and not ended and not begun:
-                    empty(self.path)
+                    empty_folder(self.path)
                 raise
             except BaseException as error:
                 note_kept(error, self.path)
@@ -127,7 +127,7 @@ class RunFolder:
         Raises:
             InputError: Naming it; nothing was written.
         """
-        refuse_unmarked(self.path, KIND)
+        refuse_unmarked(self.path, RUN_FOLDER_KIND)
 
     def hash(self, steps: Sequence[Step]) -> None:
         """Compute what every step is made from now, with its hashes."""
@@ -140,7 +140,7 @@ class RunFolder:
         """Rename the output of steps whose process was killed after it had written the mark and before the last rename."""
         for step in steps:
             mark, built = self.marks.read(step.name), self._work(step).built
-            if mark is not None and built.exists() and digests(built) == mark.files:
+            if mark is not None and built.exists() and file_digests(built) == mark.files:
                 self._install_output(step)
 
     def plan(self, steps: Sequence[Step]) -> Plan:
@@ -163,7 +163,7 @@ class RunFolder:
                 fix = "Move it away, or choose another -o/--output."
                 return Finding(step, foreign=(Problem(str(output), what, fix),))
             return work.find()
-        present = digests(output)
+        present = file_digests(output)
         if foreign := sorted(set(present) - set(mark.files)):
             what = f"was not written by this run; {output} is not touched."
             return Finding(step, foreign=(Problem(str(output / foreign[0]), what, "Move it away."),))
@@ -171,7 +171,7 @@ class RunFolder:
             return work.find()
         damage: tuple[Problem, ...] = ()
         changed = sorted(name for name in mark.files if present.get(name) != mark.files[name])
-        if present and changed and digests(work.built) != mark.files:  # else the new output waits for its rename
+        if present and changed and file_digests(work.built) != mark.files:  # else the new output waits for its rename
             what = f"{changed[0] or 'the file'} was changed or removed after it was made."
             damage = (Problem(str(output), what, "Use another -o/--output, or --overwrite to make it again."),)
         made_from, now = mark.made_from, work.now
@@ -193,7 +193,7 @@ class RunFolder:
         again = {**plan.anew, **plan.retried}
         for reason in dict.fromkeys(again.values()):
             names = ", ".join(name for name in again if again[name] == reason)
-            say(f"  made again: {names}: {reason}")
+            print_note(f"  made again: {names}: {reason}")
             _LOG.info("made again: %s: %s", names, reason)
         for step in steps:
             if step.name in plan.accepted:
@@ -202,14 +202,14 @@ class RunFolder:
                     self.marks.write(mark.model_copy(update={"made_from": mark.made_from.accepting(now)}))
                 self._work(step).accept_versions()
         if plan.accepted:
-            say(f"  taken as they are, made with other library versions: {', '.join(plan.accepted)}")
+            print_note(f"  taken as they are, made with other library versions: {', '.join(plan.accepted)}")
 
     def _remove_results(self, step: Step) -> None:
         """Remove output, work and mark of a step, so that nothing of another recipe lies next to new results."""
         work = self._work(step)
         for path in work.folders():
             if _holds_work(path):
-                say(f"  removed unfinished work of other settings: {path}")
+                print_note(f"  removed unfinished work of other settings: {path}")
         for path in work.folders():
             remove(path)
         remove(work.new)
@@ -231,26 +231,26 @@ class RunFolder:
         """
         state, work, head = self.state(step), self._work(step), f"[{number}/{count}] {step.title}"
         if state == "finished":
-            say(f"{head}: finished before, skipped")
+            print_note(f"{head}: finished before, skipped")
             work.remove()  # a process that was killed right after it wrote the mark leaves it
             return
         resumed = ""
         if state == "unfinished":
-            has_checkpoint = not step.trains or bool(steps_done(work.path))
+            has_checkpoint = not step.trains or bool(read_steps_done(work.path))
             resumed = ": resumed" if has_checkpoint else ": begins again, no checkpoint yet"
-        say(f"{head}{resumed}")
+        print_note(f"{head}{resumed}")
         _LOG.info("step %s %s, hash %s", step.name, state, self.hashes[step.name])
         made_from = work.begin()
         began, cpu = time.monotonic(), _read_cpu_seconds()
         if step.trains:
-            train_together(step.name, self.exact[step.name])
-        failures = list(step.make(Places(work.built, work.path, self.path / _METRICS)))
-        (sync_tree if work.built.is_dir() else sync)(work.built)
+            order_training(step.name, self.exact[step.name])
+        failures = list(step.make(StepPaths(work.built, work.path, self.path / _METRICS)))
+        (sync_tree if work.built.is_dir() else sync_path)(work.built)
         mark = Mark(
             name=step.name,
             made_from=made_from,
             failures=failures,
-            files=digests(work.built),
+            files=file_digests(work.built),
             status=Status.FAILED if failures else Status.PASSED,
             wall_s=round(time.monotonic() - began, 2),
             cpu_s=round(_read_cpu_seconds() - cpu, 2),
@@ -260,7 +260,7 @@ class RunFolder:
         work.remove()
         _LOG.info("step %s %s: %.1f s, %.1f CPU-s", step.name, mark.status, mark.wall_s, mark.cpu_s)
         if mark.wall_s >= _SLOW_S:
-            say(f"  {step.name}: {mark.wall_s:.1f} s")
+            print_note(f"  {step.name}: {mark.wall_s:.1f} s")
         if failures:
             kept = self.path / step.output
             raise GateError([*failures, f"The files stay in {kept}, marked failed; nothing was packed."])
@@ -270,10 +270,10 @@ class RunFolder:
         work, output = self._work(step), self.path / step.output
         output.parent.mkdir(exist_ok=True)
         if step.is_folder:
-            install(work.built, output, work.replaced)
+            install_folder(work.built, output, work.replaced)
         else:
             replace_file(work.built, output)
-        sync(output.parent)
+        sync_path(output.parent)
 
     def take_part(self, steps: Sequence[Step], order: Order) -> None:
         """In a process other than 0: train a step together with process 0, and write nothing into the run folder.
@@ -283,7 +283,7 @@ class RunFolder:
         """
         self.hash(steps)
         step = next((s for s in steps if s.name == order.step), None)
-        rank = f"rank {here().rank}"
+        rank = f"rank {current_process().rank}"
         if step is None or self.exact[step.name] != order.hash:
             what = (
                 f"sees another recipe, other data, another model or other versions than process 0 (step {order.step})."
@@ -300,7 +300,7 @@ class RunFolder:
         with tempfile.TemporaryDirectory(prefix="pocketbert-") as temporary:
             output = Path(temporary) / step.output
             (output if step.is_folder else output.parent).mkdir(parents=True, exist_ok=True)
-            step.make(Places(output, work, Path(temporary) / _METRICS))
+            step.make(StepPaths(output, work, Path(temporary) / _METRICS))
 
     def accepted_versions(self, steps: Sequence[Step]) -> list[str]:
         """List the steps that were taken as they are with other library versions, each with the versions."""
@@ -394,7 +394,7 @@ def _holds_work(work: Path) -> bool:
 
 def _describe_progress(work: Path) -> str:
     """Return the path of unfinished work and the training steps that it has done."""
-    done = [f"{name} at step {count:,}" if name else f"step {count:,}" for name, count in steps_done(work)]
+    done = [f"{name} at step {count:,}" if name else f"step {count:,}" for name, count in read_steps_done(work)]
     return f"{work}{', ' if done else ''}{', '.join(done)}"
 
 
@@ -407,7 +407,7 @@ def _read_cpu_seconds() -> float:
 
 
 def run_destination(recipe: Recipe, output: Path) -> Path:
-    """Resolve the output of a run to a folder; see `pocketbert.core.disk.destination.folder_destination`.
+    """Resolve the output of a run to a folder; see `pocketbert.core.disk.destination.resolve_output_folder`.
 
     Raises:
         InputError: If it cannot be used, or is a model folder or corpus of the recipe, or lies in one.
@@ -415,7 +415,7 @@ def run_destination(recipe: Recipe, output: Path) -> Path:
     student, corpus = recipe.student, recipe.data.corpus
     read = [recipe.teacher.model, student.model if student else None]
     read += [source.path for source in corpus.sources] if corpus else []
-    return folder_destination(output, *(path for name in read if name and (path := Path(name)).is_dir()))
+    return resolve_output_folder(output, *(path for name in read if name and (path := Path(name)).is_dir()))
 
 
 @dataclass(frozen=True, repr=False)

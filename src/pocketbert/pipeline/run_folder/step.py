@@ -20,7 +20,7 @@ from pocketbert.core.data.files import check_source
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.files import read_json, sha256_file, sha256_json, write_json
 from pocketbert.core.disk.ownership import remove
-from pocketbert.core.host.system import installed
+from pocketbert.core.host.system import installed_versions
 from pocketbert.core.types import Status
 
 _PLAIN_TEXT = re.compile(r"[\w./:@+-]+")
@@ -147,7 +147,7 @@ def _shorten_value(value: JsonValue) -> str:
 
 
 @dataclass(frozen=True)
-class Places:
+class StepPaths:
     """Where a step writes.
 
     Attributes:
@@ -183,7 +183,7 @@ class Step:
     output: str
     settings: Mapping[str, object]
     needs: tuple[str, ...]
-    make: Callable[[Places], Sequence[str]]
+    make: Callable[[StepPaths], Sequence[str]]
     libraries: tuple[str, ...] = ()
     trains: bool = False
     contents: Mapping[str, str | None] = field(default_factory=dict)
@@ -202,7 +202,7 @@ class Step:
             contents={key: digest for key, digest in self.contents.items() if digest is not None},
             gates=_flatten(self.gates),
             needs={name: hashes[name] for name in self.needs},
-            versions=installed(("pocketbert", *self.libraries)),
+            versions=installed_versions(("pocketbert", *self.libraries)),
         )
 
 
@@ -239,7 +239,7 @@ class Mark(BaseModel):
         name: Name of the step.
         made_from: What its result was made from.
         status: Passed or failed.
-        files: sha256 of each file of its output by its path in it; see `pocketbert.core.disk.files.digests`.
+        files: sha256 of each file of its output by its path in it; see `pocketbert.core.disk.files.file_digests`.
         failures: A line for each gate that failed.
         wall_s: Seconds it took, in the process that finished it.
         cpu_s: CPU seconds of that process and its children.

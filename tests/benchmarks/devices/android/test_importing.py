@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.benchmarks.imported.files import import_all
+from pocketbert.benchmarks.imported.files import import_figures
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.statistics import Statistics, repeat_interval
 from pocketbert.core.errors import InputError
@@ -46,7 +46,7 @@ def written(folder: Path, record: dict[str, Any], name: str = "phone.json") -> P
 
 
 def test_figures_become_a_session_of_the_phone(tmp_path: Path) -> None:
-    (result,) = import_all([written(tmp_path, RECORD)], []).sessions
+    (result,) = import_figures([written(tmp_path, RECORD)], []).sessions
     (m,) = result.measurements
     assert (m.variant, m.threads, m.length) == ("onnx/model_int8.onnx ONNX Runtime CPU", 2, 32)
     assert (m.device, m.unit, m.provenance) == ("Maker Model 7", "cpu", Provenance.MEASURED)
@@ -67,7 +67,7 @@ def test_figures_become_a_session_of_the_phone(tmp_path: Path) -> None:
 
 
 def test_what_the_java_code_writes_is_read(tmp_path: Path) -> None:
-    (result,) = import_all([JAVA], []).sessions
+    (result,) = import_figures([JAVA], []).sessions
     names = [m.variant for m in result.measurements]
     assert names == ["onnx/model_int8.onnx ONNX Runtime CPU", "onnx/model.onnx ONNX Runtime CPU"]
     wall = result.measurements[0].wall
@@ -97,7 +97,7 @@ def test_what_the_java_code_writes_is_read(tmp_path: Path) -> None:
 )
 def test_nonsense_is_refused(change: Callable[[dict[str, Any]], object], said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        import_all([written(tmp_path, changed(change))], [])
+        import_figures([written(tmp_path, changed(change))], [])
     assert said in str(caught.value)
 
 
@@ -110,8 +110,8 @@ def of_folder(phone: Path) -> dict[str, Any]:
 
 def test_figures_belong_to_the_files_they_were_measured_on(phone: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lists no such file"):
-        import_all([written(tmp_path, RECORD)], [phone])
-    (result,) = import_all([written(tmp_path, of_folder(phone))], [phone]).sessions
+        import_figures([written(tmp_path, RECORD)], [phone])
+    (result,) = import_figures([written(tmp_path, of_folder(phone))], [phone]).sessions
     assert "not checked" not in "\n".join(result.protocol.notes)
 
 
@@ -119,7 +119,7 @@ def test_all_problems_of_all_files_are_listed_and_equal_files_refused(tmp_path: 
     one, two = written(tmp_path, RECORD), written(tmp_path, RECORD, "again.json")
     bad = written(tmp_path, changed(lambda r: r["phone"].update(cores=0)), "bad.json")
     with pytest.raises(InputError) as caught:
-        import_all([one, two, bad, tmp_path / "missing.json"], [])
+        import_figures([one, two, bad, tmp_path / "missing.json"], [])
     told = str(caught.value)
     assert all(part in told for part in ("imported already", "phone.cores", "missing.json"))
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.benchmarks.imported.mac import FILE_NAME
+from pocketbert.benchmarks.imported.mac import MAC_SCRIPT_NAME
 from support import mac_kit
 
 
 @pytest.fixture
 def mac(mac_phone, monkeypatch):
     """The folder's script as a module, on a Mac that is none."""
-    name = Path(FILE_NAME).stem
+    name = Path(MAC_SCRIPT_NAME).stem
     monkeypatch.syspath_prepend(str(mac_phone / "coreml"))
     monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module(name)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from pocketbert.benchmarks.imported.mac import import_mac, read_mac_record
 from pocketbert.benchmarks.imported.validation import MAX_PROBLEMS, UNCHECKED
 from pocketbert.benchmarks.measurement import BenchmarkResult
-from pocketbert.benchmarks.report.output import latency_table, session_lines
+from pocketbert.benchmarks.report.output import describe_sessions, make_latency_table
 from pocketbert.benchmarks.statistics import nearest_rank
 from pocketbert.cli.main import app
 from pocketbert.core.artefacts import read_artefacts
@@ -153,9 +153,9 @@ def test_imported_alone(phone, mac_json):
 def test_a_ratio_that_does_not_exist_is_a_dash(written, synthetic):
     del synthetic["packages"][0]["units"][0]["cells"][1]
     (result,) = import_mac([written(synthetic)], {})
-    rows = {(r[0], r[3]): r[-1] for r in latency_table(result)[1]}
+    rows = {(r[0], r[3]): r[-1] for r in make_latency_table(result)[1]}
     assert rows[f"{MODEL} cpu-only", "64"] == "–"
-    assert result.protocol.notes[0] in session_lines(result)
+    assert result.protocol.notes[0] in describe_sessions(result)
 
 
 def test_other_files_are_refused(phone, mac_json, written, synthetic):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pocketbert.benchmarks.imported.files import import_all
+from pocketbert.benchmarks.imported.files import import_figures
 from pocketbert.cli.main import app
 from support import mac_kit
 
@@ -61,7 +61,7 @@ def test_what_it_writes(written):
 
 
 def test_it_becomes_measurements_of_an_iphone(kit, written):
-    (result,) = import_all([written], [kit]).sessions
+    (result,) = import_figures([written], [kit]).sessions
     m = result.measurements[0]
     assert m.device == "iPhone 99, iPhone99,1"
     assert m.machine.system == "iOS 26.1 (23B85)"

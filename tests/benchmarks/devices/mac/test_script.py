@@ -12,10 +12,10 @@ import pytest
 
 from pocketbert.benchmarks.devices.on_target import on_mac
 from pocketbert.benchmarks.imported import mac as record
-from pocketbert.benchmarks.imported.mac import FILE_NAME, mac_script
+from pocketbert.benchmarks.imported.mac import MAC_SCRIPT_NAME, mac_script
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.disk.files import sha256_path
-from pocketbert.core.predict.predictor import matrices
+from pocketbert.core.predict.predictor import split_by_text
 from pocketbert.core.tasks import TASKS, Level, TaskName
 from support import mac_kit
 
@@ -29,7 +29,7 @@ def content_of(path):
 def test_on_other_systems_it_refuses_with_one_line(mac_phone, tmp_path):
     for python in (sys.executable,):
         done = subprocess.run(
-            [python, mac_phone / "coreml" / FILE_NAME], capture_output=True, text=True, cwd=tmp_path, check=False
+            [python, mac_phone / "coreml" / MAC_SCRIPT_NAME], capture_output=True, text=True, cwd=tmp_path, check=False
         )
         if platform.system() == "Darwin":
             pytest.skip("this is a Mac")
@@ -240,7 +240,7 @@ def test_it_reads_answers_as_the_toolkit_records_them(mac, tmp_path, task, side)
     if side == "left":
         inputs = {name: np.roll(values, length - len(ids), -1) for name, values in inputs.items()}
     mask_id = 4 if task is TaskName.FILL_MASK else None
-    [matrix] = matrices(out, inputs, TASKS[task].answer, TASKS[task], mask_id)
+    [matrix] = split_by_text(out, inputs, TASKS[task].answer, TASKS[task], mask_id)
     places = [] if per_text else [0, len(matrix) - 1]
     columns = [0, 5, 250] if matrix.shape[1] > 256 else []
     recorded = GoldenRow(text="", label="", reference=[], outputs={}, tolerance={}, places=places, columns=columns)
@@ -294,7 +294,7 @@ def test_packages_by_path(tmp_path):
 
 def test_wrong_usage_and_wrong_folders(mac, tmp_path, capsys):
     def refused(phone, *arguments, code=2):
-        mac.__file__ = str(phone / "coreml" / FILE_NAME)
+        mac.__file__ = str(phone / "coreml" / MAC_SCRIPT_NAME)
         assert mac.main([*arguments, "-q"]) == code
         shown = capsys.readouterr()
         assert shown.out == ""

@@ -11,7 +11,7 @@ from pocketbert.benchmarks.devices.qemu import PROCESSORS, write_system_files
 from pocketbert.benchmarks.inputs import compare_answers
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
-from pocketbert.benchmarks.report.output import latency_table
+from pocketbert.benchmarks.report.output import make_latency_table
 from pocketbert.cli.main import app
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError
 from pocketbert.core.types import Provenance
@@ -38,7 +38,7 @@ def test_instructions_are_counted_and_no_time_is_told(result):
         assert 1.1 * short < long < 4 * short  # more tokens are more work
     assert result.comparisons == result.tokenizers == result.profiles == []
     assert {"onnxruntime", "numpy", "qemu"} == set(result.versions)
-    header, _ = latency_table(result)
+    header, _ = make_latency_table(result)
     assert header == ["file", "device", "threads", "length", "guest instructions"]
     assert "NaN" not in json.dumps(result.to_dict())
     assert BenchmarkResult.model_validate_json(result.model_dump_json()) == result

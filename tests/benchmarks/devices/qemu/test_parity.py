@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pocketbert.benchmarks.devices import device
-from pocketbert.benchmarks.inputs import _tolerated_share, compare_answers, feeds
+from pocketbert.benchmarks.inputs import _tolerated_share, compare_answers, make_feeds
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
@@ -12,7 +12,7 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Provenance, Runtime
-from pocketbert.runtime.engines import filled
+from pocketbert.runtime.engines import add_missing_inputs
 from support.counting_device import CountingConnection
 
 from .conftest import FORMS
@@ -47,7 +47,7 @@ def test_whole_graphs_have_the_bits_of_x86_except_where_the_kernels_round_otherw
 ):
     program, variant = script("arm64_operators"), form(name)
     [length] = variant.file.open(1).lengths
-    inputs = feeds(TextTokenizer(variant.tokenizer, length), TEXTS[:6], "text", [length])
+    inputs = make_feeds(TextTokenizer(variant.tokenizer, length), TEXTS[:6], "text", [length])
     found = {one.kind: one for one in program.operators_on(processor, variant.path, inputs)}
     assert [str(one) for one in found.values() if not one.passed] == []
     assert {one.kind for one in found.values() if one.differ} <= set(program.DIFFERENT)
@@ -60,7 +60,7 @@ def test_a_damaged_operator_is_found_and_what_reads_it_is_not_blamed(form, scrip
     copy = variant.file._replace(path=tmp_path / "copy.tflite")
     operators, predictor = program.write_copy(variant.path, copy.path), copy.open(1)
     [length] = predictor.lengths
-    inputs = feeds(TextTokenizer(variant.tokenizer, length), TEXTS[:2], "text", [length])
+    inputs = make_feeds(TextTokenizer(variant.tokenizer, length), TEXTS[:2], "text", [length])
     here = [predictor.run(feed) for feed in inputs]
     assert here[0]["logits"].tobytes() == variant.file.open(1).run(inputs[0])["logits"].tobytes()
     right = program.compare(operators, here, here)
@@ -110,7 +110,7 @@ class Answers(CountingConnection):
     def answers(self, file, feeds):
         predictor, out = file.open(1), []
         for feed in feeds:
-            logits = predictor.run(filled(predictor, feed))["logits"].copy()
+            logits = predictor.run(add_missing_inputs(predictor, feed))["logits"].copy()
             if self.damaged and self.damaged in file.path.name:
                 logits[0, 0] = np.nextafter(logits[0, 0], np.float32(np.inf))
             out.append({"logits": logits})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pocketbert.benchmarks.imported import saved_texts as texts
-from pocketbert.benchmarks.imported.files import import_all
+from pocketbert.benchmarks.imported.files import import_figures
 from pocketbert.benchmarks.imported.saved_texts import Fact, _facts_of_text, _TextFacts, import_texts, parse_fact
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.records import Reported
@@ -204,13 +204,13 @@ def test_a_large_text_and_one_that_is_none(tmp_path: Path, monkeypatch: pytest.M
 def test_texts_need_a_folder_and_facts_a_text(tmp_path: Path) -> None:
     path = written(tmp_path, LITERT)
     with pytest.raises(InputError, match=r"does not hold its model file.*-m"):
-        import_all([path], [], [PHONE])
+        import_figures([path], [], [PHONE])
     with pytest.raises(InputError, match="tells about a text, and none is imported"):
-        import_all([], [], [PHONE])
+        import_figures([], [], [PHONE])
     with pytest.raises(InputError, match=r"'other.txt' is none of the imported texts: pixel.txt"):
         import_texts([path], FOLDER, [PHONE, Fact("length", "3", "other.txt")])
     with pytest.raises(InputError, match="file not found"):
-        import_all([tmp_path / "absent.txt"], [])
+        import_figures([tmp_path / "absent.txt"], [])
     again = written(tmp_path, LITERT, "again.txt")
     with pytest.raises(InputError, match="tells of the same as pixel.txt"):
         import_texts([path, again], FOLDER, [PHONE])

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, MachineError
-from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.losses.tokens import SparseLogits, sparsify, uniform_draws
+from pocketbert.distill.losses.tokens import SparseLogits, draw_uniform_numbers, sparsify
 from pocketbert.distill.teacher.sparse import _SparseStore, _StoreSettings
 
 V, K, M = 50, 3, 4
@@ -39,7 +39,7 @@ def logits_of(row: int, epoch: int) -> torch.Tensor:
 
 def sparse_of(rows: list[int], epoch: int) -> SparseLogits:
     logits = torch.cat([logits_of(row, epoch) for row in rows])
-    draws = torch.cat([uniform_draws(len(MASKS[row]), M, 1, row, epoch) for row in rows])
+    draws = torch.cat([draw_uniform_numbers(len(MASKS[row]), M, 1, row, epoch) for row in rows])
     return sparsify(logits, K, draws, 2.0)
 
 

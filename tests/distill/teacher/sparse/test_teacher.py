@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError, MachineError
 from pocketbert.core.families import family_of
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.stages import DistilBertStage, SparseCache
 from pocketbert.core.recipe.student import StudentSection
@@ -168,7 +168,7 @@ def test_a_part_of_a_batch_finds_its_own_rows_and_no_hidden_token_costs_nothing(
     whole = cached(batch)
     halves = [cached(take_rows(batch, rows)) for rows in (slice(0, 2), slice(2, 6))]
     assert torch.equal(torch.cat([h.ids for h in halves]), whole.ids)
-    hidden = (batch["labels"] != IGNORED).sum(1)
+    hidden = (batch["labels"] != IGNORED_LABEL).sum(1)
     assert len(whole) == int(hidden.sum())
     student, objective = objective_of(world, stage_of())
     objective.replay(cached)

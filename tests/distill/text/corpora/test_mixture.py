@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.data import CorpusSettings
-from pocketbert.distill.text.corpus import Corpus, _Mixture, mix, open_corpus
+from pocketbert.distill.text.corpus import Corpus, _Mixture, mix_corpora, open_corpus
 from pocketbert.distill.text.writer import write_corpus
 
 SIZES = (5, 12, 40)
@@ -48,7 +48,7 @@ def test_each_source_gives_its_share_and_no_row_twice_before_all_were_taken(
     corpora: list[Corpus], shares: list[float], rows: int, seed: int
 ) -> None:
     sources = corpora[: len(shares)]
-    mixture = mix(sources, shares, rows, seed)
+    mixture = mix_corpora(sources, shares, rows, seed)
     assert len(mixture) == rows == len(mixture.lengths)
     for i, (share, size) in enumerate(zip(shares, SIZES, strict=False)):
         counts = taken(mixture, i)
@@ -59,7 +59,7 @@ def test_each_source_gives_its_share_and_no_row_twice_before_all_were_taken(
 
 
 def test_rows_are_those_of_the_sources(corpora: list[Corpus]) -> None:
-    mixture = mix(corpora, [1, 1, 2], 60, seed=3)
+    mixture = mix_corpora(corpora, [1, 1, 2], 60, seed=3)
     for row, ids in enumerate(mixture.ids(range(60))):
         origin = corpora[mixture.sources[row]]
         assert ids.tolist() == origin.ids([mixture.places[row]])[0].tolist()
@@ -71,30 +71,31 @@ def test_rows_are_those_of_the_sources(corpora: list[Corpus]) -> None:
 
 
 def test_sources_are_mixed_through_the_whole_length(corpora: list[Corpus]) -> None:
-    mixture = mix(corpora[1:], [1, 1], 200, seed=0)
+    mixture = mix_corpora(corpora[1:], [1, 1], 200, seed=0)
     assert all(0 < mixture.sources[start : start + 50].sum() < 50 for start in range(0, 200, 50))
 
 
 def test_n_rows_of_one_source(corpora: list[Corpus]) -> None:
-    few = mix([corpora[2]], [1], 10, seed=1)
+    few = mix_corpora([corpora[2]], [1], 10, seed=1)
     assert max(taken(few, 0).values()) == 1
-    whole = mix([corpora[2]], [0.3], 40, seed=1)
+    whole = mix_corpora([corpora[2]], [0.3], 40, seed=1)
     assert taken(whole, 0) == Counter(range(40))
     assert (whole.counts == corpora[2].counts).all()
     assert whole.places.tolist() != list(range(40))
-    assert taken(mix([corpora[2]], [1], 10, seed=2), 0) != taken(few, 0)
+    assert taken(mix_corpora([corpora[2]], [1], 10, seed=2), 0) != taken(few, 0)
 
 
 def test_later_rounds_come_in_another_order(corpora: list[Corpus]) -> None:
     # the 4 rows that were taken once more than the others are the first of the last round
     orders = {
-        frozenset(row for row, _ in taken(mix([corpora[1]], [1], 12 * n + 4, 5), 0).most_common(4)) for n in range(4)
+        frozenset(row for row, _ in taken(mix_corpora([corpora[1]], [1], 12 * n + 4, 5), 0).most_common(4))
+        for n in range(4)
     }
     assert len(orders) == 4
 
 
 def test_expected_counts_are_in_proportion(corpora: list[Corpus]) -> None:
-    mixture = mix(corpora[:2], [1, 2], 15, seed=0)
+    mixture = mix_corpora(corpora[:2], [1, 2], 15, seed=0)
     assert mixture.counts.dtype == np.int64
     assert (mixture.counts == corpora[0].counts + np.rint(corpora[1].counts * (10 / 12))).all()
 
@@ -108,7 +109,7 @@ def test_the_same_rows_in_another_process(corpora: list[Corpus]) -> None:
         "print([r.tolist() for r in m.ids(range(90))])"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    here = mix(corpora, [1, 2, 3], 90, 11)
+    here = mix_corpora(corpora, [1, 2, 3], 90, 11)
     assert answer.strip() == str([r.tolist() for r in here.ids(range(90))])
 
 
@@ -128,12 +129,12 @@ def test_shares_that_make_no_sense_are_refused(
     corpora: list[Corpus], shares: list[float], rows: int, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        mix(corpora, shares, rows, seed=0)
+        mix_corpora(corpora, shares, rows, seed=0)
 
 
 def test_nothing_to_mix_is_refused() -> None:
     with pytest.raises(InputError, match="0 shares for 0 corpora"):
-        mix([], [], 4, seed=0)
+        mix_corpora([], [], 4, seed=0)
 
 
 def test_corpora_of_two_tokenizers_are_refused(
@@ -142,4 +143,4 @@ def test_corpora_of_two_tokenizers_are_refused(
     make_tokenizer(tmp_path, pad_id=1)
     write_corpus(["the film"], tmp_path, SETTINGS, tmp_path / "c")
     with pytest.raises(InputError, match="another tokenizer"):
-        mix([corpora[0], open_corpus(tmp_path / "c")], [1, 1], 4, seed=0)
+        mix_corpora([corpora[0], open_corpus(tmp_path / "c")], [1, 1], 4, seed=0)

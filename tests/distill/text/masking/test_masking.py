@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.distill.text.masking import Masked, Masking
 
 Ids = NDArray[np.int64]
@@ -60,7 +60,7 @@ def test_exactly_as_many_as_asked_and_never_a_special_token(seed: int, lengths: 
     ids, mask = padded(sentences(seed, lengths), 22)
     before = ids.copy()
     out = MASKING.apply(ids, mask, range(len(lengths)), seed)
-    hidden = out.labels != IGNORED
+    hidden = out.labels != IGNORED_LABEL
     wanted = math.ceil(Fraction(15, 100) * int(mask.sum()))
     assert hidden.sum() == min(wanted, sum(lengths))
     assert not np.isin(before[hidden], SPECIAL).any()
@@ -77,7 +77,7 @@ def test_the_number_is_the_exact_ceiling(tokens: int) -> None:
 def test_where_too_few_tokens_may_be_hidden_all_are() -> None:
     ids, mask = padded([np.array([CLS, 9, SEP]), np.array([CLS, UNK, SEP])], 3)
     out = replace(MASKING, share=0.9).apply(ids, mask, [0, 1], 0)
-    assert out.labels.tolist() == [[IGNORED, 9, IGNORED], [IGNORED] * 3]
+    assert out.labels.tolist() == [[IGNORED_LABEL, 9, IGNORED_LABEL], [IGNORED_LABEL] * 3]
 
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"purpose": "distill.1"}, {"step": 8}, {"first": 1000}])
@@ -94,8 +94,8 @@ def test_seed_purpose_step_and_row_each_change_the_masks(change: dict[str, Any])
 def test_eighty_ten_ten() -> None:
     ids, mask = padded(sentences(1, [200] * 60), 202)
     outs = [MASKING.apply(ids, mask, range(60), step) for step in range(8)]
-    read = np.concatenate([o.input_ids[o.labels != IGNORED] for o in outs])
-    gold = np.concatenate([o.labels[o.labels != IGNORED] for o in outs])
+    read = np.concatenate([o.input_ids[o.labels != IGNORED_LABEL] for o in outs])
+    gold = np.concatenate([o.labels[o.labels != IGNORED_LABEL] for o in outs])
     n = len(read)
     assert n > 14_000
     as_mask, as_is = (read == MASK).mean(), (read == gold).mean()
@@ -133,7 +133,7 @@ def test_rare_tokens_are_drawn_as_often_as_their_weights_say(smoothing: float) -
     found = dict.fromkeys(tokens, 0)
     for step in range(steps):
         labels = masking.apply(ids, mask, [0], step).labels
-        for token in labels[labels != IGNORED]:
+        for token in labels[labels != IGNORED_LABEL]:
             found[int(token)] += 1
     for token in tokens:
         p = exact[token]

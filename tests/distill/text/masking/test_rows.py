@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.distill.text.masking import (
     _LONGEST_SPAN,
     _NGRAM_CHANCES,
@@ -95,7 +95,7 @@ def words_of(row: Ids) -> list[list[int]]:
 
 def hidden(masking: _RowMasking, row: Ids, step: int = 0, number: int = 0) -> list[int]:
     out = masking.apply(row[None], np.ones_like(row[None]), [number], step)
-    return np.flatnonzero(out.labels[0] != IGNORED).tolist()
+    return np.flatnonzero(out.labels[0] != IGNORED_LABEL).tolist()
 
 
 @pytest.mark.parametrize("masking", ALL)
@@ -126,7 +126,7 @@ def test_what_is_not_hidden_stays_and_special_tokens_are_never_hidden(
     row = wrapped(body)
     ids, mask = padded([row], 45)
     out = replace(masking, share=share).apply(ids, mask, [0], step)
-    chosen = out.labels != IGNORED
+    chosen = out.labels != IGNORED_LABEL
     assert not np.isin(ids[chosen], SPECIAL).any()
     assert (out.labels[chosen] == ids[chosen]).all()
     assert (out.input_ids[~chosen] == ids[~chosen]).all()
@@ -173,8 +173,8 @@ def test_eighty_ten_ten(masking: _RowMasking) -> None:
     rows = np.random.default_rng(1).integers(5, 40, (40, 300))
     mask = np.ones_like(rows)
     outs = [masking.apply(rows, mask, range(40), step) for step in range(10)]
-    read = np.concatenate([o.input_ids[o.labels != IGNORED] for o in outs])
-    gold = np.concatenate([o.labels[o.labels != IGNORED] for o in outs])
+    read = np.concatenate([o.input_ids[o.labels != IGNORED_LABEL] for o in outs])
+    gold = np.concatenate([o.labels[o.labels != IGNORED_LABEL] for o in outs])
     stranger = (read != MASK) & (read != gold)
     share = 0.1 / VOCABULARY  # a random token is the mask or the original once in V times each
     # tokens of a span share their fate: n of them are worth n * E[L] / E[L^2] = n / 5.6 independent ones
@@ -194,7 +194,7 @@ def test_a_span_shares_its_fate() -> None:
     kinds = set()
     for step in range(200):
         out = masking.apply(row, np.ones_like(row), [0], step)
-        places = np.flatnonzero(out.labels[0] != IGNORED)
+        places = np.flatnonzero(out.labels[0] != IGNORED_LABEL)
         runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
         if len(runs) > 1 and any(len(run) > 2 for run in runs):
             run = max(runs, key=len)
@@ -287,7 +287,7 @@ def test_none_hides_nothing() -> None:
     ids, mask = padded([wrapped([5, 6, 7]), wrapped([8])], 6)
     out = _NoMasking().apply(ids, mask, [0, 1], 3)
     assert (out.input_ids == ids).all() and out.input_ids is not ids
-    assert (out.labels == IGNORED).all()
+    assert (out.labels == IGNORED_LABEL).all()
     assert _NoMasking().estimate(mask.sum(1)) == 0
 
 
@@ -296,7 +296,7 @@ def test_an_estimate_is_what_single_pieces_make_exact(masking: _RowMasking) -> N
     rows = [wrapped([5] * n) for n in (1, 7, 30)]
     ids, mask = padded(rows, 32)
     out = masking.apply(ids, mask, range(3), 0)
-    assert masking.estimate(mask.sum(1)) == (out.labels != IGNORED).sum()
+    assert masking.estimate(mask.sum(1)) == (out.labels != IGNORED_LABEL).sum()
 
 
 def test_keys_tell_maskings_apart() -> None:
@@ -334,25 +334,25 @@ def test_four_of_five_hidden_words_become_a_similar_one_and_none_the_mask_token(
     row = wrapped(body)
     found = replace(SIMILAR, share=0.5).apply(row[None], np.ones((1, len(row)), np.int64), [0], 4)
     labels, read = found.labels[0], found.input_ids[0]
-    starts = np.flatnonzero((labels != IGNORED) & ~CONTINUES[row])
+    starts = np.flatnonzero((labels != IGNORED_LABEL) & ~CONTINUES[row])
     whole = [i for i in starts if i + 1 == len(row) or not CONTINUES[row[i + 1]]]
     kinds = [int(read[i]) - int(row[i]) for i in whole]
     assert np.mean([k == 1 for k in kinds]) == pytest.approx(0.8 + 0.1 / VOCABULARY, abs=0.03)
     assert np.mean([k == 0 for k in kinds]) == pytest.approx(0.1 + 0.1 / VOCABULARY, abs=0.03)
-    assert (read[labels != IGNORED] == MASK).mean() < 0.03, "only as a random token"
+    assert (read[labels != IGNORED_LABEL] == MASK).mean() < 0.03, "only as a random token"
 
 
 def test_a_word_without_a_similar_one_becomes_as_many_random_tokens() -> None:
     row = wrapped([6, 40] * 1500)
     found = replace(SIMILAR, share=0.5).apply(row[None], np.ones((1, len(row)), np.int64), [0], 4)
-    hidden = found.labels[0] != IGNORED
+    hidden = found.labels[0] != IGNORED_LABEL
     pairs = found.input_ids[0][1:-1].reshape(-1, 2)[hidden[1:-1].reshape(-1, 2)[:, 0]]
     kept = (pairs == [6, 40]).all(1)
     assert kept.mean() == pytest.approx(0.1, abs=0.03)
     assert len(np.unique(pairs[~kept][:, 0])) > VOCABULARY * 0.9
     known = wrapped([7, 40] * 1500)
     found = replace(SIMILAR, share=0.5).apply(known[None], np.ones((1, len(row)), np.int64), [0], 4)
-    hidden = found.labels[0] != IGNORED
+    hidden = found.labels[0] != IGNORED_LABEL
     pairs = found.input_ids[0][1:-1].reshape(-1, 2)[hidden[1:-1].reshape(-1, 2)[:, 0]]
     assert (pairs == [8, 40]).all(1).mean() == pytest.approx(0.8, abs=0.03)
 

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import MaskingKind
 from pocketbert.distill.text.masking import Masking, MaskingScheme, masking_of
@@ -113,9 +113,9 @@ def test_every_kind_hides_words_but_neither_special_nor_unknown_tokens(
     assert {"[UNK]", "<unk>"} & {tokenizer.token(i) for i in wordless}
     ids = np.array([[*wordless, *tokenizer.encode(["we unable"])[0].ids]])
     labels = masking(tokenizer, kind).apply(ids, np.ones_like(ids), [0], 0).labels[0]
-    assert (labels[: len(wordless)] == IGNORED).all()
+    assert (labels[: len(wordless)] == IGNORED_LABEL).all()
     hidden = 0 if kind is MaskingKind.NONE else int((~np.isin(ids, wordless)).sum())
-    assert (labels != IGNORED).sum() == hidden
+    assert (labels != IGNORED_LABEL).sum() == hidden
 
 
 def test_frequency_is_what_it_was(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_frequency_is_what_it_was(tmp_path: Path) -> None:
     one, two = (m.apply(ids, np.ones_like(ids), range(6), 4) for m in (made, by_hand))
     assert (one.input_ids == two.input_ids).all() and (one.labels == two.labels).all()
     assert made.key() == by_hand.key()
-    assert made.estimate(np.full(6, 30)) == (one.labels != IGNORED).sum()
+    assert made.estimate(np.full(6, 30)) == (one.labels != IGNORED_LABEL).sum()
 
 
 @pytest.mark.parametrize("kind", MaskingKind)

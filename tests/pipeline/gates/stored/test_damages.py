@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pocketbert.core.types import Format, Layout, Status
-from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.gates.stored import PreparedModels, compare_constants
 from pocketbert.pipeline.gates.verify import verify_artefacts
 from pocketbert.runtime.tflite import TflitePredictor
@@ -52,7 +52,7 @@ BY_NAME = {d.name: d for d in DAMAGES}
 
 def problems(path: Path, models: PreparedModels) -> list[str]:
     format = format_of(path)
-    graphs = place_of(format).constants(path)
+    graphs = format_place(format).constants(path)
     assert graphs is not None
     lengths = TflitePredictor(path, 1).lengths if format is Format.TFLITE else ()
     return compare_constants(graphs, models.reference(format, Layout.PLAIN), lengths).problems

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.quantize import row_of, weight_types, weights
+from pocketbert.quantize import find_row, read_weight_types, weights
 from support.defects import format_of, integers
 
 NPU = {
@@ -37,7 +37,7 @@ def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def problems(path: Path, file: str) -> list[str]:
     format = format_of(path)
-    return row_of(format, *NPU[file]).problems(weight_types(path, format), file)
+    return find_row(format, *NPU[file]).problems(read_weight_types(path, format), file)
 
 
 @pytest.mark.parametrize("file", NPU)

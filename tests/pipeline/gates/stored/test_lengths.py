@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.types import Format
 from pocketbert.export.prepare import prepare
 from pocketbert.pipeline.gates.stored import ReferenceConstants, compare_constants
@@ -18,7 +18,7 @@ from support.stored_models import CLASSIFY
 from support.tiny import tiny_classifier
 
 LENGTH = 24
-FAMILY = family_named("modernbert")
+FAMILY = find_family("modernbert")
 KINDS = "full_attention", "sliding_attention"
 
 

@@ -22,12 +22,12 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Calibration, Format, Layout, Scheme
 from pocketbert.export import coreml
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.formats.constants import StoredRange, StoredRanges, StoredTensor
 from pocketbert.pipeline.gates.stored import PreparedModels, _compare_ranges, compare_constants
-from pocketbert.quantize import Plan, quantize, row_of
+from pocketbert.quantize import Plan, find_row, quantize
 from pocketbert.quantize.calibration import Ranges
-from pocketbert.quantize.simulated import product_ranges
+from pocketbert.quantize.simulated import measure_product_ranges
 from pocketbert.runtime.tflite import TflitePredictor
 from support.defects import format_of
 from support.stored_models import CLASSIFY
@@ -57,18 +57,18 @@ def measured(every_file: Path, rows: list[dict[str, Any]]) -> Measured:
     @cache
     def of(format: Format, method: Calibration, steps: int) -> dict[str, list[ProductRanges]]:
         module = prepare(model, folder.family, CLASSIFY, format)
-        return product_ranges(PreparedPredictor(module, folder.family, CLASSIFY), rows, None, method, steps)
+        return measure_product_ranges(PreparedPredictor(module, folder.family, CLASSIFY), rows, None, method, steps)
 
     return lambda file, method=Calibration.MINMAX: of(STATIC[file].format, method, STATIC[file].steps)
 
 
 def _whole(plan: Plan) -> bool:
-    return row_of(plan.format, plan.scheme, plan.runtime).weights.whole
+    return find_row(plan.format, plan.scheme, plan.runtime).weights.whole
 
 
 def products(path: Path, models: PreparedModels) -> list[tuple[str, StoredRanges]]:
     """The ranges that a file holds."""
-    graphs = place_of(format_of(path)).constants(path)
+    graphs = format_place(format_of(path)).constants(path)
     assert graphs is not None
     lengths = TflitePredictor(path, 1).lengths if format_of(path) is Format.TFLITE else ()
     return compare_constants(graphs, models.reference(format_of(path), Layout.PLAIN), lengths).products
@@ -171,12 +171,12 @@ def test_ranges_of_every_family(
     coreml.export(modules[Format.COREML], source.family, CLASSIFY, LENGTHS, package, coreml.CoremlForm(), info)
     bases = {Format.ONNX: exported(family), Format.TFLITE: exported_tflite(family), Format.COREML: package}
     for file, plan in STATIC.items():
-        row, path = row_of(plan.format, plan.scheme, plan.runtime), tmp_path / file
+        row, path = find_row(plan.format, plan.scheme, plan.runtime), tmp_path / file
         assert row.write is not None
         row.write(
             bases[plan.format], path, replace(plan, rows=lambda: rows, pads_left=tokenizer.padding_side == "left")
         )
-        measured = product_ranges(PreparedPredictor(modules[plan.format], source.family, CLASSIFY), rows)
+        measured = measure_product_ranges(PreparedPredictor(modules[plan.format], source.family, CLASSIFY), rows)
         problems, count = _compare_ranges(products(path, references), measured, row.weights.whole)
         assert (file, problems) == (file, [])
         assert count >= 3

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from pocketbert.core.types import Format, Layout, Scheme
-from pocketbert.pipeline.formats.base import place_of
+from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.gates.stored import PreparedModels, compare_constants
 from pocketbert.quantize import Plan, quantize
 from support.stored_models import CLASSIFY
@@ -35,7 +35,7 @@ def test_a_wrong_row_is_found(part: str | None, small: Path, open_tiny: Callable
         changed = value * np.float32(1.1) if part == "row_scales" else np.roll(value, 1, 0)
         table.CopyFrom(onnx.numpy_helper.from_array(changed.astype(value.dtype), table.name))
     onnx.save(model, tmp_path / "model.onnx")
-    graphs = place_of(Format.ONNX).constants(tmp_path / "model.onnx")
+    graphs = format_place(Format.ONNX).constants(tmp_path / "model.onnx")
     assert graphs is not None
     models = PreparedModels(open_tiny("xlnet", 2)[1].path, CLASSIFY, 40)
     found = compare_constants(graphs, models.reference(Format.ONNX, Layout.PLAIN), ()).problems

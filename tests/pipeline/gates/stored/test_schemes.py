@@ -15,11 +15,11 @@ from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.formats.base import place_of
-from pocketbert.pipeline.formats.weight_roles import float_digests, weights_of
+from pocketbert.pipeline.formats.base import format_place
+from pocketbert.pipeline.formats.weight_roles import digest_float_weights, list_weights
 from pocketbert.pipeline.gates.stored import PreparedModels, _compare_schemes, compare_constants
-from pocketbert.quantize import Plan, quantize, row_of, weight_types, weights
-from pocketbert.quantize.files import file_problems
+from pocketbert.quantize import Plan, find_row, quantize, read_weight_types, weights
+from pocketbert.quantize.files import find_weight_problems
 from pocketbert.runtime.tflite import TflitePredictor
 from support.stored_models import CLASSIFY
 
@@ -60,15 +60,15 @@ def test_schemes_that_changed_places_are_found(
     monkeypatch.setattr(weights, "SMALL", 512)  # tiny models have no matrix above the usual bound
     format = {".onnx": Format.ONNX, ".tflite": Format.TFLITE, ".mlpackage": Format.COREML}[Path(base).suffix]
     folder, path = open_model_folder(str(every_file / "model")), tmp_path / base
-    held = set(float_digests(every_file / "files" / base, format).values())
+    held = set(digest_float_weights(every_file / "files" / base, format).values())
     module = prepare(load_model(folder, CLASSIFY), folder.family, CLASSIFY, format)
-    plain = [w for w in weights_of(module, stored_as) if w.digest in held]
+    plain = [w for w in list_weights(module, stored_as) if w.digest in held]
     asked, other = (chosen(plain, end, scheme, second) for end in (QUERY, KEY))
     rows = (lambda: calibration_rows(folder)) if scheme.static else None
     quantize(every_file / "files" / base, path, Plan(format, scheme, rows=rows, weights=asked))
-    row = row_of(format, scheme)
-    assert file_problems(path, row, weight_types(path, format), "a", other) == []
-    graphs = place_of(format).constants(path)
+    row = find_row(format, scheme)
+    assert find_weight_problems(path, row, read_weight_types(path, format), "a", other) == []
+    graphs = format_place(format).constants(path)
     assert graphs is not None
     lengths = TflitePredictor(path, 1).lengths if format is Format.TFLITE else ()
     found = compare_constants(graphs, models.reference(format, Layout.PLAIN), lengths)

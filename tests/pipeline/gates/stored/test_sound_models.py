@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.families import family_named
+from pocketbert.core.families import find_family
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export import coreml, onnx
 from pocketbert.export.adapters import half_range
-from pocketbert.export.prepare import carries_multiples, prepare
-from pocketbert.pipeline.formats.base import place_of
+from pocketbert.export.prepare import is_rescaled_to_fp16, prepare
+from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.gates.stored import PreparedModels, ReferenceConstants, compare_constants
 from pocketbert.pipeline.gates.torch_constants import example_inputs, trace_constants
 from pocketbert.quantize import Plan, quantize
@@ -29,7 +29,7 @@ from support.tiny import BASIC, EXPORTED, tiny_classifier
 
 
 def problems(file: Path, models: PreparedModels, format: Format, lengths: tuple[int, ...] = ()) -> list[str]:
-    graphs = place_of(format).constants(file)
+    graphs = format_place(format).constants(file)
     assert graphs is not None
     return compare_constants(graphs, models.reference(format, Layout.PLAIN), lengths).problems
 
@@ -77,19 +77,19 @@ def test_powers_of_two_that_other_texts_lead_to_are_taken(monkeypatch: pytest.Mo
     written = trace_constants(prepare(model, FAMILY, task, samples=samples), inputs)
     monkeypatch.setattr(half_range, "ROOM", 4 * half_range.ROOM)  # as if larger numbers had been measured
     constants = trace_constants(prepare(model, FAMILY, task, samples=samples), inputs)
-    assert carries_multiples(model, FAMILY, task, samples)
+    assert is_rescaled_to_fp16(model, FAMILY, task, samples)
     assert compare_constants([written], ReferenceConstants(constants, True), ()).problems == []
     assert compare_constants([written], ReferenceConstants(constants), ()).problems
 
 
 def test_a_model_of_ordinary_numbers_may_not_be_multiplied() -> None:
-    assert not carries_multiples(ordinary(HEADS[0]), FAMILY, HEADS[0])
-    assert not carries_multiples(tiny_classifier("bert", 1, ("a", "b")), family_named("bert"), CLASSIFY)
+    assert not is_rescaled_to_fp16(ordinary(HEADS[0]), FAMILY, HEADS[0])
+    assert not is_rescaled_to_fp16(tiny_classifier("bert", 1, ("a", "b")), find_family("bert"), CLASSIFY)
 
 
 def test_long_tables_of_places_and_numbers_too_small_for_fp16(tmp_path: Path) -> None:
     model = tiny_classifier("bert", 1, ("a", "b"), max_position_embeddings=512)
-    family = family_named("bert")
+    family = find_family("bert")
     batch = {n: np.full((2, 16), 1, np.int64) for n in family.inputs}
     with torch.no_grad():
         model.bert.encoder.layer[0].output.LayerNorm.weight[:3] = torch.tensor([1e-33, -1e-33, 1e-9])
@@ -100,7 +100,7 @@ def test_long_tables_of_places_and_numbers_too_small_for_fp16(tmp_path: Path) ->
     coreml.export(modules[Format.COREML], family, CLASSIFY, (16,), written[Format.COREML], coreml.CoremlForm(), info)
     for format, path in written.items():
         reference = ReferenceConstants(trace_constants(modules[format], example_inputs(family.inputs, 8)))
-        graphs = place_of(format).constants(path)
+        graphs = format_place(format).constants(path)
         assert graphs is not None
         assert compare_constants(graphs, reference, (16,) if format is Format.COREML else ()).problems == []
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Minimum, ModelRecord
+from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, ModelRecord, Requirements
 from pocketbert.core.families import family_of
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
@@ -74,14 +74,14 @@ def test_sizes_count_the_tokenizer_of_apps_that_read_it() -> None:
 
 def test_minimum_versions_are_those_of_the_files() -> None:
     def known(record: ModelRecord) -> ModelRecord:
-        minimum = Minimum(ios=18) if record.format is Format.COREML else Minimum(opset=20, ir_version=10)
+        minimum = Requirements(ios=18) if record.format is Format.COREML else Requirements(opset=20, ir_version=10)
         return record.model_copy(update={"minimum": minimum})
 
     artefacts = CLASSIFIER.model_copy(update={"files": [known(r) for r in CLASSIFIER.models()]})
     assert rows(artefacts)["iOS"][2] == "iOS 18"
     assert "opset 20, IR 10" in rows(artefacts)["Android, ONNX Runtime"][2]
     assert "`pocketbert export --ios 16`" in render_card(artefacts, facts())
-    old = [r.model_copy(update={"minimum": Minimum(ios=16)}) for r in only(Format.COREML).models()]
+    old = [r.model_copy(update={"minimum": Requirements(ios=16)}) for r in only(Format.COREML).models()]
     assert "--ios" not in render_card(artefacts.model_copy(update={"files": old}), facts())
 
 

@@ -15,8 +15,8 @@ from pocketbert.pipeline.formats.snippets.parts import (
     UNKNOWN,
     SnippetFile,
     has_tokenizer_sources,
+    output_width,
     quote_for_kotlin,
-    width,
 )
 
 ORT, LITERT = "com.microsoft.onnxruntime:onnxruntime-android:1.26.0", "com.google.ai.edge.litert:litert:1.4.0"
@@ -351,7 +351,7 @@ def _input_values(name: str) -> str:
 
 def _output_buffer(file: SnippetFile) -> str:
     """Return the code of a buffer for an output of LiteRT."""
-    numbers = width(file.record) or ""
+    numbers = output_width(file.record) or ""
     if _rows_of_numbers(file):
         return f"Array(1) {{ Array(length) {{ FloatArray({numbers}) }} }}"
     return f"arrayOf(FloatArray({'length' if file.has_token_outputs else numbers}))"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing
-from pocketbert.core.artefacts.folder import best_of, wanted_scheme
+from pocketbert.core.artefacts.folder import choose_file, requested_scheme
 from pocketbert.core.families import GraphInput, Meaning, all_families
 from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.tasks import TASKS, LabelKind, Level, ScoreFunction, Task, TaskName
@@ -24,7 +24,7 @@ TEMPERED = "the temperature of this file"
 """Comment on a number in the code; another file has another one."""
 UNKNOWN = "below this file's threshold: unknown"
 """Comment on a comparison in the code, after the value that replaces the label."""
-CHECKED = (Scheme.FP32, Scheme.INT8)
+CHECKED_SCHEMES = (Scheme.FP32, Scheme.INT8)
 """Schemes whose files this project has opened in MediaPipe and in transformers.js."""
 TOKENIZER_FILE = "tokenizer.json"
 _SOURCES = {"Kotlin": "android", "Swift": "ios"}
@@ -94,7 +94,7 @@ def offered_file(
         for r in artefacts.models()
         if r.format is format and (r.plain if client is None else r.client is client) and r.scheme in schemes
     ]
-    return best_of(files, wanted_scheme(artefacts.default_model())) if files else None
+    return choose_file(files, requested_scheme(artefacts.default_model())) if files else None
 
 
 def pip_requirement(artefacts: Artefacts, distribution: str) -> str:
@@ -118,19 +118,19 @@ def has_tokenizer_sources(artefacts: Artefacts, language: str) -> bool:
 # --- questions about a folder -----------------------------------------------------------------------------------------
 
 
-def row_of(artefacts: Artefacts) -> Task:
+def task_row(artefacts: Artefacts) -> Task:
     """Return the folder's row of the task table."""
     return TASKS[artefacts.task]
 
 
 def takes_prompts(artefacts: Artefacts) -> bool:
     """Return whether the folder has prompts to put in front of a text; a question gets none."""
-    return bool(artefacts.processing.prompts) and row_of(artefacts).labels is not LabelKind.ANSWERS
+    return bool(artefacts.processing.prompts) and task_row(artefacts).labels is not LabelKind.ANSWERS
 
 
 def keeps_end(artefacts: Artefacts) -> bool:
     """Return whether long texts lose their beginning, not their end; long contexts are read in windows."""
-    return artefacts.processing.truncation_side == "left" and row_of(artefacts).labels is not LabelKind.ANSWERS
+    return artefacts.processing.truncation_side == "left" and task_row(artefacts).labels is not LabelKind.ANSWERS
 
 
 def applies_sigmoid(artefacts: Artefacts) -> bool:
@@ -143,7 +143,7 @@ def input_lengths(record: ModelRecord) -> list[int]:
     return record.signature.lengths if record.signature else []
 
 
-def width(record: ModelRecord) -> int | None:
+def output_width(record: ModelRecord) -> int | None:
     """Return the numbers that the last output of a file has per text or token; None if they are not known."""
     last = record.signature.outputs[-1].shape[-1] if record.signature else None
     return last if isinstance(last, int) else None
@@ -168,7 +168,7 @@ def _extra_inputs(artefacts: Artefacts) -> tuple[GraphInput, ...]:
     return next((f.extra for f in forms if f.name == artefacts.form), ())
 
 
-def explained(artefacts: Artefacts) -> list[str]:
+def explain_inputs(artefacts: Artefacts) -> list[str]:
     """Return one sentence of the card on each further input."""
     return [
         f"`{i.name}`, {'float32 [1, length, width]' if i.is_float else 'whole numbers [1, length]'}, from the data column "
@@ -196,7 +196,7 @@ class SnippetFile:
     @property
     def task(self) -> Task:
         """The folder's row of the task table."""
-        return row_of(self.artefacts)
+        return task_row(self.artefacts)
 
     @property
     def processing(self) -> Processing:

@@ -13,8 +13,8 @@ from pocketbert.pipeline.formats.snippets.parts import (
     UNKNOWN,
     SnippetFile,
     has_tokenizer_sources,
+    output_width,
     quote_for_swift,
-    width,
 )
 
 ORT_PACKAGE = "https://github.com/microsoft/onnxruntime-swift-package-manager"
@@ -277,7 +277,7 @@ def _onnx_answer(file: SnippetFile) -> tuple[str, str]:
 
 def _output_shape(file: SnippetFile) -> str:
     """Return the shape of an output for a comment."""
-    numbers = width(file.record) or "numbers"
+    numbers = output_width(file.record) or "numbers"
     if not file.has_token_outputs:
         return f"[1, {numbers}]"
     return f"[1, length, {numbers}]" if len(file.task.answer) == 1 else "[1, length]"

@@ -26,11 +26,11 @@ from pocketbert.core.artefacts import Artefacts, Kind, Processing
 from pocketbert.core.compare.golden import LibraryAnswers, LibraryRow
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.host.system import home_folder
-from pocketbert.core.models.tokenizers import SEGMENTS
+from pocketbert.core.models.tokenizers import SEGMENT_INPUT
 from pocketbert.core.predict.sentence_settings import Prompts
-from pocketbert.core.predict.tokenizer_file import MAX_MIB
+from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB
 from pocketbert.pipeline.formats.snippets.parts import quote_for_java, quote_for_swift
-from pocketbert.pipeline.make.library import TEXT_GATE
+from pocketbert.pipeline.make.library import LIBRARY_TEXT_GATE
 from pocketbert.pipeline.results import Gate
 
 Content = Mapping[str, Any]
@@ -265,7 +265,7 @@ def pack_sources(destination: Path, processing: Processing, pad_id: int) -> Pack
         processing: How inputs are made from texts; written into the page of each platform.
         pad_id: Id of the padding token.
     """
-    content = read_json(destination / "tokenizer.json", MAX_MIB)
+    content = read_json(destination / "tokenizer.json", MAX_TOKENIZER_MIB)
     kinds, absent = dict[str, Kind](), dict[str, str]()
     for platform in PLATFORMS:
         why = platform.reader.refusal(content)
@@ -359,7 +359,7 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
     if answers is None:
         return []
     segments = any(
-        t.name == SEGMENTS for r in artefacts.models() if r.plain and r.signature for t in r.signature.inputs
+        t.name == SEGMENT_INPUT for r in artefacts.models() if r.plain and r.signature for t in r.signature.inputs
     )
     wrong = [
         row.called
@@ -369,7 +369,11 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
     detail = f"the Java sources give {len(rows)} texts the ids of {library.library}."
     if wrong:
         detail = f"the Java sources give {len(wrong)} of {len(rows)} texts other inputs than {library.library}, e.g. {wrong[0]}."
-    return [Gate(name=TEXT_GATE, file="android/", passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail)]
+    return [
+        Gate(
+            name=LIBRARY_TEXT_GATE, file="android/", passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail
+        )
+    ]
 
 
 @cache

@@ -1,0 +1,241 @@
+"""Core ML packages: writing one reproducibly (`save_package`), adding and removing the classifier operator.
+
+`add_classifier` and `remove_classifier` edit a converted program. `coremltools.ClassifierConfig` cannot be used:
+coremltools 9.0 stops with an IndexError if a classifier has a further output in fp16, and `coremltools.optimize`
+cannot write the operator's list of labels back. The result equals what coremltools itself writes
+(tests/export/test_coreml.py).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.disk.ownership import FolderContents
+from pocketbert.core.disk.workspace import build_folder
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.host.system import version_of
+
+_MODEL = "com.apple.CoreML/model.mlmodel"
+_WEIGHTS = "com.apple.CoreML/weights"
+_WEIGHT_FILE = f"{_WEIGHTS}/weight.bin"
+CONVERSION_DATE = "com.github.apple.coremltools.conversion_date"
+"""Metadata that coremltools adds and this project removes, so that the same model gives the same bytes on any day."""
+_CONTENTS = FolderContents("Manifest.json", (f"Data/{_MODEL}", f"Data/{_WEIGHT_FILE}"))
+"""Files of a package; a folder that holds anything else is not replaced."""
+_AUTHOR = "com.apple.CoreML"
+_ITEMS = {
+    _MODEL: ("model.mlmodel", "CoreML Model Specification"),
+    _WEIGHTS: ("weights", "CoreML Model Weights"),
+}
+
+
+def save_package(model: bytes, weights: Path, destination: Path) -> None:
+    """Write an ``.mlpackage`` folder atomically.
+
+    coremltools gives the items random identifiers; here they are derived from the paths, so that the same model
+    gives the same bytes.
+
+    Args:
+        model: The serialized specification, with its maps in a fixed order.
+        weights: ``weight.bin``.
+        destination: The folder to write; an existing package is replaced.
+    """
+    with build_folder(destination, _CONTENTS) as folder:
+        data = folder / "Data"
+        (data / _WEIGHTS).mkdir(parents=True)
+        (data / _MODEL).write_bytes(model)
+        shutil.copyfile(weights, data / _WEIGHT_FILE)
+        names = {path: str(uuid.uuid5(uuid.NAMESPACE_URL, path)).upper() for path in _ITEMS}
+        entries = {
+            names[path]: {"author": _AUTHOR, "description": text, "name": name, "path": path}
+            for path, (name, text) in _ITEMS.items()
+        }
+        # coremltools writes the file again, with sorted keys, whenever it opens a package
+        manifest = {"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": names[_MODEL]}
+        (folder / "Manifest.json").write_text(json.dumps(manifest, indent=4, sort_keys=True) + "\n", encoding="utf-8")
+
+
+PROBABILITIES_OUTPUT = "probabilities"
+"""Output of the program that the classifier reads; the package with a classifier does not have it as an output."""
+LABEL_OUTPUT = "classLabel"
+SCORES_OUTPUT = "classLabel_probs"
+_OPERATOR = "classify"
+
+
+def add_classifier(spec: Any, labels: Sequence[str]) -> None:
+    """Append the classifier operator: the output ``probabilities`` becomes a label's name and a table of probabilities.
+
+    Args:
+        spec: A Core ML specification (coremltools' class) with an ML Program; changed in place.
+        labels: Label names in order of the probabilities.
+    """
+    from coremltools.proto import MIL_pb2
+
+    block = _block(spec)
+    operation = block.operations.add(type=_OPERATOR)
+    operation.inputs["probabilities"].arguments.add(name=PROBABILITIES_OUTPUT)
+    classes = operation.inputs["classes"].arguments.add().value
+    classes.type.listType.type.tensorType.dataType = MIL_pb2.STRING
+    classes.type.listType.length.constant.size = len(labels)
+    for label in labels:
+        value = classes.immediateValue.list.values.add()
+        value.type.tensorType.dataType = MIL_pb2.STRING
+        value.immediateValue.tensor.strings.values.append(label)
+    name = operation.attributes["name"]
+    name.type.tensorType.dataType = MIL_pb2.STRING
+    name.immediateValue.tensor.strings.values.append(f"{_OPERATOR}_0")
+    operation.outputs.add(name=LABEL_OUTPUT).type.tensorType.dataType = MIL_pb2.STRING
+    table = operation.outputs.add(name=SCORES_OUTPUT).type.dictionaryType
+    table.keyType.tensorType.dataType = MIL_pb2.STRING
+    table.valueType.tensorType.dataType = MIL_pb2.FLOAT64
+    outputs = [LABEL_OUTPUT, SCORES_OUTPUT, *(o for o in block.outputs if o != PROBABILITIES_OUTPUT)]
+    del block.outputs[:]
+    block.outputs.extend(outputs)
+    description = spec.description
+    kept = _copy_outputs_except(description, PROBABILITIES_OUTPUT)
+    del description.output[:]
+    description.output.add(name=LABEL_OUTPUT).type.stringType.SetInParent()
+    description.output.add(name=SCORES_OUTPUT).type.dictionaryType.stringKeyType.SetInParent()
+    description.output.extend(kept)
+    description.predictedFeatureName, description.predictedProbabilitiesName = LABEL_OUTPUT, SCORES_OUTPUT
+
+
+def remove_classifier(spec: Any) -> list[str]:
+    """Remove the operator of `add_classifier` from a specification, in place.
+
+    Returns:
+        Label names; empty if there was no classifier and nothing was changed.
+    """
+    from coremltools.proto import FeatureTypes_pb2
+
+    block = _block(spec)
+    if not block.operations or block.operations[-1].type != _OPERATOR:
+        return []
+    classes = block.operations[-1].inputs["classes"].arguments[0].value.immediateValue.list.values
+    labels = [v.immediateValue.tensor.strings.values[0] for v in classes]
+    del block.operations[-1]
+    outputs = [*(o for o in block.outputs if o not in (LABEL_OUTPUT, SCORES_OUTPUT)), PROBABILITIES_OUTPUT]
+    del block.outputs[:]
+    block.outputs.extend(outputs)
+    description = spec.description
+    kept = _copy_outputs_except(description, LABEL_OUTPUT, SCORES_OUTPUT)
+    del description.output[:]
+    description.output.extend(kept)
+    array = description.output.add(name=PROBABILITIES_OUTPUT).type.multiArrayType
+    array.dataType = FeatureTypes_pb2.ArrayFeatureType.FLOAT32
+    array.shape.extend([1, len(labels)])
+    description.predictedFeatureName = description.predictedProbabilitiesName = ""
+    return labels
+
+
+def _block(spec: Any) -> Any:
+    """Return the block of operations of the program's main function."""
+    function = spec.mlProgram.functions["main"]
+    return function.block_specializations[function.opset]
+
+
+def _copy_outputs_except(description: Any, *names: str) -> list[Any]:
+    """Copy the output features except some; the originals are destroyed when the repeated field is cleared."""
+    return [type(o).FromString(o.SerializeToString()) for o in description.output if o.name not in names]
+
+
+# --- tflite_file ---
+# Reading a .tflite file as an object that can be changed (`load_model`), and writing it again (`dump_model`).
+
+
+IDENTIFIER = b"TFL3"
+_ALIGNMENT = 16
+"""The schema aligns weights to 16 bytes; flatbuffers' Python builder forgets that for vectors of bytes."""
+
+
+def load_model(model: bytes) -> Any:
+    """Parse a TFLite model with all weights in its buffers.
+
+    ai-edge-quantizer writes weights behind the flatbuffer and leaves offset and size in the buffer table.
+    Packing such a model again as it is would lose them without an error.
+
+    Args:
+        model: The bytes of a .tflite file, nothing appended to it.
+
+    Returns:
+        A `ModelT` of the TFLite schema.
+
+    Raises:
+        InputError: If this is no TFLite model, or a buffer points outside the file.
+        MissingBackendError: If the TFLite packages are not installed.
+    """
+    schema = tflite_schema()
+    if model[4:8] != IDENTIFIER:
+        raise InputError(Problem("model", f"no TFLite file: identifier {model[4:8]!r} instead of {IDENTIFIER!r}."))
+    try:
+        loaded = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
+    except (struct.error, IndexError, TypeError, ValueError, UnicodeDecodeError) as error:
+        raise InputError(Problem("model", f"damaged TFLite file: {error}.")) from error
+    for number, buffer in enumerate(loaded.buffers or []):
+        if buffer.offset > 1:  # 0 and 1 mean "inside"
+            if buffer.offset + buffer.size > len(model):
+                raise InputError(
+                    Problem(
+                        "model",
+                        f"buffer {number} lies at {buffer.offset}+{buffer.size}, behind the file's {len(model)} bytes.",
+                        "The weights were cut off: write the file again.",
+                    )
+                )
+            buffer.data = np.frombuffer(model, np.uint8, buffer.size, buffer.offset)
+        buffer.offset = buffer.size = 0
+    for graph in loaded.subgraphs or []:
+        for operator in graph.operators or []:
+            if operator.largeCustomOptionsOffset > 1:
+                raise InputError(
+                    Problem("model", "an operator keeps its options behind the flatbuffer; not supported.")
+                )
+    return loaded
+
+
+def dump_model(model: Any) -> bytes:
+    """Serialize a `ModelT`, as `load_model` returns it, with all buffers inside, aligned to 16 bytes."""
+    import flatbuffers
+
+    class AligningBuilder(flatbuffers.Builder):  # type: ignore[misc]
+        def StartVector(self, elemSize: int, numElems: int, alignment: int) -> Any:  # noqa: N802, N803
+            return super().StartVector(elemSize, numElems, _ALIGNMENT if elemSize == 1 else alignment)
+
+    size = sum(len(b.data) for b in model.buffers if b.data is not None)
+    builder = AligningBuilder(size + (1 << 20))
+    builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def tflite_schema() -> Any:
+    """Import the module that reads and writes the flatbuffers of TFLite.
+
+    Raises:
+        MissingBackendError: If the TFLite packages are not installed.
+    """
+    for name in ("flatbuffers", "ai-edge-litert"):
+        if version_of(name) is None:
+            raise MissingBackendError(name, "pip install 'pocketbert[tflite]'")
+    from ai_edge_litert import schema_py_generated
+
+    return schema_py_generated
+
+
+def unpack_int4(packed: NDArray[np.uint8], count: int) -> NDArray[np.int8]:
+    """Unpack numbers from -8 to 7, two in a byte, the first one in its low half.
+
+    Args:
+        packed: The bytes of a tensor of type INT4.
+        count: Size of the tensor; with an odd size the last half byte is unused.
+    """
+    values = np.empty(packed.size * 2, np.int8)
+    values[0::2], values[1::2] = packed & 15, packed >> 4
+    return ((values ^ 8) - 8)[:count]
