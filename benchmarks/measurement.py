@@ -248,6 +248,7 @@ class BenchmarkResult(Record):
         return f"<BenchmarkResult {files} files, {made} measurements{compiled} on {devices}>"
 
     def _repr_html_(self) -> str:
+        """Return the latencies as a table for notebooks."""
         rows = [
             (m.variant, m.device, m.threads, wording.pace(m.length, m.gap_ms), f"{m.wall.p50:.3g}", f"{m.wall.p90:.3g}")
             for session in self.sessions

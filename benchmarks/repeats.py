@@ -231,7 +231,7 @@ def _write_inputs(path: Path, inputs: Inputs) -> None:
 
 
 def _read_inputs(path: Path) -> dict[tuple[str, Length], list[Feed]]:
-    """Read what `_write_inputs` wrote."""
+    """Read the inputs of a repeat from a file, by variant and length."""
     inputs: dict[tuple[str, Length], list[Feed]] = {}
     with np.load(path, allow_pickle=False) as stored:
         for number in range(sum(name.endswith("/key") for name in stored.files)):

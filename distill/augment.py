@@ -252,7 +252,7 @@ class MaskedWords:
 
     @torch.inference_mode()
     def _predict_batch(self, rows: Sequence[_MaskedText]) -> list[list[int]]:
-        """Return the places of the most probable words in `_words`, the best first."""
+        """Return the indices of the most probable words in the list of candidates, the best first."""
         width = max(len(row.ids) for row in rows)
         arrays = {name: np.zeros((len(rows), width), np.int64) for name in self._family.inputs}
         arrays["input_ids"][:] = self._pad_id

@@ -162,7 +162,7 @@ def _between_extremes(values: Tensor, axes: tuple[int, ...], steps: int = _STEPS
 
 
 def _between_extremes_in_fp16(values: Tensor, axes: tuple[int, ...], lowest: int, highest: int) -> Tensor:
-    """Round as `_between_extremes` to integers from `lowest` to `highest`, computed in fp16."""
+    """Round to integers from `lowest` to `highest` between the extremes along `axes`, computed in fp16."""
     halves = values.half()
     low, high = halves.amin(axes, keepdim=True).clamp(max=0), halves.amax(axes, keepdim=True).clamp(min=0)
     span = high - low
@@ -245,7 +245,7 @@ def _split_blocks(values: Tensor) -> Tensor:
 
 
 def _join_blocks(blocks: Tensor, like: Tensor) -> Tensor:
-    """Undo `_split_blocks` of a tensor shaped as `like`."""
+    """Join the blocks of a tensor that was split along its last axis, in the shape of `like`."""
     return blocks.flatten(-2)[..., : like.shape[-1]]
 
 

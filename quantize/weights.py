@@ -193,6 +193,7 @@ def find_type_problems(
     largest = max((u.numbers for u in types.uses if u.use is Use.TABLE), default=0)
 
     def wanted(use: WeightUse) -> ExpectedForm:
+        """Return the form that the scheme expects of a weight in this use."""
         if use.use is Use.TABLE and use.dtype != expected.tables.dtype and use.name in multiplied:
             return tied_table
         if use.use is Use.TABLE and use.dtype == expected.tables.dtype:

@@ -329,6 +329,7 @@ def _drop_slow_candidates(runners: Sequence[_Runner], max_length: int, within: f
     estimates = [_estimated_timings(runners), at_their_best]
 
     def is_close(number: int, n: int) -> bool:
+        """Return whether a candidate's estimate at a length is within a factor of the best one."""
         length = min(n, max_length)
         return any(
             timings[number].expected_ms(length, steady) <= within * min(t.expected_ms(length, steady) for t in timings)

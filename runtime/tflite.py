@@ -314,6 +314,7 @@ class _SignatureCall:
         subgraph, outputs = self._subgraph, self._outputs
 
         def run(rows: _Rows) -> Arrays:
+            """Copy rows of the prepared length into the interpreter's memory, run it, and return the outputs."""
             planned = self._planned
             for name, shape, values, buffer, tensor in buffers:
                 value = rows[name]

@@ -21,21 +21,21 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src/pocketbert", "distill", "export", "quantize", "runtime", "benchmarks")
 LIMITS = {
-    "files": 350,
-    "longest file": 750,
-    "lines in a file, 90th percentile": 500,
-    "lines of code": 46_000,
-    "public names per 1,000 lines of code": 52,
+    "files": 354,
+    "longest file": 602,
+    "lines in a file, 90th percentile": 455,
+    "lines of code": 44000,
+    "public names per 1,000 lines of code": 39,
     "import lines in 100": 7,
-    "public names with a single using module in 100": 29,
+    "public names with a single using module in 100": 39,
 }
 """The most that a measure may be."""
-LEAST = {"lines in a file, median": 240, "lines in a function body, median": 4}
+LEAST = {"lines in a file, median": 240, "lines in a function body, median": 5}
 """The least that a measure may be."""
 SHORT = 5
 """A function of more lines than this has a docstring."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_PRIVATE = re.compile(r"`_\w+`")
+_PRIVATE = re.compile(r"`_[a-z][a-z0-9_]*`")
 
 
 @dataclass
@@ -119,7 +119,12 @@ def find_docstring_faults(source: SourceFile) -> Iterator[str]:
         text = ast.get_docstring(node)
         where = f"{source.path.as_posix()}:{node.lineno}: {node.name}"
         if text is None:
-            if not isinstance(node, ast.ClassDef) and _lines(node) > SHORT and not node.name.startswith("__"):
+            if (
+                not isinstance(node, ast.ClassDef)
+                and not _is_empty(node)
+                and _lines(node) > SHORT
+                and not node.name.startswith("__")
+            ):
                 yield f"{where}: {_lines(node)} lines and no docstring"
             continue
         if "cli" in source.path.parts:  # docstrings of commands are their help texts
@@ -129,6 +134,10 @@ def find_docstring_faults(source: SourceFile) -> Iterator[str]:
             yield f"{where}: the first line of the docstring does not end with a full stop"
         if _PRIVATE.search(first):
             yield f"{where}: the first line of the docstring names a private function"
+
+
+def _is_empty(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return len(node.body) == 1 and isinstance(node.body[0], ast.Pass)
 
 
 def _lines(node: ast.stmt) -> int:

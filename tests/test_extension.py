@@ -50,7 +50,7 @@ def register():
     plugins.register_engine(name, object)
     plugins.register_reader(name, plugins.Reader(lambda *_: None, lambda *_: None))
     for scheme in FORMATS[name].schemes:
-        plugins.register_scheme(replace(row_of(Format.ONNX, scheme), format=name))
+        plugins.register_scheme(replace(find_row(Format.ONNX, scheme), format=name))
     info = DeviceInfo("extra-device", {Figure.LATENCY: Provenance.MEASURED}, "nothing")
     plugins.register_device(Device(info, lambda argument: None, lambda format, runtime: ""))
 
@@ -59,7 +59,7 @@ from dataclasses import fields
 
 from pocketbert.core.families import family_of
 from pocketbert.core.formats import FORMATS
-from pocketbert.quantize.table import row_of
+from pocketbert.quantize.table import find_row
 
 BERT = family_of("bert")
 FIELDS = [f.name for f in fields(BERT)]

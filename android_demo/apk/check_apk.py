@@ -22,7 +22,7 @@ def offset(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
 
 
 def problems(path: str) -> list[str]:
-    """What is wrong, a sentence each."""
+    """Return what is wrong with the APK, a sentence each."""
     found = []
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()

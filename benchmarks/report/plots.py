@@ -518,7 +518,7 @@ def _draw_share_curve(
 
 
 def _set_share_axes(axes: Axes, label: str, dots: tuple[int, int]) -> None:
-    """Set the axes of `_draw_share_curve`; `dots` are dash and space of the lines at 50 and 90 %."""
+    """Set the axes of a plot of cumulative shares; `dots` are dash and space of the lines at 50 and 90 %."""
     for percent in (50, 90):
         axes.axhline(percent, color=_MUTED, linewidth=0.6, linestyle=(0, dots))
     _set_log_scale(axes, "x")

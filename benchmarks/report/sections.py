@@ -304,7 +304,7 @@ def make_search_table(search: BudgetSearch) -> list[dict[str, Any]]:
 
 
 def make_sensitivity_tables(sensitivities: Sensitivities | None) -> list[tuple[str, list[dict[str, Any]], str]]:
-    """Return title, rows, and the reason why there are none, for each format and scheme; see `_sensitivity_rows`."""
+    """Return title, rows, and the reason why there are none, for each format and scheme."""
     schemes = sensitivities.schemes if sensitivities is not None else []
     return [(f"{FORMATS[one.format].title} {one.scheme}", _sensitivity_rows(one), one.note) for one in schemes]
 

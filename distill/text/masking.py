@@ -428,6 +428,7 @@ class _SpanMasking(_WordMasking):
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
+        """Return the positions of the tokens in whole-word n-grams drawn until `count` tokens are reached, and their noise."""
         firsts, ends = self._words(tokens, apart)
         spans = np.array(_draw_spans(firsts, ends, count, noise[:, :2]), np.int64).reshape(-1, 2)
         starts, stops = firsts[spans[:, 0]], ends[spans[:, 1] - 1]
@@ -442,6 +443,7 @@ class _NgramMasking(_WordMasking):
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
+        """Return the tokens of drawn runs of words, and a random number for each that is the same within a word."""
         firsts, ends = self._words(tokens, apart)
         spans = _draw_spans(firsts, ends, count, noise[:, :2], _NGRAM_CHANCES)
         words = [word for first, last in spans for word in range(first, last)]

@@ -395,6 +395,7 @@ def _has(attention: Any, kind: str) -> bool:
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """Return a linear layer with these weights [out, in] and bias [out]."""
     made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     made.weight = nn.Parameter(weight.contiguous())
     if bias is not None:

@@ -282,7 +282,7 @@ class _Banded(nn.Module):
     """A Longformer with plain inputs and outputs."""
 
     def __init__(self, model: Any, plan: ExportPlan, dense: int | None) -> None:
-        """Take a transformers model apart; see `_with_dense_bands`."""
+        """Take over the parts of a transformers model whose attention is computed over bands."""
         super().__init__()
         self.dense = dense
         kind = type(model).__name__

@@ -113,7 +113,7 @@ class _TwoMasks(nn.Module):
     """A ModernBERT with plain inputs and outputs."""
 
     def __init__(self, model: Any, plan: ExportPlan) -> None:
-        """Take over a model with rewritten layers; see `_with_two_masks`."""
+        """Take over a model with rewritten layers, which get one mask for local and one for global attention."""
         super().__init__()
         self.model, self.outputs, self.pooling = model, plan.outputs, plan.pooling
         config = model.config

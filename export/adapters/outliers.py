@@ -306,6 +306,7 @@ def measure_channels(
     mask: list[Tensor] = []
 
     def measure(number: int, states: Tensor) -> None:
+        """Raise the largest magnitudes of a tensor's channels to those of these states; padded rows count as zero."""
         if states.ndim == 4:
             states = states[:, :, 0].transpose(1, 2)
         if states.shape[:-1] == mask[0].shape:

@@ -215,6 +215,7 @@ def _matrix(parameter: Tensor) -> Tensor:
 
 
 def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """Return a linear layer with these weights [out, in] and bias [out], without initializing others first."""
     made = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     made.weight = nn.Parameter(weight)
     if bias is not None:

@@ -46,7 +46,7 @@ def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _write_small(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a copy of an fp32 file with int8 products and a 4-bit table of words; raises as `_write_int8`."""
+    """Write a copy of an fp32 file with int8 products and a 4-bit table of words."""
     model = load_for_quantizer(source)
     pack_largest_table(model)
     write_dynamic(model, destination)

@@ -265,7 +265,7 @@ def find_packed_lookups(graph: Any, stored: Mapping[str, NDArray[Any]]) -> Itera
 def _match_packed_lookup(
     product: Any, makers: Mapping[str, Any], stored: Mapping[str, NDArray[Any]]
 ) -> PackedLookup | None:
-    """Follow the operators of `_packed_lookup_nodes` backwards from the last one; None if one of them differs."""
+    """Follow the operators of a 4-bit look-up backwards from its last one; return None if one of them differs."""
 
     def inputs(name: str, op_type: str) -> list[str] | None:
         node = makers.get(name)

@@ -153,6 +153,7 @@ class _Device:
             raise self._problem("refuses the file", error) from error
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Mapping[str, Any]:
+        """Run the package in Core ML; an error of the library becomes an InputError."""
         try:
             # packages take int32 or float32
             feed = {n: v.astype(np.float32 if v.dtype.kind == "f" else np.int32) for n, v in inputs.items()}

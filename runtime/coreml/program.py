@@ -318,6 +318,7 @@ class _ProgramReader:
     # --- names and errors ---
 
     def _new_slot(self, name: str, kind: ValueType) -> int:
+        """Return the number of a new value's place in memory; raise InputError if the name is taken."""
         if name in self._slots or (name in self._constants and name not in self._package.block.outputs):
             raise self._problem(name, "defined twice")
         slot = self._program.size

@@ -170,6 +170,7 @@ def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
     ranges: dict[str, Range] = {}
 
     def add_range(step: Step) -> None:
+        """Extend the range of an operation's float result by its value."""
         if isinstance(step.type, TensorType) and step.type.dtype.is_float:
             result_range = ranges.setdefault(
                 step.output, Range(step.op_type, step.op_name, step.output, step.type.dtype)

@@ -26,6 +26,7 @@ app = typer.Typer(
 
 
 def _version(wanted: bool) -> None:
+    """Print the installed version and exit, for --version."""
     if wanted:
         from pocketbert.core.host.system import version_of
 

@@ -51,7 +51,7 @@ STUCK = """
 import time
 from pocketbert.core.host import processes
 processes._STUCK_S = 0.5
-with processes.directing():
+with processes.direct_processes():
     processes._Channel(processes.LaunchedProcess(1, 2)).report("bad luck")
     time.sleep(600)
 """

@@ -457,7 +457,7 @@ def _write_state(learning: Learning, state: _StudentState, destination: Path) ->
 
 
 def _read_state(learning: Learning, folder: Path) -> _StudentState:
-    """Read the student that a stage wrote with `_write_state`."""
+    """Read the student that a training stage wrote, with what it carries to the next stage."""
     from safetensors.torch import load_file
 
     from pocketbert.distill.methods.method import CarriedPart

@@ -203,6 +203,7 @@ def _summary_rows(rows: Sequence[LatencyRow]) -> list[LatencyRow]:
 
 
 def _latency_table(rows: Sequence[LatencyRow]) -> str:
+    """Return latencies as a Markdown table."""
     head = [
         "| file | threads | length | p50 ms | p90 ms | time relative to the first |",
         "|---|---:|---|---:|---:|---:|",

@@ -104,8 +104,8 @@ def test_the_same_rows_in_another_process(corpora: list[Corpus]) -> None:
     folders = [str(c.folder) for c in corpora]
     code = (
         "from pathlib import Path; from pocketbert.distill.text.corpus import open_corpus;"
-        "from pocketbert.distill.text.corpus import mix;"
-        f"m = mix([open_corpus(Path(f)) for f in {folders!r}], [1, 2, 3], 90, 11);"
+        "from pocketbert.distill.text.corpus import mix_corpora;"
+        f"m = mix_corpora([open_corpus(Path(f)) for f in {folders!r}], [1, 2, 3], 90, 11);"
         "print([r.tolist() for r in m.ids(range(90))])"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
