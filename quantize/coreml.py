@@ -439,6 +439,23 @@ def _register() -> None:
             )
         )
 
+    _register_palettes(w8_simulation)
+    register_scheme(
+        SchemeRow(
+            Format.COREML,
+            Scheme.A8W8,
+            ExpectedWeights(replace(w8, bits=8), w8, _FLOATS),
+            _write_static,
+            simulation=replace(w8_simulation, static=True, outputs=True),
+            selective=True,
+            seconds={Scheme.W8: linear[Scheme.W8]},
+            usual={Role.FFN_DOWN: Scheme.W8},
+        )
+    )
+
+
+def _register_palettes(w8_simulation: Simulation) -> None:
+    """Register the schemes that store weights as indices into a palette of 64 or 16 values."""
     roundings = {64: palette_of_64, 16: palette_of_16}
     palettes = {n: ExpectedForm(dtype, dequantized=True, per_channel=False) for n, dtype in _PALETTE_TYPES.items()}
     for scheme, sizes in _PALETTE_SIZES.items():
@@ -458,19 +475,6 @@ def _register() -> None:
                 ),
             )
         )
-
-    register_scheme(
-        SchemeRow(
-            Format.COREML,
-            Scheme.A8W8,
-            ExpectedWeights(replace(w8, bits=8), w8, _FLOATS),
-            _write_static,
-            simulation=replace(w8_simulation, static=True, outputs=True),
-            selective=True,
-            seconds={Scheme.W8: linear[Scheme.W8]},
-            usual={Role.FFN_DOWN: Scheme.W8},
-        )
-    )
 
 
 _register()

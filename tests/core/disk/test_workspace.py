@@ -72,7 +72,7 @@ def test_a_folder_of_the_users_is_not_replaced(tmp_path: Path) -> None:
     output.mkdir()
     for name in ("old", "thesis.txt"):
         (output / name).write_text("1")
-    for recognise in ({}, {"recognise": ALL_OURS}):
+    for recognise in ({}, {"find_foreign": ALL_OURS}):
         with (
             pytest.raises(InputError, match="thesis.txt.*nothing was removed"),
             build_folder(output, **recognise),

@@ -154,7 +154,7 @@ def test_who_imports_openvino_leaves_its_reporter_out() -> None:
             guards = [
                 n
                 for n in ast.walk(tree)
-                if isinstance(n, ast.With) and ast.unparse(n.items[0].context_expr) == "without_openvino_telemetry()"
+                if isinstance(n, ast.With) and ast.unparse(n.items[0].context_expr) == "block_openvino_telemetry()"
             ]
             assert all(any(g.lineno < line <= (g.end_lineno or 0) for g in guards) for line in uses), path
         else:

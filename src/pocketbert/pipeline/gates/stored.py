@@ -14,9 +14,8 @@ every row of the vocabulary. Faults that stay below its bounds, or that no golde
 - A weight in 8 bits where 4 were chosen, and one in 4 where 8 were chosen, have similar answers and, if they changed
   places, the same size (`_compare_schemes`).
 
-`PreparedModels` prepares the torch model as the exporter does and traces its constants into `ReferenceConstants`; the
-format's reader lists those of the file, and `check_stored_numbers` compares them. Names play no part, since exporters rename
-tensors.
+`PreparedModels` prepares the torch model as the exporter does and traces its constants; the format's reader lists those of
+the file, and `check_stored_numbers` compares them, whatever their names: exporters rename tensors.
 """
 
 from __future__ import annotations
@@ -578,9 +577,6 @@ def _compare_schemes(
         stored: Matrices and tables of a file, by the paths of the tensors in the torch module.
         weights: The scheme chosen for each weight; empty if all have the scheme of the file.
         row: The file's scheme.
-
-    Returns:
-        Sentences without a full stop.
     """
     from pocketbert.quantize.weights import Use
 
