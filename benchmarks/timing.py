@@ -121,7 +121,7 @@ class Cell:
         before = None
         while not self.warmup_stable or self.warmup_runs < WARMUP_LEAST:
             window = time.monotonic()
-            median = float(np.median([s.wall_ms for s in self._run(range(_WINDOW))]))
+            median = self._time_window()
             self.warmup_runs += _WINDOW
             self.warmup_stable = before is not None and abs(median / before - 1) < STABLE
             before = median
@@ -129,6 +129,10 @@ class Cell:
             late = self.warmup_runs >= WARMUP_MOST or time.monotonic() - begin > most_s
             if late and self.warmup_runs >= WARMUP_LEAST:
                 return
+
+    def _time_window(self) -> float:
+        """Return the median wall time in ms of `_WINDOW` inferences on the first inputs."""
+        return float(np.median([s.wall_ms for s in self._run(range(_WINDOW))]))
 
     def burst(self, first: int, count: int) -> None:
         """Time `count` inferences on the inputs from `first` on, and add them to the current repeat.

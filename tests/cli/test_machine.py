@@ -40,7 +40,9 @@ def test_missing_exporters(
     from pocketbert.pipeline import doctor as requirements
 
     real = requirements.installed
-    monkeypatch.setattr(requirements, "installed", lambda names: {n: v for n, v in real(names).items() if n != gone})
+    monkeypatch.setattr(
+        requirements, "installed_versions", lambda names: {n: v for n, v in real(names).items() if n != gone}
+    )
     result = cli("export", "-m", finished / "student", "-o", tmp_path / "x", "--format", formats)
     assert result.exit_code == 4, result.output
     assert result.stderr == f"Error: {gone} is not installed. Install it with: pip install 'pocketbert[{extras}]'\n"

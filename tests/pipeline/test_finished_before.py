@@ -86,7 +86,7 @@ def test_an_export_with_other_library_versions_is_not_finished_before(
 ) -> None:
     from pocketbert.pipeline.run_folder import step
 
-    monkeypatch.setattr(step, "installed", lambda names=(): dict.fromkeys(names, "99.0"))
+    monkeypatch.setattr(step, "installed_versions", lambda names=(): dict.fromkeys(names, "99.0"))
     assert export(cli, source, output).exit_code == 2
 
 
@@ -278,7 +278,7 @@ def test_what_other_versions_made_is_taken_as_it_is(
     undo(run_copy, "pack")
     before = step.installed
     monkeypatch.setattr(
-        step, "installed", lambda names: {**before(names), **({"torch": "99.0"} if "torch" in names else {})}
+        step, "installed_versions", lambda names: {**before(names), **({"torch": "99.0"} if "torch" in names else {})}
     )
     torch = before(("torch",))["torch"]
     refused = run(cli, task.recipe, run_copy)

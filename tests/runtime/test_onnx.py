@@ -22,7 +22,7 @@ def test_only_processors_that_saturate_take_the_slower_kernels(
     isa: list[str], precise: str, exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = describe_machine().model_copy(update={"arch": "x86_64", "isa": isa})
-    monkeypatch.setattr("pocketbert.runtime.onnx.machine", lambda: here)
+    monkeypatch.setattr("pocketbert.runtime.onnx.describe_machine", lambda: here)
     options = OnnxPredictor(exported("bert"))._session.get_session_options()
     assert options.get_session_config_entry(PRECISE_INT8_SETTING) == precise
 
@@ -73,7 +73,7 @@ def test_int8_products_are_right_on_every_processor(
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "a.onnx")
     quantize_dynamic(tmp_path / "a.onnx", tmp_path / "b.onnx", weight_type=QuantType.QInt8, per_channel=True)
     here = describe_machine() if isa is None else describe_machine().model_copy(update={"arch": "x86_64", "isa": isa})
-    monkeypatch.setattr("pocketbert.runtime.onnx.machine", lambda: here)
+    monkeypatch.setattr("pocketbert.runtime.onnx.describe_machine", lambda: here)
     predictor = OnnxPredictor(tmp_path / "b.onnx", threads=1)
     found = predictor.run({"x0": np.ones((2, 64), np.float32)})[f"x{layers}"]
     assert found.shape == (2, 64)

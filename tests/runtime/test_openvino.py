@@ -29,7 +29,7 @@ def machine_with(*isa: str) -> Machine:
 @pytest.fixture(scope="module")
 def opened(exported: Callable[[str], Path]) -> OpenVinoPredictor:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "machine", machine_with)  # computes in fp32, so that digits can be compared
+        patch.setattr(module, "describe_machine", machine_with)  # computes in fp32, so that digits can be compared
         return OpenVinoPredictor(exported("bert"), threads=1)
 
 
@@ -55,7 +55,7 @@ def test_bf16_where_it_adds_little_error(
 ) -> None:
     if wanted == "bf16" and "avx512_bf16" not in describe_machine().isa:
         pytest.skip("no bf16 here")
-    monkeypatch.setattr(module, "machine", lambda: machine_with(*isa))
+    monkeypatch.setattr(module, "describe_machine", lambda: machine_with(*isa))
     predictor = OpenVinoPredictor(exported("bert"), threads=1)
     compiled = predictor._request.get_compiled_model()
     assert compiled.get_property("INFERENCE_PRECISION_HINT").to_string() == wanted

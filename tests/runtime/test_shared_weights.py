@@ -37,7 +37,7 @@ def products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 def without_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
     here = describe_machine().model_copy(update={"arch": "x86_64", "isa": ["avx2"]})
-    monkeypatch.setattr(engine, "machine", lambda: here)
+    monkeypatch.setattr(engine, "describe_machine", lambda: here)
 
 
 def test_shared_weights_become_the_same_numbers_in_uint8_and_nothing_else_changes(shared: Path) -> None:

@@ -130,7 +130,7 @@ def test_warm_up_waits_for_the_times_to_settle(monkeypatch):
     log = []
     (cell,) = cells(log, names=("a",))
     falling = iter([10.0, 5.0, 2.0, 1.0, 1.01, *[1.0] * 100])
-    monkeypatch.setattr(Cell, "window", lambda self: next(falling))
+    monkeypatch.setattr(Cell, "_time_window", lambda self: next(falling))
     cell.warm_up(1e9)
     assert cell.warmup_stable
     assert cell.warmup_runs == 1 + 5 * 5  # one shape, then windows 10, 5, 2, 1, 1.01
@@ -140,7 +140,7 @@ def test_warm_up_waits_for_the_times_to_settle(monkeypatch):
 def test_a_warm_up_that_never_settles_says_so(monkeypatch):
     (cell,) = cells([], names=("a",))
     growing = iter(1.5**i for i in range(1000))
-    monkeypatch.setattr(Cell, "window", lambda self: next(growing))
+    monkeypatch.setattr(Cell, "_time_window", lambda self: next(growing))
     cell.warm_up(1e9)
     assert not cell.warmup_stable
     assert cell.warmup_runs <= WARMUP_MOST + BURST

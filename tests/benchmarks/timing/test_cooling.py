@@ -93,7 +93,7 @@ def test_a_benchmark_waits_before_its_files_and_tells_it(
     variants: list[Variant], texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heats = iter([30.0, 50.0, 50.0, 31.0, 30.0, 50.0, 32.0])
-    monkeypatch.setattr(local, "local_heat", lambda: Heat((next(heats, 30.0),)))
+    monkeypatch.setattr(local, "read_local_heat", lambda: Heat((next(heats, 30.0),)))
     monkeypatch.setattr(cooling, "_LOOK_S", 0.001)
     options = BenchmarkOptions(runs=10, repeats=2, label="", profile=False, budget_s=2)
     made = benchmark(variants, texts, options)

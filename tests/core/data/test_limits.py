@@ -77,7 +77,7 @@ def test_limits_of_rows_and_lines_hold_for_every_kind(tmp_path: Path, name: str)
 @pytest.mark.parametrize("name", KINDS)
 def test_a_limit_of_bytes_holds_for_every_kind(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / name, [{"text": f"{i} " + "word " * 900, "label": "a"} for i in range(5)])
-    monkeypatch.setattr(data_limits, "ROWS", 10)
+    monkeypatch.setattr(data_limits, "DEFAULT_MAX_ROWS", 10)
     assert "of rows. Fix: Use fewer rows, or raise max_rows" in refused(path, max_rows=10)
 
 

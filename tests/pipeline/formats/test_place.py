@@ -193,7 +193,7 @@ def test_gates_that_only_some_files_have(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(tflite, "version_of", lambda _: None)
     [metadata] = format_place(Format.TFLITE).gates(subject(Format.TFLITE, client=Client.MEDIAPIPE), [])
     assert (metadata.name, metadata.skipped) == ("metadata", True)
-    monkeypatch.setattr(coreml, "unread_gate", lambda s, name: name)
+    monkeypatch.setattr(coreml, "skipped_gate_without_reader", lambda s, name: name)
     assert format_place(Format.COREML).gates(subject(Format.COREML), []) == ["overflow"]
 
 

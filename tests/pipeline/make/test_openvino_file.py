@@ -87,7 +87,7 @@ def test_openvino_runs_it_and_agrees_with_fp32(finished_openvino: Path) -> None:
 def test_fastest_lets_it_race_where_openvino_is_installed(
     finished_openvino: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(race, "ROUNDS", 1)
+    monkeypatch.setattr(race, "_ROUNDS", 1)
     phone = finished_openvino / "phone"
 
     def raced(scheme: str | None) -> set[str]:
@@ -221,7 +221,7 @@ def test_a_refusal_by_openvino_leaves_fastest_with_the_others(phone: Path, monke
     def refuses(*_: Any) -> None:
         raise InputError(Problem("a.onnx", "OpenVINO refuses the file"))
 
-    monkeypatch.setattr(race, "ROUNDS", 1)
+    monkeypatch.setattr(race, "_ROUNDS", 1)
     monkeypatch.setattr(runtime.OpenVinoPredictor, "__init__", refuses)
     predictor: Any = pocketbert.load(phone, engine="fastest", threads=1).predictor
     assert {t.file for t in predictor.plan.timings} == {"model_int8.onnx"}

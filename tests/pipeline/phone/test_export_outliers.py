@@ -60,7 +60,7 @@ def test_the_stored_gate_takes_these_factors_or_none(large: Path, monkeypatch: p
 
     def written(largest: int) -> list[object]:
         """Constants of a module whose factors are at most a power of two."""
-        monkeypatch.setattr(scaling, "MOST", largest)
+        monkeypatch.setattr(scaling, "_MAX_EXPONENT", largest)
         module = prepare(load_model(folder, CLASSIFY), folder.family, CLASSIFY, sentences=texts)
         assert bool(list_divided_outliers(module)) is bool(largest)
         return [*trace_constants(module, inputs)]
@@ -81,7 +81,7 @@ def test_folders_that_were_not_treated_still_pass_and_others_fail(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr(exporting, "sentence_batches", lambda *_: [])
+        before.setattr(exporting, "project_text_batches", lambda *_: [])
         api.export(str(large), tmp_path / "earlier", ONNX)
     assert "Outlier" not in (tmp_path / "earlier" / "README.md").read_text()
     result = api.verify(tmp_path / "earlier")
@@ -90,7 +90,7 @@ def test_folders_that_were_not_treated_still_pass_and_others_fail(
     api.quantize(tmp_path / "earlier", tmp_path / "smaller", schemes=["small"])
     assert "Outlier" not in (tmp_path / "smaller" / "README.md").read_text()
     with monkeypatch.context() as wrong:
-        wrong.setattr(scaling, "MOST", 1)
+        wrong.setattr(scaling, "_MAX_EXPONENT", 1)
         api.export(str(large), tmp_path / "wrong", ONNX)
     result = api.verify(tmp_path / "wrong")
     assert {g.name for g in result.gates if not g.passed} == {"stored"}

@@ -102,7 +102,8 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Versions of all libraries, to be changed."""
     installed = dict[str, str]()
     monkeypatch.setattr(
-        "pocketbert.pipeline.run_folder.step.installed", lambda names: {n: installed.get(n, "1.0") for n in names}
+        "pocketbert.pipeline.run_folder.step.installed_versions",
+        lambda names: {n: installed.get(n, "1.0") for n in names},
     )
     return installed
 

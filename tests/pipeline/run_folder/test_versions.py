@@ -99,6 +99,7 @@ def test_lineage_names_what_was_accepted(finished_desk: Any) -> None:
 
 def test_a_library_that_came_or_went(finished_desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "pocketbert.pipeline.run_folder.step.installed", lambda names: {n: "1.0" for n in names if n != "accelerate"}
+        "pocketbert.pipeline.run_folder.step.installed_versions",
+        lambda names: {n: "1.0" for n in names if n != "accelerate"},
     )
     assert "accelerate was 1.0, is not installed" in refused(finished_desk)

@@ -81,7 +81,7 @@ def openvino_answers(path: Path, rows: list[Feed], precision: str) -> NDArray[np
     """The same by OpenVINO, with what is not int8 in `choose_float_type`."""
     pytest.importorskip("openvino")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "precision", lambda: precision)
+        patch.setattr(module, "choose_float_type", lambda: precision)
         predictor = module.OpenVinoPredictor(path, threads=1)
     return np.concatenate([np.asarray(predictor.run(r)["logits"], np.float32) for r in rows])
 
@@ -219,7 +219,7 @@ def test_openvino_computes_the_same_for_a_processor_without_vnni(
     made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, path, here = feeds(10, seed=3), made("bert")[0], describe_machine()
-    monkeypatch.setattr(module, "machine", lambda: here.model_copy(update={"arch": "x86_64", "isa": ["avx2"]}))
+    monkeypatch.setattr(module, "describe_machine", lambda: here.model_copy(update={"arch": "x86_64", "isa": ["avx2"]}))
     assert rms_error(openvino_answers(path, rows, "f32"), answers(path, rows)) < 0.01
 
 

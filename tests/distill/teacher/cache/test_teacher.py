@@ -199,7 +199,7 @@ def test_an_existing_cache_needs_no_teacher_and_any_change_makes_it_stale(
     assert runs(data, Wanted(hidden=(2,)), half=True)
     model.config.layer_norm_eps = 1e-3
     assert runs(data, Wanted(hidden=(2,)), half=True)
-    monkeypatch.setattr("pocketbert.distill.teacher.cache.installed", lambda names: {"torch": "0"})
+    monkeypatch.setattr("pocketbert.distill.teacher.cache.installed_versions", lambda names: {"torch": "0"})
     assert runs(data, Wanted(hidden=(2,)), half=True)
     assert not runs(data, Wanted(hidden=(2,)), half=True)
 
