@@ -110,7 +110,7 @@ _FLOAT_SHARES = {Scheme.FP32: 1e-3, Scheme.FP16: 1e-2}
 _OTHER_SHARE = 0.1
 
 
-def _tolerated_share(scheme: Scheme | None) -> float:
+def tolerated_share(scheme: Scheme | None) -> float:
     """Return how far answers may differ, as a fraction of the largest answer on this machine.
 
     Kernels of several processors sum in another order: fp32 differs by some 1e-6. Dynamic int8 also differs in how the
@@ -179,7 +179,7 @@ def compare_answers(
     for feed, outputs in zip(feeds, answers, strict=False):
         for name, value in predictor.run(add_missing_inputs(predictor, feed)).items():
             differences.add(name, np.asarray(value), np.asarray(outputs.get(name, np.nan)))
-    largest, tolerance = differences.worst(_tolerated_share(variant.scheme))
+    largest, tolerance = differences.worst(tolerated_share(variant.scheme))
     return AnswerCheck(
         variant=variant.name,
         rows=len(feeds),

@@ -31,7 +31,7 @@ from pocketbert import load
 from pocketbert.benchmarks.devices.qemu import DEFAULT, PROCESSORS, Guest, GuestFacts, processor
 from pocketbert.benchmarks.devices.remote import engine_refusal
 from pocketbert.benchmarks.devices.remote_agent import download_wheels, wheel_platform
-from pocketbert.benchmarks.inputs import Differences, share
+from pocketbert.benchmarks.inputs import Differences, tolerated_share
 from pocketbert.core.artefacts import ModelRecord, find_artefact_folder, read_artefacts
 from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
 from pocketbert.core.errors import MissingBackendError, PocketBertError
@@ -174,7 +174,7 @@ def compare(folder: Path, record: ModelRecord, texts: Sequence[Text], told: dict
     model, found = load(folder, file=record.path, threads=1), Differences()
     for here, there in zip(model.outputs(texts), told["outputs"], strict=True):
         found.add("outputs", np.asarray(here), np.asarray(there, np.asarray(here).dtype))
-    largest, allowed = found.worst(share(record.scheme))
+    largest, allowed = found.worst(tolerated_share(record.scheme))
     answers = [_decided(a.fields()) for a in model.predict(texts)]
     same = sum(a == _decided(b) for a, b in zip(answers, told["answers"], strict=True))
     return Compared(record.path, largest, allowed, found.finite, found.equal, same, len(answers))

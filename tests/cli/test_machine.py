@@ -39,7 +39,7 @@ def test_missing_exporters(
 ) -> None:
     from pocketbert.pipeline import doctor as requirements
 
-    real = requirements.installed
+    real = requirements.installed_versions
     monkeypatch.setattr(
         requirements, "installed_versions", lambda names: {n: v for n, v in real(names).items() if n != gone}
     )

@@ -276,7 +276,7 @@ def test_what_other_versions_made_is_taken_as_it_is(
     from pocketbert.pipeline.run_folder import step
 
     undo(run_copy, "pack")
-    before = step.installed
+    before = step.installed_versions
     monkeypatch.setattr(
         step, "installed_versions", lambda names: {**before(names), **({"torch": "99.0"} if "torch" in names else {})}
     )

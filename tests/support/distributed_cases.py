@@ -159,7 +159,7 @@ class Poisoned(Tagging):
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term | Tensor]:
         """Both terms."""
         terms = super().__call__(model, batch)
-        if loop.here().rank == self.rank and self.passes >= self.at:
+        if loop.current_process().rank == self.rank and self.passes >= self.at:
             zero = 0 * next(model.parameters()).sum()
             states = terms["states"]
             assert isinstance(states, Tensor)
@@ -259,7 +259,7 @@ def run(name: str, out: Path, at: int = -1) -> None:
         model = objective.start()
         objective.join(model)
     outcome = loop.train(model, objective, data, plan, 5, "distill.0", out / f"{name}.work", out / f"{name}.jsonl")
-    if loop.here().main:
+    if loop.current_process().main:
         (out / f"{name}.json").write_text(json.dumps([r.model_dump() for r in outcome.history]))
         save_file({k: v.detach().contiguous() for k, v in model.named_parameters()}, out / f"{name}.safetensors")
 
@@ -277,7 +277,7 @@ def stopped(name: str, out: Path) -> None:
     """Make a poisoned case; write what this process said, how long it took, and its weights."""
     objective, more = POISONED[name]
     model, began = tagger(), time.monotonic()
-    work, here = out / f"{name}.work", loop.here().rank
+    work, here = out / f"{name}.work", loop.current_process().rank
     try:
         loop.train(model, objective, Rows(), settings(**more), 5, "distill.0", work)
     except NotFiniteError as error:
@@ -295,12 +295,12 @@ def main(out: Path) -> None:
     for name in POISONED:
         stopped(name, out)
     for folder in ("resumed", "left"):
-        if loop.here().main:
+        if loop.current_process().main:
             (out / folder).mkdir()
     killed("dropout", out / "resumed", 5)
     run("dropout", out / "resumed")
     killed("uneven", out / "left", 7)
-    if not loop.here().main:
+    if not loop.current_process().main:
         assert not list(Path.cwd().iterdir()), "process 0 alone writes"
 
 

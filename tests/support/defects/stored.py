@@ -12,7 +12,7 @@ from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden, read_simulated, write_golden
 from pocketbert.pipeline.formats.constants import ConstantRole
 from pocketbert.pipeline.gates.stored import ReferenceConstants
-from pocketbert.pipeline.gates.verify import checked_config, open_artefact_file
+from pocketbert.pipeline.gates.verify import open_artefact_file, read_checked_config
 from pocketbert.pipeline.results import Subject
 from support.defects import format_of, relist
 from support.defects.editors import EDITORS, Array, Editor
@@ -187,7 +187,7 @@ def opened(folder: Path, file: str) -> Subject:
     """Open a file of an artefact folder as verification does."""
     artefacts = read_artefacts(folder)
     [record] = [r for r in artefacts.models() if r.path == file]
-    return open_artefact_file(folder, artefacts, record, checked_config(folder, artefacts), read_simulated(folder))
+    return open_artefact_file(folder, artefacts, record, read_checked_config(folder, artefacts), read_simulated(folder))
 
 
 def record_again(folder: Path, file: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pocketbert.benchmarks.devices import device
-from pocketbert.benchmarks.inputs import _tolerated_share, compare_answers, make_feeds
+from pocketbert.benchmarks.inputs import compare_answers, make_feeds, tolerated_share
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
@@ -139,7 +139,7 @@ def test_equal_numbers_of_another_type_are_no_equal_bits(form):
     for told, equal, passed in (
         (right, True, True),
         (right.astype(np.float64), False, True),
-        (right * (1 + 0.5 * _tolerated_share(variant.scheme)), False, True),
+        (right * (1 + 0.5 * tolerated_share(variant.scheme)), False, True),
         (right * 2, False, False),
         (right * np.nan, False, False),
     ):
