@@ -76,24 +76,24 @@ class GoldenRow(BaseModel):
 
     @property
     def input(self) -> Text:
-        """The text with its columns, as the tokenizer takes it."""
+        """The recorded text, with its further data columns attached, as the tokenizer takes it."""
         return with_columns(self.text, self.data or None)
 
     def shaped(self, values: list[float]) -> Matrix:
-        """Return recorded numbers as a matrix, [recorded rows, recorded columns]."""
+        """Reshape a flat list of recorded numbers to [recorded rows, recorded columns]."""
         rows = len(self.places) or 1
         return np.array(values, np.float32).reshape(rows, -1 if values else 0)
 
     def expected(self, path: str) -> Matrix:
-        """Return the recorded answer of one file."""
+        """Return the recorded outputs of the model file `path` as a matrix [recorded rows, recorded columns]."""
         return self.shaped(self.outputs[path])
 
     def names(self, labels: Sequence[str]) -> list[str]:
-        """Return the names of the recorded columns."""
+        """Return the labels of the recorded output columns."""
         return [labels[c] for c in self.columns if c < len(labels)] if self.columns else list(labels)
 
     def pick(self, matrix: Matrix) -> Matrix:
-        """Return the recorded rows and columns of an answer; NaN if it is too small to have them."""
+        """Select the recorded rows and columns of a model's output matrix; all NaN if the matrix is too small."""
         rows = self.places or list(range(len(matrix)))
         columns = self.columns or list(range(matrix.shape[1]))
         if matrix.size == 0 or max(rows) >= matrix.shape[0] or max(columns) >= matrix.shape[1]:
@@ -102,12 +102,12 @@ class GoldenRow(BaseModel):
 
 
 def write_golden(path: Path, rows: list[GoldenRow]) -> None:
-    """Write golden rows, one JSON object a line."""
+    """Write golden rows (texts with the model's expected outputs) to a JSON Lines file."""
     path.write_text("".join(r.model_dump_json() + "\n" for r in rows), encoding="utf-8")
 
 
 def read_golden(path: Path, least: int = 1) -> list[GoldenRow]:
-    """Read golden rows, and check each by itself and all together.
+    """Read golden rows (texts with the model's expected outputs), and check each row and all rows together.
 
     Args:
         path: The file.
@@ -130,7 +130,7 @@ def read_golden(path: Path, least: int = 1) -> list[GoldenRow]:
 
 
 def _problems_of_row(row: GoldenRow) -> Iterator[str]:
-    """Yield what is wrong with one row by itself: numbers that do not fit each other, or files without a tolerance."""
+    """Yield the problems of one golden row: numbers of values that do not fit each other, files without a tolerance."""
     sizes = {len(row.reference), *map(len, row.outputs.values()), *([len(row.padded)] if row.padded else [])}
     if len(sizes) > 1 or not row.reference:
         yield f"answers of {', '.join(map(str, sorted(sizes)))} numbers; all have the same number, at least one"
@@ -143,7 +143,7 @@ def _problems_of_row(row: GoldenRow) -> Iterator[str]:
 
 
 def _problems_of_rows(rows: Sequence[GoldenRow]) -> Iterator[str]:
-    """Yield what is wrong with the rows together: different widths, or tolerances under which any answer would pass."""
+    """Yield the problems of golden rows taken together: different widths, or tolerances that any answer would pass."""
     widths = {len(r.reference) // (len(r.places) or 1) for r in rows}
     if len(widths) > 1:
         yield f"its rows record answers of different widths: {', '.join(map(str, sorted(widths)[:5]))}."
@@ -181,12 +181,12 @@ class TokenRow(BaseModel):
 
     @property
     def input(self) -> Text:
-        """The text or pair, as the tokenizer takes it."""
+        """The text or pair of texts, as the tokenizer takes it."""
         return self.text if isinstance(self.text, str) else (self.text[0], self.text[1])
 
 
 def read_golden_tokens(path: Path, least: int = LEAST_GOLDEN_ROWS) -> list[TokenRow]:
-    """Read the golden rows of a tokenizer.
+    """Read a tokenizer's golden rows: texts with their expected token ids.
 
     Args:
         path: The file.
@@ -199,7 +199,7 @@ def read_golden_tokens(path: Path, least: int = LEAST_GOLDEN_ROWS) -> list[Token
 
 
 def _read_rows(path: Path, row_class: type[_Row], title: str, least: int) -> list[_Row]:
-    """Read one row per line, each validated before the next is read."""
+    """Read and validate a JSON Lines file line by line into pydantic models; raise InputError at the first bad line."""
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found."))
     check_size(path, MAX_GOLDEN_MIB)
@@ -226,7 +226,7 @@ def _read_rows(path: Path, row_class: type[_Row], title: str, least: int) -> lis
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason of an error on one line, of a validation error with its place in the row."""
+    """Return an error's message on one line; for a pydantic error the first failing field and its message."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]
@@ -261,7 +261,7 @@ class LibraryRow(BaseModel):
 
     @property
     def called(self) -> str:
-        """The text and its prompt, short, for messages."""
+        """The beginning of the text and the name of its prompt, for messages."""
         behind = f" with prompt '{self.prompt}'" if self.prompt is not None else ""
         return f"{str(self.text)[:60]!r}{behind}"
 
@@ -285,7 +285,7 @@ class LibraryAnswers(BaseModel):
 
 
 def read_library(folder: Path) -> LibraryAnswers | None:
-    """Read a folder's ``library.json``; None if it has none, as folders of earlier versions.
+    """Read ``library.json``, the original library's answers to sample texts; None if the folder has no such file.
 
     Raises:
         InputError: If the file is too long, no JSON, or no such list.
@@ -317,12 +317,12 @@ class SimulatedErrors(BaseModel):
 
 
 def write_simulated(folder: Path, simulated: SimulatedErrors) -> None:
-    """Write errors and ranges into the folder of the golden rows."""
+    """Write the simulated quantization errors and the ranges into the folder of the golden rows."""
     write_json(folder / SIMULATED_FILE, simulated.model_dump(mode="json"))
 
 
 def read_simulated(folder: Path) -> SimulatedErrors:
-    """Read errors and ranges; empty if the folder was made before they were recorded.
+    """Read the simulated quantization errors and ranges (``simulated.json``); empty if the folder has no such file.
 
     Raises:
         InputError: If the file is too long or no JSON, or a number in it is not allowed.
