@@ -113,7 +113,7 @@ def rms_error(values: NDArray[np.floating], reference: NDArray[np.floating]) -> 
 
 
 def label_agreement(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Return the share of rows for which two logit matrices [N, labels] predict the same label; 0 if a value is not finite."""
+    """Return the share of rows where two logit matrices [N, labels] give the same label; 0 if a value is not finite."""
     if not np.isfinite(values).all():
         return 0.0
     return float((values.argmax(-1) == reference.argmax(-1)).mean())

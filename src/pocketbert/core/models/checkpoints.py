@@ -239,7 +239,7 @@ def _select_entries(entries: Mapping[str, Any], config_class: Any, where: str, r
 
 
 def _check_problem_type(folder: ModelFolder, task: Task) -> None:
-    """Raise InputError if config.json shows that the head was trained for another task: its logits would be scored wrongly."""
+    """Raise InputError if config.json shows that the head was trained for another task, since its score would be wrong."""
     problem_type = folder.config.get("problem_type")
     names = folder.config.get("id2label")
     count = len(names) if names else folder.config.get("num_labels") or 2
@@ -259,7 +259,7 @@ def _check_problem_type(folder: ModelFolder, task: Task) -> None:
 
 
 def _check_depth(config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> None:
-    """Raise InputError if config.json gives another number of layers than the checkpoint has, before any layer is built."""
+    """Raise InputError if config.json gives another number of layers than the checkpoint has, before layers are built."""
     family = folder.family
     path = family.layer_path.partition(".")[2] + "."
     weight_layers = len({k.partition(path)[2].partition(".")[0] for k in state if path in k})
@@ -281,7 +281,7 @@ def save_model(
     form: str = TEXT_ONLY,
     score: ScoreFunction = ScoreFunction.NONE,
 ) -> None:
-    """Save a model as a Hugging Face folder: config.json, model.safetensors, and a tokenizer that truncates and never pads.
+    """Save a model as a Hugging Face folder: config.json, model.safetensors, and a tokenizer that does not pad.
 
     Args:
         model: The transformers model.

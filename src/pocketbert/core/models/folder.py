@@ -128,7 +128,7 @@ class ModelFolder:
         return None if names and are_placeholder_names(names) and not any(map(self.has_head, heads)) else names
 
     def has_head(self, suffix: str) -> bool:
-        """Return whether config.json's `architectures` names a class with this suffix, such as "ForTokenClassification"."""
+        """Return whether config.json's `architectures` names a class that ends with `suffix`, such as "ForMaskedLM"."""
         return any(str(a).endswith(suffix) for a in self.config.get("architectures") or [])
 
     @property
@@ -149,7 +149,7 @@ class ModelFolder:
         return None if task is TaskName.FEATURE_EXTRACTION and name.endswith(_GENERATOR) else task
 
     def task_row(self, name: str) -> Task:
-        """Return the row of the task table, with the score function (softmax, sigmoid or none) that the model's files name.
+        """Return the row of the task table, with the score function (softmax, sigmoid or none) of the model's files.
 
         A head with one output gives the number itself if its problem_type is "regression", else its sigmoid, as in
         transformers' pipeline and in CrossEncoder.predict of sentence-transformers, unless an activation is named.
@@ -218,7 +218,7 @@ class ModelFolder:
 
     @cached_property
     def tokenizer_folder(self) -> Path:
-        """Folder with a ready tokenizer.json: the model folder itself, or a temporary one if it must be converted or changed.
+        """Folder with a usable tokenizer.json: this folder, or a temporary one if it must be converted or changed.
 
         It is converted if the authors ship none, and changed by settings in other files of the folder.
 
@@ -243,7 +243,7 @@ class ModelFolder:
 
     @property
     def positions(self) -> int:
-        """Longest input in tokens: the rows of the position table without reserved ones, capped by the family's own limit."""
+        """Longest input in tokens: the rows of the position table without reserved ones, at most the family's limit."""
         rows: int = self.config.get("max_position_embeddings") or self.family.longest
         if rows <= self.family.position_offset:
             raise InputError(Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows}, no length."))
@@ -271,7 +271,7 @@ def open_model_folder(
     family: str | None = None,
     attention: Attention | None = None,
 ) -> ModelFolder:
-    """Open a model folder by its path, by the demo teacher's name, or by its name on the Hub (downloading it if needed).
+    """Open a model folder by path, by the demo teacher's name, or by its name on the Hub (downloading it if needed).
 
     Args:
         name: A folder, ``minilm-l6``, or a Hub name such as ``org/model``.
@@ -322,7 +322,7 @@ def open_model_folder(
 def _select_family(
     path: Path, config: Mapping[str, Any], row: Family, name: str | None, where: str
 ) -> tuple[Family, str]:
-    """Choose a model's row of the family table among those that share its graph; return the row and the reason in words."""
+    """Choose a model's row of the family table among those that share its graph; return the row and the reason."""
     if name is not None:
         key = where.rpartition(".")[0]
         return choose_row(row, name, f"{key}.family" if key else "family"), "it was chosen"

@@ -59,7 +59,7 @@ COMPARISON_TEXTS = (
 
 
 def convert_tokenizer(source: Path, code: CheckpointCode = _NO_CODE) -> str:
-    """Convert the tokenizer of a folder without tokenizer.json (vocab.txt, BPE files or SentencePiece) to tokenizer.json.
+    """Convert the vocabulary of a folder without tokenizer.json (vocab.txt, BPE or SentencePiece) to tokenizer.json.
 
     Args:
         source: A Hugging Face folder.
@@ -131,7 +131,7 @@ def _convert_with_transformers(source: Path) -> Tokenizer:
 
 
 def _match_sentencepiece(backend: Tokenizer, path: Path) -> Tokenizer:
-    """Compare a converted tokenizer with its SentencePiece model; return it, with the model's normalization if that helps.
+    """Compare a converted tokenizer with its SentencePiece model, and add the model's normalization if that helps.
 
     Raises:
         InputError: If more than a tenth of the sample texts are still tokenized differently; fewer are printed.

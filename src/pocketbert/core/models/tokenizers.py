@@ -118,7 +118,7 @@ def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
 
 
 def apply_settings(raw: str, folder: Path) -> tuple[str, list[str]]:
-    """Apply the settings of a folder's other files to the content of tokenizer.json; return the new content and the changes.
+    """Apply the settings of a folder's other files to the content of tokenizer.json; return it and the changes.
 
     Four things are read. Tokens that are listed as added and missing in tokenizer.json are added. BERT's classes
     take lower case, accents and Chinese characters from tokenizer_config.json. `do_lower_case` in
@@ -190,7 +190,7 @@ def _read_object(path: Path, complaint: str) -> dict[str, Any]:
 
 
 def _add_tokens(content: dict[str, Any], listed: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Add the listed tokens that tokenizer.json lacks to its content, in place; return one line about the change, or none."""
+    """Add the listed tokens that tokenizer.json lacks to its content, in place; return one line on that, or none."""
     added = content.setdefault("added_tokens", [])
     if not isinstance(added, list):
         return []
@@ -204,7 +204,7 @@ def _add_tokens(content: dict[str, Any], listed: Mapping[str, dict[str, Any]]) -
 
 
 def _set_bert_normalizer(content: dict[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Set the BertNormalizer's flags (lower case, accents, Chinese) in place from tokenizer_config.json; list the changes."""
+    """Set the BertNormalizer's flags (lower case, accents) in place from tokenizer_config.json; list the changes."""
     normalizer, name = content.get("normalizer"), str(settings.get("tokenizer_class") or _BERT_CLASSES[0])
     if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
         return []
@@ -307,7 +307,7 @@ def save_tokenizer(source: Path, max_length: int, destination: Path, family: Fam
 
 
 def _word_pieces(content: Mapping[str, Any]) -> list[str]:
-    """Return the lines of vocab.txt for a WordPiece tokenizer.json; empty for other models or if ids are no line numbers."""
+    """Return the lines of vocab.txt for a WordPiece tokenizer; empty for other kinds or if ids are no line numbers."""
     model = content["model"]
     if model.get("type") != "WordPiece":
         return []

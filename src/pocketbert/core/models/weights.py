@@ -238,7 +238,7 @@ def _other_heads(model: Any, by_layer: Sequence[str]) -> set[str]:
 
 
 def _invalid_numbers(own: Mapping[str, Any], state: _State) -> list[str]:
-    """Describe the weights of a checkpoint that are no floating-point numbers, or not finite in fp32; empty if all are fine."""
+    """Describe the weights that are no floating-point numbers, or not finite in fp32; empty if all are fine."""
     types = [f"{k} ({str(v.dtype).removeprefix('torch.')})" for k, v in state.items() if not _fits_type(own[k], v)]
     if types:
         return [f"{len(types)} weights are not floating-point numbers: {_shorten(types)}."]

@@ -29,7 +29,7 @@ class Answer(Protocol):
         ...
 
     def line(self, top: int = 1) -> str:
-        """Return the answer as one line for a terminal: fields separated by tabs, with no tab or line break inside a field."""
+        """Return the answer as one terminal line: fields separated by tabs, with no tab or line break inside a field."""
         ...
 
 
