@@ -50,11 +50,11 @@ _SYSTEM_FOLDERS = ("/proc", "/sys")
 
 
 def check_regular(path: Path, where: str = "") -> None:
-    """Refuse a path that is not a regular file, without opening it.
+    """Raise InputError if a path is not a regular file, without opening it.
 
     Args:
         path: The file; links are followed.
-        where: What the error names; default the path.
+        where: Name of the file in the error message; default the path.
 
     Raises:
         InputError: If it is missing, a folder, a pipe, a device, a socket, or a file of the system.
@@ -83,7 +83,7 @@ def open_regular(path: Path, where: str = "") -> FileIO:
 
     Args:
         path: The file; links are followed.
-        where: What the error names; default the path.
+        where: Name of the file in the error message; default the path.
 
     Raises:
         InputError: See `check_regular`.
@@ -112,7 +112,7 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def read_json(path: Path, limit_mib: int = 64) -> Any:
-    """Read JSON of bounded size.
+    """Read and parse a JSON file of bounded size.
 
     Raises:
         InputError: If the file is missing, too large, no JSON, or has an escaped half of a surrogate pair.
@@ -141,7 +141,7 @@ def is_unicode(text: str) -> bool:
 
 
 def find_non_unicode(value: Any, keys: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the key paths in nested dictionaries and lists whose text or key cannot be encoded in UTF-8.
+    """Yield the path of keys to every text in a nested value that cannot be encoded in UTF-8, such as ("labels", 3).
 
     Args:
         value: The nested value.

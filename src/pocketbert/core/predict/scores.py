@@ -56,7 +56,7 @@ class Score(BaseModel):
     def of(
         cls, metric: Metric, value: float, others: dict[str, float], rows: int, chance: float, finite: bool
     ) -> Score:
-        """Make a score, with NaN as its value if an output was not finite."""
+        """Build a score; its value is NaN if an output of the model was not finite."""
         value = float(value) if finite else float("nan")
         return cls(metric=metric.name, value=value, others=others, rows=rows, chance=float(chance), finite=finite)
 
@@ -119,7 +119,7 @@ _GOLDEN_RATIO = (np.sqrt(5) - 1) / 2
 
 
 def apply_temperature(values: _Array, temperature: float, inside: bool = False) -> NDArray[Any]:
-    """Divide logits by a temperature; probabilities become those of the divided logits.
+    """Divide logits by a temperature; for probabilities, return those of the divided logits.
 
     The largest number stays the largest, so the label does not change (Guo et al. 2017, section 4.2). Results are
     64-bit numbers: rounded to 32 bits, two different logits could become equal.
@@ -127,7 +127,7 @@ def apply_temperature(values: _Array, temperature: float, inside: bool = False) 
     Args:
         values: Logits [..., labels], or probabilities if `inside`.
         temperature: Above 0; 1 changes nothing.
-        inside: Whether the file computed the softmax itself. Its probabilities p become p^(1/T), divided by their sum.
+        inside: Whether the model file computed the softmax. Its probabilities p become p^(1/T), divided by their sum.
     """
     if temperature == 1:
         return values
@@ -136,7 +136,7 @@ def apply_temperature(values: _Array, temperature: float, inside: bool = False) 
 
 
 def to_logits(values: _Array, inside: bool) -> NDArray[np.float64]:
-    """Return logits as float64; for probabilities (`inside`) their logarithms: logits up to a constant per row."""
+    """Return logits as float64; from probabilities (`inside`) their logarithms, which are logits up to a constant."""
     x = np.asarray(values, np.float64)
     return np.log(np.maximum(x, _TINY)) if inside else x
 
@@ -184,7 +184,7 @@ def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> TemperatureFit:
 
 
 def _negative_log_likelihood(logits: _Array, gold: NDArray[np.int64], temperature: float = 1.0) -> float:
-    """Return the mean of -log p(label) in nats; Guo et al. 2017, equation 2, divided by the number of rows.
+    """Return the mean negative log likelihood of the gold labels, in nats, at a temperature.
 
     Args:
         logits: [N, labels].
@@ -259,7 +259,7 @@ class ThresholdFit:
 
 @dataclass(frozen=True)
 class _Answered:
-    """Result of `measure_coverage`.
+    """Coverage and selective accuracy at a threshold: the result of `measure_coverage`.
 
     Attributes:
         share: Share of the rows that are answered, because their probability reaches the threshold (coverage).
@@ -284,7 +284,7 @@ def measure_coverage(sure: NDArray[np.float64], right: NDArray[np.bool_], thresh
 
 
 def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy: float) -> ThresholdFit:
-    """Find the threshold that answers most rows and shows that at least `accuracy` of the answered are right.
+    """Find the lowest probability threshold above which at least `accuracy` of the labels are shown to be right.
 
     If the rows answered just reach the requested accuracy, new texts would miss it in half of all cases. So a threshold
     is taken only if so few wrong answers would be improbable at a lower accuracy, by an exact binomial test. Thresholds
@@ -320,7 +320,7 @@ def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy:
 
 
 def _smallest_passing_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy: float) -> float | None:
-    """Return the smallest threshold that the test sequences reach; None if the first test of each sequence fails."""
+    """Return the smallest threshold that passes the binomial tests for `accuracy`; None if none passes."""
     ranked, least, passing = np.sort(sure)[::-1], 10.0**-_DIGITS, list[float]()
     for start in _STARTS:
         for percent in range(start, 101):
