@@ -97,7 +97,7 @@ def logit_spread(logits: NDArray[np.floating]) -> float:
 
 
 def logit_scale(logits: NDArray[np.floating]) -> float:
-    """Return the scale that differences of logits [N, labels] are divided by: their spread, or 0.1 of the largest logit.
+    """Return the scale that differences of logits [N, labels] are divided by: their spread, or 0.1 of the largest.
 
     An untrained head answers nearly the same to every text (spread 0.1 % of the logits); there the spread alone would
     call the rounding of fp32, and all of int8, an error. A bound of 1e-4 then stands for 1e-5 of the logits.

@@ -82,7 +82,7 @@ class Probe:
     mask_id: int | None = None
 
     def read(self, predictor: Predictor, batch: dict[str, NDArray[np.int64]], names: Sequence[str]) -> Matrix:
-        """Run a predictor on one of the batches; return the outputs `names` as one matrix without the rows of padding."""
+        """Run a predictor on one of the batches; return the outputs `names` as one matrix without padding rows."""
         return join_texts(split_by_text(predictor.run(batch), batch, names, self.task, self.mask_id))
 
 
@@ -187,11 +187,11 @@ def measure_padding_effect(
 
     Args:
         predictor: The model file, opened.
-        tokenizer: Pads the rows.
+        tokenizer: Pads rows.
         rows: At least two tokenized texts.
         task: Decides which outputs and tokens are compared.
-        own: The change of the reference model's outputs by padding, which is subtracted. It is not zero in MobileBERT, whose
-            last token sees the embedding of the padding token beside it.
+        own: The change of the reference's outputs by padding, which is subtracted. It is not zero in MobileBERT,
+            whose last token sees the embedding of the padding token beside it.
         keep: Selects the part of each row's output matrix that is compared; default all.
     """
     pick = keep or (lambda _, matrix: matrix)
@@ -204,7 +204,7 @@ def measure_padding_effect(
 def run_padded_rows(
     predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task
 ) -> list[Matrix]:
-    """Run rows one by one with 19 more padding tokens than needed (fewer if too long); return an output matrix per row."""
+    """Run rows one by one, padded with 19 more tokens than needed (fewer if too long); return a matrix per row."""
     answers = []
     for row in rows:
         batch = _pad_more(predictor, tokenizer, row)
@@ -302,7 +302,7 @@ def draw_texts(
 
 
 def _draw(tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequence[bool]) -> list[_DrawnRow]:
-    """Draw random ids for the text positions of each row; every id of the vocabulary comes once before any comes again."""
+    """Draw random ids for the text positions of each row; every id comes once before any comes again."""
     pool = drawable_ids(tokenizer, vocabulary)
     if not pool.size:
         return []
@@ -339,7 +339,7 @@ def remove_unprintable(text: str) -> str:
 
 
 def drawable_ids(tokenizer: TextTokenizer, vocabulary: int) -> NDArray[np.int64]:
-    """Return the ids that random rows are drawn from: those of the vocabulary, within the embedding table, not special."""
+    """Return the ids that random rows are drawn from: all of the vocabulary with an embedding, except special ones."""
     frame = tokenizer.frame(tokenizer.max_length, pair=True)
     special = {*tokenizer.special_ids, tokenizer.pad_id, tokenizer.mask_id, *frame.ids[_parts(frame) < 0].tolist()}
     return np.array([i for i in tokenizer.ids if i < vocabulary and i not in special], np.int64)

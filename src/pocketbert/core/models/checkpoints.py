@@ -123,7 +123,7 @@ def load_model(
 
 
 def _fill_model(auto: Any, config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> PreTrainedModel:
-    """Build a model of an auto class from its configuration with seed 0, load the checkpoint into it, and return it in fp32."""
+    """Build a transformers model with seed 0, load the checkpoint's weights into it, and return it in fp32."""
     import torch
 
     try:
@@ -163,7 +163,8 @@ def apply_form(model: Any, folder: ModelFolder, form: str, entities: Path | None
         entities: File of the entities to keep, if the form has a table of them.
 
     Returns:
-        The rows of the model's entity table, number 1 first, as `{"id": ..., "name": ...}` (name where it is known); empty without such a table.
+        The rows of the model's entity table, number 1 first, each as `{"id": ..., "name": ...}` (name where it is
+        known); empty without such a table.
 
     Raises:
         InputError: If the model cannot have the form, or the entities cannot be found.
@@ -259,7 +260,7 @@ def _check_problem_type(folder: ModelFolder, task: Task) -> None:
 
 
 def _check_depth(config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> None:
-    """Raise InputError if config.json gives another number of layers than the checkpoint has, before layers are built."""
+    """Raise InputError if config.json gives another number of layers than the checkpoint has."""
     family = folder.family
     path = family.layer_path.partition(".")[2] + "."
     weight_layers = len({k.partition(path)[2].partition(".")[0] for k in state if path in k})

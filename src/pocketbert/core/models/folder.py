@@ -234,7 +234,7 @@ class ModelFolder:
 
     @cached_property
     def _tokenizer_changes(self) -> bool:
-        """Whether settings in other files of the folder would change its tokenizer.json; False if that cannot be read."""
+        """Whether settings in other files of the folder would change its tokenizer.json; False if it is unreadable."""
         try:
             raw = read_regular(self.path / _TOKENIZER_FILE, MAX_TOKENIZER_MIB << 20).decode()
             return bool(apply_settings(raw, self.path)[1])

@@ -35,7 +35,7 @@ class SystemFacts:
 
 
 def system_facts(row: Family) -> SystemFacts:
-    """Collect what a family supports (tasks, formats, schemes, limits) from the tables of families, tasks and formats."""
+    """Collect what a family supports (tasks, formats, schemes, limits) from the tables of families and formats."""
     exported = row.instead_of_export is None
     tasks = tuple(t.value for t in TASKS if t.value not in row.invalid_tasks)
     notes = [*row.limits, *([] if exported else [f"no exporter writes it: {row.instead_of_export}"])]

@@ -101,7 +101,7 @@ def _sentencepiece_models(source: Path) -> list[Path]:
 
 
 def _check_files(source: Path) -> None:
-    """Raise an error if a folder has no complete vocabulary to convert, or if a library that reads it is not installed."""
+    """Raise an error if a folder has no complete vocabulary to convert, or a library that reads it is missing."""
     names = list_vocabulary_files(source)
     if names == ["vocab.json"] or names == ["merges.txt"]:
         other = "merges.txt" if names == ["vocab.json"] else "vocab.json"
@@ -197,7 +197,7 @@ def _has_equal_score(one: Sequence[str | None], other: Sequence[str | None], pro
 
 
 def _check_case(source: Path, backend: Tokenizer) -> None:
-    """Raise InputError if a tokenizer lower-cases text although its vocabulary has cased words and no file asks for it."""
+    """Raise InputError if a tokenizer lower-cases text, its vocabulary has cased words and no file asks for it."""
     path = source / "tokenizer_config.json"
     settings = read_json(path, MAX_TOKENIZER_MIB) if path.is_file() else {}
     normalizer = json.loads(backend.to_str()).get("normalizer") or {}

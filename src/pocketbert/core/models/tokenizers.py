@@ -78,7 +78,8 @@ def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> 
     """Check that a model can take the ids of its folder's tokenizer.json; do nothing if there is none.
 
     Raises:
-        InputError: If the tokenizer is too large, belongs to another model, or adds no special tokens; all problems are listed.
+        InputError: If the tokenizer is too large, belongs to another model, or adds no special tokens. All problems are
+            listed.
     """
     files = [folder / name for name in TOKENIZER_FILES]
     large = [file for file in files if file.is_file() and file.stat().st_size > MAX_TOKENIZER_MIB << 20]

@@ -104,7 +104,7 @@ def _is_plain(value: torch.Tensor) -> bool:
 
 
 def first_sentence(error: Exception) -> str:
-    """Return the first sentence of an error's message, without advice such as torch's to load the pickle unprotected."""
+    """Return the first sentence of an error's message, without advice such as torch's to load a pickle unsafely."""
     return (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
 
 

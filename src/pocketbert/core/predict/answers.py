@@ -29,7 +29,7 @@ class Answer(Protocol):
         ...
 
     def line(self, top: int = 1) -> str:
-        """Return the answer as one terminal line: fields separated by tabs, with no tab or line break inside a field."""
+        """Return the answer as one terminal line: fields separated by tabs, with no tab or line break inside one."""
         ...
 
 
@@ -62,7 +62,7 @@ class Prediction:
         return out
 
     def line(self, top: int = 1) -> str:
-        """Return the `top` labels with their probabilities for a terminal, after ``(unknown)`` if below the threshold."""
+        """Return the `top` labels with their probabilities for a terminal, after ``(unknown)`` if below a threshold."""
         line = "\t".join(f"{escape_separators(name)}\t{score:.4f}" for name, score in _ranked(self.scores)[:top])
         return f"(unknown)\t{line}" if self.unknown else line
 

@@ -211,7 +211,8 @@ def open_column_reader(folder: Path) -> ColumnReader | None:
     """Open the reader that makes the further inputs of a model folder's files from data columns; None for text only.
 
     Raises:
-        InputError: If config.json names an export form that the family does not have, or the list of entities cannot be read.
+        InputError: If config.json names a form of export that the family does not have, or the list of entities cannot
+            be read.
     """
     path = folder / CONFIG_FILE
     config = read_config(path) if path.is_file() else {}
@@ -341,7 +342,7 @@ class ColumnReader:
         return result
 
     def sample_inputs(self, ids: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
-        """Make sample values of the further inputs, [L] or [L, width] each, for L token ids that have no data columns."""
+        """Make sample values of the further inputs, [L] or [L, width] each, for L token ids without data columns."""
         result: dict[str, NDArray[np.generic]] = {}
         for graph_input in self.form.extra:
             array = _empty_input(graph_input, len(ids))

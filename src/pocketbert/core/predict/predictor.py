@@ -82,7 +82,7 @@ def output_sort_key(name: str) -> int:
 
 
 def answer_outputs(task: Task, predictor: Predictor) -> tuple[str, ...]:
-    """Return the names of the outputs that answers are made from: the task's, or the probabilities if a file has them."""
+    """Return the names of the outputs that answers are made from: the task's, or a file's own probabilities."""
     return (PROBABILITIES,) if PROBABILITIES in predictor.outputs else task.answer
 
 
@@ -146,7 +146,7 @@ def run_rows(
         batching: How rows are combined.
         label: Text of the progress bar; empty for none.
         names: Outputs to read; default those that decide the answer.
-        reduce: Called with a row's number and output matrix; returns the smaller matrix to keep (vocabularies are wide).
+        reduce: Called with a row's number and output matrix; returns a smaller matrix to keep (vocabularies are wide).
 
     Returns:
         One matrix per row.

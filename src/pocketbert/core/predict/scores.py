@@ -62,7 +62,7 @@ class Score(BaseModel):
 
 
 def apply_score_function(logits: _Array, score: ScoreFunction) -> NDArray[np.float64]:
-    """Apply a score function to logits [..., labels]; without one they are returned as float64."""
+    """Turn logits [..., labels] into probabilities by softmax or sigmoid; without a score function keep them."""
     x = np.asarray(logits, np.float64)
     if score is ScoreFunction.SOFTMAX:
         e = np.exp(x - x.max(-1, keepdims=True))
@@ -213,7 +213,7 @@ def _minimize(function: Callable[[float], float], low: float, high: float, width
 
 
 def calibration_error(scores: _Array, gold: NDArray[np.int64]) -> float:
-    """Return the expected calibration error: how far the largest probability is from the share of right answers.
+    """Return the expected calibration error: the mean gap between largest probability and share of right answers.
 
     Source: Guo et al. 2017, equation 3, with 15 bins of equal width, each without its lower end.
 

@@ -44,7 +44,7 @@ def is_cross_encoder(folder: Path) -> bool:
 
 
 def read_listed_processing(folder: Path) -> dict[str, Any] | None:
-    """Read the entry `processing` (tokenizer and prompt settings) of a folder's artifacts.json; None without that file."""
+    """Read the entry `processing` (tokenizer and prompt settings) of a folder's artifacts.json; None without it."""
     artifacts = folder / "artifacts.json"
     if not artifacts.is_file():
         return None

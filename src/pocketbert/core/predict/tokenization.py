@@ -263,7 +263,7 @@ class TextTokenizer:
         return list(texts) if self.reader is None else [self.reader.with_sample_columns(text) for text in texts]
 
     def golden(self, text: Text) -> dict[str, Any]:
-        """Return ids, segments and code-point offsets of one text without a prompt, to check other implementations."""
+        """Return token ids, segment ids and character offsets of one text, to check other tokenizer implementations."""
         with library_errors(str(self._file), "cannot encode"):
             encoding = self._tokenizer.encode(*text) if isinstance(text, tuple) else self._tokenizer.encode(text)
         row: dict[str, Any] = {
@@ -318,8 +318,8 @@ class TextTokenizer:
             length: Length L to pad to; default the longest row.
 
         Returns:
-            ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64, and the further inputs of the model's
-            form.
+            ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64, and any further inputs of the
+            model's form.
         """
         width = max(len(r) for r in rows) if length is None else length
         ids = np.full((len(rows), width), self.pad_id, np.int64)
