@@ -135,12 +135,12 @@ class ModelFilePurpose:
 
     @property
     def plain(self: _Purpose) -> bool:
-        """Whether any client of its format may open it."""
+        """Whether any client app and runtime of its format may open it."""
         return self.client is None and self.runtime is None
 
     @property
     def for_toolkit(self: _Purpose) -> bool:
-        """Whether the toolkit itself runs it: a file for any client, or one for a runtime that the toolkit opens."""
+        """Whether PocketBERT itself can run the file: it is for any client, on a runtime that PocketBERT opens."""
         return self.client is None and (self.runtime is None or self.runtime.own_engine is not None)
 
 
@@ -161,7 +161,7 @@ class FileRecord(_Record):
 
     @staticmethod
     def of(folder: Path, name: str, kind: Kind) -> FileRecord:
-        """Describe the existing file `name` of an artefact folder."""
+        """Build the record of an existing file in an artefact folder: path, sha256, size and kind."""
         path = folder / name
         return FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=kind)
 
@@ -215,7 +215,7 @@ class ModelRecord(ModelFilePurpose, FileRecord):
 
 
 def _record_type(value: object) -> str:
-    """Return the record type of an entry of ``files``: ``model`` or ``file``."""
+    """Return the type of record that an entry of ``files`` has: ``model`` or ``file``."""
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     return "model" if kind == Kind.MODEL else "file"
 
@@ -267,11 +267,11 @@ class Processing(_Record):
 
     @property
     def named_prompts(self) -> Prompts:
-        """The prompts in the tokenizer's type."""
+        """The prompts of the folder as a `Prompts` object."""
         return Prompts(self.prompts, self.default_prompt)
 
     def settings(self) -> AnswerSettings:
-        """Return the settings that the heads use to turn outputs into answers."""
+        """Return the settings that turn the model's outputs into answers."""
         values = {
             "thresholds": self.thresholds,
             "unknown": {"accuracy": self.unknown_accuracy} if self.unknown_accuracy is not None else self.unknown,
@@ -328,7 +328,7 @@ class Artefacts(_Record):
     generator: Literal["pocketbert"] = "pocketbert"
 
     def head(self) -> Head:
-        """Build the task's head with this folder's labels, settings and score function."""
+        """Build the task's head (scoring and answers) with this folder's labels and settings."""
         task = replace(TASKS[self.task], score=self.processing.score)
         return make_head(task, Labels(tuple(self.labels)), self.processing.settings())
 
@@ -340,7 +340,7 @@ class Artefacts(_Record):
         return labels
 
     def unknown_below(self, record: ModelRecord) -> float | None:
-        """Return the probability below which an answer of a file is unknown; None for never."""
+        """Return the probability below which an answer of a file is marked unknown; None for never."""
         own = record.confidence.unknown if record.confidence is not None else None
         return self.processing.unknown if own is None else own
 
@@ -349,7 +349,7 @@ class Artefacts(_Record):
         return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is None]
 
     def aliases(self) -> list[ModelRecord]:
-        """List the aliases: further names of model files."""
+        """List the aliases: records of files that equal another model file."""
         return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is not None]
 
     def default_model(self) -> ModelRecord:

@@ -65,12 +65,12 @@ class Candidate(_Record):
 
     @property
     def sound(self) -> bool:
-        """Whether it was written, passed its gates, and has finite outputs."""
+        """Whether the file was written, passed its checks, and has finite outputs."""
         return self.bytes is not None and self.rel is not None and math.isfinite(self.rel) and not self.note
 
 
 def candidate_name(path: str, left: Sequence[Role]) -> str:
-    """Return the path of a candidate with the roles that it leaves as exported, in words."""
+    """Return a candidate's path, followed by the roles (kinds of weights) that it leaves unquantized."""
     return f"{path}, {' and '.join(left)} as exported" if left else path
 
 
@@ -135,7 +135,7 @@ class BudgetSearch(_Record):
         return next((s.name for s in self.students if s.chosen), None)
 
     def as_written(self, digests: Mapping[str, str]) -> BudgetSearch:
-        """Return the search with new digests, by path, of the chosen files, after they were written again."""
+        """Return a copy of the search in which the chosen files have new sha256 digests, given by path."""
         updated = [c.model_copy(update={"sha256": digests[c.path]}) if c.chosen else c for c in self.candidates]
         return self.model_copy(update={"candidates": updated})
 
@@ -181,7 +181,7 @@ class Sensitivity(_Record):
 
     @property
     def predicted(self) -> float | None:
-        """Predicted difference of the whole file: errors of roles are independent, so their squares add."""
+        """Predicted error of the file with all roles quantized: the root of the sum of the roles' squared errors."""
         return self.without()
 
     def without(self, *left: Role) -> float | None:
@@ -190,7 +190,7 @@ class Sensitivity(_Record):
         return None if None in rels or not rels else math.hypot(*(rel for rel in rels if rel is not None))
 
     def share(self, role: RoleError) -> float | None:
-        """Return the share of a role in the sum of squares."""
+        """Return a role's share of the sum of squared errors; None without a figure."""
         total = self.predicted
         return None if not total or role.rel is None else (role.rel / total) ** 2
 
@@ -241,17 +241,17 @@ class RoleRow(BaseModel):
 
     @property
     def title(self) -> str:
-        """Its name in tables."""
+        """The role, with the name pattern if there is one, for tables."""
         return f"{self.role} ({self.name})" if self.name else self.role.value
 
     @property
     def made(self) -> str:
-        """The scheme in one word."""
+        """The scheme of the weights in one word, or "as exported"."""
         return self.scheme.value if self.scheme is not None else "as exported"
 
 
 def summarize_roles(rows: Sequence[RoleRow]) -> str:
-    """Summarize which roles of a file are compressed and which stay float, for the line above a folded table."""
+    """Describe in one sentence which roles (kinds of weights) of a file are quantized and which stay float."""
     compressed = dict.fromkeys(r.role.value for r in rows if r.weights and not r.stored.startswith("float"))
     floats = dict.fromkeys(r.role.value for r in rows if r.stored.startswith("float"))
     others = dict.fromkeys(r.role.value for r in rows if not r.weights)

@@ -241,6 +241,6 @@ class _SpanCounts:
 
 
 def count_spans(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> _SpanCounts:
-    """Compare predicted spans with the gold ones, text by text: a span is right if both ends and the label are."""
+    """Count, over all texts, the predicted spans, the gold spans, and the predicted ones with right ends and label."""
     pairs = [(set(g), set(p)) for g, p in zip(gold, predicted, strict=True)]
     return _SpanCounts(sum(len(g & p) for g, p in pairs), sum(len(p) for _, p in pairs), sum(len(g) for g, _ in pairs))

@@ -30,13 +30,13 @@ class PlainNumbers(BaseModel):
 
 
 def _is_number(annotation: Any) -> bool:
-    """Return whether an annotation, or the elements of its lists and mappings, are numbers and never true or false."""
+    """Return whether a type annotation (or the elements of its containers) allows numbers but not bool."""
     types = set(_element_types(annotation))
     return bool(types & {int, float}) and bool not in types
 
 
 def _element_types(annotation: Any) -> list[Any]:
-    """Return the types that an annotation allows, looking into unions, containers, literals and `Annotated`."""
+    """Return the types that an annotation allows, expanding unions, containers, literals and `Annotated`."""
     origin = get_origin(annotation)
     if origin is Literal:
         return [type(value) for value in get_args(annotation)]
@@ -47,7 +47,7 @@ def _element_types(annotation: Any) -> list[Any]:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value in which true, false and infinities are texts that cannot be parsed as a number."""
+    """Convert true, false and infinities, at any depth of a value, to texts that do not parse as numbers."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
@@ -126,7 +126,7 @@ class DataSource(PlainNumbers):
         header: bool | None = None,
         **limits: float,
     ) -> Self:
-        """Make the source of a file of which only some columns are named.
+        """Build the source of a data file for which only some columns are named.
 
         A column that is None counts as not given, so that `guess_columns` looks for it.
 
@@ -149,7 +149,7 @@ class DataSource(PlainNumbers):
 
     @property
     def title(self) -> str:
-        """A short name for messages: the path, or the names of data set, configuration and split."""
+        """A short name for messages: the path of the file, or the data set with its configuration and split."""
         if self.path is not None:
             return self.path
         return "/".join(p for p in (self.dataset, self.config, self.split) if p)

@@ -240,7 +240,7 @@ def _select_entries(entries: Mapping[str, Any], config_class: Any, where: str, r
 
 
 def _check_problem_type(folder: ModelFolder, task: Task) -> None:
-    """Raise InputError if config.json shows that the head was trained for another task, since its score would be wrong."""
+    """Raise InputError if config.json shows that the head was trained for another task, so its score would differ."""
     problem_type = folder.config.get("problem_type")
     names = folder.config.get("id2label")
     count = len(names) if names else folder.config.get("num_labels") or 2
