@@ -99,13 +99,13 @@ KEPT_NOTE = "Unfinished work is kept in "
 
 
 def note_kept(error: BaseException, folder: Path) -> None:
-    """Add a note to an error that names the folder of unfinished work; it replaces the note of an inner folder."""
+    """Add a note to an error that names the folder of unfinished work, and replace an earlier such note."""
     notes = [note for note in getattr(error, "__notes__", []) if not note.startswith(KEPT_NOTE)]
     error.__notes__ = [*notes, f"{KEPT_NOTE}{escape_line(str(folder))}; the same command continues there."]
 
 
 def escape_line(text: str) -> str:
-    """Escape line breaks, control characters and the like as Python does."""
+    """Escape line breaks, control and other unprintable characters as Python's `repr` does."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -116,7 +116,7 @@ def shorten_repr(value: object, most: int = 80) -> str:
 
 
 def shorten_list(names: Sequence[str], most: int = 20) -> str:
-    """Return the first names of a list and the number of the others, on one line of bounded length."""
+    """Join the first names of a list with commas, and add the number of the others."""
     first = ", ".join(shorten_repr(name, 40) for name in names[:most])
     return first if len(names) <= most else f"{first} and {len(names) - most:,} more"
 
@@ -125,7 +125,7 @@ _MAX_LISTED, _MAX_COMPARED, _MAX_NAME_LENGTH = 60, 2000, 100
 
 
 def suggest_allowed(value: str, allowed: Sequence[str], alike: float = 0.6) -> str:
-    """Return a hint that names the closest allowed value and lists the allowed ones; long lists are cut.
+    """Return a hint for a wrong value: the closest allowed value, and the list of allowed values.
 
     Args:
         value: What the user wrote.

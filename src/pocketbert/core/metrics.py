@@ -33,7 +33,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
-    """A named way to score predictions.
+    """A metric that predictions are scored with.
 
     Attributes:
         name: Field name, e.g. ``accuracy``.
@@ -46,7 +46,7 @@ class Metric:
     direction: Direction = Direction.HIGHER
 
     def format(self, value: float) -> str:
-        """Return the value as people read it: 91.25 for a fraction of 0.9125."""
+        """Format a value for people: 91.25 for a fraction of 0.9125."""
         if math.isnan(value):
             return "not a number"
         return f"{value * 100:.2f}" if self.unit is Unit.FRACTION else f"{value:.4f} {self.unit}"
@@ -57,7 +57,7 @@ class Metric:
         return worse if self.unit is Unit.FRACTION else worse / abs(reference) if reference else float("nan")
 
     def lost(self, drop: float) -> str:
-        """Return a drop in words: ``0.25 points worse``, or per cent for a metric in nats."""
+        """Describe a drop in words: ``0.25 points worse``, or per cent for a metric in nats."""
         if math.isnan(drop):
             return "not comparable"
         amount = round(drop * 100, 2)
@@ -65,7 +65,7 @@ class Metric:
         return "no difference" if amount == 0 else f"{size} {'worse' if amount > 0 else 'better'}"
 
     def beats(self, value: float, other: float) -> bool:
-        """Return whether `value` is better than `other`; never when it is NaN."""
+        """Return whether `value` is better than `other`; False if it is NaN."""
         return value > other if self.direction is Direction.HIGHER else value < other
 
     def kept(self, reference: float, value: float) -> float:
@@ -106,13 +106,13 @@ _IntArray = NDArray[np.int64]
 
 
 def confusion_counts(gold: _IntArray, predicted: _IntArray, labels: int) -> _IntArray:
-    """Count the rows for each pair of gold and predicted label; `labels` is the number of labels."""
+    """Count the rows for each pair of labels; return a matrix [gold label, predicted label]."""
     flat = np.bincount(gold * labels + predicted, minlength=labels * labels)
     return flat.reshape(labels, labels).astype(np.int64)
 
 
 def most_confused_labels(counts: _IntArray, names: Sequence[str], most: int = 12) -> list[tuple[str, str, int]]:
-    """Return the pairs of gold and wrongly predicted label with the most rows, and their rows; largest first.
+    """List the most frequent errors as (gold label, predicted label, rows), the most frequent first.
 
     Args:
         counts: Confusion counts; they are not changed.
@@ -132,7 +132,7 @@ def classification_scores(gold: _IntArray, predicted: _IntArray, labels: int) ->
 
 
 def _accuracy(counts: _IntArray) -> float:
-    """Return the share of rows on the diagonal of confusion counts; NaN without rows."""
+    """Return the accuracy from confusion counts: the share of rows on the diagonal; NaN without rows."""
     total = int(counts.sum())
     return float(np.trace(counts)) / total if total else float("nan")
 
@@ -187,20 +187,20 @@ def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def entropy(gold: _IntArray) -> float:
-    """Return the entropy in nats of the distribution of ids: the cross-entropy of guessing by their frequencies."""
+    """Return the entropy in nats of the frequencies of ids: the cross-entropy of guessing by them."""
     shares = np.unique(gold, return_counts=True)[1] / max(1, len(gold))
     return float(-(shares * np.log(shares)).sum())
 
 
 def chance_bound(share: float, rows: int, sigmas: float = 3.0) -> float:
-    """Return a share plus `sigmas` standard errors over this number of rows, at most 1."""
+    """Return a share plus `sigmas` standard errors for this number of rows, at most 1."""
     if not rows:
         return float("nan")
     return min(1.0, share + sigmas * math.sqrt(max(0.0, share * (1 - share)) / rows))
 
 
 def majority_bound(gold: _IntArray, labels: int, sigmas: float = 3.0) -> float:
-    """Return the accuracy that always predicting the most frequent label may reach by chance.
+    """Return the accuracy that always predicting the most frequent label may reach on these rows by luck.
 
     A model whose accuracy does not exceed it has learnt nothing that can be seen on these rows.
 

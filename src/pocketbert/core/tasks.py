@@ -60,7 +60,7 @@ class LabelKind(StrEnum):
 
 @dataclass(frozen=True)
 class Task:
-    """One task of the table.
+    """A row of the table of tasks: metric, outputs, head class and kind of labels.
 
     Attributes:
         name: Hub name.
@@ -90,22 +90,22 @@ class Task:
 
     @property
     def answer(self) -> tuple[str, ...]:
-        """The outputs that the answer is made from."""
+        """Names of the outputs that the answer is made from."""
         return self.compared[0]
 
     @property
     def names_labels(self) -> bool:
-        """Whether its outputs have names."""
+        """Whether the task has a set of named labels."""
         return self.labels in (LabelKind.NAME, LabelKind.NAMES, LabelKind.SPANS)
 
     @property
     def pairs_only(self) -> bool:
-        """Whether it takes no single texts: its pairs are a question and a context."""
+        """Whether every input must be a pair of texts, as in question answering (question and context)."""
         return self.labels is LabelKind.ANSWERS
 
     @property
     def single_only(self) -> bool:
-        """Whether it takes no pairs."""
+        """Whether inputs are single texts only, never pairs."""
         return self.labels in (LabelKind.SPANS, LabelKind.NONE, LabelKind.SCORE_OR_NONE)
 
 
@@ -151,11 +151,11 @@ TASKS: dict[TaskName, Task] = {
 
 
 def task_of(name: str, where: str = "task") -> Task:
-    """Look up a task by name.
+    """Look up a task of the table by its Hub name; raise InputError if there is none.
 
     Args:
         name: Hub task name.
-        where: What the error names.
+        where: Name of the setting in the error message.
 
     Raises:
         InputError: If the name is unknown.

@@ -277,7 +277,7 @@ def list_edited_documents(folder: Path, artefacts: Artefacts) -> list[str]:
 
 
 def list_foreign_files(folder: Path) -> list[str]:
-    """List the paths in a folder that a user wrote: unlisted files and edited documents; without a list, all."""
+    """List the files in a folder that are a user's: unlisted ones and edited documents; all without artifacts.json."""
     try:
         artefacts = read_artefacts(folder)
         documents = artefacts.model_copy(update={"files": [r for r in artefacts.files if r.kind is Kind.DOCUMENT]})

@@ -32,7 +32,7 @@ _PromptText = Annotated[str, Field(max_length=1 << 14)]
 
 
 class _Record(BaseModel):
-    """Unknown keys are ignored, so that older readers open newer folders of the same major schema."""
+    """Base of the records in artifacts.json; unknown keys are ignored, so that older versions read newer folders."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -113,7 +113,7 @@ class Requirements(_Record):
 
 
 class PassedEngine(_Record):
-    """An engine that computed the file's golden rows correctly."""
+    """An engine (such as a version of ONNX Runtime) that computed the file's golden rows correctly."""
 
     engine: str
     version: str
@@ -145,7 +145,7 @@ class ModelFilePurpose:
 
 
 class FileRecord(_Record):
-    """One file of the folder.
+    """The record of one file in an artefact folder.
 
     Attributes:
         path: Relative to the folder, with forward slashes; a Core ML package is a folder.
@@ -167,7 +167,7 @@ class FileRecord(_Record):
 
 
 class ModelRecord(ModelFilePurpose, FileRecord):
-    """A model file.
+    """The record of a model file in an artefact folder.
 
     Attributes:
         format: Its format.
@@ -210,7 +210,7 @@ class ModelRecord(ModelFilePurpose, FileRecord):
 
     @property
     def emulated(self) -> bool:
-        """Whether an evaluator, and not an engine, computed its golden rows."""
+        """Whether its golden rows (recorded inputs with expected outputs) were computed by an emulator."""
         return any(seen.provenance is Provenance.EMULATED for seen in self.seen_right)
 
 
@@ -226,7 +226,7 @@ _AnyRecord = Annotated[
 
 
 class Processing(_Record):
-    """The settings that turn text into inputs and outputs into answers.
+    """The settings that turn text into the model's inputs, and its outputs into answers.
 
     Attributes:
         max_length: Longest input in tokens.
@@ -286,7 +286,7 @@ class Processing(_Record):
 
 
 class Artefacts(_Record):
-    """The whole file.
+    """The content of ``artifacts.json``: everything about an artefact folder's model and files.
 
     Attributes:
         schema_version: Major part equal means readable.

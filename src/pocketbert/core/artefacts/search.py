@@ -19,7 +19,7 @@ class _Record(BaseModel):
 
 
 class Candidate(_Record):
-    """One file that was considered.
+    """One quantized file that a search within a budget considered.
 
     Attributes:
         path: Its path in the artefact folder, if it were chosen.
@@ -60,7 +60,7 @@ class Candidate(_Record):
 
     @property
     def name(self) -> str:
-        """Its path with the roles that it leaves as exported: files of one scheme have the same path."""
+        """The candidate's path, with the roles (kinds of weights) that stay unquantized, by which such files differ."""
         return candidate_name(self.path, self.left)
 
     @property
@@ -75,7 +75,7 @@ def candidate_name(path: str, left: Sequence[Role]) -> str:
 
 
 class ConsideredStudent(_Record):
-    """A student whose files were considered.
+    """A student model whose files a search within a budget considered.
 
     Attributes:
         name: Its name in the candidates.
@@ -94,7 +94,7 @@ class ConsideredStudent(_Record):
 
 
 class BudgetSearch(_Record):
-    """A search inside a budget.
+    """The record of a search for the best files within a budget of size, accuracy loss and latency.
 
     Attributes:
         budget: The limits that were set, by name.
@@ -144,7 +144,7 @@ class BudgetSearch(_Record):
 
 
 class RoleError(_Record):
-    """A file in which only one role is compressed.
+    """The error of a file in which only the weights of one role (such as ffn_down) are quantized.
 
     Attributes:
         role: The role.
@@ -161,7 +161,7 @@ class RoleError(_Record):
 
 
 class Sensitivity(_Record):
-    """The roles of one format and scheme.
+    """How sensitive a model is to quantization of each role (kind of weights), for one format and scheme.
 
     Attributes:
         format: The format.
@@ -185,7 +185,7 @@ class Sensitivity(_Record):
         return self.without()
 
     def without(self, *left: Role) -> float | None:
-        """Predict the difference of a file that leaves some roles as exported; None if a role has no figure."""
+        """Predict the error of a file that leaves some roles (kinds of weights) unquantized; None without figures."""
         rels = [r.rel for r in self.roles if r.role not in left]
         return None if None in rels or not rels else math.hypot(*(rel for rel in rels if rel is not None))
 
@@ -196,7 +196,7 @@ class Sensitivity(_Record):
 
 
 class Sensitivities(_Record):
-    """The sensitivities of the roles in a folder's files.
+    """The sensitivities to quantization of the files in an artefact folder.
 
     Attributes:
         rows: Number of calibration rows.

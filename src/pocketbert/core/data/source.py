@@ -22,7 +22,7 @@ class PlainNumbers(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_other_values_as_numbers(cls, values: Any) -> Any:
-        """Replace values that are not plain numbers by texts, in the fields of numbers, so that pydantic names them."""
+        """Replace true, false and infinity in number fields by texts, so that pydantic rejects them clearly."""
         if not isinstance(values, dict):
             return values
         numbers = {field.alias or name for name, field in cls.model_fields.items() if _is_number(field.annotation)}

@@ -291,7 +291,7 @@ class Family:
 
     @property
     def graph(self) -> str:
-        """Name of the row whose graph the family has; rows with the same graph give the same files."""
+        """Name of the family whose model graph this one shares, else its own; same graph, same exported files."""
         return self.loads_as or self.name
 
     @property

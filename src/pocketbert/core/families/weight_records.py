@@ -38,7 +38,7 @@ _FILE_NAME = "learned_ranges.json"
 
 
 class WeightRole(BaseModel):
-    """One stored weight of a model, and its scheme in a file.
+    """The record of one stored weight: its name, its role (place in a layer, such as query) and its scheme.
 
     Attributes:
         name: Path of the weight in the torch module that the file was exported from.

@@ -16,7 +16,7 @@ from pocketbert.core.tasks import Task, TaskName
 
 
 def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None) -> Head:
-    """Make the head of a task.
+    """Build the head (labels, scoring, answers) of a task.
 
     Args:
         task: The task's row in the table of tasks.
