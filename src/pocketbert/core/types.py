@@ -153,7 +153,7 @@ class Scheme(StrEnum):
 
     @property
     def static(self) -> bool:
-        """Whether ranges of activations are measured on calibration rows before the file is written."""
+        """Whether activation ranges are measured on calibration rows before a file is written (static quantization)."""
         return self in (Scheme.A8W8, Scheme.A16W8)
 
 

@@ -435,7 +435,7 @@ def check_columns(names: Sequence[str], where: str) -> None:
 
 
 class _Records(Iterator[str]):
-    """Lines of a table for the `csv` module, which joins the lines of a record; the length of a record is bounded."""
+    """Lines of a table for the `csv` module; a record (a row over several lines) that is too long raises InputError."""
 
     def __init__(self, stream: io.TextIOWrapper, title: str, limits: Limits, header: bool) -> None:
         self._stream, self._title, self._limits, self._header = stream, title, limits, header

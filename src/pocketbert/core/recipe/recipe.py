@@ -67,7 +67,7 @@ class CoremlSection(Section):
 
     @model_validator(mode="after")
     def _check_ios(self) -> CoremlSection:
-        """Refuse another precision than fp16 and fp32, and lengths that the oldest iOS cannot have."""
+        """Raise ValueError for an unsupported precision, or for lengths that the oldest iOS does not support."""
         if self.precision not in (Scheme.FP16, Scheme.FP32):
             raise ValueError(
                 f"precision '{self.precision}' is not fp16 or fp32; weights are compressed by quantize.scheme"
@@ -261,7 +261,7 @@ class Recipe(Section):
         return self
 
     def _budget_problems(self) -> list[str]:
-        """List what a budget lacks: rows to rank candidates, rows to decide, a gate that is not stricter."""
+        """List what a budget needs and the recipe lacks: training rows, evaluation rows, and a gate no stricter."""
         budget = self.quantize.budget
         if budget is None:
             return []

@@ -124,7 +124,7 @@ class DistilBertStage(GeneralText, Optimisation):
     )
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Refuse to learn masked tokens if none are masked, and a cache that does not hold what is learnt."""
+        """List problems of masking (none although hidden tokens are learnt) and of a cache that lacks needed data."""
         problems = []
         if self.masking is MaskingKind.NONE and (self.weights.mlm or self.masked_only):
             fix = "set weights.mlm: 0 and masked_only: false, or name another"
@@ -439,7 +439,7 @@ class QatStage(Stage, Optimisation):
         return self.format
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Refuse a stage that is not the last one, and a scheme of which the recipe writes no file."""
+        """List problems: the stage is not the last one, or the recipe does not write the file that it trains for."""
         where, scheme, runtime, problems = place.where, self.scheme, self.runtime, []
         if place.number != len(place.stages) - 1:
             problems.append(
