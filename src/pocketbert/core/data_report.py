@@ -69,7 +69,7 @@ class DataReport(BaseModel):
     notes: list[str] = []
 
     def lines(self) -> list[str]:
-        """Return the report as lines for a terminal."""
+        """Format the statistics as lines for a terminal, followed by the notes."""
         lines = []
         for split in self.splits:
             counts = ""

@@ -273,7 +273,7 @@ def remove_device(name: str) -> None:
 
 
 def parse_device(text: str) -> DeviceName:
-    """Parse a device name with its argument, e.g. ``local`` or ``ssh:HOST``.
+    """Parse a device's name and argument, e.g. ``local`` or ``ssh:HOST``, to a `DeviceName`.
 
     Raises:
         ValueError: If the device is unknown, its argument is missing, invalid or not allowed, or there is a comma.

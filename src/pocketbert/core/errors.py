@@ -40,7 +40,7 @@ class PocketBertError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with an input, and how to correct it.
+    """One problem with an input: where it is, what is wrong and how to fix it.
 
     Attributes:
         where: File, line and key, as far as known (``recipe.yaml:7 distill.0.method``).
@@ -58,7 +58,7 @@ class Problem:
 
 
 class InputError(PocketBertError):
-    """Bad usage, recipe, data or model folder. Lists every problem at once."""
+    """Raised for wrong usage, recipes, data or model folders; the message lists every problem."""
 
     exit_code = ExitCode.INPUT
 
@@ -69,7 +69,7 @@ class InputError(PocketBertError):
 
 
 class GateError(PocketBertError):
-    """A file, or a step of training, did not pass a gate."""
+    """Raised if a file, or a training step, did not pass one of the checks (gates) that it must pass."""
 
     exit_code = ExitCode.GATE
 
@@ -79,7 +79,7 @@ class GateError(PocketBertError):
 
 
 class MissingBackendError(PocketBertError):
-    """An optional part is not installed. The message ends with the command that installs it."""
+    """Raised if an optional library is missing; the message ends with the command that installs it."""
 
     exit_code = ExitCode.MISSING
 
@@ -89,7 +89,7 @@ class MissingBackendError(PocketBertError):
 
 
 class MachineError(PocketBertError):
-    """The machine cannot do the work, e.g. the disk is full or a folder is read-only; the input is right."""
+    """Raised if the machine cannot do the work, e.g. because the disk is full; the input is right."""
 
     exit_code = ExitCode.MACHINE
 

@@ -69,7 +69,7 @@ class Metric:
         return value > other if self.direction is Direction.HIGHER else value < other
 
     def kept(self, reference: float, value: float) -> float:
-        """Return the share of `reference` that `value` keeps (1.0 = all of it)."""
+        """Return which share of `reference` the score `value` keeps (1.0 for all)."""
         if self.direction is Direction.LOWER:
             reference, value = value, reference
         return value / reference if reference else float("nan")
@@ -126,7 +126,7 @@ def most_confused_labels(counts: _IntArray, names: Sequence[str], most: int = 12
 
 
 def classification_scores(gold: _IntArray, predicted: _IntArray, labels: int) -> dict[str, float]:
-    """Return accuracy, macro F1 and MCC by metric name; `labels` is the number of labels."""
+    """Compute accuracy, macro F1 and Matthews correlation from N gold and predicted labels, by metric name."""
     counts = confusion_counts(gold, predicted, labels)
     return {ACCURACY.name: _accuracy(counts), MACRO_F1.name: _macro_f1(counts), MCC.name: _matthews(counts)}
 
@@ -138,7 +138,7 @@ def _accuracy(counts: _IntArray) -> float:
 
 
 def _macro_f1(counts: _IntArray) -> float:
-    """Return the unweighted mean of F1 over the labels that occur in gold or predictions."""
+    """Compute macro F1 from confusion counts, over the labels that occur in gold or predictions."""
     hits = np.diag(counts).astype(float)
     seen = counts.sum(0) + counts.sum(1)
     present = seen > 0
@@ -146,7 +146,7 @@ def _macro_f1(counts: _IntArray) -> float:
 
 
 def _matthews(counts: _IntArray) -> float:
-    """Return the Matthews correlation for any number of labels (Gorodkin 2004, R_K); 0 when undefined."""
+    """Compute the Matthews correlation from confusion counts of any number of labels; 0 if undefined."""
     gold, predicted = counts.sum(1).astype(float), counts.sum(0).astype(float)
     total, hits = float(counts.sum()), float(np.trace(counts))
     numerator = hits * total - float(gold @ predicted)
@@ -155,32 +155,32 @@ def _matthews(counts: _IntArray) -> float:
 
 
 def multi_label_f1(gold: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> float:
-    """Return micro F1 over all decisions, [N, labels] each; 0 if there are neither gold nor predicted labels."""
+    """Compute micro F1 over the decisions [N, labels]; 0 if there are neither gold nor predicted labels."""
     positives = int(gold.sum() + predicted.sum())
     return 2 * int((gold & predicted).sum()) / positives if positives else 0.0
 
 
 def constant_f1(gold: NDArray[np.bool_]) -> float:
-    """Return the best micro F1 of predicting the same set of labels for every row of `gold` [N, labels]."""
+    """Return the best micro F1 that predicting one constant set of labels for every row would reach."""
     rows, counts = len(gold), np.sort(gold.sum(0))[::-1]
     hits, answered = np.cumsum(counts), rows * np.arange(1, len(counts) + 1)
     return float((2 * hits / (answered + counts.sum())).max()) if counts.sum() else 0.0
 
 
 def pearson(gold: NDArray[np.floating], predicted: NDArray[np.floating]) -> float:
-    """Return the Pearson correlation of [N] and [N]; 0 if one of them does not vary."""
+    """Return the Pearson correlation of two arrays [N]; 0 if one of them is constant."""
     a, b = (np.asarray(x, np.float64) - np.mean(x, dtype=np.float64) for x in (gold, predicted))
     denominator = math.sqrt(float(a @ a) * float(b @ b))
     return float(a @ b) / denominator if denominator else 0.0
 
 
 def spearman(gold: NDArray[np.floating], predicted: NDArray[np.floating]) -> float:
-    """Return the Spearman correlation of [N] and [N]: Pearson of the ranks, equal values sharing their mean rank."""
+    """Return the Spearman correlation of two arrays [N]: Pearson of their ranks; equal values share the mean rank."""
     return pearson(_ranks(gold), _ranks(predicted))
 
 
 def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the rank of each value, from 1; equal values share their mean rank."""
+    """Return the ranks of values, from 1; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last_ranks = np.cumsum(counts)
     return np.asarray((last_ranks - (counts - 1) / 2)[inverse], np.float64)

@@ -70,7 +70,7 @@ class PluginError(PocketBertError):
 
 
 class _State:
-    """The plug-ins of this process: those loaded, the one being loaded, and whether failed ones are tolerated."""
+    """The state of plug-ins in this process: those loaded, the one being loaded, and whether failures are ignored."""
 
     def __init__(self) -> None:
         self.plugins: list[Plugin] | None = None
@@ -95,7 +95,7 @@ def load_plugins() -> None:
 
 
 def list_plugins() -> tuple[Plugin, ...]:
-    """Load all installed plug-ins and return them, failed ones included, sorted by package and name."""
+    """Load all installed plug-ins and list them, failed ones included, sorted by package and name."""
     if _STATE.plugins is None:
         from importlib import metadata  # here, since it slows down the start of every command by 20 ms
 

@@ -35,7 +35,7 @@ class _Members(type):
 
 
 class RegisteredName(str, metaclass=_Members):
-    """A string of which only registered values exist, each exactly once, so that `is` compares as for enum members.
+    """Base of open enums: strings of which only registered values exist, each once, so that `is` compares them.
 
     A subclass is one list of names. `Subclass.register("name")` adds one; `Subclass("name")` finds it, and raises
     ValueError for any other string. Pydantic validates fields of such a type, and its JSON schema lists the names
@@ -63,7 +63,7 @@ class RegisteredName(str, metaclass=_Members):
 
     @classmethod
     def register(cls, value: str) -> Self:
-        """Add a name and return it; an existing name is returned as it is.
+        """Register a name and return it; an existing one is returned unchanged.
 
         Raises:
             ValueError: If it is no name: lower-case letters, digits and hyphens, a letter first.

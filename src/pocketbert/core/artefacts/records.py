@@ -65,7 +65,7 @@ class Tensor(_Record):
 
 
 class Signature(_Record):
-    """Inputs and outputs of a graph.
+    """The inputs and outputs of a model file's graph.
 
     Attributes:
         inputs: In order.
@@ -79,7 +79,7 @@ class Signature(_Record):
 
 
 class OldestEngine(_Record):
-    """The oldest version of an engine that computed files of a scheme correctly in tests.
+    """The oldest version of an engine that ran files of a scheme correctly in tests.
 
     Attributes:
         engine: Name of its Python distribution.
@@ -95,7 +95,7 @@ class OldestEngine(_Record):
 
 
 class Requirements(_Record):
-    """The requirements of a file; None if they are not stored in it, or unknown.
+    """The oldest software that can run a model file, such as ONNX opset, iOS version and engine version.
 
     Attributes:
         opset: ONNX operator set.
@@ -131,7 +131,7 @@ class _Purpose(Protocol):
 
 
 class ModelFilePurpose:
-    """Mixin of classes of model files with the fields `client` and `runtime`, for which the file is made."""
+    """Mixin for records of model files with the fields `client` and `runtime`, which say for whom a file is made."""
 
     @property
     def plain(self: _Purpose) -> bool:
@@ -205,7 +205,7 @@ class ModelRecord(ModelFilePurpose, FileRecord):
 
     @property
     def temperature(self) -> float:
-        """The temperature by which its logits are divided before the softmax; 1 if it has none."""
+        """The number that the file's logits are divided by before the softmax; 1 if none was fitted."""
         return self.confidence.temperature if self.confidence is not None else 1.0
 
     @property
@@ -345,7 +345,7 @@ class Artefacts(_Record):
         return self.processing.unknown if own is None else own
 
     def models(self) -> list[ModelRecord]:
-        """List the model files, without aliases."""
+        """List the records of the model files, without aliases."""
         return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is None]
 
     def aliases(self) -> list[ModelRecord]:
@@ -353,7 +353,7 @@ class Artefacts(_Record):
         return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is not None]
 
     def default_model(self) -> ModelRecord:
-        """Return the model file that `pocketbert.load` opens."""
+        """Return the record of the model file that `pocketbert.load` opens."""
         candidates = [f for f in self.models() if f.default] or self.models()
         if not candidates:
             raise InputError(Problem(ARTEFACTS_FILE, "the folder lists no model file."))

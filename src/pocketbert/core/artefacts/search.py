@@ -126,12 +126,12 @@ class BudgetSearch(_Record):
 
     @property
     def chosen(self) -> list[Candidate]:
-        """The files that were chosen, one for each format."""
+        """The chosen candidates, one for each format."""
         return [c for c in self.candidates if c.chosen]
 
     @property
     def student(self) -> str | None:
-        """The student that was chosen; None if there was only one."""
+        """Name of the chosen student; None if only one was considered."""
         return next((s.name for s in self.students if s.chosen), None)
 
     def as_written(self, digests: Mapping[str, str]) -> BudgetSearch:
@@ -213,7 +213,7 @@ class Sensitivities(_Record):
 
 
 class RoleRow(BaseModel):
-    """Some weights of one role that are stored alike in a file; or a role whose operators read no stored weights.
+    """Weights of one role (such as ffn_down) that a file stores alike, or a role without stored weights.
 
     Attributes:
         role: Role of the operators.

@@ -44,7 +44,7 @@ _Row = TypeVar("_Row", bound=BaseModel)
 
 
 class GoldenRow(BaseModel):
-    """One row of ``golden.jsonl``.
+    """One golden row: a recorded text with the expected outputs of the reference model and of each file.
 
     Attributes:
         text: The text, or the two texts of a pair.
@@ -158,7 +158,7 @@ def _problems_of_rows(rows: Sequence[GoldenRow]) -> Iterator[str]:
 
 
 class TokenRow(BaseModel):
-    """One row of ``golden_tokens.jsonl``.
+    """One golden row of a tokenizer: a text with its expected token ids.
 
     Attributes:
         text: The text, or the two texts of a pair.
@@ -237,7 +237,7 @@ def _reason(error: Exception) -> str:
 
 
 class LibraryRow(BaseModel):
-    """One text, and what the library makes of it.
+    """One sample text, and the answer of the original library (transformers or sentence-transformers) to it.
 
     Attributes:
         text: The text, or the two texts of a pair, without a prompt.
@@ -267,7 +267,7 @@ class LibraryRow(BaseModel):
 
 
 class LibraryAnswers(BaseModel):
-    """Content of ``library.json``.
+    """The original library's answers to sample texts, the content of ``library.json``.
 
     Attributes:
         schema_version: Major part equal means readable.
@@ -298,7 +298,7 @@ def read_library(folder: Path) -> LibraryAnswers | None:
 
 
 class SimulatedErrors(BaseModel):
-    """Content of ``simulated.json``.
+    """Quantization errors and activation ranges from a simulation in torch, the content of ``simulated.json``.
 
     Attributes:
         texts: Number of texts that the errors were measured on.
@@ -332,7 +332,7 @@ def read_simulated(folder: Path) -> SimulatedErrors:
 
 
 def _read_model(path: Path, model: type[_Row], limit_mib: int) -> _Row:
-    """Read and validate a JSON file that holds one pydantic model."""
+    """Read a JSON file and validate it as one pydantic model; raise InputError if it is invalid."""
     try:
         return model.model_validate(read_json(path, limit_mib))
     except ValidationError as error:

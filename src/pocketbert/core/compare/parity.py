@@ -36,11 +36,11 @@ _Pick = Callable[[int, Matrix], Matrix]
 
 
 class Parity(BaseModel):
-    """Result of one comparison.
+    """The result of comparing a model file's outputs with those of the reference model.
 
     Attributes:
-        subject: What was compared, e.g. ``onnx/model.onnx``.
-        reference: What it was compared with.
+        subject: The compared file, e.g. ``onnx/model.onnx``.
+        reference: Name of the model it was compared with.
         worst: Largest absolute difference of the logits relative to their spread; NaN if any value is.
         mask_effect: How far the reference's logits move when padding is not masked, on the same scale;
             proof that a lost mask would be seen.
@@ -71,7 +71,7 @@ class Probe:
         batches: Padded inputs by name, [B, L] each.
         expected: The reference model's outputs for each batch, a matrix with one row per text or per real token.
         mask_effect: How far the reference's outputs move when padding is not masked, relative to their spread.
-        task: Decides which tokens are compared.
+        task: The task, which determines the tokens whose outputs are compared.
         mask_id: Id of the mask token.
     """
 
@@ -107,7 +107,7 @@ def build_probe(
         tokenizer: Tokenizes the texts.
         texts: At least 8 real texts.
         lengths: Lengths that matter to the user, in tokens.
-        task: Decides which tokens are compared.
+        task: The task, which determines the tokens whose outputs are compared.
         names: Names of the outputs to compare.
         fixed: The only lengths that the file takes; empty if it takes any.
         drawn: Rows of drawn ids, all of one length that the file takes, which are run as they are.
@@ -189,7 +189,7 @@ def measure_padding_effect(
         predictor: The model file, opened.
         tokenizer: Pads rows.
         rows: At least two tokenized texts.
-        task: Decides which outputs and tokens are compared.
+        task: The task, which determines the outputs and tokens that are compared.
         own: The change of the reference's outputs by padding, which is subtracted. It is not zero in MobileBERT,
             whose last token sees the embedding of the padding token beside it.
         keep: Selects the part of each row's output matrix that is compared; default all.
@@ -236,7 +236,7 @@ _BEFORE_MASK = 6
 
 @dataclass(frozen=True)
 class _DrawnRow:
-    """A row of special tokens, and the ids that were drawn for its other positions.
+    """A row of random token ids: the special tokens in their places, and the ids drawn for the other positions.
 
     Attributes:
         frame: The row with padding tokens at these positions; see `TextTokenizer.frame`.
@@ -334,7 +334,7 @@ def _decode(tokenizer: TextTokenizer, drawn: _DrawnRow, length: int, mask: str |
 
 
 def remove_unprintable(text: str) -> str:
-    """Return a text without the characters that end lines or control terminals."""
+    """Remove the characters of a text that end lines or control terminals."""
     return "".join(c for c in text if c.isprintable())
 
 

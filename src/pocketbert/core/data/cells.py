@@ -189,7 +189,7 @@ def assign_tags(
         unmarked: Value for a word in no span, if the tag set has no ``O``, as those of parts of speech.
 
     Returns:
-        N tag ids.
+        The tag id of each of the N words.
     """
     id_of = {tag: i for i, tag in enumerate(tags)}
     ids = [id_of.get(OUTSIDE, unmarked)] * len(places)

@@ -187,7 +187,7 @@ class _Column:
 
     @property
     def is_text(self) -> bool:
-        """Whether most cells are text."""
+        """Whether more than half of the non-empty cells are text."""
         return self.texts * 2 > self.cells
 
     @property
@@ -202,18 +202,18 @@ class _Column:
 
     @property
     def is_distinct_text(self) -> bool:
-        """Whether most cells are text, and mostly different."""
+        """Whether most non-empty cells are text, and more than half of them differ."""
         return self.is_text and len(self.values) * 2 > self.cells
 
     @property
     def is_prose(self) -> bool:
-        """Whether the cells read like texts: mostly letters, several words or many characters, and mostly different."""
+        """Whether the cells look like running text: long, mostly letters, and mostly different."""
         is_long = self.mean_words >= 2.5 or self.mean_characters >= 15
         return self.is_distinct_text and is_long and self.letters * 2 > self.characters
 
     @property
     def repeats(self) -> bool:
-        """Whether values recur, as label names do: at least two values, each twice on the average."""
+        """Whether the cells repeat as label names do: at least two values, each twice on average."""
         return 2 <= len(self.values) <= self.cells // 2
 
     def is_parallel_to(self, text: _Column | None) -> bool:
@@ -242,7 +242,7 @@ def _profile(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[dict[str, _
 
 
 class _ColumnChoice:
-    """Chooses the text, the second text and the label among the columns of one file.
+    """Chooses the columns of the text, the second text and the label of one data file.
 
     Args:
         source: The file; the columns that it names are kept.

@@ -30,7 +30,7 @@ from pocketbert.core.tasks import LabelKind
 
 @dataclass(frozen=True, order=True, slots=True)
 class GoldAnswer:
-    """One right answer to a question.
+    """One correct answer to a question, with its position in the context.
 
     Attributes:
         start: Its first character in the context, in code points.
@@ -46,7 +46,7 @@ Label = int | float | str | tuple[int | float | str, ...] | tuple[Span, ...] | t
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of a data source.
+    """One row of a data file or data set: text, second text and label.
 
     Attributes:
         text: The text.
@@ -405,7 +405,7 @@ def _label_names(example: Example) -> list[object]:
 
 
 def drop_duplicates_of(examples: Sequence[Example], others: Sequence[Example]) -> tuple[list[Example], int]:
-    """Drop the rows whose text also occurs in `others`.
+    """Drop the examples whose text also occurs in `others`, such as training rows that are in the evaluation set.
 
     Returns:
         The remaining rows, and how many rows were dropped.

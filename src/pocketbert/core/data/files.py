@@ -144,7 +144,7 @@ def read_class_names(source: DataSource) -> list[str] | None:
 
 
 class _RepeatedKeyError(ValueError):
-    """A JSON object with two values for one key; the message is the key."""
+    """Raised for a JSON object in which a key occurs twice; the message is the key."""
 
 
 def _read_json_rows(path: Path, title: str, limits: Limits, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -340,7 +340,7 @@ def _read_hub_rows(source: DataSource) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _load_dataset(source: DataSource) -> Any:
-    """Load a data set with `datasets`; raise InputError with the library's reason if that fails."""
+    """Load a data set with the `datasets` library; raise InputError with the reason if that fails."""
     if version_of("datasets") is None:
         raise MissingBackendError("the library 'datasets'", "pip install 'pocketbert[train]'")
     assert source.dataset is not None

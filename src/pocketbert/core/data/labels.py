@@ -51,7 +51,7 @@ class Labels:
 
     @property
     def id2label(self) -> dict[int, str]:
-        """Names by id, as in config.json."""
+        """The label names by id, as config.json has them."""
         return dict(enumerate(self.names))
 
     def ids(self, examples: Sequence[Example], title: str) -> NDArray[np.int64]:

@@ -98,7 +98,7 @@ class DataSource(PlainNumbers):
 
     @model_validator(mode="after")
     def _check(self) -> DataSource:
-        """Check that the fields of a file and those of a data set are not mixed."""
+        """Raise ValueError if fields of a file are mixed with those of a data set."""
         self._check_origin()
         if self.dataset is not None and self.split is None:
             raise ValueError("'dataset' needs a 'split'")
@@ -109,7 +109,7 @@ class DataSource(PlainNumbers):
         return self
 
     def _check_origin(self) -> None:
-        """Check that exactly one of `path` and `dataset` is given."""
+        """Raise ValueError unless exactly one of `path` and `dataset` is given."""
         if (self.path is None) == (self.dataset is None):
             raise ValueError(
                 "give exactly one of 'path' and 'dataset'; on the command line either one replaces the other, "
@@ -144,7 +144,7 @@ class DataSource(PlainNumbers):
 
     @property
     def limits(self) -> Limits:
-        """The limits of a file, in bytes and rows."""
+        """The limits on the size of the file, in bytes and rows."""
         return Limits(int(self.max_line_mb * MIB), self.max_rows)
 
     @property
@@ -167,7 +167,7 @@ class EvalSource(DataSource):
     )
 
     def _check_origin(self) -> None:
-        """Check that a fraction, or exactly one of `path` and `dataset`, is given."""
+        """Raise ValueError unless a fraction, or exactly one of `path` and `dataset`, is given."""
         if self.fraction is None:
             if self.path is None and self.dataset is None:
                 raise ValueError("give 'path', 'dataset', or a 'fraction' of the training rows, e.g. fraction: 0.1")

@@ -89,11 +89,11 @@ class _BoundedStream(io.RawIOBase):
         self._title, self._limits, self._compressed_size, self._read = title, limits, compressed_size, 0
 
     def readable(self) -> bool:
-        """Return True; see `io.RawIOBase.readable`."""
+        """Return True, since the stream can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer and check the number of bytes read so far; see `io.RawIOBase.readinto`."""
+        """Read into a buffer; raise InputError if too many bytes were read in all."""
         data = self._stream.read1(len(buffer)) if hasattr(self._stream, "read1") else self._stream.read(len(buffer))
         data = data or b""
         buffer[: len(data)] = data
@@ -109,7 +109,7 @@ class _BoundedStream(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_bounded(path: Path, title: str, limits: Limits) -> Iterator[io.BufferedReader]:
-    """Open a regular file, plain or ``.gz``, as a buffered stream of bounded length.
+    """Open a regular file, plain or ``.gz``, as a stream that raises InputError for too many bytes.
 
     Args:
         path: The file.

@@ -94,7 +94,7 @@ _NO_HEADER_FIX = "The file was read without a header: name columns by their numb
 
 
 class BadRows:
-    """Collects the problems with rows of one file: the first 20, and the count of all.
+    """Collects the invalid rows of one file: the first 20 with their problems, and the number of all.
 
     Attributes:
         title: Name of the file in the problems.
@@ -116,7 +116,7 @@ class BadRows:
 
     @property
     def shows_more(self) -> bool:
-        """Whether the next bad row will be shown; later ones are only counted."""
+        """Whether the next bad row is recorded with its problem; later ones are only counted."""
         return len(self.problems) < _SHOWN_PROBLEMS
 
     def missing(self, row: int, column: str, cells: Mapping[str, Any]) -> None:

@@ -67,7 +67,7 @@ def check_regular(path: Path, where: str = "") -> None:
 
 
 def _check_status(status: os.stat_result, where: str) -> None:
-    """Raise InputError unless a stat result is that of a regular file outside /proc and /sys."""
+    """Raise InputError unless the result of `stat` is that of a regular file outside /proc and /sys."""
     kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
         raise InputError(Problem(where, f"is {_FILE_KINDS.get(kind, 'no regular file')}, not a file.", "Name a file."))
@@ -99,7 +99,7 @@ def open_regular(path: Path, where: str = "") -> FileIO:
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """Read a regular file of at most `limit` bytes, also if it grows while it is read; links are followed.
+    """Read a regular file; raise InputError if it has more than `limit` bytes, even if it grows meanwhile.
 
     Raises:
         InputError: If it is larger, or cannot be opened; see `check_regular`.
@@ -132,7 +132,7 @@ def read_json(path: Path, limit_mib: int = 64) -> Any:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether a text can be encoded in UTF-8; halves of surrogate pairs, as JSON can spell them, cannot."""
+    """Return whether a text can be encoded in UTF-8, which halves of surrogate pairs cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -160,7 +160,7 @@ def find_non_unicode(value: Any, keys: tuple[str | int, ...] = ()) -> Iterator[t
 
 
 def check_size(path: Path, limit_mib: int) -> None:
-    """Refuse a file that is too large to be loaded into memory.
+    """Raise InputError if a file is larger than `limit_mib` MiB, too large to load into memory.
 
     Raises:
         InputError: If it is larger than `limit_mib` MiB.
@@ -233,7 +233,7 @@ def write_atomic(path: Path, data: str | bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Atomically write indented JSON with a final newline."""
+    """Write a value as indented JSON, atomically."""
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 

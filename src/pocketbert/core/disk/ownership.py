@@ -177,7 +177,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def try_lock(handle: int) -> bool | None:
-    """Lock an open file or folder without waiting.
+    """Try to lock an open file or folder without waiting.
 
     Returns:
         Whether it was locked: False if another process holds the lock, None if the file system has no such locks.
@@ -261,7 +261,7 @@ def temporary_prefix(path: Path) -> str:
 
 @contextlib.contextmanager
 def temporary_file(destination: Path) -> Iterator[Path]:
-    """Create an empty file next to `destination`, and remove it at the end if it still exists.
+    """Yield an empty temporary file next to `destination`, and remove it after the block if it still exists.
 
     Yields:
         ``.NAME.<random>.pocketbert-tmp``, with the permissions that a new file has.
@@ -431,7 +431,7 @@ def install_folder(source: Path, destination: Path, aside: Path, find_foreign: F
 
 
 def move_aside(path: Path, find_foreign: FindForeign) -> Path | None:
-    """Rename a file or folder that PocketBERT did not write to ``NAME.aside-<number>``, so that its name can be used.
+    """Rename a file or folder that PocketBERT did not write to ``NAME.aside-<number>``, to free its name.
 
     Returns:
         The new path, or None if nothing had to be moved.

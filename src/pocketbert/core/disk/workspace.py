@@ -331,7 +331,7 @@ def _own_folders(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
 
 
 def _holds_nothing(path: Path) -> bool:
-    """Return whether a folder holds nothing but an empty marker and lock file."""
+    """Return whether a folder holds nothing but an empty marker file and lock file."""
     with contextlib.suppress(OSError), os.scandir(path) as entries:
         return all(e.name in (MARKER, LOCK_FILE) and e.stat(follow_symlinks=False).st_size == 0 for e in entries)
     return False

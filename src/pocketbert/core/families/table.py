@@ -160,7 +160,7 @@ _FAMILIES: dict[str, Family] = {row.name: row for row in ROWS}
 
 
 def register_family(family: Family) -> None:
-    """Add a model family to the table, or replace the one of the same name; an installed plug-in can only add.
+    """Add a model family to the table, or replace the one of the same name (plug-ins may only add).
 
     Args:
         family: The new row. The keys it names are looked up when they are needed, so code may be registered before
@@ -171,7 +171,7 @@ def register_family(family: Family) -> None:
 
 
 def all_families() -> tuple[Family, ...]:
-    """List all supported model families in the order of their registration, including those of installed plug-ins."""
+    """List all supported model families, those of plug-ins included, in the order of registration."""
     load_plugins()
     return tuple(_FAMILIES.values())
 

@@ -88,7 +88,7 @@ Range = tuple[float, float]
 
 
 class ProductRanges(BaseModel):
-    """The activation ranges of one matrix product.
+    """Ranges (smallest, largest number) of the inputs and outputs of one matrix product.
 
     Attributes:
         inputs: Smallest and largest number of its input; None if unknown.
@@ -102,7 +102,7 @@ class ProductRanges(BaseModel):
 
 
 class LearnedRanges(BaseModel):
-    """The activation ranges that a stage of method `qat` learned.
+    """The activation ranges that a model learned in quantization-aware training (method `qat`).
 
     Attributes:
         scheme: The scheme that was trained for.

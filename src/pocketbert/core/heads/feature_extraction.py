@@ -70,7 +70,7 @@ class FeatureExtractionHead(TextHead):
         return Score.of(metric, value, others if finite else {}, len(truth), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the vector of each text."""
+        """Return an `Embedding` with the vector of each text."""
         return [Embedding(m[0], e.truncated) for m, e in zip(outputs, prepared.encoded, strict=True)]
 
 
@@ -94,7 +94,7 @@ def _similarities(one: NDArray[np.floating], other: NDArray[np.floating], kind: 
 
 
 def _normalize(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Scale vectors [N, H] to length 1; zero vectors stay."""
+    """Divide vectors [N, H] by their Euclidean length; zero vectors stay zero."""
     values = np.asarray(vectors, np.float64)
     length = np.linalg.norm(values, axis=-1, keepdims=True)
     return np.asarray(values / np.maximum(length, 1e-12))

@@ -77,7 +77,7 @@ class FillMaskHead:
         return Score.of(self.task.metric, loss, others, len(prepared.examples), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the most probable tokens of each masked position."""
+        """Return a `Filled` with the most probable tokens of each masked position for each text."""
         tokenizer = prepared.tokenizer
         assert tokenizer is not None
         answers: list[Answer] = []

@@ -45,7 +45,7 @@ class UnknownSettings(PlainNumbers):
 
     @model_validator(mode="after")
     def _check(self) -> UnknownSettings:
-        """Check that exactly one of the fields is given."""
+        """Raise ValueError unless exactly one of the fields is given."""
         if (self.below is None) == (self.accuracy is None):
             raise ValueError(
                 "takes either below, a probability, or accuracy, a share of right labels: {accuracy: 0.95}"
@@ -118,7 +118,7 @@ class AnswerSettings(PlainNumbers):
 
     @property
     def unknown_accuracy(self) -> float | None:
-        """The accuracy that "unknown" thresholds are fitted for; None if none is fitted."""
+        """The accuracy that the files' "unknown" thresholds are fitted for; None if none is fitted."""
         return self.unknown.accuracy if self.unknown is not None else None
 
 
@@ -221,7 +221,7 @@ class Head(Protocol):
 
 
 class TextHead:
-    """Base of heads whose outputs have one row per text, all of which `score` needs."""
+    """Base of heads whose output matrix has one row per text, which `score` needs unchanged."""
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
         """Return the output matrix unchanged."""

@@ -125,7 +125,7 @@ class QuestionAnsweringHead:
         return Score.of(self.task.metric, float(np.mean(f1)), others, len(gold), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the best answer over all windows of each context."""
+        """Return an `Excerpt` with the best answer over all windows of each context."""
         return [*self._merge_windows([self.reduce(i, m, prepared) for i, m in enumerate(outputs)], prepared)]
 
     def _merge_windows(self, reduced: Sequence[Matrix], prepared: Prepared) -> list[Excerpt]:
@@ -186,7 +186,7 @@ def _word_f1(answer: list[str], gold: list[str]) -> float:
 
 
 def _normalize_answer(answer: str) -> str:
-    """Return an answer in lower case, without punctuation, articles and repeated blanks, to compare it.
+    """Normalize an answer for comparison: lower case, no punctuation, no articles, single blanks.
 
     Source: evaluate-v1.1 of Rajpurkar et al. 2016 (SQuAD, arXiv 1606.05250, section 6.1).
     """

@@ -58,7 +58,7 @@ class ClassificationHead(LabelledTextHead):
         return Score.of(self.task.metric, value, scores, len(gold), majority_bound(gold, len(self.labels)), finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the most probable label of each text."""
+        """Return a `Prediction` with the most probable label of each text."""
         scores = np.concatenate(list(outputs)) if inside else apply_score_function(join_texts(outputs), self.task.score)
         names = self.labels.names
         return [
@@ -94,7 +94,7 @@ class MultiLabelHead(LabelledTextHead):
         return Score.of(self.task.metric, value, others, len(gold), chance_bound(constant_f1(gold), len(gold)), finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the labels of each text that reach their thresholds."""
+        """Return a `Labelling` with the labels that reach their thresholds for each text."""
         scores = np.concatenate(list(outputs)) if inside else apply_score_function(join_texts(outputs), self.task.score)
         names, answers = self.labels.names, list[Answer]()
         for row, encoded in zip(scores, prepared.encoded, strict=True):
@@ -158,6 +158,6 @@ class RegressionHead(LabelledTextHead):
         return Score.of(PEARSON, pearson(gold, values), others, len(gold), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the number of each text."""
+        """Return a `Value` with the predicted number of each text."""
         values = [float(m[0, 0] if inside else apply_score_function(m[0, 0], self.task.score)) for m in outputs]
         return [Value(value, row.truncated) for value, row in zip(values, prepared.encoded, strict=True)]

@@ -94,7 +94,7 @@ class TokenClassificationHead:
         return count_spans(list(prepared.truth), predicted).f1
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the spans of each text; the score of a span is the mean probability of its words' tags."""
+        """Return the labelled spans of each text, scored by the mean probability of their words' tags."""
         answers: list[Answer] = []
         for example, encoded, matrix in zip(prepared.examples, prepared.encoded, outputs, strict=True):
             first, places = find_words(encoded)

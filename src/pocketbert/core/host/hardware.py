@@ -72,7 +72,7 @@ def default_threads() -> int:
 
 
 def load_average() -> float:
-    """Return the load over the last minute, or NaN if the system does not report it."""
+    """Return the system's load average over the last minute, or NaN if it is unknown."""
     try:
         return os.getloadavg()[0]
     except (OSError, AttributeError):
@@ -87,7 +87,7 @@ def _available_cores() -> int:
 
 
 def _cpuinfo() -> tuple[str, set[str]]:
-    """Return the CPU's model name and its flags, from /proc/cpuinfo if there is one."""
+    """Read the CPU's model name and its feature flags from /proc/cpuinfo; without it, return no flags."""
     path = Path("/proc/cpuinfo")
     name, flags = platform.processor() or platform.machine(), set[str]()
     if path.is_file():

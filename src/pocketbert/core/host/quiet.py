@@ -114,7 +114,7 @@ def silence_coremltools() -> Iterator[None]:
 
 
 def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set the environment variables that switch off the telemetry of dependencies; child processes inherit them.
+    """Set the environment variables that turn off the telemetry of dependencies, unless the user has set them.
 
     Called when `pocketbert` is imported. A variable that the user has set keeps its value, so
     ``ORT_DISABLE_TELEMETRY=0`` asks for ONNX Runtime's telemetry. An empty one counts as not set: the libraries

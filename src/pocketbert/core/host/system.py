@@ -34,7 +34,7 @@ def home_folder() -> Path | None:
 
 
 def expand_home(name: str, where: str) -> Path:
-    """Return a path with ``~`` replaced by the home folder.
+    """Expand ``~`` in a path to the home folder.
 
     Raises:
         InputError: If there is no such home folder.
@@ -110,7 +110,7 @@ def unsupported_system() -> str:
 
 
 def can_start_python() -> bool:
-    """Return whether a process of this Python can be started; a frozen application would start itself once more."""
+    """Return whether this Python can start another Python process, which a frozen application cannot."""
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 

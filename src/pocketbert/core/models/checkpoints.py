@@ -56,7 +56,7 @@ def missing_libraries() -> list[str]:
 
 
 def require_torch() -> None:
-    """Raise MissingBackendError with the installing command if torch or transformers is missing."""
+    """Raise MissingBackendError, with the pip command that helps, if torch or transformers is not installed."""
     for name in missing_libraries():
         raise MissingBackendError(name, "pip install 'pocketbert[train,onnx]'")
 
@@ -71,7 +71,7 @@ def load_model(
 
     Args:
         folder: The model folder.
-        task: Decides the head.
+        task: The task, which determines the head.
         labels: Label set to write into the configuration; needed for a new head.
         new_head: Whether a missing head may start random.
 
@@ -180,7 +180,7 @@ def apply_form(model: Any, folder: ModelFolder, form: str, entities: Path | None
 
 
 def _build_config(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:
-    """Build the transformers configuration of a folder for a task, with the labels of a new head."""
+    """Build the transformers configuration of a model folder for a task, with the label names of a new head."""
     import transformers
 
     where = f"{folder.path}/config.json"

@@ -77,7 +77,7 @@ class ModelCard:
     datasets: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
-        """Write the card as JSON."""
+        """Write the card's entries to a JSON file."""
         names = {"languages": list(self.languages), "datasets": list(self.datasets)}
         write_json(path, {"licence": self.licence, "base_model": self.base_model, **names})
 
@@ -177,7 +177,7 @@ class ModelFolder:
 
     @property
     def weights(self) -> Path:
-        """The weight file.
+        """Path of the weight file: model.safetensors or pytorch_model.bin.
 
         Raises:
             InputError: If there is none, or it is incomplete.
@@ -194,12 +194,12 @@ class ModelFolder:
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of the weight file."""
+        """The sha256 of the weight file."""
         return sha256_file(self.weights)
 
     @cached_property
     def digest(self) -> str:
-        """Digest of every file that is read: weights, configuration, tokenizer, pooling."""
+        """The sha256 over all files of the folder that matter: weights, configuration, tokenizer and pooling."""
         return sha256_json([self.sha256, *self._small_files])
 
     @cached_property
@@ -211,7 +211,7 @@ class ModelFolder:
 
     @property
     def tokenizer_digest(self) -> str:
-        """Digest of tokenizer.json, or of the files that it is converted from or changed by."""
+        """The sha256 of tokenizer.json, or of all small files if it must be converted or changed."""
         file = self.path / _TOKENIZER_FILE
         used_as_is = file.is_file() and not self._tokenizer_changes
         return sha256_file(file) if used_as_is else sha256_json(self._small_files)

@@ -363,7 +363,7 @@ def write_tokenizer_folder(
 
 @cache
 def _process_folder() -> Path:
-    """Create a temporary folder that is removed when this process ends."""
+    """Return a temporary folder that is created once and removed when this process ends."""
     stack, owner = ExitStack(), os.getpid()
     folder = stack.enter_context(temporary_folder(Path(tempfile.gettempdir())))
 

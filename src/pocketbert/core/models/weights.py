@@ -64,7 +64,7 @@ def read_weights(path: Path) -> _State:
 
 
 def _read_bin(path: Path) -> _State:
-    """Read a pickled state dict without running any code in it; refuse compressed files and unusual tensors."""
+    """Read a pickled state dict (pytorch_model.bin) without running code in it; refuse archives that are unsafe."""
     import torch
 
     if path.stat().st_size > _MAX_BIN_BYTES:
@@ -95,7 +95,7 @@ def _read_bin(path: Path) -> _State:
 
 
 def _is_plain(value: torch.Tensor) -> bool:
-    """Return whether a tensor is dense, has its data, and no more numbers than its storage holds."""
+    """Return whether a tensor is an ordinary dense one whose storage holds all of its numbers."""
     import torch
 
     if value.layout is not torch.strided or value.is_quantized or value.is_meta or value.is_nested:
@@ -118,7 +118,7 @@ def match_weights(model: Any, state: _State, folder: ModelFolder, task: Task, ne
         model: The class with the task's head; may be on the meta device.
         state: All tensors of the checkpoint.
         folder: Where they come from.
-        task: Decides the head.
+        task: The task, which determines the head.
         new_head: Whether a missing head may start random.
 
     Returns:

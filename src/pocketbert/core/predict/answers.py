@@ -21,7 +21,7 @@ class Answer(Protocol):
 
     @property
     def truncated(self) -> bool:
-        """Whether the text was longer than the model takes, so that its end was not read."""
+        """Whether the text was longer than the model's longest input, so that a part of it was not read."""
         ...
 
     def fields(self, top: int = 1) -> dict[str, Any]:

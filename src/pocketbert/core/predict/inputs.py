@@ -192,7 +192,7 @@ _COLUMN_FORMATS = {
 
 @dataclass(frozen=True)
 class _Mention:
-    """A mention of an entity in a text.
+    """A mention of an entity: its place in a text, and the entity's number or vector.
 
     Attributes:
         start: Its first character.
@@ -440,7 +440,7 @@ def _to_vector(value: Any, width: int, where: str) -> NDArray[np.float32]:
 
 
 def _sample_vector(number: int, width: int) -> NDArray[np.float32]:
-    """Return `width` numbers between -1 and 1 that depend on `number` only."""
+    """Compute a deterministic sample vector: `width` numbers between -1 and 1 that depend on `number` only."""
     return np.asarray(np.round(np.sin(np.arange(1, width + 1) * (1.0 + number % 97)), 3), np.float32)
 
 

@@ -60,7 +60,7 @@ class Predictor(Protocol):
     lengths: tuple[int, ...]
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch.
+        """Run the model on one batch of inputs and return its outputs.
 
         Args:
             inputs: [B, L] int64 arrays by name; names that the model does not take are ignored.
@@ -142,7 +142,7 @@ def run_rows(
         predictor: The opened model file or module.
         tokenizer: Pads batches.
         encoded: N rows.
-        task: Decides which outputs and tokens matter.
+        task: The task, which determines the outputs and tokens that are returned.
         batching: How rows are combined.
         label: Text of the progress bar; empty for none.
         names: Outputs to read; default those that decide the answer.
@@ -241,7 +241,7 @@ def split_by_text(
         outputs: Outputs of B texts: [B, C], [B, L] or [B, L, C] by name.
         inputs: The inputs, [B, L] each.
         names: Outputs that are read together, side by side.
-        task: Decides which tokens matter.
+        task: The task, which determines the tokens whose rows are returned.
         mask_id: Id of the mask token, for fill-mask; texts without one are read at all tokens.
 
     Returns:
@@ -270,7 +270,7 @@ def join_texts(parts: Sequence[Matrix]) -> Matrix:
 
 
 class TorchPredictor:
-    """Runs a transformers model with a head in fp32, without gradients.
+    """Runs a transformers model with a task head in fp32, without gradients, as the reference for model files.
 
     transformers has no class that returns sentence embeddings, so they are computed here, in float64 and without the
     code that goes into files.

@@ -31,14 +31,14 @@ LEAST_FIT_ROWS = 100
 
 
 class Score(BaseModel):
-    """How well predictions match the gold labels.
+    """The score of a model on labelled rows, with its metric and the score of a blind guess.
 
     Attributes:
         metric: Name of the deciding metric.
         value: Its value, in the metric's unit.
         others: Other metrics by name.
         rows: Rows scored.
-        chance: What a model that looks at nothing may reach by luck.
+        chance: Score that a model which does not read the text may reach by luck.
         finite: Whether every output was a finite number.
     """
 
@@ -73,7 +73,7 @@ def apply_score_function(logits: _Array, score: ScoreFunction) -> NDArray[np.flo
 
 
 class Confidence(BaseModel):
-    """How one model file's logits become probabilities, and how right these are.
+    """How a classifier file's logits become probabilities, and how well calibrated these are.
 
     Attributes:
         temperature: What logits are divided by before the softmax; 1 leaves them as they are.
@@ -143,7 +143,7 @@ def to_logits(values: _Array, inside: bool) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class TemperatureFit:
-    """Result of `fit_temperature`.
+    """The temperature that `fit_temperature` found, or the reason why it found none.
 
     Attributes:
         temperature: The best one; 1 if none was found.
@@ -155,7 +155,7 @@ class TemperatureFit:
 
 
 def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> TemperatureFit:
-    """Find the temperature with the smallest negative log likelihood, by golden-section search on its logarithm.
+    """Fit the softmax temperature that minimizes the negative log likelihood of the gold labels.
 
     The likelihood has one optimum, since it is convex in 1 / T. A temperature at an end of the range is not taken: if
     all answers are right, for example, every smaller one would be better still.
@@ -197,7 +197,7 @@ def _negative_log_likelihood(logits: _Array, gold: NDArray[np.int64], temperatur
 
 
 def _minimize(function: Callable[[float], float], low: float, high: float, width: float = 1e-6) -> float:
-    """Return the position of a function's only minimum between two bounds, by golden-section search."""
+    """Find the only minimum of a function between two bounds by golden-section search; return its position."""
     left, right = high - _GOLDEN_RATIO * (high - low), low + _GOLDEN_RATIO * (high - low)
     at_left, at_right = function(left), function(right)
     while high - low > width:
@@ -244,7 +244,7 @@ _ACCURACY_STEP = 0.01
 
 @dataclass(frozen=True)
 class ThresholdFit:
-    """Result of `fit_threshold`.
+    """The probability threshold that `fit_threshold` found, or the reason why it found none.
 
     Attributes:
         value: Probability below which an answer is unknown; None if none was found.
@@ -271,7 +271,7 @@ class _Answered:
 
 
 def measure_coverage(sure: NDArray[np.float64], right: NDArray[np.bool_], threshold: float) -> _Answered:
-    """Measure coverage and selective accuracy at a threshold (El-Yaniv and Wiener 2010, section 2).
+    """Measure which share of the rows reaches a probability threshold, and how many of these are right.
 
     Args:
         sure: Largest probability of each row, [N].

@@ -197,7 +197,7 @@ _FLAGS = {"pooling_mode_mean_tokens": PoolingKind.MEAN, "pooling_mode_cls_token"
 
 @dataclass(frozen=True)
 class Pooling:
-    """How token states [B, L, H] become sentence embeddings [B, H].
+    """How the token states [B, L, H] of a model are pooled to sentence embeddings [B, H].
 
     Attributes:
         kind: Which states are pooled.

@@ -49,14 +49,14 @@ _SIDES = ("right", "left")
 
 
 class TextTokenizer:
-    """A tokenizer read from ``tokenizer.json``, which truncates at one length; rows are padded when they are stacked.
+    """Tokenizer of a model folder, read from ``tokenizer.json``; it truncates at one length and pads only batches.
 
     Padding and truncation of the file itself (all-MiniLM-L6-v2 pads everything to 128) are switched off.
 
     The folder's default prompt is put in front of every text (`with_prompt` takes another one), and a text that is too
     long is cut at its end or at its beginning, as the folder's settings say.
 
-    If config.json names a form with more inputs, texts get these from their columns; see
+    If config.json names an export form with additional inputs, texts get these from their data columns; see
     `pocketbert.core.predict.inputs`.
 
     Args:
@@ -119,7 +119,7 @@ class TextTokenizer:
 
     @property
     def largest_id(self) -> int:
-        """The largest token id. A vocabulary may have gaps, so that it can be larger than the number of tokens."""
+        """The largest token id, which may exceed the number of tokens since a vocabulary can have gaps."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @property
@@ -129,18 +129,18 @@ class TextTokenizer:
 
     @property
     def special_count(self) -> int:
-        """Number of special tokens around a pair of texts."""
+        """Number of special tokens that are added to a pair of texts, such as 3 for BERT."""
         return int(self._tokenizer.num_special_tokens_to_add(True))
 
     @property
     def special_ids(self) -> list[int]:
-        """Ids of the special tokens, such as padding and unknown, which stand for no piece of text."""
+        """Ids of the special tokens, such as padding and unknown."""
         added = self._tokenizer.get_added_tokens_decoder()
         return sorted(int(i) for i, token in added.items() if token.special)
 
     @property
     def added_tokens(self) -> list[str]:
-        """Tokens that were added to the vocabulary, in ascending order of their ids, without the usual special ones."""
+        """Tokens that were added to the vocabulary, by ascending id, without usual special ones such as ``[CLS]``."""
         added = self._tokenizer.get_added_tokens_decoder()
         return [
             t.content for _, t in sorted(added.items()) if not (t.special and t.content.lower() in USUAL_SPECIAL_TOKENS)
@@ -148,12 +148,12 @@ class TextTokenizer:
 
     @property
     def mask_token(self) -> str | None:
-        """The token that replaces a word to be predicted; None if the vocabulary has none."""
+        """The mask token, such as ``[MASK]``; None if the vocabulary has none."""
         return next((t for t in MASK_TOKENS if self._tokenizer.token_to_id(t) is not None), None)
 
     @property
     def mask_id(self) -> int | None:
-        """Id of `mask_token`."""
+        """Id of the mask token; None if the vocabulary has none."""
         token = self.mask_token
         return None if token is None else self._tokenizer.token_to_id(token)
 
@@ -163,7 +163,7 @@ class TextTokenizer:
         return self.truncation_side == "left"
 
     def token(self, id: int) -> str:
-        """Return the text of one token, as the vocabulary spells it."""
+        """Return the token of an id, as the vocabulary spells it."""
         return str(self._tokenizer.id_to_token(id))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -298,7 +298,7 @@ class TextTokenizer:
 
     @cached_property
     def _final_special_tokens(self) -> tuple[int, int]:
-        """Number of special tokens behind a text, and behind a pair."""
+        """Number of special tokens behind a single text, and behind the second text of a pair."""
         frames = (self.frame(self.special_count + 2, pair).places for pair in (False, True))
         single, pair = (count_final_special_tokens(places.parts) for places in frames if places is not None)
         return single, pair

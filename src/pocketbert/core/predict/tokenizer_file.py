@@ -36,10 +36,10 @@ _PANIC = "PanicException"
 
 @contextlib.contextmanager
 def library_errors(where: str, what: str) -> Iterator[None]:
-    """Turn errors of the `tokenizers` library inside the block into `InputError`.
+    """Convert errors that the `tokenizers` library raises in the block to `InputError`.
 
     Args:
-        where: The file that errors name.
+        where: Name of the file in error messages.
         what: What failed ("cannot encode").
     """
     try:

@@ -91,7 +91,7 @@ class BudgetSection(Section):
 
     @property
     def text(self) -> str:
-        """The limits as the command line takes them, e.g. ``max_drop=0.01,max_size_mb=8``."""
+        """The limits in the syntax of the command line, e.g. ``max_drop=0.01,max_size_mb=8``."""
         return ",".join(f"{name}={value:g}" for name, value in self.set_limits.items())
 
     @property

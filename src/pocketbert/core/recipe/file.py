@@ -147,13 +147,13 @@ def parse_option_values(texts: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """Return the recipe with every default written out, as YAML."""
+    """Serialize a recipe as YAML, with every default written out."""
     content = recipe.model_dump(mode="json", by_alias=True, exclude_none=True)
     return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110))
 
 
 def recipe_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the recipe format, for editors."""
+    """Build the JSON Schema of the recipe format, for editors."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Recipe.model_json_schema(by_alias=True),
@@ -165,7 +165,7 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def _parse_yaml(text: str, title: str) -> _Document | None:
-    """Parse a YAML document; return None if the text is empty."""
+    """Parse a YAML text to a `_Document`; return None if the text is empty."""
     document = _Document(title, None)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)

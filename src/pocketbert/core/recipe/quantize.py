@@ -127,7 +127,7 @@ class QuantizeSection(Section):
 
     @property
     def chosen(self) -> dict[str, str]:
-        """Schemes of roles and names, as they are written in a recipe; empty if all weights have the file's scheme."""
+        """Schemes chosen for single roles (kinds of weights) and names, as text; empty if there are none."""
         return {**{r.value: str(c) for r, c in self.roles.items()}, **{n: str(c) for n, c in self.names.items()}}
 
     def of(self, format: Format, scheme: Scheme, runtime: Runtime | None = None) -> QuantizeSection:

@@ -146,7 +146,7 @@ class StagePlace:
 
     @property
     def where(self) -> str:
-        """The recipe key of the stage."""
+        """The recipe key of the stage, such as ``distill.0``."""
         return f"distill.{self.number}"
 
 
@@ -238,7 +238,7 @@ def method_names(wanted: Callable[[type[Stage]], bool] = lambda _: True) -> list
 
 
 class _RegisteredStage:
-    """Validates an entry of `distill` as the section that its `method` names."""
+    """Pydantic annotation that validates an entry of `distill` as the section of its `method`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         sections: Any = Union[tuple(_SECTIONS.values())]  # noqa: UP007  # what is registered, not what is written

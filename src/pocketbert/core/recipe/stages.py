@@ -31,7 +31,7 @@ class TermWeights(Section):
         return self
 
     def weighted(self) -> dict[str, float]:
-        """Return the weights above 0, by term."""
+        """Return the weights above 0, by name of the term."""
         return {name: weight for name, weight in self.model_dump().items() if weight > 0}
 
 
@@ -44,7 +44,7 @@ class SignalWeights(TermWeights):
     labels: float = Field(0.0, ge=0, description="Cross-entropy with the gold labels.")
 
     def active(self) -> tuple[Signal, ...]:
-        """Return the teacher signals with a weight above 0."""
+        """Return the signals (logits, hidden states, attention) with a weight above 0."""
         return tuple(s for s in Signal if getattr(self, s.value, 0) > 0)
 
 
