@@ -36,7 +36,7 @@ class SplitReport(BaseModel):
         tokens_p50: Median length.
         tokens_p95: 95th percentile of the length (nearest rank).
         tokens_max: Longest row after truncation.
-        unit: What `labels` counts.
+        unit: Unit of the counts in `labels`: rows, spans or questions.
     """
 
     name: str
@@ -99,7 +99,7 @@ def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: L
         source: File or data set.
         rows: The rows, tokenized.
         labels: The label set.
-        kind: What the rows are labelled with.
+        kind: Kind of the rows' labels.
     """
     first_labels: dict[str, Hashable] = {}
     conflicting = 0

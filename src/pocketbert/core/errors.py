@@ -128,9 +128,9 @@ def suggest_allowed(value: str, allowed: Sequence[str], alike: float = 0.6) -> s
     """Return a hint for a wrong value: the closest allowed value, and the list of allowed values.
 
     Args:
-        value: What the user wrote.
-        allowed: What would have been accepted.
-        alike: Similarity (`difflib`) from which a name is taken for the one that was meant.
+        value: The wrong value.
+        allowed: The values that are allowed.
+        alike: Smallest similarity (`difflib`) at which an allowed value is suggested.
 
     Returns:
         For example ``did you mean 'lr'?`` or ``allowed: a, b, c``.

@@ -79,7 +79,7 @@ class FormatInfo:
         needs: Distributions that its files are made with, beside those of every export.
         stem: Name of its files without suffix.
         base: Scheme of the exported file; smaller files are made from it.
-        instead: The scheme that is made if a recipe asks for one that the format does not have.
+        instead: Replacement schemes: for a requested scheme that the format lacks, the one that is made.
         own_engine: Value of `sys.platform` and distribution with which its own engine runs; None for everywhere. On
             other systems a reference evaluator checks its files, and nothing is timed.
     """
@@ -127,7 +127,7 @@ class FormatInfo:
         return wanted in self.schemes or wanted in self.instead
 
     def smaller(self, wanted: Scheme) -> Scheme | None:
-        """Return the scheme of the file that is made in addition to the exported one; None if none is made."""
+        """Return the scheme of the smaller file that a requested scheme gives; None if there is no smaller file."""
         scheme = self.instead.get(wanted, wanted)
         return None if scheme in (Scheme.FP32, self.base) else scheme
 

@@ -52,7 +52,7 @@ class Metric:
         return f"{value * 100:.2f}" if self.unit is Unit.FRACTION else f"{value:.4f} {self.unit}"
 
     def drop(self, reference: float, value: float) -> float:
-        """Return how much worse `value` is than `reference`, as a fraction (for nats relative), positive when worse."""
+        """Return how much worse `value` is than `reference` as a fraction (relative for nats); positive means worse."""
         worse = reference - value if self.direction is Direction.HIGHER else value - reference
         return worse if self.unit is Unit.FRACTION else worse / abs(reference) if reference else float("nan")
 

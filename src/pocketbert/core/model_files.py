@@ -75,7 +75,7 @@ def add_classifier(spec: Any, labels: Sequence[str]) -> None:
     """Append Core ML's classifier operator to a model, in place: it then returns a label and named probabilities.
 
     Args:
-        spec: A Core ML specification (coremltools' class) with an ML Program; changed in place.
+        spec: A Core ML specification (coremltools' `Model` protobuf) with an ML Program.
         labels: Label names in order of the probabilities.
     """
     from coremltools.proto import MIL_pb2

@@ -131,7 +131,7 @@ def record_registration(kind: str, name: str, known: bool = False) -> None:
     `pocketbert doctor` lists the records.
 
     Args:
-        kind: What is registered, in one word: ``family``.
+        kind: Kind of the registered object in one word, such as ``family``.
         name: Its name.
         known: Whether there is one of that name already.
 
@@ -167,7 +167,7 @@ def register_before_lookup(kind: str, load: Callable[[], None]) -> None:
 
     Args:
         kind: The registry's `kind`.
-        load: Imports the wing that registers the package's own values.
+        load: Function that imports the modules that register the package's own values.
     """
     _wings.setdefault(kind, []).append(load)
 

@@ -18,7 +18,7 @@ def derive_seed(seed: int, purpose: str, *counters: int) -> int:
 
     Args:
         seed: The run's seed.
-        purpose: What the choice is (``order``, ``dropout``).
+        purpose: Name of the choice (``order``, ``dropout``).
         *counters: Numbers that identify the choice within the run, e.g. stage, epoch, step, rank.
 
     Returns:
@@ -33,7 +33,7 @@ def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
 
     Args:
         seed: The run's seed.
-        purpose: What the choice is for (``order``, ``dropout``).
+        purpose: Name of the choice (``order``, ``dropout``).
         *counters: Numbers that identify the choice within the run.
     """
     return np.random.Generator(np.random.Philox(derive_seed(seed, purpose, *counters)))

@@ -64,16 +64,16 @@ class Task:
 
     Attributes:
         name: Hub name.
-        metric: The metric that decides.
-        others: Metrics reported beside it.
+        metric: The metric that the task's files are judged by.
+        others: Further metrics that are reported.
         outputs: Names of the graph's outputs, fixed by the clients (optimum, transformers.js).
         head: Suffix of the transformers class with this head (``ForSequenceClassification``).
         auto_class: The transformers auto class that builds it.
         problem_type: `problem_type` to write into config.json, if any.
         score: Score function of the task.
         level: Whether outputs have a row per text or per token.
-        labels: What a row of data is labelled with.
-        compared: Groups of outputs that are compared with the untouched model's; the first one decides the answer.
+        labels: Kind of label that data rows have.
+        compared: Groups of outputs that are compared with the original model's; answers are made from the first group.
     """
 
     name: TaskName

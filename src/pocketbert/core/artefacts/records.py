@@ -289,11 +289,11 @@ class Artefacts(_Record):
     """The content of ``artifacts.json``: everything about an artefact folder's model and files.
 
     Attributes:
-        schema_version: Major part equal means readable.
+        schema_version: Version of the format; versions with the same major part can be read.
         name: Name of the run or model.
         task: Hub task name.
         family: Row of the family table.
-        form: Form of the files if they take more inputs than the text; else None.
+        form: Export form (additional inputs besides the text) of the files; None for text only.
         labels: Label names in order of their ids.
         pair: Whether inputs are pairs of texts.
         processing: Pre- and post-processing.
@@ -304,8 +304,8 @@ class Artefacts(_Record):
         machine: CPU and ISA of the measurements.
         made_from: Digest of recipe, model, data and library versions: with an equal one, the same folder would be
             written.
-        packed_for: The platform whose app has these files, e.g. ``android``: a selection of an artefact folder's
-            files. None in an artefact folder.
+        packed_for: The platform of the app that contains these files, e.g. ``android``: a selection of an artefact
+            folder's files. None in an artefact folder.
         search: The files that were considered, if the folder's were chosen within a budget; else None.
     """
 

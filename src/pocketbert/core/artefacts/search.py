@@ -98,7 +98,7 @@ class BudgetSearch(_Record):
 
     Attributes:
         budget: The limits that were set, by name.
-        wins: What decided between several files within the limits.
+        wins: Criterion that decided between several files within the limits.
         metric: The deciding metric.
         ranked_on: Number of calibration rows for `Candidate.rel`.
         chosen_on: Number of rows for `Candidate.drop`.

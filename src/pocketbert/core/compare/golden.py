@@ -50,13 +50,13 @@ class GoldenRow(BaseModel):
         text: The text, or the two texts of a pair.
         label: The label, or the labels of the recorded tokens, that the reference model (torch, fp32) predicts; empty
             for tasks without labels.
-        reference: Answer of the reference model: numbers of the recorded places, row by row.
-        outputs: Answer of each file, by path.
-        tolerance: Largest absolute difference that a correct runtime may have, by path.
+        reference: Outputs of the reference model in the recorded rows and columns, row by row.
+        outputs: Outputs of each model file in the same rows and columns, by path.
+        tolerance: Largest absolute difference from `outputs` that a correct runtime may have, by path.
         padded: Answer of the reference model when 19 padding tokens stand beside the text (fewer if that would be
             too long); empty if it was not recorded.
-        places: Rows of the task's output that are recorded (tokens; of fill-mask: masked tokens); empty for all.
-        columns: Columns that are recorded; empty for all. Of question-answering 0 is the start, 1 the end.
+        places: Indices of the output's recorded rows (tokens; of fill-mask: masked tokens); empty for all.
+        columns: Indices of the recorded columns; empty for all. Of question-answering 0 is the start, 1 the end.
         data: Other data columns of the text, which the files' further inputs are made of; empty if there are none.
         drawn: Whether the text was made of drawn words, to read the whole vocabulary and the full length.
     """
@@ -110,7 +110,7 @@ def read_golden(path: Path, least: int = 1) -> list[GoldenRow]:
     """Read golden rows (texts with the model's expected outputs), and check each row and all rows together.
 
     Args:
-        path: The file.
+        path: The JSON Lines file.
         least: Fewest rows that are accepted.
 
     Raises:
@@ -189,7 +189,7 @@ def read_golden_tokens(path: Path, least: int = LEAST_GOLDEN_ROWS) -> list[Token
     """Read a tokenizer's golden rows: texts with their expected token ids.
 
     Args:
-        path: The file.
+        path: The JSON Lines file.
         least: Fewest rows that are accepted.
 
     Raises:
@@ -244,7 +244,7 @@ class LibraryRow(BaseModel):
         prompt: Name of the prompt that was put in front; None for the model's default.
         ids: Token ids that the library feeds.
         type_ids: Segment ids that it feeds; zeros if it feeds none.
-        names: What each value belongs to: a label; of tokens ``place:label``, of masked words ``mask:id``; empty if the
+        names: Name of each value: a label; of tokens ``place:label``, of masked words ``mask:id``; empty if the
             values are one number or a vector.
         values: Scores as the library returns them; of question answering the scores of each token as first, then as
             last.
@@ -270,7 +270,7 @@ class LibraryAnswers(BaseModel):
     """The original library's answers to sample texts, the content of ``library.json``.
 
     Attributes:
-        schema_version: Major part equal means readable.
+        schema_version: Version of the format; versions with the same major part can be read.
         library: Name and version of the library, e.g. ``transformers 5.23.0, pipeline text-classification``.
         missing: Why no library answered; empty if one did.
         rows: The texts.

@@ -44,8 +44,8 @@ class Parity(BaseModel):
         worst: Largest absolute difference of the logits relative to their spread; NaN if any value is.
         mask_effect: How far the reference's logits move when padding is not masked, on the same scale;
             proof that a lost mask would be seen.
-        bound: What `worst` must not exceed.
-        spread: What differences are relative to: the largest per-class standard deviation of the reference logits over
+        bound: Largest value of `worst` that is allowed.
+        spread: Scale of the differences: the largest per-class standard deviation of the reference logits over
             the texts, at least a tenth of the largest logit.
         shapes: Batch and length of every input that was run.
         passed: Whether `worst` is at most `bound`.

@@ -131,7 +131,7 @@ def spans_from_tags(tags: Sequence[str], places: Sequence[tuple[int, int]], sing
 
     Args:
         tags: N tags.
-        places: First character of each tagged word, and the character behind its last one, N of them.
+        places: The (start, end) characters of each tagged word in the text, N of them.
         single: Whether each word with a label is a span, because the tag set has no prefixes (`have_iob_prefixes`).
     """
     if single:
@@ -156,7 +156,7 @@ def split_spans_by_word(spans: Iterable[Span], places: Sequence[tuple[int, int]]
 
     Args:
         spans: Spans of the text, none inside another.
-        places: First character of each word and the character behind its last one, N of them. The text may extend
+        places: The (start, end) characters of each word in the text, N of them. The text may extend
             beyond them if its tokens were cut off; there, pieces between blanks count as words.
         text: The text.
     """
@@ -184,7 +184,7 @@ def assign_tags(
 
     Args:
         spans: Spans of the text, none inside another.
-        places: First character of each word and the character behind its last one, N of them.
+        places: The (start, end) characters of each word in the text, N of them.
         tags: Tags in order of their ids, with ``B-`` and ``I-`` or without.
         unmarked: Value for a word in no span, if the tag set has no ``O``, as those of parts of speech.
 

@@ -59,7 +59,7 @@ def guess_and_report_columns(source: DataSource, kind: LabelKind) -> DataSource:
 
     Args:
         source: The file.
-        kind: What the labels are.
+        kind: Kind of the labels (names, scores, spans ...).
     """
     guessed = guess_columns(source, kind)
     if guessed.note:
@@ -76,8 +76,8 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
 
     Args:
         source: The file; its fields `text`, `text_pair` and `label` count as given if they were set.
-        kind: What the label has to be, if the task is known.
-        fix: What to do when the columns cannot be told apart; default naming the options of the command line.
+        kind: Kind of label that the task needs; None if the task is not known yet.
+        fix: Advice of the error for columns that cannot be told apart; by default it names the command line's options.
 
     Raises:
         InputError: If the file cannot be read, or naming its columns if several could be meant or none.
@@ -247,7 +247,7 @@ class _ColumnChoice:
     Args:
         source: The file; the columns that it names are kept.
         columns: Profiles of its columns by name.
-        kind: What the label has to be, if that is known.
+        kind: Kind of label that the task needs; None if the task is not known yet.
         fix: See `guess_columns`.
     """
 

@@ -99,7 +99,7 @@ def read_examples(
     Args:
         source: File or data set, with its columns.
         labelled: Whether a missing label makes a row bad.
-        kind: What the label column holds.
+        kind: Kind of label in the label column (names, scores, spans ...).
         columns: Further columns to read, if a row has them.
 
     Returns:

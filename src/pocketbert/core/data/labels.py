@@ -158,7 +158,7 @@ def resolve_labels(
         declared: `data.labels` of the recipe.
         teacher: Labels of a teacher that already has a head.
         examples: Training rows.
-        kind: What their labels are. Labels of spans become tags, ``O``, ``B-x``, ``I-x``, unless they are those of the
+        kind: Kind of their labels. Labels of spans become tags, ``O``, ``B-x``, ``I-x``, unless they are those of the
             teacher, which are tags already, even if none of them is ``O``.
 
     Returns:
@@ -196,7 +196,7 @@ def match_label_numbers(labels: Labels, examples: Sequence[Example], kind: Label
     Args:
         labels: Names that a person, a model or a data set declared.
         examples: Rows whose labels may be numbers.
-        kind: What their labels are.
+        kind: Kind of their labels.
         ordered: Whether the order of the names is the numeric order of such numbers, whatever they are.
 
     Raises:
@@ -226,7 +226,7 @@ def _labels_from_data(examples: Sequence[Example], kind: LabelKind, outputs: Seq
 
     Args:
         examples: Training rows.
-        kind: What their labels are.
+        kind: Kind of their labels.
         outputs: The names LABEL_i of a teacher whose outputs have no other names; empty without such a teacher.
     """
     rows = _first_rows(examples)

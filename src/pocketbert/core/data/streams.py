@@ -79,7 +79,7 @@ class _BoundedStream(io.RawIOBase):
     Args:
         stream: Source of the decompressed bytes.
         title: Name of the file in errors.
-        limits: What the stream may hold.
+        limits: Largest sizes that are allowed.
         compressed_size: Bytes of the compressed file; None if nothing is compressed.
     """
 
@@ -114,7 +114,7 @@ def open_bounded(path: Path, title: str, limits: Limits) -> Iterator[io.Buffered
     Args:
         path: The file.
         title: Name of the file in errors.
-        limits: What it may hold.
+        limits: Largest sizes that are allowed.
 
     Raises:
         InputError: If it is no regular file, is larger than `limits` allow, or is a broken gzip file.

@@ -218,7 +218,7 @@ def find_table_form(
     Args:
         path: A ``.csv`` or ``.tsv`` file.
         title: Name of the file in errors.
-        limits: What the file may hold.
+        limits: Largest sizes that are allowed.
         header: Whether it has a header, if the user decided that.
         named: Columns that the user or a recipe names: a first row with one of these is a header.
 

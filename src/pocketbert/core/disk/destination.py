@@ -44,7 +44,7 @@ def resolve_output_folder(path: Path, *sources: Path) -> Path:
     A link to a folder means that folder, a dangling link the folder that it would lead to.
 
     Args:
-        path: What the user named.
+        path: The output path that the user gave.
         sources: Files and folders that are read.
 
     Returns:
@@ -73,7 +73,7 @@ def resolve_output_file(path: Path, overwrite: bool, *sources: Path) -> Path:
     """Check that a file can be written at an output path, and return it with links followed.
 
     Args:
-        path: What the user named.
+        path: The output path that the user gave.
         overwrite: Whether an existing file may be replaced.
         sources: Files and folders that are read; a folder's files may not be replaced, but a file may be added.
 

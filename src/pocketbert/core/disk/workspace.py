@@ -65,7 +65,7 @@ class _Journal(BaseModel):
         made: Path of the folder with the new files, in the workspace.
         old: Files of the older output, all written by PocketBERT.
         new: The new files.
-        last: The file by which the output is recognised; it is removed first and added last.
+        last: The file that marks a complete output; it is removed first and added last.
     """
 
     made: str
@@ -100,8 +100,8 @@ class Workspace:
 
         Args:
             made: The finished folder, in the workspace.
-            find_foreign: Lists what an older output holds that PocketBERT did not write.
-            last: Name of the file by which such an output is recognised.
+            find_foreign: Function that lists the files in an older output that PocketBERT did not write.
+            last: Name of the file that marks a complete output.
 
         Raises:
             InputError: If the older output holds files that PocketBERT did not write; it stays as it is.
@@ -170,15 +170,15 @@ def build_folder(output: Path, find_foreign: FindForeign = list_entries, last: s
 
     Args:
         output: The folder to create.
-        find_foreign: Lists what an existing output holds that PocketBERT did not write; see
+        find_foreign: Function that lists the files in an existing output that PocketBERT did not write; see
             `pocketbert.core.disk.ownership.FolderContents`.
-        last: Name of the file by which such an output is recognised; see `Workspace.install`.
+        last: Name of the file that marks a complete output; see `Workspace.install`.
 
     Yields:
         The folder to write into.
 
     Raises:
-        InputError: If an existing output holds anything that is not recognised; it stays as it is.
+        InputError: If an existing output holds files that PocketBERT did not write; it stays as it is.
     """
     finish_interrupted(output)
     refuse_foreign_files(output, ignore_workspaces(find_foreign))
@@ -219,12 +219,12 @@ def open_workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
 
     Args:
         output: The path of the output; its parent folder is created.
-        resume: If given, interrupted work with the same `resume` text (what is made, in words) is continued. The
+        resume: If given, interrupted work with the same `resume` text (a description of the work) is continued. The
             workspace then also stays when the block ends with a machine or gate error, and a second process for the
             same output is refused. Otherwise what killed processes left is removed.
 
     Yields:
-        The workspace, held by this process.
+        The workspace, locked by this process.
 
     Raises:
         MachineError: If another process makes the same output, and `resume` is given.

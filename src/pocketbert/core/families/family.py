@@ -76,8 +76,8 @@ class GraphInput:
 
     Attributes:
         name: Name in the graph.
-        column: Data column that it is made of.
-        meaning: Decides how it is made of the column.
+        column: Data column that it is made from.
+        meaning: Meaning of its numbers, which determines how the column is converted.
         description: One sentence for clients.
         sample: Value in the sample inputs with which the model is traced.
         padding: Value at padded positions.
@@ -118,9 +118,9 @@ class ExportForm:
         name: Name of the form, as in ``--form``.
         title: Description in one sentence.
         extra: Inputs after those of the family, in order.
-        needs: For entries of config.json, the default and the least value with which a model can have the form.
-        table: Whether the graph holds a table of entities, which are chosen when it is exported.
-        files: Files of a released folder that the table is made of.
+        needs: Entries of config.json, each with its default and the least value that a model must have for this form.
+        table: Whether the exported file contains a table of entities, which are chosen at export.
+        files: Files in the authors' model folder from which the table is built.
     """
 
     name: str

@@ -82,7 +82,7 @@ class CheckpointCode:
         complete: ``complete(model)`` changes a model that was loaded or built so that it takes the inputs of the
             family's row, if its class takes others.
         take_form: ``take_form(model, form, folder, entities)`` changes a loaded model so that it takes the inputs of an
-            `ExportForm`, or of none; `entities` is a file of those to keep. Returns the entities of its table.
+            `ExportForm` (None: the text only); `entities` is a file of those to keep. Returns the rows of its table.
         tokenizer_json: ``tokenizer_json(folder)`` returns the content of a tokenizer.json, from the files that
             authors ship.
         check_tokenizer: ``check_tokenizer(folder)`` refuses tokenizer files that cannot be converted; called if the

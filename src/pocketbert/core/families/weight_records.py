@@ -38,7 +38,7 @@ _FILE_NAME = "learned_ranges.json"
 
 
 class WeightRole(BaseModel):
-    """The record of one stored weight: its name, its role (place in a layer, such as query) and its scheme.
+    """The record of one stored weight: its name, its role (place in a layer, such as ffn_down) and its scheme.
 
     Attributes:
         name: Path of the weight in the torch module that the file was exported from.
@@ -62,7 +62,7 @@ class WeightRole(BaseModel):
 
 
 def classify_weight(name: str) -> Role:
-    """Return the role of a weight (its place in a layer, such as query or ffn_down) from its path in the model."""
+    """Return the role of a weight (its place in the model, such as embedding or ffn_down) from its path."""
     for pattern, role in _ROLE_PATTERNS:
         if (role in _OUTSIDE_LAYERS or _LAYER.search(name)) and re.search(pattern, name):
             return role

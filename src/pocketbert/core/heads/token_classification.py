@@ -118,7 +118,7 @@ def find_words(encoded: Encoded) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the index of each word's first token, and the (start, end) characters of each word.
 
     Raises:
-        ValueError: If the row was encoded without places.
+        ValueError: If the row was encoded without `places`.
     """
     if encoded.places is None:
         raise ValueError("encode with places=True")

@@ -76,7 +76,7 @@ class Meter:
     """Shows the progress of one piece of work: a bar on a terminal, otherwise a line from time to time.
 
     Args:
-        label: What is being done; empty for silence.
+        label: Name of the work; empty to show nothing.
         total: Number of units.
         start: Units already done (after a resume).
     """

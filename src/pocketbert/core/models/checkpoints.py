@@ -159,8 +159,8 @@ def apply_form(model: Any, folder: ModelFolder, form: str, entities: Path | None
     Args:
         model: A transformers model; it is changed.
         folder: Where it was loaded from.
-        form: Name of the form (which inputs the exported file takes besides the text); the usual one changes nothing.
-        entities: File of the entities to keep, if the form has a table of them.
+        form: Name of the form (which inputs the exported file takes besides the text); ``text`` for text only.
+        entities: File that lists the entities to keep, for forms with a table of entities.
 
     Returns:
         The rows of the model's entity table, number 1 first, each as `{"id": ..., "name": ...}` (name where it is

@@ -172,7 +172,7 @@ def match_weights(model: Any, state: _State, folder: ModelFolder, task: Task, ne
 
 
 def _masked_lm_noise(own: Mapping[str, Any], state: _State, family: Family) -> str | None:
-    """Return why a checkpoint's masked-LM head was never trained, judged by its unused weights; None if it was."""
+    """Return why a checkpoint's masked-LM head counts as untrained, by the names of unused weights; None if trained."""
     unread = tuple(k for k in state if k not in own)
     return next((why for start, why in family.noise.items() if any(k.startswith(start) for k in unread)), None)
 

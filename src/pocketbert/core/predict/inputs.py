@@ -54,9 +54,9 @@ class Encoded:
         ids: Token ids with special tokens, length L, int64.
         type_ids: Segment ids, length L, int64.
         truncated: Whether tokens were cut off.
-        places: Positions of the tokens in the text, for tasks whose answers are positions; else None.
+        places: Places of the tokens in the text, for tasks whose answers are positions; else None.
         tail: Special tokens behind the text, or behind the second one of a pair: 1 for BERT, 2 for XLNet.
-        keeps_end: Whether the beginning of a text is what is cut off; its places are known then.
+        keeps_end: Whether truncation cuts off the beginning of a text instead of its end; `places` is set then.
         extra: Inputs made of other data columns by name, [L] or [L, width]; empty if there are none.
     """
 
@@ -76,9 +76,9 @@ class Encoded:
 def truncate_row(row: Encoded, length: int) -> Encoded:
     """Cut a tokenized row to at most `length` tokens; it still ends with the special tokens behind its text.
 
-    If the places are known, the end of the text, or of the longer text of a pair, is left out (the beginning of a row
-    that keeps its end), so that all special tokens stay as long as there is room for them: some models look for the
-    separators.
+    If the tokens' places are known, the end of the text, or of the longer text of a pair, is left out (the beginning of
+    a row that keeps its end), so that all special tokens stay as long as there is room for them: some models look for
+    the separators.
     """
     if len(row) <= length:
         return row
@@ -319,7 +319,7 @@ class ColumnReader:
 
         Args:
             text: A text with columns.
-            places: Positions of its L tokens.
+            places: Places of its L tokens in the text.
             where: Name of the text in errors.
 
         Returns:

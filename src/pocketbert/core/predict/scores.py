@@ -76,7 +76,7 @@ class Confidence(BaseModel):
     """How a classifier file's logits become probabilities, and how well calibrated these are.
 
     Attributes:
-        temperature: What logits are divided by before the softmax; 1 leaves them as they are.
+        temperature: Number that logits are divided by before the softmax; 1 leaves them unchanged.
         fitted_rows: Held-out rows that it was fitted on; 0 if it was not fitted.
         note: Why none was fitted; empty if one was fitted or given.
         measured_on: Set that the errors were measured on; empty if there was none.
@@ -189,7 +189,7 @@ def _negative_log_likelihood(logits: _Array, gold: NDArray[np.int64], temperatur
     Args:
         logits: [N, labels].
         gold: Right labels, [N].
-        temperature: What logits are divided by.
+        temperature: Number that logits are divided by.
     """
     x = np.asarray(logits, np.float64) / temperature
     x = x - x.max(-1, keepdims=True)

@@ -178,7 +178,7 @@ class TextTokenizer:
 
         Args:
             texts: Texts or pairs of texts.
-            places: Whether to return the positions of the tokens in the text, which takes longer.
+            places: Whether to return the places of the tokens in the text, which takes longer.
 
         Returns:
             One entry per text, in order.

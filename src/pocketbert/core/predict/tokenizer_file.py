@@ -40,7 +40,7 @@ def library_errors(where: str, what: str) -> Iterator[None]:
 
     Args:
         where: Name of the file in error messages.
-        what: What failed ("cannot encode").
+        what: The failure in words ("cannot encode").
     """
     try:
         yield
