@@ -64,7 +64,7 @@ def read_weights(path: Path) -> _State:
 
 
 def _read_bin(path: Path) -> _State:
-    """Read a pickled state dict (pytorch_model.bin) without running code in it; refuse archives that are unsafe."""
+    """Read a pickled state dict without running any code in it; refuse compressed archives and unusual tensors."""
     import torch
 
     if path.stat().st_size > _MAX_BIN_BYTES:

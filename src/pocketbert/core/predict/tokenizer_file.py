@@ -124,7 +124,7 @@ def _list_parts(step: Any) -> list[dict[str, Any]]:
 
 
 def _growth_of(part: Mapping[str, Any]) -> float:
-    """Return an upper bound of the characters that a normalizer makes of one character."""
+    """Estimate how many characters a tokenizer's normalizer can produce from one character."""
     kind, pattern = part.get("type"), part.get("pattern")
     if kind == "Prepend":
         return 1.0 + len(str(part.get("prepend", ""))) / 16  # once for each piece of text
