@@ -56,7 +56,7 @@ def find_artefact_folder(folder: Path) -> Path:
 
 
 def read_artefacts(folder: Path) -> Artefacts:
-    """Read ``artifacts.json``, the list of an artefact folder's files and settings, and check it.
+    """Read and check the ``artifacts.json`` of an artefact folder (exported files, tokenizer, golden rows).
 
     Raises:
         InputError: If it is missing, of another major schema, wrong, or names paths outside the folder.

@@ -329,7 +329,7 @@ def _cell_bytes(column: Any) -> NDArray[np.int64]:
 
 
 def _read_hub_rows(source: DataSource) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (number from 1, row) for a data set loaded with `datasets`, up to the source's limits."""
+    """Yield (number from 1, row) for a data set loaded with `datasets`; raise InputError above the source's limits."""
     limits = source.limits
     for number, row in enumerate(_load_dataset(source), 1):
         if number > limits.rows:

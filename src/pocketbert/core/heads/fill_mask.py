@@ -39,7 +39,7 @@ class FillMaskHead:
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Tokenize rows; to score them, also mask some tokens, always the same ones for the same text.
 
-        The truth are the ids of the masked tokens, one array per row; `IGNORED_LABEL` at masks of the text itself.
+        The truth is the ids of the masked tokens, one array per row; `IGNORED_LABEL` at masks of the text itself.
 
         Raises:
             InputError: If the vocabulary has no mask token.

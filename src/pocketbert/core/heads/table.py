@@ -21,7 +21,7 @@ def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None
     Args:
         task: The task's row in the table of tasks.
         labels: Label names in order of their ids; empty for tasks without labels.
-        settings: Settings of answers; default their defaults.
+        settings: Settings that turn outputs into answers; None for the defaults.
     """
     settings = settings or AnswerSettings()
     match task.name:

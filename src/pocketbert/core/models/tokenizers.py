@@ -110,7 +110,7 @@ def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> 
 
 
 def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
-    """Read the tokenizer_config.json of a model folder; return an empty dictionary if there is none.
+    """Read the tokenizer_config.json of a model folder as a dictionary; return an empty one if there is no file.
 
     Raises:
         InputError: If it is no JSON object.
@@ -321,7 +321,7 @@ def _word_pieces(content: Mapping[str, Any]) -> list[str]:
 def write_tokenizer_folder(
     source: Path, digest: str, max_length: int, config: Mapping[str, Any], family: Family, prompts: bool = True
 ) -> Path:
-    """Write the ready tokenizer of a model folder to a temporary folder, once per process, and print how it was made.
+    """Write a ready-to-use tokenizer for a model folder to a temporary folder, once per process; print the changes.
 
     It is converted if there is no tokenizer.json, and changed by the folder's settings; see `apply_settings`. The
     model folder stays as it is.

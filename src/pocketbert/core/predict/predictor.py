@@ -318,7 +318,7 @@ def pool_embeddings(
         pooling: How states are pooled.
 
     Returns:
-        [B, H].
+        Sentence embeddings [B, H].
     """
     vectors = np.empty((states.shape[0], states.shape[2]), np.float64)
     for i, (tokens, mask) in enumerate(zip(states.astype(np.float64), attention_mask, strict=True)):

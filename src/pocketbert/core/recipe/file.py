@@ -94,8 +94,8 @@ def parse_recipe(text: str, path: Path, overrides: Sequence[str] = ()) -> Recipe
     """Parse and validate the YAML text of a recipe.
 
     Args:
-        text: The YAML.
-        path: Its file, for errors; relative paths in the text count from its folder.
+        text: The recipe's YAML text.
+        path: Path of the recipe for error messages; relative paths in the text count from its folder.
         overrides: See `load_recipe`.
 
     Raises:

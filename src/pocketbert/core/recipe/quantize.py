@@ -135,7 +135,7 @@ class QuantizeSection(Section):
 
         Args:
             format: Format of the file.
-            scheme: Scheme of the file, as the format has it.
+            scheme: Quantization scheme of the file, as the format stores it.
             runtime: The runtime that it is made for.
         """
         info, roles, names = FORMATS[format], dict(self.roles), dict(self.names)
@@ -308,13 +308,13 @@ def _coverage_problems(files: Sequence[QuantizedFile], formats: Sequence[Format]
 
 
 def list_quantized_files(schemes: Sequence[Scheme], runtimes: Sequence[Runtime]) -> list[QuantizedFile]:
-    """Combine a command's schemes and runtimes to the list of quantized files to make.
+    """Combine the schemes and runtimes that a command was given into the list of quantized files to make.
 
     Args:
         schemes: Each gives a file for any runtime, if there is such a file; one that is given for an accelerator
             gives only the accelerator's file.
         runtimes: Each gives a further file, in those of the schemes that it has. A runtime that has none of them
-            gets a file of the first scheme, which `choice_problems` refuses.
+            gets a file of the first scheme, which `list_choice_problems` reports.
     """
     forms = [form for info in FORMATS.values() for form in info.forms]
     pairs = [(s, r) for r in runtimes for s in schemes if (s, r) in forms]
