@@ -22,7 +22,7 @@ from pocketbert.core.tasks import LabelKind
 
 
 class SplitReport(BaseModel):
-    """Facts about one split.
+    """Statistics of one data split: rows, duplicates, labels and lengths in tokens.
 
     Attributes:
         name: ``train``, ``eval`` or ``holdout``.
@@ -36,7 +36,7 @@ class SplitReport(BaseModel):
         tokens_p50: Median length.
         tokens_p95: 95th percentile of the length (nearest rank).
         tokens_max: Longest row after truncation.
-        unit: What `labels` counts.
+        unit: Unit of the counts in `labels`: rows, spans or questions.
     """
 
     name: str
@@ -54,7 +54,7 @@ class SplitReport(BaseModel):
 
 
 class DataReport(BaseModel):
-    """Facts about all splits of a run.
+    """Statistics of all data splits of a run, with warnings.
 
     Attributes:
         max_length: Length in tokens at which rows are truncated.
@@ -69,7 +69,7 @@ class DataReport(BaseModel):
     notes: list[str] = []
 
     def lines(self) -> list[str]:
-        """Return the report as lines for a terminal."""
+        """Format the statistics as lines for a terminal, followed by the notes."""
         lines = []
         for split in self.splits:
             counts = ""
@@ -92,14 +92,14 @@ def _counted(count: int, noun: str) -> str:
 
 
 def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: LabelKind) -> SplitReport:
-    """Count rows, duplicates, labels and tokens of one split.
+    """Collect the statistics of one data split: rows, duplicates, labels and lengths in tokens.
 
     Args:
         name: Split name.
         source: File or data set.
         rows: The rows, tokenized.
         labels: The label set.
-        kind: What the rows are labelled with.
+        kind: Kind of the rows' labels.
     """
     first_labels: dict[str, Hashable] = {}
     conflicting = 0
@@ -127,7 +127,7 @@ def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: L
 
 
 def _count_labels(rows: Prepared, labels: Labels, kind: LabelKind) -> dict[str, int]:
-    """Count how often each label occurs; of questions how many have an answer."""
+    """Count how often each label occurs; for question answering, count questions with and without an answer."""
     if kind is LabelKind.NAME:
         ids = Counter(int(i) for i in rows.truth)
         return {label: ids.get(i, 0) for i, label in enumerate(labels.names)}
@@ -149,7 +149,7 @@ def _count_labels(rows: Prepared, labels: Labels, kind: LabelKind) -> dict[str, 
 
 
 def warn_about_majority(report: SplitReport, kind: LabelKind) -> str | None:
-    """Return a warning if one label of several that exclude each other holds most rows, so that accuracy misleads."""
+    """Return a warning if one class holds over 80 % of the rows, so that accuracy misleads; else None."""
     share = max(report.labels.values(), default=0) / report.rows
     if share > 0.8 and kind is LabelKind.NAME and len(report.labels) > 1:
         return f"{report.name}: one label holds {share:.0%} of the rows; look at macro F1 and accuracy"
@@ -157,7 +157,7 @@ def warn_about_majority(report: SplitReport, kind: LabelKind) -> str | None:
 
 
 def note_similar_labels(report: SplitReport) -> list[str]:
-    """Return notes on labels that differ only in case, which are two classes but may be meant as one; at most ten."""
+    """Return notes on labels that differ only in case and may be meant as one; at most ten."""
     groups: dict[str, list[str]] = {}
     for name in report.labels:
         groups.setdefault(name.casefold(), []).append(name)
@@ -182,7 +182,7 @@ _WORDS = re.compile(
 
 
 def warn_about_language(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
-    """Return a warning if a tokenizer splits words into so many pieces that its model cannot be of their language.
+    """Return a warning if the tokenizer splits words into so many pieces that the teacher cannot know the language.
 
     Args:
         texts: Some texts.

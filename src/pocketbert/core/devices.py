@@ -60,12 +60,13 @@ _PROVENANCES_WITHOUT_TIME = frozenset({Provenance.EMULATED, Provenance.COMPILED_
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """The facts of a device.
+    """A kind of device that files can be measured on, and the figures that it gives.
 
     Attributes:
         name: Name in a recipe's ``benchmark.devices`` and after ``--device``, without an argument.
-        figures: The figures it gives, each with its provenance. A time is measured or estimated, never emulated.
-        reached: How it is reached, for people.
+        figures: The figures it gives, each with its provenance (measured, estimated, emulated); times are never
+            emulated.
+        reached: How the device is reached, in words.
         argument: Name of the argument after the colon, e.g. ``HOST`` for ``ssh:HOST``; empty if there is none.
         optional: Whether the argument may be left out.
         instead: How to use a device that cannot be named in a recipe; empty for others.
@@ -84,7 +85,7 @@ class DeviceInfo:
     most_threads: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a device without figures, and times that are neither measured nor estimated."""
+        """Raise ValueError for a device without figures, or with times that are neither measured nor estimated."""
         if not self.figures:
             raise ValueError(f"device '{self.name}' gives no figure.")
         wrong = [f for f, p in self.figures.items() if f in _TIMES and p in _PROVENANCES_WITHOUT_TIME]
@@ -96,19 +97,19 @@ class DeviceInfo:
 
     @property
     def spelled(self) -> str:
-        """The name with its argument, e.g. ``ssh:HOST`` or ``qemu-arm64[:CPU]``."""
+        """The syntax of the device's name with its argument, e.g. ``ssh:HOST`` or ``qemu-arm64[:CPU]``."""
         if not self.argument:
             return self.name
         return f"{self.name}[:{self.argument}]" if self.optional else f"{self.name}:{self.argument}"
 
     @property
     def provenance(self) -> Provenance:
-        """Provenance of its first figure, which its measurements are mainly about."""
+        """Provenance (measured, emulated, estimated) of the device's first and main figure."""
         return next(iter(self.figures.values()))
 
     @property
     def yields(self) -> str:
-        """The figures in words, grouped by provenance."""
+        """The device's figures in words, grouped by provenance."""
         groups: dict[Provenance, list[str]] = {}
         for figure, provenance in self.figures.items():
             groups.setdefault(provenance, []).append(figure)
@@ -237,7 +238,7 @@ DEVICES: Mapping[str, DeviceInfo] = MappingProxyType(_table)
 
 @dataclass(frozen=True)
 class DeviceName:
-    """A device as a user names it.
+    """A device as a user wrote it: its entry in the table, and the text after the colon.
 
     Attributes:
         info: The device.
@@ -253,7 +254,7 @@ class DeviceName:
 
 
 def add_device(info: DeviceInfo) -> None:
-    """Add the facts of a device; `pocketbert.benchmarks.devices.register_device` calls this.
+    """Add a device to the table of devices; `pocketbert.benchmarks.devices.register_device` calls this.
 
     Raises:
         ValueError: If the name is taken or cannot be written in a recipe.
@@ -267,12 +268,12 @@ def add_device(info: DeviceInfo) -> None:
 
 
 def remove_device(name: str) -> None:
-    """Remove a device that was added before, e.g. at the end of a test."""
+    """Remove a device from the table, e.g. at the end of a test."""
     del _table[name]
 
 
 def parse_device(text: str) -> DeviceName:
-    """Parse a device name with its argument, e.g. ``local`` or ``ssh:HOST``.
+    """Parse a device's name and argument, e.g. ``local`` or ``ssh:HOST``, to a `DeviceName`.
 
     Raises:
         ValueError: If the device is unknown, its argument is missing, invalid or not allowed, or there is a comma.
@@ -296,7 +297,7 @@ def parse_device(text: str) -> DeviceName:
 
 
 def parse_measuring_device(text: str) -> DeviceName:
-    """Parse the name of a device that a command can measure on; see `parse_device`.
+    """Parse the name of a device that commands can measure on; raise ValueError if figures can only be imported.
 
     Raises:
         ValueError: Also if its figures can only be imported.
@@ -308,13 +309,13 @@ def parse_measuring_device(text: str) -> DeviceName:
 
 
 def check_device(text: str) -> str:
-    """Validate the name of a measuring device and return it unchanged; for the fields of a recipe."""
+    """Check the name of a measuring device and return it unchanged; the validator of a recipe's fields."""
     parse_measuring_device(text)
     return text
 
 
 def parse_measuring_devices(texts: list[str], where: str) -> list[DeviceName]:
-    """Parse the measuring devices that a command was given, each once.
+    """Parse a command's list of measuring devices, without duplicates.
 
     Raises:
         InputError: Listing every name that is wrong.

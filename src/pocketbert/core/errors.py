@@ -40,7 +40,7 @@ class PocketBertError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with an input, and how to correct it.
+    """One problem with an input: where it is, what is wrong and how to fix it.
 
     Attributes:
         where: File, line and key, as far as known (``recipe.yaml:7 distill.0.method``).
@@ -58,7 +58,7 @@ class Problem:
 
 
 class InputError(PocketBertError):
-    """Bad usage, recipe, data or model folder. Lists every problem at once."""
+    """Raised for wrong usage, recipes, data or model folders; the message lists every problem."""
 
     exit_code = ExitCode.INPUT
 
@@ -69,7 +69,7 @@ class InputError(PocketBertError):
 
 
 class GateError(PocketBertError):
-    """A file, or a step of training, did not pass a gate."""
+    """Raised if a file, or a training step, did not pass one of the checks (gates) that it must pass."""
 
     exit_code = ExitCode.GATE
 
@@ -79,7 +79,7 @@ class GateError(PocketBertError):
 
 
 class MissingBackendError(PocketBertError):
-    """An optional part is not installed. The message ends with the command that installs it."""
+    """Raised if an optional library is missing; the message ends with the command that installs it."""
 
     exit_code = ExitCode.MISSING
 
@@ -89,7 +89,7 @@ class MissingBackendError(PocketBertError):
 
 
 class MachineError(PocketBertError):
-    """The machine cannot do the work, e.g. the disk is full or a folder is read-only; the input is right."""
+    """Raised if the machine cannot do the work, e.g. because the disk is full; the input is right."""
 
     exit_code = ExitCode.MACHINE
 
@@ -99,13 +99,13 @@ KEPT_NOTE = "Unfinished work is kept in "
 
 
 def note_kept(error: BaseException, folder: Path) -> None:
-    """Add a note to an error that names the folder of unfinished work; it replaces the note of an inner folder."""
+    """Add a note to an error that names the folder of unfinished work, and replace an earlier such note."""
     notes = [note for note in getattr(error, "__notes__", []) if not note.startswith(KEPT_NOTE)]
     error.__notes__ = [*notes, f"{KEPT_NOTE}{escape_line(str(folder))}; the same command continues there."]
 
 
 def escape_line(text: str) -> str:
-    """Escape line breaks, control characters and the like as Python does."""
+    """Escape line breaks, control and other unprintable characters as Python's `repr` does."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -116,7 +116,7 @@ def shorten_repr(value: object, most: int = 80) -> str:
 
 
 def shorten_list(names: Sequence[str], most: int = 20) -> str:
-    """Return the first names of a list and the number of the others, on one line of bounded length."""
+    """Join the first names of a list with commas, and add the number of the others."""
     first = ", ".join(shorten_repr(name, 40) for name in names[:most])
     return first if len(names) <= most else f"{first} and {len(names) - most:,} more"
 
@@ -125,12 +125,12 @@ _MAX_LISTED, _MAX_COMPARED, _MAX_NAME_LENGTH = 60, 2000, 100
 
 
 def suggest_allowed(value: str, allowed: Sequence[str], alike: float = 0.6) -> str:
-    """Return a hint that names the closest allowed value and lists the allowed ones; long lists are cut.
+    """Return a hint for a wrong value: the closest allowed value, and the list of allowed values.
 
     Args:
-        value: What the user wrote.
-        allowed: What would have been accepted.
-        alike: Similarity (`difflib`) from which a name is taken for the one that was meant.
+        value: The wrong value.
+        allowed: The values that are allowed.
+        alike: Smallest similarity (`difflib`) at which an allowed value is suggested.
 
     Returns:
         For example ``did you mean 'lr'?`` or ``allowed: a, b, c``.

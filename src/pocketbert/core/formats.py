@@ -25,7 +25,7 @@ _MIN_BOUND = 0.02
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds of files of one scheme and runtime; all but `loss` and `drop` are relative to the logits' spread.
+    """Largest allowed differences of a file from the torch model, for one scheme and runtime.
 
     Attributes:
         reference: Largest difference to the torch model on golden rows: the maximum for fp32, the RMS for others. A
@@ -34,7 +34,7 @@ class Bounds:
         golden: Largest difference of a correct engine's answers from the recorded ones.
         loss: Factor on the parity bound of fp32 for an exported file.
         drop: Largest drop of the deciding metric of an exported file below the torch model.
-        least: Smallest bound derived from a simulation, for errors that it leaves out.
+        least: Smallest bound that may follow from a simulation, since simulations leave some errors out.
     """
 
     reference: float
@@ -45,7 +45,7 @@ class Bounds:
     least: float = _MIN_BOUND
 
     def allowed(self, simulated: float | None) -> float:
-        """Return the largest difference of a file from the torch model on golden rows.
+        """Return the largest difference that a file may have from the torch model on golden rows (recorded inputs).
 
         Args:
             simulated: RMS error of its scheme, simulated in torch; None if none was recorded.
@@ -64,7 +64,7 @@ Form = tuple[Scheme, Runtime | None]
 
 @dataclass(frozen=True)
 class FormatInfo:
-    """One file format.
+    """One file format, such as ONNX: its name, its quantization schemes and the libraries that write and run it.
 
     Attributes:
         name: The format.
@@ -79,7 +79,7 @@ class FormatInfo:
         needs: Distributions that its files are made with, beside those of every export.
         stem: Name of its files without suffix.
         base: Scheme of the exported file; smaller files are made from it.
-        instead: The scheme that is made if a recipe asks for one that the format does not have.
+        instead: Replacement schemes: for a requested scheme that the format lacks, the one that is made.
         own_engine: Value of `sys.platform` and distribution with which its own engine runs; None for everywhere. On
             other systems a reference evaluator checks its files, and nothing is timed.
     """
@@ -101,7 +101,7 @@ class FormatInfo:
 
     @property
     def timed(self) -> bool:
-        """Whether a latency measured on this machine means anything."""
+        """Whether the format's own engine runs on this machine, so that a measured latency is meaningful."""
         if self.own_engine is None:
             return True
         platform, distribution = self.own_engine
@@ -109,25 +109,25 @@ class FormatInfo:
 
     @property
     def schemes(self) -> tuple[Scheme, ...]:
-        """Schemes of files for any runtime."""
+        """Quantization schemes of the format's files that any runtime may run."""
         return tuple(scheme for scheme, runtime in self.bounds if runtime is None)
 
     @property
     def forms(self) -> tuple[tuple[Scheme, Runtime], ...]:
-        """Schemes of files for one runtime, each with its runtime."""
+        """The (scheme, runtime) pairs of the format's files that are made for one runtime only."""
         return tuple((scheme, runtime) for scheme, runtime in self.bounds if runtime is not None)
 
     @property
     def every_form(self) -> list[Form]:
-        """All schemes of files for any runtime, then those of files for one runtime."""
+        """All (scheme, runtime) pairs of the format's files; the runtime is None for files for any runtime."""
         return [*((scheme, None) for scheme in self.schemes), *self.forms]
 
     def takes(self, wanted: Scheme) -> bool:
-        """Return whether a recipe may ask for a scheme."""
+        """Return whether a recipe may request a scheme for this format, directly or replaced by another one."""
         return wanted in self.schemes or wanted in self.instead
 
     def smaller(self, wanted: Scheme) -> Scheme | None:
-        """Return the scheme of the file that is made in addition to the exported one; None if none is made."""
+        """Return the scheme of the smaller file that a requested scheme gives; None if there is no smaller file."""
         scheme = self.instead.get(wanted, wanted)
         return None if scheme in (Scheme.FP32, self.base) else scheme
 
@@ -137,7 +137,7 @@ FORMATS: dict[Format, FormatInfo] = {}
 
 
 def register_format(info: FormatInfo) -> None:
-    """Add a format to the table; its name comes from `Format.register`.
+    """Add a file format to the table of formats; its name comes from `Format.register`.
 
     Raises:
         ValueError: If the name has a row.

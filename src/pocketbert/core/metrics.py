@@ -33,7 +33,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
-    """A named way to score predictions.
+    """A metric that predictions are scored with.
 
     Attributes:
         name: Field name, e.g. ``accuracy``.
@@ -46,18 +46,18 @@ class Metric:
     direction: Direction = Direction.HIGHER
 
     def format(self, value: float) -> str:
-        """Return the value as people read it: 91.25 for a fraction of 0.9125."""
+        """Format a value for people: 91.25 for a fraction of 0.9125."""
         if math.isnan(value):
             return "not a number"
         return f"{value * 100:.2f}" if self.unit is Unit.FRACTION else f"{value:.4f} {self.unit}"
 
     def drop(self, reference: float, value: float) -> float:
-        """Return how much worse `value` is than `reference`, as a fraction (for nats relative), positive when worse."""
+        """Return how much worse `value` is than `reference` as a fraction (relative for nats); positive means worse."""
         worse = reference - value if self.direction is Direction.HIGHER else value - reference
         return worse if self.unit is Unit.FRACTION else worse / abs(reference) if reference else float("nan")
 
     def lost(self, drop: float) -> str:
-        """Return a drop in words: ``0.25 points worse``, or per cent for a metric in nats."""
+        """Describe a drop in words: ``0.25 points worse``, or per cent for a metric in nats."""
         if math.isnan(drop):
             return "not comparable"
         amount = round(drop * 100, 2)
@@ -65,11 +65,11 @@ class Metric:
         return "no difference" if amount == 0 else f"{size} {'worse' if amount > 0 else 'better'}"
 
     def beats(self, value: float, other: float) -> bool:
-        """Return whether `value` is better than `other`; never when it is NaN."""
+        """Return whether `value` is better than `other`; False if it is NaN."""
         return value > other if self.direction is Direction.HIGHER else value < other
 
     def kept(self, reference: float, value: float) -> float:
-        """Return the share of `reference` that `value` keeps (1.0 = all of it)."""
+        """Return which share of `reference` the score `value` keeps (1.0 for all)."""
         if self.direction is Direction.LOWER:
             reference, value = value, reference
         return value / reference if reference else float("nan")
@@ -106,13 +106,13 @@ _IntArray = NDArray[np.int64]
 
 
 def confusion_counts(gold: _IntArray, predicted: _IntArray, labels: int) -> _IntArray:
-    """Count the rows for each pair of gold and predicted label; `labels` is the number of labels."""
+    """Count the rows for each pair of labels; return a matrix [gold label, predicted label]."""
     flat = np.bincount(gold * labels + predicted, minlength=labels * labels)
     return flat.reshape(labels, labels).astype(np.int64)
 
 
 def most_confused_labels(counts: _IntArray, names: Sequence[str], most: int = 12) -> list[tuple[str, str, int]]:
-    """Return the pairs of gold and wrongly predicted label with the most rows, and their rows; largest first.
+    """List the most frequent errors as (gold label, predicted label, rows), the most frequent first.
 
     Args:
         counts: Confusion counts; they are not changed.
@@ -126,19 +126,19 @@ def most_confused_labels(counts: _IntArray, names: Sequence[str], most: int = 12
 
 
 def classification_scores(gold: _IntArray, predicted: _IntArray, labels: int) -> dict[str, float]:
-    """Return accuracy, macro F1 and MCC by metric name; `labels` is the number of labels."""
+    """Compute accuracy, macro F1 and Matthews correlation from N gold and predicted labels, by metric name."""
     counts = confusion_counts(gold, predicted, labels)
     return {ACCURACY.name: _accuracy(counts), MACRO_F1.name: _macro_f1(counts), MCC.name: _matthews(counts)}
 
 
 def _accuracy(counts: _IntArray) -> float:
-    """Return the share of rows on the diagonal of confusion counts; NaN without rows."""
+    """Return the accuracy from confusion counts: the share of rows on the diagonal; NaN without rows."""
     total = int(counts.sum())
     return float(np.trace(counts)) / total if total else float("nan")
 
 
 def _macro_f1(counts: _IntArray) -> float:
-    """Return the unweighted mean of F1 over the labels that occur in gold or predictions."""
+    """Compute macro F1 from confusion counts, over the labels that occur in gold or predictions."""
     hits = np.diag(counts).astype(float)
     seen = counts.sum(0) + counts.sum(1)
     present = seen > 0
@@ -146,7 +146,7 @@ def _macro_f1(counts: _IntArray) -> float:
 
 
 def _matthews(counts: _IntArray) -> float:
-    """Return the Matthews correlation for any number of labels (Gorodkin 2004, R_K); 0 when undefined."""
+    """Compute the Matthews correlation from confusion counts of any number of labels; 0 if undefined."""
     gold, predicted = counts.sum(1).astype(float), counts.sum(0).astype(float)
     total, hits = float(counts.sum()), float(np.trace(counts))
     numerator = hits * total - float(gold @ predicted)
@@ -155,52 +155,52 @@ def _matthews(counts: _IntArray) -> float:
 
 
 def multi_label_f1(gold: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> float:
-    """Return micro F1 over all decisions, [N, labels] each; 0 if there are neither gold nor predicted labels."""
+    """Compute micro F1 over the decisions [N, labels]; 0 if there are neither gold nor predicted labels."""
     positives = int(gold.sum() + predicted.sum())
     return 2 * int((gold & predicted).sum()) / positives if positives else 0.0
 
 
 def constant_f1(gold: NDArray[np.bool_]) -> float:
-    """Return the best micro F1 of predicting the same set of labels for every row of `gold` [N, labels]."""
+    """Return the best micro F1 that predicting one constant set of labels for every row would reach."""
     rows, counts = len(gold), np.sort(gold.sum(0))[::-1]
     hits, answered = np.cumsum(counts), rows * np.arange(1, len(counts) + 1)
     return float((2 * hits / (answered + counts.sum())).max()) if counts.sum() else 0.0
 
 
 def pearson(gold: NDArray[np.floating], predicted: NDArray[np.floating]) -> float:
-    """Return the Pearson correlation of [N] and [N]; 0 if one of them does not vary."""
+    """Return the Pearson correlation of two arrays [N]; 0 if one of them is constant."""
     a, b = (np.asarray(x, np.float64) - np.mean(x, dtype=np.float64) for x in (gold, predicted))
     denominator = math.sqrt(float(a @ a) * float(b @ b))
     return float(a @ b) / denominator if denominator else 0.0
 
 
 def spearman(gold: NDArray[np.floating], predicted: NDArray[np.floating]) -> float:
-    """Return the Spearman correlation of [N] and [N]: Pearson of the ranks, equal values sharing their mean rank."""
+    """Return the Spearman correlation of two arrays [N]: Pearson of their ranks; equal values share the mean rank."""
     return pearson(_ranks(gold), _ranks(predicted))
 
 
 def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the rank of each value, from 1; equal values share their mean rank."""
+    """Return the ranks of values, from 1; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last_ranks = np.cumsum(counts)
     return np.asarray((last_ranks - (counts - 1) / 2)[inverse], np.float64)
 
 
 def entropy(gold: _IntArray) -> float:
-    """Return the entropy in nats of the distribution of ids: the cross-entropy of guessing by their frequencies."""
+    """Return the entropy in nats of the frequencies of ids: the cross-entropy of guessing by them."""
     shares = np.unique(gold, return_counts=True)[1] / max(1, len(gold))
     return float(-(shares * np.log(shares)).sum())
 
 
 def chance_bound(share: float, rows: int, sigmas: float = 3.0) -> float:
-    """Return a share plus `sigmas` standard errors over this number of rows, at most 1."""
+    """Return a share plus `sigmas` standard errors for this number of rows, at most 1."""
     if not rows:
         return float("nan")
     return min(1.0, share + sigmas * math.sqrt(max(0.0, share * (1 - share)) / rows))
 
 
 def majority_bound(gold: _IntArray, labels: int, sigmas: float = 3.0) -> float:
-    """Return the accuracy that always predicting the most frequent label may reach by chance.
+    """Return the accuracy that always predicting the most frequent label may reach on these rows by luck.
 
     A model whose accuracy does not exceed it has learnt nothing that can be seen on these rows.
 

@@ -39,7 +39,7 @@ _ITEMS = {
 
 
 def save_package(model: bytes, weights: Path, destination: Path) -> None:
-    """Write an ``.mlpackage`` folder atomically.
+    """Write a Core ML ``.mlpackage`` folder atomically, with reproducible identifiers.
 
     coremltools gives the items random identifiers; here they are derived from the paths, so that the same model
     gives the same bytes.
@@ -72,10 +72,10 @@ _OPERATOR = "classify"
 
 
 def add_classifier(spec: Any, labels: Sequence[str]) -> None:
-    """Append the classifier operator: the output ``probabilities`` becomes a label's name and a table of probabilities.
+    """Append Core ML's classifier operator to a model, in place: it then returns a label and named probabilities.
 
     Args:
-        spec: A Core ML specification (coremltools' class) with an ML Program; changed in place.
+        spec: A Core ML specification (coremltools' `Model` protobuf) with an ML Program.
         labels: Label names in order of the probabilities.
     """
     from coremltools.proto import MIL_pb2
@@ -110,7 +110,7 @@ def add_classifier(spec: Any, labels: Sequence[str]) -> None:
 
 
 def remove_classifier(spec: Any) -> list[str]:
-    """Remove the operator of `add_classifier` from a specification, in place.
+    """Remove the classifier operator of `add_classifier` from a Core ML specification, in place; return its labels.
 
     Returns:
         Label names; empty if there was no classifier and nothing was changed.
@@ -138,13 +138,13 @@ def remove_classifier(spec: Any) -> list[str]:
 
 
 def _block(spec: Any) -> Any:
-    """Return the block of operations of the program's main function."""
+    """Return the block of operations in the main function of a Core ML program."""
     function = spec.mlProgram.functions["main"]
     return function.block_specializations[function.opset]
 
 
 def _copy_outputs_except(description: Any, *names: str) -> list[Any]:
-    """Copy the output features except some; the originals are destroyed when the repeated field is cleared."""
+    """Copy the output descriptions of a Core ML model, except those with the given names."""
     return [type(o).FromString(o.SerializeToString()) for o in description.output if o.name not in names]
 
 
@@ -158,7 +158,7 @@ _ALIGNMENT = 16
 
 
 def load_model(model: bytes) -> Any:
-    """Parse a TFLite model with all weights in its buffers.
+    """Parse the bytes of a TFLite file, with all weights moved into the buffers of the returned `ModelT`.
 
     ai-edge-quantizer writes weights behind the flatbuffer and leaves offset and size in the buffer table.
     Packing such a model again as it is would lose them without an error.
@@ -202,7 +202,7 @@ def load_model(model: bytes) -> Any:
 
 
 def dump_model(model: Any) -> bytes:
-    """Serialize a `ModelT`, as `load_model` returns it, with all buffers inside, aligned to 16 bytes."""
+    """Serialize a TFLite `ModelT` to bytes, with all buffers inside and aligned to 16 bytes."""
     import flatbuffers
 
     class AligningBuilder(flatbuffers.Builder):  # type: ignore[misc]
@@ -216,7 +216,7 @@ def dump_model(model: Any) -> bytes:
 
 
 def tflite_schema() -> Any:
-    """Import the module that reads and writes the flatbuffers of TFLite.
+    """Import and return the module with TFLite's flatbuffer schema.
 
     Raises:
         MissingBackendError: If the TFLite packages are not installed.
@@ -230,7 +230,7 @@ def tflite_schema() -> Any:
 
 
 def unpack_int4(packed: NDArray[np.uint8], count: int) -> NDArray[np.int8]:
-    """Unpack numbers from -8 to 7, two in a byte, the first one in its low half.
+    """Unpack int4 numbers (-8 to 7), two in each byte, the first one in the low half, to an int8 array.
 
     Args:
         packed: The bytes of a tensor of type INT4.

@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Plugin:
-    """One entry point.
+    """An installed plug-in: one entry point of a Python package that registers families, formats, methods or devices.
 
     Attributes:
         name: Name of the entry point.
@@ -53,14 +53,14 @@ class Plugin:
 
     @property
     def complaint(self) -> str:
-        """One sentence about the failure, and one about what to do."""
+        """A sentence about why the plug-in failed, and one about how to fix it."""
         package = f"{self.distribution} {self.version}"
         failure = f"the plug-in '{self.name}' of the package {package} ({self.value}) failed: {self.error}."
         return f"{failure} Repair that package, or remove it: pip uninstall {self.distribution}."
 
 
 class PluginError(PocketBertError):
-    """Installed plug-ins that cannot be loaded. Names each, and what to do."""
+    """Installed plug-ins that cannot be loaded; the message names each of them and the fix."""
 
     def __init__(self, plugins: list[Plugin]) -> None:
         self.plugins = plugins
@@ -70,7 +70,7 @@ class PluginError(PocketBertError):
 
 
 class _State:
-    """The plug-ins of this process: those loaded, the one being loaded, and whether failed ones are tolerated."""
+    """The state of plug-ins in this process: those loaded, the one being loaded, and whether failures are ignored."""
 
     def __init__(self) -> None:
         self.plugins: list[Plugin] | None = None
@@ -82,7 +82,7 @@ _STATE = _State()
 
 
 def load_plugins() -> None:
-    """Call the functions of all installed plug-ins, once per process. Every registry calls it before a lookup by name.
+    """Load all installed plug-ins, once per process; every registry calls this before a lookup by name.
 
     Raises:
         PluginError: Naming every plug-in that failed; again at every call.
@@ -95,7 +95,7 @@ def load_plugins() -> None:
 
 
 def list_plugins() -> tuple[Plugin, ...]:
-    """Load all installed plug-ins and return them, failed ones included, sorted by package and name."""
+    """Load all installed plug-ins and list them, failed ones included, sorted by package and name."""
     if _STATE.plugins is None:
         from importlib import metadata  # here, since it slows down the start of every command by 20 ms
 
@@ -107,7 +107,7 @@ def list_plugins() -> tuple[Plugin, ...]:
 
 
 def _load(entry: EntryPoint) -> Plugin:
-    """Call the function of an entry point; an error is kept in the plug-in."""
+    """Load one entry point and call its function; an error is stored in the returned `Plugin`."""
     plugin = Plugin(
         name=entry.name,
         value=entry.value,
@@ -126,12 +126,12 @@ def _load(entry: EntryPoint) -> Plugin:
 
 
 def record_registration(kind: str, name: str, known: bool = False) -> None:
-    """Record what the plug-in that is being loaded registers. Every `register_...` function calls it first.
+    """Record that the plug-in being loaded registers something; every `register_...` function calls this first.
 
     `pocketbert doctor` lists the records.
 
     Args:
-        kind: What is registered, in one word: ``family``.
+        kind: Kind of the registered object in one word, such as ``family``.
         name: Its name.
         known: Whether there is one of that name already.
 
@@ -148,7 +148,7 @@ def record_registration(kind: str, name: str, known: bool = False) -> None:
 
 @contextlib.contextmanager
 def tolerate_failed_plugins() -> Iterator[None]:
-    """Let lookups succeed although a plug-in fails: for a command that reports the failure itself."""
+    """Ignore plug-ins that fail to load while the block runs, for a command that reports the failure itself."""
     before, _STATE.tolerant = _STATE.tolerant, True
     try:
         yield
@@ -163,17 +163,17 @@ _wings: dict[str, list[Callable[[], None]]] = {}
 
 
 def register_before_lookup(kind: str, load: Callable[[], None]) -> None:
-    """Register a function that is called before the first lookup in a registry, to fill it.
+    """Add a function that fills a registry with the package's own values before its first lookup.
 
     Args:
         kind: The registry's `kind`.
-        load: Imports the wing that registers the package's own values.
+        load: Function that imports the modules that register the package's own values.
     """
     _wings.setdefault(kind, []).append(load)
 
 
 class Registry(Generic[_T]):
-    """Values by key, such as code that a row of the family table names; an installed package may add to them.
+    """Registry of values by key, such as code that a row of the family table names; plug-ins may add to it.
 
     Args:
         kind: What the values are, for messages (``adapter``).
@@ -185,12 +185,12 @@ class Registry(Generic[_T]):
         self._values: dict[str, _T] = {}
 
     def register(self, key: str, value: _T) -> None:
-        """Add a value of a user or a plug-in, or replace the one of that key; a plug-in can only add."""
+        """Register a value under a key, replacing an earlier one; a plug-in can only add keys."""
         record_registration(self._kind, key, key in self._values)
         self._values[key] = value
 
     def add(self, key: str, value: _T) -> None:
-        """Add one of the package's own values; an existing value stays."""
+        """Add one of the package's own values, unless the key has a value already."""
         self._values.setdefault(key, value)
 
     def keys(self) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ class Registry(Generic[_T]):
         return tuple(self._values.values())
 
     def find(self, key: str, where: str) -> _T:
-        """Return the value of a key.
+        """Look up the value of a key; raise InputError if there is none.
 
         Raises:
             InputError: If nothing is registered under it.
@@ -217,7 +217,7 @@ class Registry(Generic[_T]):
         return self._values[key]
 
     def _fill(self) -> None:
-        """Load plug-ins, and the wing that registers the package's own values."""
+        """Fill the registry: load plug-ins and the package's own modules that register values."""
         load_plugins()
         for load in _wings.pop(self._kind, ()):
             load()
@@ -229,7 +229,7 @@ class Registry(Generic[_T]):
 def make_facade_getattr(
     facade: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
 ) -> Callable[[str], Any]:
-    """Make the function by which a facade imports a name when it is first used.
+    """Build the `__getattr__` of a facade (a package that re-exports names), which imports a name on first use.
 
     Args:
         facade: Name of its package.
@@ -242,7 +242,7 @@ def make_facade_getattr(
     module_of = {name: f"pocketbert.{module}" for module, public in names.items() for name in public}
 
     def get(name: str) -> Any:
-        """Import a public name or a submodule of the facade."""
+        """Import and return a public name or a submodule of the facade."""
         if name in modules:
             return import_module(f"{facade}.{name}")
         if name not in module_of:
@@ -255,7 +255,7 @@ def make_facade_getattr(
 
 
 def make_facade_dir(facade: str, names: Sequence[str]) -> Callable[[], list[str]]:
-    """Make the function that lists a facade's names, so that completion offers the public ones only.
+    """Build the `__dir__` of a facade, so that completion lists its public names only.
 
     Returns:
         The facade's `__dir__`.

@@ -14,12 +14,12 @@ _MASK = (1 << 63) - 1
 
 
 def derive_seed(seed: int, purpose: str, *counters: int) -> int:
-    """Derive the 63-bit seed of one random choice.
+    """Derive a 63-bit seed for one random choice from the run's seed, the purpose and counters.
 
     Args:
         seed: The run's seed.
-        purpose: What the choice is (``order``, ``dropout``).
-        *counters: Where in the run it happens, e.g. stage, epoch, step, rank.
+        purpose: Name of the choice (``order``, ``dropout``).
+        *counters: Numbers that identify the choice within the run, e.g. stage, epoch, step, rank.
 
     Returns:
         A number in [0, 2**63).
@@ -29,11 +29,11 @@ def derive_seed(seed: int, purpose: str, *counters: int) -> int:
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
-    """Return a numpy generator (Philox, itself counter-based) for one random choice.
+    """Build a numpy random generator (Philox) whose seed is derived for one random choice of a run.
 
     Args:
         seed: The run's seed.
-        purpose: What the choice is.
-        *counters: Where in the run it happens.
+        purpose: Name of the choice (``order``, ``dropout``).
+        *counters: Numbers that identify the choice within the run.
     """
     return np.random.Generator(np.random.Philox(derive_seed(seed, purpose, *counters)))

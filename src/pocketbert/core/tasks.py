@@ -60,20 +60,20 @@ class LabelKind(StrEnum):
 
 @dataclass(frozen=True)
 class Task:
-    """One task of the table.
+    """A row of the table of tasks: metric, outputs, head class and kind of labels.
 
     Attributes:
         name: Hub name.
-        metric: The metric that decides.
-        others: Metrics reported beside it.
+        metric: The metric that the task's files are judged by.
+        others: Further metrics that are reported.
         outputs: Names of the graph's outputs, fixed by the clients (optimum, transformers.js).
         head: Suffix of the transformers class with this head (``ForSequenceClassification``).
         auto_class: The transformers auto class that builds it.
         problem_type: `problem_type` to write into config.json, if any.
         score: Score function of the task.
         level: Whether outputs have a row per text or per token.
-        labels: What a row of data is labelled with.
-        compared: Groups of outputs that are compared with the untouched model's; the first one decides the answer.
+        labels: Kind of label that data rows have.
+        compared: Groups of outputs that are compared with the original model's; answers are made from the first group.
     """
 
     name: TaskName
@@ -90,22 +90,22 @@ class Task:
 
     @property
     def answer(self) -> tuple[str, ...]:
-        """The outputs that the answer is made from."""
+        """Names of the outputs that the answer is made from."""
         return self.compared[0]
 
     @property
     def names_labels(self) -> bool:
-        """Whether its outputs have names."""
+        """Whether the task has a set of named labels."""
         return self.labels in (LabelKind.NAME, LabelKind.NAMES, LabelKind.SPANS)
 
     @property
     def pairs_only(self) -> bool:
-        """Whether it takes no single texts: its pairs are a question and a context."""
+        """Whether every input must be a pair of texts, as in question answering (question and context)."""
         return self.labels is LabelKind.ANSWERS
 
     @property
     def single_only(self) -> bool:
-        """Whether it takes no pairs."""
+        """Whether inputs are single texts only, never pairs."""
         return self.labels in (LabelKind.SPANS, LabelKind.NONE, LabelKind.SCORE_OR_NONE)
 
 
@@ -151,11 +151,11 @@ TASKS: dict[TaskName, Task] = {
 
 
 def task_of(name: str, where: str = "task") -> Task:
-    """Look up a task by name.
+    """Look up a task of the table by its Hub name; raise InputError if there is none.
 
     Args:
         name: Hub task name.
-        where: What the error names.
+        where: Name of the setting in the error message.
 
     Raises:
         InputError: If the name is unknown.

@@ -17,7 +17,7 @@ from pocketbert.core.plugins import load_plugins
 
 
 class _Members(type):
-    """Metaclass that gives a class of names iteration, `len` and `in`, as an enum has."""
+    """Metaclass that lets a class of registered names be iterated, counted and searched like an enum."""
 
     _known: dict[str, Any]
 
@@ -35,7 +35,7 @@ class _Members(type):
 
 
 class RegisteredName(str, metaclass=_Members):
-    """A string of which only registered values exist, each exactly once, so that `is` compares as for enum members.
+    """Base of open enums: strings of which only registered values exist, each once, so that `is` compares them.
 
     A subclass is one list of names. `Subclass.register("name")` adds one; `Subclass("name")` finds it, and raises
     ValueError for any other string. Pydantic validates fields of such a type, and its JSON schema lists the names
@@ -49,7 +49,7 @@ class RegisteredName(str, metaclass=_Members):
         cls._known = {}
 
     def __new__(cls, value: object) -> Self:
-        """Find a registered name.
+        """Return the registered name that equals `value`.
 
         Raises:
             ValueError: If it is not registered.
@@ -63,7 +63,7 @@ class RegisteredName(str, metaclass=_Members):
 
     @classmethod
     def register(cls, value: str) -> Self:
-        """Add a name and return it; an existing name is returned as it is.
+        """Register a name and return it; an existing one is returned unchanged.
 
         Raises:
             ValueError: If it is no name: lower-case letters, digits and hyphens, a letter first.
@@ -103,7 +103,7 @@ class RegisteredName(str, metaclass=_Members):
 
     @classmethod
     def _validate(cls, value: object) -> Self:
-        """Find a registered name, with pydantic's error message of an enum."""
+        """Return the registered name that equals `value`, or raise pydantic's usual error for enums."""
         if isinstance(value, str) and value not in cls._known:
             load_plugins()
         if isinstance(value, str) and value in cls._known:
@@ -153,7 +153,7 @@ class Scheme(StrEnum):
 
     @property
     def static(self) -> bool:
-        """Whether ranges of activations are measured on calibration rows before the file is written."""
+        """Whether activation ranges are measured on calibration rows before a file is written (static quantization)."""
         return self in (Scheme.A8W8, Scheme.A16W8)
 
 
@@ -184,7 +184,7 @@ class Runtime(StrEnum):
 
     @property
     def own_engine(self) -> str | None:
-        """Distribution with which the toolkit runs a file made for it; None where the engine of the format does.
+        """Python distribution with which PocketBERT runs files made for this runtime; None: the format's own engine.
 
         It is an extra of PocketBERT under the same name.
         """
@@ -192,7 +192,7 @@ class Runtime(StrEnum):
 
     @property
     def accelerator(self) -> bool:
-        """Whether it is a chip next to the CPU, whose files are not timed on a CPU."""
+        """Whether it is a chip beside the CPU (GPU, NPU), whose files cannot be timed on a CPU."""
         return self in (Runtime.GPU, Runtime.NPU, Runtime.QNN)
 
 
@@ -323,7 +323,7 @@ class MobileBertSize(StrEnum):
 
     @property
     def family(self) -> str:
-        """Name of the family that students of every size belong to."""
+        """Name of the model family that students of every size belong to: ``mobilebert``."""
         return MobileBertSize.MOBILEBERT.value
 
 
@@ -343,5 +343,5 @@ class Role(StrEnum):
 
     @property
     def weighs(self) -> bool:
-        """Whether its operators read stored weights."""
+        """Whether operators of this role read stored weights."""
         return self not in (Role.ATTENTION_PRODUCT, Role.RESIDUAL, Role.NORM, Role.SOFTMAX)

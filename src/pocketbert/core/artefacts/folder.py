@@ -49,14 +49,14 @@ _TASKS_OF_ENTRY: dict[str, tuple[TaskName, ...]] = {
 
 
 def find_artefact_folder(folder: Path) -> Path:
-    """Return the artefact folder in a run folder, and an artefact folder itself."""
+    """Return the artefact folder inside a run folder; an artefact folder is returned as it is."""
     packed = folder / _PACKED_FOLDER
     is_run = not (folder / FOLDER_FILE_NAME).is_file() and (packed / FOLDER_FILE_NAME).is_file()
     return packed if is_run else folder
 
 
 def read_artefacts(folder: Path) -> Artefacts:
-    """Read and check ``artifacts.json``.
+    """Read and check the ``artifacts.json`` of an artefact folder (exported files, tokenizer, golden rows).
 
     Raises:
         InputError: If it is missing, of another major schema, wrong, or names paths outside the folder.
@@ -82,7 +82,7 @@ def read_artefacts(folder: Path) -> Artefacts:
 
 
 def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
-    """Write ``artifacts.json``, the last file of a folder."""
+    """Write ``artifacts.json``, the list of an artefact folder's files and settings, as the folder's last file."""
     write_json(folder / FOLDER_FILE_NAME, artefacts.model_dump(mode="json", exclude_none=True))
 
 
@@ -90,7 +90,7 @@ def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
 
 
 def _contradictions(artefacts: Artefacts) -> list[str]:
-    """List entries of processing, labels and files that contradict the task, one sentence each."""
+    """List the entries of an artefact list that contradict its task, one sentence each."""
     task, processing, labels = artefacts.task, artefacts.processing, artefacts.labels
     row = TASKS[task]
     problems = [
@@ -116,7 +116,7 @@ def _contradictions(artefacts: Artefacts) -> list[str]:
 
 
 def _path_problems(files: Sequence[FileRecord]) -> list[str]:
-    """List paths that occur twice, aliases that differ from their model file, and several default files."""
+    """List paths that occur twice, aliases that differ from their model file, and more than one default file."""
     by_path = {f.path: f for f in files}
     problems = [] if len(by_path) == len(files) else ["a path is listed twice"]
     for record in files:
@@ -136,7 +136,7 @@ def _path_problems(files: Sequence[FileRecord]) -> list[str]:
 
 
 def read_checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
-    """Read config.json of an artefact folder and compare it with the folder's list, except for the labels.
+    """Read config.json of an artefact folder, and check that it belongs to the model in artifacts.json.
 
     Returns:
         The content; None if the folder has no such file.
@@ -169,7 +169,7 @@ def read_checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | 
 
 
 def check_label_names(folder: Path, artefacts: Artefacts, config: dict[str, Any] | None) -> None:
-    """Refuse labels of artifacts.json that are not those of config.json.
+    """Raise InputError if the labels in artifacts.json differ from those in config.json.
 
     Raises:
         InputError: Naming the first difference.
@@ -189,7 +189,7 @@ def check_label_names(folder: Path, artefacts: Artefacts, config: dict[str, Any]
 
 
 def find_unsafe_entry(folder: Path, relative: str) -> str | None:
-    """Return why a listed path must not be opened: opening a FIFO would block, a link could lead out of the folder.
+    """Return why a listed path must not be opened (a pipe, or a link out of the folder); None if it is safe.
 
     Returns:
         A few words, or None for a regular file and for a folder of regular files; links to regular files inside are
@@ -208,7 +208,7 @@ def find_unsafe_entry(folder: Path, relative: str) -> str | None:
 
 
 def _special_kind(path: Path) -> str:
-    """Return in words what a path is that is neither a file nor a folder; of a link, what it leads to."""
+    """Name the kind of a path that is neither file nor folder, such as "a FIFO"."""
     try:
         mode = path.stat().st_mode
     except (OSError, RuntimeError):
@@ -218,7 +218,7 @@ def _special_kind(path: Path) -> str:
 
 
 def list_changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
-    """List the paths of existing files that differ from their records. They are not safe to open."""
+    """List the paths whose existing file differs from its record in size or sha256, or is unsafe to open."""
     existing = [r for r in artefacts.files if (folder / r.path).exists()]
     return [
         r.path
@@ -230,13 +230,13 @@ def list_changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
 
 
 def list_integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str] | None = None) -> list[str]:
-    """List the differences between a folder and its list: missing, changed and unlisted files, links, FIFOs etc.
+    """List the differences between an artefact folder and its list of files: missing, changed, unlisted, unsafe.
 
     Documents may be edited and deleted; `list_edited_documents` lists those.
 
     Args:
         folder: The folder.
-        artefacts: Its list.
+        artefacts: The content of its artifacts.json.
         changed: The result of `list_changed_files`, if the caller has it already.
     """
     differing = set(list_changed_files(folder, artefacts) if changed is None else changed)
@@ -261,12 +261,12 @@ def list_integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequenc
 
 
 def _is_plain_or_missing(path: Path) -> bool:
-    """Return whether a document is a plain file or deleted, as a user may leave it."""
+    """Return whether a document is an ordinary file or was deleted, both of which are allowed."""
     return not path.is_symlink() and (path.is_file() or not path.exists())
 
 
 def list_edited_documents(folder: Path, artefacts: Artefacts) -> list[str]:
-    """List the documents, such as the card, that a user edited or deleted, one sentence each."""
+    """List the documents of a folder, such as the model card, that a user edited or deleted, one sentence each."""
     documents = [r for r in artefacts.files if r.kind is Kind.DOCUMENT and _is_plain_or_missing(folder / r.path)]
     changed = list_changed_files(folder, artefacts.model_copy(update={"files": documents}))
     return [
@@ -277,7 +277,7 @@ def list_edited_documents(folder: Path, artefacts: Artefacts) -> list[str]:
 
 
 def list_foreign_files(folder: Path) -> list[str]:
-    """List the paths in a folder that a user wrote: unlisted files and edited documents; without a list, all."""
+    """List the files in a folder that are a user's: unlisted ones and edited documents; all without artifacts.json."""
     try:
         artefacts = read_artefacts(folder)
         documents = artefacts.model_copy(update={"files": [r for r in artefacts.files if r.kind is Kind.DOCUMENT]})
@@ -287,7 +287,7 @@ def list_foreign_files(folder: Path) -> list[str]:
 
 
 def _unlisted_files(folder: Path, artefacts: Artefacts) -> list[str]:
-    """List the files in a folder that its list does not name."""
+    """List the files of an artefact folder that its artifacts.json does not list."""
     listed = {f.path for f in artefacts.files} | {FOLDER_FILE_NAME}
     names = []
     for path in sorted(p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()):
@@ -301,7 +301,7 @@ def _unlisted_files(folder: Path, artefacts: Artefacts) -> list[str]:
 
 
 def requested_scheme(default: ModelRecord) -> Scheme:
-    """Return the scheme by which a recipe gets a folder's default file, such as int8 for a w8 file of Core ML."""
+    """Return the scheme to write in a recipe to get a folder's default file, such as int8 for a w8 Core ML file."""
     info = FORMATS[default.format]
     if default.scheme is info.base:
         return Scheme.FP32
@@ -309,7 +309,7 @@ def requested_scheme(default: ModelRecord) -> Scheme:
 
 
 def choose_file(files: Sequence[ModelRecord], wanted: Scheme) -> ModelRecord:
-    """Choose the file of a scheme, or of the scheme that its format makes instead; else int8, else the last file.
+    """Choose the file with the wanted quantization scheme, or its format's substitute; else int8, else the last file.
 
     Args:
         files: Files of one or several formats; at least one.

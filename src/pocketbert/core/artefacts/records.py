@@ -32,7 +32,7 @@ _PromptText = Annotated[str, Field(max_length=1 << 14)]
 
 
 class _Record(BaseModel):
-    """Unknown keys are ignored, so that older readers open newer folders of the same major schema."""
+    """Base of the records in artifacts.json; unknown keys are ignored, so that older versions read newer folders."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -65,7 +65,7 @@ class Tensor(_Record):
 
 
 class Signature(_Record):
-    """Inputs and outputs of a graph.
+    """The inputs and outputs of a model file's graph.
 
     Attributes:
         inputs: In order.
@@ -79,7 +79,7 @@ class Signature(_Record):
 
 
 class OldestEngine(_Record):
-    """The oldest version of an engine that computed files of a scheme correctly in tests.
+    """The oldest version of an engine that ran files of a scheme correctly in tests.
 
     Attributes:
         engine: Name of its Python distribution.
@@ -95,7 +95,7 @@ class OldestEngine(_Record):
 
 
 class Requirements(_Record):
-    """The requirements of a file; None if they are not stored in it, or unknown.
+    """The oldest software that can run a model file, such as ONNX opset, iOS version and engine version.
 
     Attributes:
         opset: ONNX operator set.
@@ -113,7 +113,7 @@ class Requirements(_Record):
 
 
 class PassedEngine(_Record):
-    """An engine that computed the file's golden rows correctly."""
+    """An engine (such as a version of ONNX Runtime) that computed the file's golden rows correctly."""
 
     engine: str
     version: str
@@ -131,21 +131,21 @@ class _Purpose(Protocol):
 
 
 class ModelFilePurpose:
-    """Mixin of classes of model files with the fields `client` and `runtime`, for which the file is made."""
+    """Mixin for records of model files with the fields `client` and `runtime`, which say for whom a file is made."""
 
     @property
     def plain(self: _Purpose) -> bool:
-        """Whether any client of its format may open it."""
+        """Whether any client app and runtime of its format may open it."""
         return self.client is None and self.runtime is None
 
     @property
     def for_toolkit(self: _Purpose) -> bool:
-        """Whether the toolkit itself runs it: a file for any client, or one for a runtime that the toolkit opens."""
+        """Whether PocketBERT itself can run the file: it is for any client, on a runtime that PocketBERT opens."""
         return self.client is None and (self.runtime is None or self.runtime.own_engine is not None)
 
 
 class FileRecord(_Record):
-    """One file of the folder.
+    """The record of one file in an artefact folder.
 
     Attributes:
         path: Relative to the folder, with forward slashes; a Core ML package is a folder.
@@ -161,13 +161,13 @@ class FileRecord(_Record):
 
     @staticmethod
     def of(folder: Path, name: str, kind: Kind) -> FileRecord:
-        """Describe the existing file `name` of an artefact folder."""
+        """Build the record of an existing file in an artefact folder: path, sha256, size and kind."""
         path = folder / name
         return FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=kind)
 
 
 class ModelRecord(ModelFilePurpose, FileRecord):
-    """A model file.
+    """The record of a model file in an artefact folder.
 
     Attributes:
         format: Its format.
@@ -205,17 +205,17 @@ class ModelRecord(ModelFilePurpose, FileRecord):
 
     @property
     def temperature(self) -> float:
-        """The temperature by which its logits are divided before the softmax; 1 if it has none."""
+        """The number that the file's logits are divided by before the softmax; 1 if none was fitted."""
         return self.confidence.temperature if self.confidence is not None else 1.0
 
     @property
     def emulated(self) -> bool:
-        """Whether an evaluator, and not an engine, computed its golden rows."""
+        """Whether its golden rows (recorded inputs with expected outputs) were computed by an emulator."""
         return any(seen.provenance is Provenance.EMULATED for seen in self.seen_right)
 
 
 def _record_type(value: object) -> str:
-    """Return the record type of an entry of ``files``: ``model`` or ``file``."""
+    """Return the type of record that an entry of ``files`` has: ``model`` or ``file``."""
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     return "model" if kind == Kind.MODEL else "file"
 
@@ -226,7 +226,7 @@ _AnyRecord = Annotated[
 
 
 class Processing(_Record):
-    """The settings that turn text into inputs and outputs into answers.
+    """The settings that turn text into the model's inputs, and its outputs into answers.
 
     Attributes:
         max_length: Longest input in tokens.
@@ -267,11 +267,11 @@ class Processing(_Record):
 
     @property
     def named_prompts(self) -> Prompts:
-        """The prompts in the tokenizer's type."""
+        """The prompts of the folder as a `Prompts` object."""
         return Prompts(self.prompts, self.default_prompt)
 
     def settings(self) -> AnswerSettings:
-        """Return the settings that the heads use to turn outputs into answers."""
+        """Return the settings that turn the model's outputs into answers."""
         values = {
             "thresholds": self.thresholds,
             "unknown": {"accuracy": self.unknown_accuracy} if self.unknown_accuracy is not None else self.unknown,
@@ -286,14 +286,14 @@ class Processing(_Record):
 
 
 class Artefacts(_Record):
-    """The whole file.
+    """The content of ``artifacts.json``: everything about an artefact folder's model and files.
 
     Attributes:
-        schema_version: Major part equal means readable.
+        schema_version: Version of the format; versions with the same major part can be read.
         name: Name of the run or model.
         task: Hub task name.
         family: Row of the family table.
-        form: Form of the files if they take more inputs than the text; else None.
+        form: Export form (additional inputs besides the text) of the files; None for text only.
         labels: Label names in order of their ids.
         pair: Whether inputs are pairs of texts.
         processing: Pre- and post-processing.
@@ -304,8 +304,8 @@ class Artefacts(_Record):
         machine: CPU and ISA of the measurements.
         made_from: Digest of recipe, model, data and library versions: with an equal one, the same folder would be
             written.
-        packed_for: The platform whose app has these files, e.g. ``android``: a selection of an artefact folder's
-            files. None in an artefact folder.
+        packed_for: The platform of the app that contains these files, e.g. ``android``: a selection of an artefact
+            folder's files. None in an artefact folder.
         search: The files that were considered, if the folder's were chosen within a budget; else None.
     """
 
@@ -328,7 +328,7 @@ class Artefacts(_Record):
     generator: Literal["pocketbert"] = "pocketbert"
 
     def head(self) -> Head:
-        """Build the task's head with this folder's labels, settings and score function."""
+        """Build the task's head (scoring and answers) with this folder's labels and settings."""
         task = replace(TASKS[self.task], score=self.processing.score)
         return make_head(task, Labels(tuple(self.labels)), self.processing.settings())
 
@@ -340,20 +340,20 @@ class Artefacts(_Record):
         return labels
 
     def unknown_below(self, record: ModelRecord) -> float | None:
-        """Return the probability below which an answer of a file is unknown; None for never."""
+        """Return the probability below which an answer of a file is marked unknown; None for never."""
         own = record.confidence.unknown if record.confidence is not None else None
         return self.processing.unknown if own is None else own
 
     def models(self) -> list[ModelRecord]:
-        """List the model files, without aliases."""
+        """List the records of the model files, without aliases."""
         return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is None]
 
     def aliases(self) -> list[ModelRecord]:
-        """List the aliases: further names of model files."""
+        """List the aliases: records of files that equal another model file."""
         return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is not None]
 
     def default_model(self) -> ModelRecord:
-        """Return the model file that `pocketbert.load` opens."""
+        """Return the record of the model file that `pocketbert.load` opens."""
         candidates = [f for f in self.models() if f.default] or self.models()
         if not candidates:
             raise InputError(Problem(ARTEFACTS_FILE, "the folder lists no model file."))

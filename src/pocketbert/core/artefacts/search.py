@@ -19,7 +19,7 @@ class _Record(BaseModel):
 
 
 class Candidate(_Record):
-    """One file that was considered.
+    """One quantized file that a search within a budget considered.
 
     Attributes:
         path: Its path in the artefact folder, if it were chosen.
@@ -60,22 +60,22 @@ class Candidate(_Record):
 
     @property
     def name(self) -> str:
-        """Its path with the roles that it leaves as exported: files of one scheme have the same path."""
+        """The candidate's path, with the roles (kinds of weights) that stay unquantized, by which such files differ."""
         return candidate_name(self.path, self.left)
 
     @property
     def sound(self) -> bool:
-        """Whether it was written, passed its gates, and has finite outputs."""
+        """Whether the file was written, passed its checks, and has finite outputs."""
         return self.bytes is not None and self.rel is not None and math.isfinite(self.rel) and not self.note
 
 
 def candidate_name(path: str, left: Sequence[Role]) -> str:
-    """Return the path of a candidate with the roles that it leaves as exported, in words."""
+    """Return a candidate's path, followed by the roles (kinds of weights) that it leaves unquantized."""
     return f"{path}, {' and '.join(left)} as exported" if left else path
 
 
 class ConsideredStudent(_Record):
-    """A student whose files were considered.
+    """A student model whose files a search within a budget considered.
 
     Attributes:
         name: Its name in the candidates.
@@ -94,11 +94,11 @@ class ConsideredStudent(_Record):
 
 
 class BudgetSearch(_Record):
-    """A search inside a budget.
+    """The record of a search for the best files within a budget of size, accuracy loss and latency.
 
     Attributes:
         budget: The limits that were set, by name.
-        wins: What decided between several files within the limits.
+        wins: Criterion that decided between several files within the limits.
         metric: The deciding metric.
         ranked_on: Number of calibration rows for `Candidate.rel`.
         chosen_on: Number of rows for `Candidate.drop`.
@@ -126,16 +126,16 @@ class BudgetSearch(_Record):
 
     @property
     def chosen(self) -> list[Candidate]:
-        """The files that were chosen, one for each format."""
+        """The chosen candidates, one for each format."""
         return [c for c in self.candidates if c.chosen]
 
     @property
     def student(self) -> str | None:
-        """The student that was chosen; None if there was only one."""
+        """Name of the chosen student; None if only one was considered."""
         return next((s.name for s in self.students if s.chosen), None)
 
     def as_written(self, digests: Mapping[str, str]) -> BudgetSearch:
-        """Return the search with new digests, by path, of the chosen files, after they were written again."""
+        """Return a copy of the search in which the chosen files have new sha256 digests, given by path."""
         updated = [c.model_copy(update={"sha256": digests[c.path]}) if c.chosen else c for c in self.candidates]
         return self.model_copy(update={"candidates": updated})
 
@@ -144,7 +144,7 @@ class BudgetSearch(_Record):
 
 
 class RoleError(_Record):
-    """A file in which only one role is compressed.
+    """The error of a file in which only the weights of one role (such as ffn_down) are quantized.
 
     Attributes:
         role: The role.
@@ -161,7 +161,7 @@ class RoleError(_Record):
 
 
 class Sensitivity(_Record):
-    """The roles of one format and scheme.
+    """How sensitive a model is to quantization of each role (kind of weights), for one format and scheme.
 
     Attributes:
         format: The format.
@@ -181,22 +181,22 @@ class Sensitivity(_Record):
 
     @property
     def predicted(self) -> float | None:
-        """Predicted difference of the whole file: errors of roles are independent, so their squares add."""
+        """Predicted error of the file with all roles quantized: the root of the sum of the roles' squared errors."""
         return self.without()
 
     def without(self, *left: Role) -> float | None:
-        """Predict the difference of a file that leaves some roles as exported; None if a role has no figure."""
+        """Predict the error of a file that leaves some roles (kinds of weights) unquantized; None without figures."""
         rels = [r.rel for r in self.roles if r.role not in left]
         return None if None in rels or not rels else math.hypot(*(rel for rel in rels if rel is not None))
 
     def share(self, role: RoleError) -> float | None:
-        """Return the share of a role in the sum of squares."""
+        """Return a role's share of the sum of squared errors; None without a figure."""
         total = self.predicted
         return None if not total or role.rel is None else (role.rel / total) ** 2
 
 
 class Sensitivities(_Record):
-    """The sensitivities of the roles in a folder's files.
+    """The sensitivities to quantization of the files in an artefact folder.
 
     Attributes:
         rows: Number of calibration rows.
@@ -213,7 +213,7 @@ class Sensitivities(_Record):
 
 
 class RoleRow(BaseModel):
-    """Some weights of one role that are stored alike in a file; or a role whose operators read no stored weights.
+    """Weights of one role (such as ffn_down) that a file stores alike, or a role without stored weights.
 
     Attributes:
         role: Role of the operators.
@@ -241,17 +241,17 @@ class RoleRow(BaseModel):
 
     @property
     def title(self) -> str:
-        """Its name in tables."""
+        """The role, with the name pattern if there is one, for tables."""
         return f"{self.role} ({self.name})" if self.name else self.role.value
 
     @property
     def made(self) -> str:
-        """The scheme in one word."""
+        """The scheme of the weights in one word, or "as exported"."""
         return self.scheme.value if self.scheme is not None else "as exported"
 
 
 def summarize_roles(rows: Sequence[RoleRow]) -> str:
-    """Summarize which roles of a file are compressed and which stay float, for the line above a folded table."""
+    """Describe in one sentence which roles (kinds of weights) of a file are quantized and which stay float."""
     compressed = dict.fromkeys(r.role.value for r in rows if r.weights and not r.stored.startswith("float"))
     floats = dict.fromkeys(r.role.value for r in rows if r.stored.startswith("float"))
     others = dict.fromkeys(r.role.value for r in rows if not r.weights)

@@ -20,7 +20,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 
 @dataclass(frozen=True)
 class EvalSet:
-    """Tokenized rows with gold labels.
+    """Tokenized rows of an evaluation set, with their gold labels and the task's head.
 
     Attributes:
         name: ``eval`` or ``holdout``.
@@ -33,24 +33,24 @@ class EvalSet:
     rows: Prepared
 
     def within(self, length: int) -> EvalSet:
-        """Return the same rows, cut to at most this number of tokens."""
+        """Return the set with its rows cut to at most `length` tokens."""
         return replace(self, rows=self.rows.within(length))
 
 
 def evaluate(
     predictor: Predictor, tokenizer: TextTokenizer, rows: EvalSet, batch: int = 1, label: str = ""
 ) -> tuple[Score, list[Matrix]]:
-    """Score a predictor on labelled rows.
+    """Run a predictor on labelled rows; return its score and the kept outputs of each row.
 
     Args:
-        predictor: The engine.
+        predictor: The model file or module to score.
         tokenizer: Pads batches.
         rows: The rows to score on.
         batch: Rows at once; 1 means unpadded.
         label: Text of the progress bar.
 
     Returns:
-        The score, and what the head keeps of each row's outputs: of classifiers the logits.
+        The score, and a matrix per row with the outputs that the task's score needs (for classifiers the logits).
     """
     head, prepared = rows.head, rows.rows
     reduced = run_rows(
@@ -66,7 +66,7 @@ def evaluate(
 
 
 def _score(reduced: Sequence[Matrix], rows: EvalSet) -> Score:
-    """Score reduced outputs. NaN outputs become a score that is not finite, without warnings of numpy."""
+    """Score the rows' reduced outputs against the gold labels, without numpy's warnings about NaN."""
     with np.errstate(invalid="ignore"):
         return rows.head.score(reduced, rows.rows)
 
@@ -78,7 +78,7 @@ _FLOOR = 0.1
 
 
 def worst_difference(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Return the largest absolute difference; NaN if a value is NaN or the shapes differ, infinite if one is infinite.
+    """Return the largest absolute difference of two arrays; NaN if a value is NaN or the shapes differ.
 
     A running maximum loses a NaN when the next value is finite; numpy's `max` keeps it.
     """
@@ -89,7 +89,7 @@ def worst_difference(values: NDArray[np.floating], reference: NDArray[np.floatin
 
 
 def logit_spread(logits: NDArray[np.floating]) -> float:
-    """Return how much logits [N, labels] vary over inputs: the largest standard deviation of a class.
+    """Return how much logits [N, labels] vary over the N inputs: the largest standard deviation of a class.
 
     Constant offsets of a class, as an untrained head has, do not change it.
     """
@@ -97,7 +97,7 @@ def logit_spread(logits: NDArray[np.floating]) -> float:
 
 
 def logit_scale(logits: NDArray[np.floating]) -> float:
-    """Return what differences from logits [N, labels] are divided by: their `logit_spread`, but at least 0.1 of the largest.
+    """Return the scale that differences of logits [N, labels] are divided by: their spread, or 0.1 of the largest.
 
     An untrained head answers nearly the same to every text (spread 0.1 % of the logits); there the spread alone would
     call the rounding of fp32, and all of int8, an error. A bound of 1e-4 then stands for 1e-5 of the logits.
@@ -107,13 +107,13 @@ def logit_scale(logits: NDArray[np.floating]) -> float:
 
 
 def rms_error(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Return the root mean square difference relative to the `logit_scale` of the reference; NaN if any value is."""
+    """Return the root mean square difference from a reference, divided by the scale of the reference's logits."""
     difference = np.asarray(values, np.float64) - np.asarray(reference, np.float64)
     return float(np.sqrt((difference**2).mean()) / logit_scale(reference))
 
 
 def label_agreement(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Return the share of rows for which logits [N, labels] have the same label; 0 if any value is not finite."""
+    """Return the share of rows where two logit matrices [N, labels] give the same label; 0 if a value is not finite."""
     if not np.isfinite(values).all():
         return 0.0
     return float((values.argmax(-1) == reference.argmax(-1)).mean())

@@ -44,19 +44,19 @@ _Row = TypeVar("_Row", bound=BaseModel)
 
 
 class GoldenRow(BaseModel):
-    """One row of ``golden.jsonl``.
+    """One golden row: a recorded text with the expected outputs of the reference model and of each file.
 
     Attributes:
         text: The text, or the two texts of a pair.
         label: The label, or the labels of the recorded tokens, that the reference model (torch, fp32) predicts; empty
             for tasks without labels.
-        reference: Answer of the reference model: numbers of the recorded places, row by row.
-        outputs: Answer of each file, by path.
-        tolerance: Largest absolute difference that a correct runtime may have, by path.
+        reference: Outputs of the reference model in the recorded rows and columns, row by row.
+        outputs: Outputs of each model file in the same rows and columns, by path.
+        tolerance: Largest absolute difference from `outputs` that a correct runtime may have, by path.
         padded: Answer of the reference model when 19 padding tokens stand beside the text (fewer if that would be
             too long); empty if it was not recorded.
-        places: Rows of the task's output that are recorded (tokens; of fill-mask: masked tokens); empty for all.
-        columns: Columns that are recorded; empty for all. Of question-answering 0 is the start, 1 the end.
+        places: Indices of the output's recorded rows (tokens; of fill-mask: masked tokens); empty for all.
+        columns: Indices of the recorded columns; empty for all. Of question-answering 0 is the start, 1 the end.
         data: Other data columns of the text, which the files' further inputs are made of; empty if there are none.
         drawn: Whether the text was made of drawn words, to read the whole vocabulary and the full length.
     """
@@ -76,24 +76,24 @@ class GoldenRow(BaseModel):
 
     @property
     def input(self) -> Text:
-        """The text with its columns, as the tokenizer takes it."""
+        """The recorded text, with its further data columns attached, as the tokenizer takes it."""
         return with_columns(self.text, self.data or None)
 
     def shaped(self, values: list[float]) -> Matrix:
-        """Return recorded numbers as a matrix, [recorded rows, recorded columns]."""
+        """Reshape a flat list of recorded numbers to [recorded rows, recorded columns]."""
         rows = len(self.places) or 1
         return np.array(values, np.float32).reshape(rows, -1 if values else 0)
 
     def expected(self, path: str) -> Matrix:
-        """Return the recorded answer of one file."""
+        """Return the recorded outputs of the model file `path` as a matrix [recorded rows, recorded columns]."""
         return self.shaped(self.outputs[path])
 
     def names(self, labels: Sequence[str]) -> list[str]:
-        """Return the names of the recorded columns."""
+        """Return the labels of the recorded output columns."""
         return [labels[c] for c in self.columns if c < len(labels)] if self.columns else list(labels)
 
     def pick(self, matrix: Matrix) -> Matrix:
-        """Return the recorded rows and columns of an answer; NaN if it is too small to have them."""
+        """Select the recorded rows and columns of a model's output matrix; all NaN if the matrix is too small."""
         rows = self.places or list(range(len(matrix)))
         columns = self.columns or list(range(matrix.shape[1]))
         if matrix.size == 0 or max(rows) >= matrix.shape[0] or max(columns) >= matrix.shape[1]:
@@ -102,15 +102,15 @@ class GoldenRow(BaseModel):
 
 
 def write_golden(path: Path, rows: list[GoldenRow]) -> None:
-    """Write golden rows, one JSON object a line."""
+    """Write golden rows (texts with the model's expected outputs) to a JSON Lines file."""
     path.write_text("".join(r.model_dump_json() + "\n" for r in rows), encoding="utf-8")
 
 
 def read_golden(path: Path, least: int = 1) -> list[GoldenRow]:
-    """Read golden rows, and check each by itself and all together.
+    """Read golden rows (texts with the model's expected outputs), and check each row and all rows together.
 
     Args:
-        path: The file.
+        path: The JSON Lines file.
         least: Fewest rows that are accepted.
 
     Raises:
@@ -130,7 +130,7 @@ def read_golden(path: Path, least: int = 1) -> list[GoldenRow]:
 
 
 def _problems_of_row(row: GoldenRow) -> Iterator[str]:
-    """Yield what is wrong with one row by itself: numbers that do not fit each other, or files without a tolerance."""
+    """Yield the problems of one golden row: numbers of values that do not fit each other, files without a tolerance."""
     sizes = {len(row.reference), *map(len, row.outputs.values()), *([len(row.padded)] if row.padded else [])}
     if len(sizes) > 1 or not row.reference:
         yield f"answers of {', '.join(map(str, sorted(sizes)))} numbers; all have the same number, at least one"
@@ -143,7 +143,7 @@ def _problems_of_row(row: GoldenRow) -> Iterator[str]:
 
 
 def _problems_of_rows(rows: Sequence[GoldenRow]) -> Iterator[str]:
-    """Yield what is wrong with the rows together: different widths, or tolerances under which any answer would pass."""
+    """Yield the problems of golden rows taken together: different widths, or tolerances that any answer would pass."""
     widths = {len(r.reference) // (len(r.places) or 1) for r in rows}
     if len(widths) > 1:
         yield f"its rows record answers of different widths: {', '.join(map(str, sorted(widths)[:5]))}."
@@ -158,7 +158,7 @@ def _problems_of_rows(rows: Sequence[GoldenRow]) -> Iterator[str]:
 
 
 class TokenRow(BaseModel):
-    """One row of ``golden_tokens.jsonl``.
+    """One golden row of a tokenizer: a text with its expected token ids.
 
     Attributes:
         text: The text, or the two texts of a pair.
@@ -181,15 +181,15 @@ class TokenRow(BaseModel):
 
     @property
     def input(self) -> Text:
-        """The text or pair, as the tokenizer takes it."""
+        """The text or pair of texts, as the tokenizer takes it."""
         return self.text if isinstance(self.text, str) else (self.text[0], self.text[1])
 
 
 def read_golden_tokens(path: Path, least: int = LEAST_GOLDEN_ROWS) -> list[TokenRow]:
-    """Read the golden rows of a tokenizer.
+    """Read a tokenizer's golden rows: texts with their expected token ids.
 
     Args:
-        path: The file.
+        path: The JSON Lines file.
         least: Fewest rows that are accepted.
 
     Raises:
@@ -199,7 +199,7 @@ def read_golden_tokens(path: Path, least: int = LEAST_GOLDEN_ROWS) -> list[Token
 
 
 def _read_rows(path: Path, row_class: type[_Row], title: str, least: int) -> list[_Row]:
-    """Read one row per line, each validated before the next is read."""
+    """Read and validate a JSON Lines file line by line into pydantic models; raise InputError at the first bad line."""
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found."))
     check_size(path, MAX_GOLDEN_MIB)
@@ -226,7 +226,7 @@ def _read_rows(path: Path, row_class: type[_Row], title: str, least: int) -> lis
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason of an error on one line, of a validation error with its place in the row."""
+    """Return an error's message on one line; for a pydantic error the first failing field and its message."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]
@@ -237,14 +237,14 @@ def _reason(error: Exception) -> str:
 
 
 class LibraryRow(BaseModel):
-    """One text, and what the library makes of it.
+    """One sample text, and the answer of the original library (transformers or sentence-transformers) to it.
 
     Attributes:
         text: The text, or the two texts of a pair, without a prompt.
         prompt: Name of the prompt that was put in front; None for the model's default.
         ids: Token ids that the library feeds.
         type_ids: Segment ids that it feeds; zeros if it feeds none.
-        names: What each value belongs to: a label; of tokens ``place:label``, of masked words ``mask:id``; empty if the
+        names: Name of each value: a label; of tokens ``place:label``, of masked words ``mask:id``; empty if the
             values are one number or a vector.
         values: Scores as the library returns them; of question answering the scores of each token as first, then as
             last.
@@ -261,16 +261,16 @@ class LibraryRow(BaseModel):
 
     @property
     def called(self) -> str:
-        """The text and its prompt, short, for messages."""
+        """The beginning of the text and the name of its prompt, for messages."""
         behind = f" with prompt '{self.prompt}'" if self.prompt is not None else ""
         return f"{str(self.text)[:60]!r}{behind}"
 
 
 class LibraryAnswers(BaseModel):
-    """Content of ``library.json``.
+    """The original library's answers to sample texts, the content of ``library.json``.
 
     Attributes:
-        schema_version: Major part equal means readable.
+        schema_version: Version of the format; versions with the same major part can be read.
         library: Name and version of the library, e.g. ``transformers 5.23.0, pipeline text-classification``.
         missing: Why no library answered; empty if one did.
         rows: The texts.
@@ -285,7 +285,7 @@ class LibraryAnswers(BaseModel):
 
 
 def read_library(folder: Path) -> LibraryAnswers | None:
-    """Read a folder's ``library.json``; None if it has none, as folders of earlier versions.
+    """Read ``library.json``, the original library's answers to sample texts; None if the folder has no such file.
 
     Raises:
         InputError: If the file is too long, no JSON, or no such list.
@@ -298,7 +298,7 @@ def read_library(folder: Path) -> LibraryAnswers | None:
 
 
 class SimulatedErrors(BaseModel):
-    """Content of ``simulated.json``.
+    """Quantization errors and activation ranges from a simulation in torch, the content of ``simulated.json``.
 
     Attributes:
         texts: Number of texts that the errors were measured on.
@@ -317,12 +317,12 @@ class SimulatedErrors(BaseModel):
 
 
 def write_simulated(folder: Path, simulated: SimulatedErrors) -> None:
-    """Write errors and ranges into the folder of the golden rows."""
+    """Write the simulated quantization errors and the ranges into the folder of the golden rows."""
     write_json(folder / SIMULATED_FILE, simulated.model_dump(mode="json"))
 
 
 def read_simulated(folder: Path) -> SimulatedErrors:
-    """Read errors and ranges; empty if the folder was made before they were recorded.
+    """Read the simulated quantization errors and ranges (``simulated.json``); empty if the folder has no such file.
 
     Raises:
         InputError: If the file is too long or no JSON, or a number in it is not allowed.
@@ -332,7 +332,7 @@ def read_simulated(folder: Path) -> SimulatedErrors:
 
 
 def _read_model(path: Path, model: type[_Row], limit_mib: int) -> _Row:
-    """Read and validate a JSON file that holds one pydantic model."""
+    """Read a JSON file and validate it as one pydantic model; raise InputError if it is invalid."""
     try:
         return model.model_validate(read_json(path, limit_mib))
     except ValidationError as error:

@@ -36,16 +36,16 @@ _Pick = Callable[[int, Matrix], Matrix]
 
 
 class Parity(BaseModel):
-    """Result of one comparison.
+    """The result of comparing a model file's outputs with those of the reference model.
 
     Attributes:
-        subject: What was compared, e.g. ``onnx/model.onnx``.
-        reference: What it was compared with.
+        subject: The compared file, e.g. ``onnx/model.onnx``.
+        reference: Name of the model it was compared with.
         worst: Largest absolute difference of the logits relative to their spread; NaN if any value is.
         mask_effect: How far the reference's logits move when padding is not masked, on the same scale;
             proof that a lost mask would be seen.
-        bound: What `worst` must not exceed.
-        spread: What differences are relative to: the largest per-class standard deviation of the reference logits over
+        bound: Largest value of `worst` that is allowed.
+        spread: Scale of the differences: the largest per-class standard deviation of the reference logits over
             the texts, at least a tenth of the largest logit.
         shapes: Batch and length of every input that was run.
         passed: Whether `worst` is at most `bound`.
@@ -65,13 +65,13 @@ class Parity(BaseModel):
 
 @dataclass(frozen=True)
 class Probe:
-    """Inputs for a comparison, with the reference's outputs.
+    """Batches of inputs for a comparison of model files, with the reference model's outputs.
 
     Attributes:
         batches: Padded inputs by name, [B, L] each.
-        expected: The reference's outputs for each batch: a row per text, or per real token.
-        mask_effect: See `Parity`.
-        task: Decides which tokens are compared.
+        expected: The reference model's outputs for each batch, a matrix with one row per text or per real token.
+        mask_effect: How far the reference's outputs move when padding is not masked, relative to their spread.
+        task: The task, which determines the tokens whose outputs are compared.
         mask_id: Id of the mask token.
     """
 
@@ -82,7 +82,7 @@ class Probe:
     mask_id: int | None = None
 
     def read(self, predictor: Predictor, batch: dict[str, NDArray[np.int64]], names: Sequence[str]) -> Matrix:
-        """Run a predictor on one of the batches, and return its outputs without padding."""
+        """Run a predictor on one of the batches; return the outputs `names` as one matrix without padding rows."""
         return join_texts(split_by_text(predictor.run(batch), batch, names, self.task, self.mask_id))
 
 
@@ -96,19 +96,19 @@ def build_probe(
     fixed: Sequence[int] = (),
     drawn: Sequence[Encoded] = (),
 ) -> Probe:
-    """Choose inputs and run the reference on them.
+    """Build batches of many lengths and paddings, and run the reference model on them.
 
     Rows are run alone and unpadded, in ragged batches, and padded to each of `lengths` (clipped to what the
     tokenizer allows) and to odd lengths beside them, which no exporter's example had; the longest text is cut to each,
     so that the last position is read too. If the file takes certain lengths only, the reference gets the same padding.
 
     Args:
-        reference: The untouched model.
-        tokenizer: Makes the inputs.
+        reference: The original model.
+        tokenizer: Tokenizes the texts.
         texts: At least 8 real texts.
         lengths: Lengths that matter to the user, in tokens.
-        task: Decides which tokens are compared.
-        names: Outputs to compare, side by side.
+        task: The task, which determines the tokens whose outputs are compared.
+        names: Names of the outputs to compare.
         fixed: The only lengths that the file takes; empty if it takes any.
         drawn: Rows of drawn ids, all of one length that the file takes, which are run as they are.
     """
@@ -137,14 +137,14 @@ def build_probe(
 def compare_with_probe(
     subject: Predictor, name: str, reference: str, probe: Probe, names: Sequence[str], bound: float
 ) -> Parity:
-    """Run a predictor on the inputs of a probe, and compare its outputs with the reference's.
+    """Run a model file on a probe's batches, and return how far its outputs are from the reference's.
 
     Args:
-        subject: The predictor.
+        subject: The model file, opened.
         name: Its name in the report.
         reference: The reference's name.
         probe: Inputs and expected outputs.
-        names: Outputs to compare, side by side.
+        names: Names of the outputs to compare.
         bound: Largest allowed difference relative to the spread.
     """
     spread = logit_scale(np.concatenate(probe.expected))
@@ -165,7 +165,7 @@ def compare_with_probe(
 
 
 def worst_parity(results: Sequence[Parity]) -> Parity:
-    """Return the worst comparison of a file's groups of outputs; NaN is worse than any number."""
+    """Return the comparison with the largest difference; NaN counts as larger than any number."""
     return max(results, key=lambda r: (r.worst != r.worst, r.worst))
 
 
@@ -183,16 +183,16 @@ def measure_padding_effect(
     own: Matrix | None = None,
     keep: _Pick | None = None,
 ) -> float:
-    """Return how far padding moves a file's answers, relative to their spread; with a right mask by rounding only.
+    """Measure how far padding changes a file's outputs, relative to their spread; with a correct mask only by rounding.
 
     Args:
-        predictor: The file.
-        tokenizer: Pads.
+        predictor: The model file, opened.
+        tokenizer: Pads rows.
         rows: At least two tokenized texts.
-        task: Decides which outputs and tokens are compared.
-        own: How far padding moves the reference's answers, which is subtracted. It is not zero in MobileBERT, whose
-            last token sees the embedding of the padding token beside it.
-        keep: Selects what is compared of each row's matrix; default all.
+        task: The task, which determines the outputs and tokens that are compared.
+        own: The change of the reference's outputs by padding, which is subtracted. It is not zero in MobileBERT,
+            whose last token sees the embedding of the padding token beside it.
+        keep: Selects the part of each row's output matrix that is compared; default all.
     """
     pick = keep or (lambda _, matrix: matrix)
     alone = join_texts(run_rows(predictor, tokenizer, rows, task, reduce=pick))
@@ -204,7 +204,7 @@ def measure_padding_effect(
 def run_padded_rows(
     predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task
 ) -> list[Matrix]:
-    """Run rows that are padded by 19 tokens more than needed (fewer if that would be too long), one by one."""
+    """Run rows one by one, padded with 19 more tokens than needed (fewer if too long); return a matrix per row."""
     answers = []
     for row in rows:
         batch = _pad_more(predictor, tokenizer, row)
@@ -213,7 +213,7 @@ def run_padded_rows(
 
 
 def _pad_more(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> dict[str, NDArray[np.int64]]:
-    """Make a batch of one row with more padding than it needs."""
+    """Build a batch of one row with more padding than it needs; a fixed-length file gets other ids in its padding."""
     most = min(tokenizer.max_length, max(predictor.lengths, default=tokenizer.max_length))
     usual = smallest_fitting_length(predictor.lengths, len(row))
     batch = feed(predictor, tokenizer, [row], min(max(len(row) + _PADDING, usual + 1), most))
@@ -236,7 +236,7 @@ _BEFORE_MASK = 6
 
 @dataclass(frozen=True)
 class _DrawnRow:
-    """A row of special tokens, and the ids that were drawn for its other positions.
+    """A row of random token ids: the special tokens in their places, and the ids drawn for the other positions.
 
     Attributes:
         frame: The row with padding tokens at these positions; see `TextTokenizer.frame`.
@@ -250,14 +250,14 @@ class _DrawnRow:
 
 
 def count_drawn_rows(length: int) -> int:
-    """Return how many drawn rows are enough at a length: about 1,024 tokens in all, 2 to 8 rows."""
+    """Return how many rows of randomly drawn ids to compare at a length: about 1,024 tokens in all, 2 to 8 rows."""
     return min(max(_TOKENS // length, _FEWEST), _MOST)
 
 
 def draw_rows(
     tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequence[bool], masked: bool = False
 ) -> list[Encoded]:
-    """Draw inputs that fill `length` tokens: special tokens where the tokenizer places them, any others in between.
+    """Draw input rows of `length` random token ids, with special tokens where the tokenizer places them.
 
     No id is drawn again until every one was, so that a small vocabulary is read completely. The same arguments give the
     same rows, and fewer rows are the first of more.
@@ -286,7 +286,7 @@ def draw_rows(
 def draw_texts(
     tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequence[bool], mask: str | None = None
 ) -> list[Text]:
-    """Draw texts instead of rows, for comparisons that start from text; see `draw_rows`.
+    """Draw random texts, decoded from random token ids, for comparisons that start from text; see `draw_rows`.
 
     The tokenizer may split a text into other pieces than it was made of. At the tokenizer's longest input every text
     fills the length; below it a text may be a few tokens shorter.
@@ -302,7 +302,7 @@ def draw_texts(
 
 
 def _draw(tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequence[bool]) -> list[_DrawnRow]:
-    """Draw ids for the positions of texts in each row, from as many shuffled copies of the pool as are needed."""
+    """Draw random ids for the text positions of each row; every id comes once before any comes again."""
     pool = drawable_ids(tokenizer, vocabulary)
     if not pool.size:
         return []
@@ -315,7 +315,7 @@ def _draw(tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequenc
 
 
 def _decode(tokenizer: TextTokenizer, drawn: _DrawnRow, length: int, mask: str | None) -> Text:
-    """Decode a drawn row to a text or pair, with more or fewer ids until it is tokenized to `length` tokens."""
+    """Decode a row of drawn ids to a text or pair, with ids repeated or dropped until it has about `length` tokens."""
     part_of = _parts(drawn.frame)[drawn.positions]
     parts: list[list[int]] = [drawn.ids[part_of == part].tolist() for part in np.unique(part_of)]
     while True:
@@ -334,12 +334,12 @@ def _decode(tokenizer: TextTokenizer, drawn: _DrawnRow, length: int, mask: str |
 
 
 def remove_unprintable(text: str) -> str:
-    """Return a text without the characters that end lines or control terminals."""
+    """Remove the characters of a text that end lines or control terminals."""
     return "".join(c for c in text if c.isprintable())
 
 
 def drawable_ids(tokenizer: TextTokenizer, vocabulary: int) -> NDArray[np.int64]:
-    """Return the ids to draw from: all pieces of text in the vocabulary that the embedding table has a row for."""
+    """Return the ids that random rows are drawn from: all of the vocabulary with an embedding, except special ones."""
     frame = tokenizer.frame(tokenizer.max_length, pair=True)
     special = {*tokenizer.special_ids, tokenizer.pad_id, tokenizer.mask_id, *frame.ids[_parts(frame) < 0].tolist()}
     return np.array([i for i in tokenizer.ids if i < vocabulary and i not in special], np.int64)

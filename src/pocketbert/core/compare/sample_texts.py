@@ -89,6 +89,6 @@ UNICODE_SENTENCES: tuple[str, ...] = (
 
 
 def sample_pairs() -> tuple[tuple[str, str], ...]:
-    """Return the sentences as pairs, each with another one."""
+    """Return each sample sentence paired with another one."""
     count = len(SENTENCES)
     return tuple((text, SENTENCES[(i * 7 + 3) % count]) for i, text in enumerate(SENTENCES))

@@ -30,7 +30,7 @@ _INVISIBLE_CATEGORIES = ("Cc", "Cf", "Cs", "Zs", "Zl", "Zp")
 
 
 def number_of(label: object) -> int | float | None:
-    """Return the number that a label is: 2 for 2, 2.0, "2" and "2.0"; None for a name.
+    """Return the number that a label spells: 2 for 2, 2.0, "2" and "2.0"; None for a name.
 
     True and false are names, and so is a text with more than 40 digits.
     """
@@ -44,12 +44,12 @@ def number_of(label: object) -> int | float | None:
 
 
 def is_visible(text: str) -> bool:
-    """Return whether a text has a character that is neither a blank nor a control character nor of no width."""
+    """Return whether a text has a visible character: no blank, no control character, none without width."""
     return any(unicodedata.category(c) not in _INVISIBLE_CATEGORIES and not _INVISIBLE.match(c) for c in text)
 
 
 def find_name_problems(names: Sequence[str]) -> list[str]:
-    """Return what makes a list of label names unusable: empty names, and names that are equal or look equal.
+    """List the problems of a list of label names: empty names, and names that are equal or look equal.
 
     Names that are numbers, such as "1" and "1.0", are equal if they are the same number.
 
@@ -75,7 +75,7 @@ def find_name_problems(names: Sequence[str]) -> list[str]:
 
 
 def _as_seen(name: str) -> str:
-    """Return a name in Unicode's composed form, without surrounding blanks and invisible characters."""
+    """Return a name as it looks: in Unicode's composed form, without invisible characters and outer blanks."""
     visible = "".join(c for c in name if c.isspace() or is_visible(c))
     return unicodedata.normalize("NFC", " ".join(visible.split()))
 
@@ -102,14 +102,14 @@ class Span:
 
 
 def iob2_tags(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the IOB2 tags of a label set, ``O``, then ``B-`` and ``I-`` of each label; tags are returned as they are."""
+    """Return the IOB2 tags of a label set (``O``, then ``B-x`` and ``I-x`` per label); tags are returned unchanged."""
     if OUTSIDE in labels or have_iob_prefixes(labels):
         return tuple(labels)
     return (OUTSIDE, *(f"{prefix}-{name}" for name in labels for prefix in "BI"))
 
 
 def have_iob_prefixes(tags: Iterable[str]) -> bool:
-    """Return whether tags have prefixes such as ``B-`` that mark where spans begin.
+    """Return whether any tag has a prefix such as ``B-`` that marks where spans begin.
 
     In a tag set without prefixes, such as parts of speech, each word is a span.
     """
@@ -117,21 +117,21 @@ def have_iob_prefixes(tags: Iterable[str]) -> bool:
 
 
 def label_of_tag(tag: str) -> str | None:
-    """Return the label of a tag without its prefix; None for ``O``."""
+    """Return the label of a tag (``PER`` for ``B-PER``); None for ``O``."""
     if tag == OUTSIDE:
         return None
     return tag[2:] if tag.startswith((*_BEGIN, *_INSIDE)) else tag
 
 
 def spans_from_tags(tags: Sequence[str], places: Sequence[tuple[int, int]], single: bool = False) -> list[Span]:
-    """Return the spans that a row of tags marks, reading IOB2 strictly (seqeval ``mode="strict"``).
+    """Convert a row of tags to labelled spans, reading IOB2 strictly (seqeval ``mode="strict"``).
 
     A span is a ``B-`` (or ``S-``) and the ``I-`` (``E-``) tags of the same label behind it; an ``I-`` without a
     beginning is ignored. Tags without a prefix mark runs of equal labels, or single words.
 
     Args:
         tags: N tags.
-        places: First character of each tagged word, and the character behind its last one, N of them.
+        places: The (start, end) characters of each tagged word in the text, N of them.
         single: Whether each word with a label is a span, because the tag set has no prefixes (`have_iob_prefixes`).
     """
     if single:
@@ -152,11 +152,11 @@ def spans_from_tags(tags: Sequence[str], places: Sequence[tuple[int, int]], sing
 
 
 def split_spans_by_word(spans: Iterable[Span], places: Sequence[tuple[int, int]], text: str) -> list[Span]:
-    """Cut spans into one span for each word, as tags without prefixes express them.
+    """Split spans into one span for each word, as tag sets without prefixes such as ``B-`` need it.
 
     Args:
         spans: Spans of the text, none inside another.
-        places: First character of each word and the character behind its last one, N of them. The text may extend
+        places: The (start, end) characters of each word in the text, N of them. The text may extend
             beyond them if its tokens were cut off; there, pieces between blanks count as words.
         text: The text.
     """
@@ -180,16 +180,16 @@ def split_spans_by_word(spans: Iterable[Span], places: Sequence[tuple[int, int]]
 def assign_tags(
     spans: Iterable[Span], places: Sequence[tuple[int, int]], tags: Sequence[str], unmarked: int
 ) -> list[int]:
-    """Return the id of each word's tag. A word belongs to the span that contains its first character.
+    """Return the tag id of each word, from the span that contains the word's first character.
 
     Args:
         spans: Spans of the text, none inside another.
-        places: First character of each word and the character behind its last one, N of them.
+        places: The (start, end) characters of each word in the text, N of them.
         tags: Tags in order of their ids, with ``B-`` and ``I-`` or without.
         unmarked: Value for a word in no span, if the tag set has no ``O``, as those of parts of speech.
 
     Returns:
-        N tag ids.
+        The tag id of each of the N words.
     """
     id_of = {tag: i for i, tag in enumerate(tags)}
     ids = [id_of.get(OUTSIDE, unmarked)] * len(places)
@@ -212,7 +212,7 @@ def assign_tags(
 
 @dataclass(frozen=True)
 class _SpanCounts:
-    """Counts behind a span F1.
+    """Counts of predicted and gold spans, for the F1 of spans.
 
     Attributes:
         right: Predicted spans with both ends and label right.
@@ -241,6 +241,6 @@ class _SpanCounts:
 
 
 def count_spans(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> _SpanCounts:
-    """Compare predicted spans with the gold ones, text by text: a span is right if both ends and the label are."""
+    """Count, over all texts, the predicted spans, the gold spans, and the predicted ones with right ends and label."""
     pairs = [(set(g), set(p)) for g, p in zip(gold, predicted, strict=True)]
     return _SpanCounts(sum(len(g & p) for g, p in pairs), sum(len(p) for _, p in pairs), sum(len(g) for g, _ in pairs))

@@ -41,11 +41,11 @@ _FEWEST_SCORES = 10
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a data file that are read, and why.
+    """The text and label columns that were chosen for a data file, and the reason in words.
 
     Attributes:
         source: The source with its columns named.
-        kind: What the label column holds; None if it could be several things.
+        kind: What the label column holds (names, scores, spans ...); None if that is ambiguous.
         note: One sentence for users, such as ``text: column 'sentence', label: column 'intent' (77 names)``.
     """
 
@@ -55,11 +55,11 @@ class Columns:
 
 
 def guess_and_report_columns(source: DataSource, kind: LabelKind) -> DataSource:
-    """Guess the columns that a source does not name, print them, and return the source with them.
+    """Guess the columns that a source does not name, print them, and return a copy of the source that names them.
 
     Args:
         source: The file.
-        kind: What the labels are.
+        kind: Kind of the labels (names, scores, spans ...).
     """
     guessed = guess_columns(source, kind)
     if guessed.note:
@@ -68,7 +68,7 @@ def guess_and_report_columns(source: DataSource, kind: LabelKind) -> DataSource:
 
 
 def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = "") -> Columns:
-    """Guess the columns of a data file by their usual names, else by what they hold.
+    """Guess which columns of a data file hold the text, the second text and the label, by name or by content.
 
     A column that `source` names itself is kept, whatever the file holds. A second text is taken only if two columns
     have names that are usual for a pair, or if a file without a header has just two columns of texts. Data sets of the
@@ -76,8 +76,8 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
 
     Args:
         source: The file; its fields `text`, `text_pair` and `label` count as given if they were set.
-        kind: What the label has to be, if the task is known.
-        fix: What to do when the columns cannot be told apart; default naming the options of the command line.
+        kind: Kind of label that the task needs; None if the task is not known yet.
+        fix: Advice of the error for columns that cannot be told apart; by default it names the command line's options.
 
     Raises:
         InputError: If the file cannot be read, or naming its columns if several could be meant or none.
@@ -115,7 +115,7 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
 
 @dataclass
 class _Column:
-    """Counts over the cells of one column, without empty cells.
+    """Counts over the non-empty cells of one column, by which its use is guessed.
 
     Attributes:
         name: Name of the column.
@@ -150,7 +150,7 @@ class _Column:
     lengths: dict[int, int] = field(default_factory=dict)
 
     def add(self, row: int, cell: Any) -> None:
-        """Count one cell."""
+        """Add one cell to the counts."""
         if cell is None or (isinstance(cell, str) and not is_visible(cell)):
             return
         self.cells += 1
@@ -187,42 +187,42 @@ class _Column:
 
     @property
     def is_text(self) -> bool:
-        """Whether most cells are text."""
+        """Whether more than half of the non-empty cells are text."""
         return self.texts * 2 > self.cells
 
     @property
     def is_words(self) -> bool:
-        """Whether every cell is a list of words."""
+        """Whether all non-empty cells are lists of words."""
         return 0 < self.cells == self.lists and not self.spans
 
     @property
     def is_numbers(self) -> bool:
-        """Whether every cell is a number."""
+        """Whether all non-empty cells are numbers."""
         return 0 < self.cells == self.numbers
 
     @property
     def is_distinct_text(self) -> bool:
-        """Whether most cells are text, and mostly different."""
+        """Whether most non-empty cells are text, and more than half of them differ."""
         return self.is_text and len(self.values) * 2 > self.cells
 
     @property
     def is_prose(self) -> bool:
-        """Whether the cells read like texts: mostly letters, several words or many characters, and mostly different."""
+        """Whether the cells look like running text: long, mostly letters, and mostly different."""
         is_long = self.mean_words >= 2.5 or self.mean_characters >= 15
         return self.is_distinct_text and is_long and self.letters * 2 > self.characters
 
     @property
     def repeats(self) -> bool:
-        """Whether values recur, as label names do: at least two values, each twice on the average."""
+        """Whether the cells repeat as label names do: at least two values, each twice on average."""
         return 2 <= len(self.values) <= self.cells // 2
 
     def is_parallel_to(self, text: _Column | None) -> bool:
-        """Return whether each cell has one entry for each word of the text."""
+        """Return whether each cell has as many entries as the text of its row has words, as tags do."""
         return text is not None and bool(self.lengths) and self.lengths == text.lengths
 
 
 def _profile(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[dict[str, _Column], int]:
-    """Count the cells of each column over the first rows of a file.
+    """Count the cells of each column over the first rows of a file, to guess what the columns hold.
 
     Returns:
         The columns by name in the order of the file, and how many rows were counted.
@@ -242,12 +242,12 @@ def _profile(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[dict[str, _
 
 
 class _ColumnChoice:
-    """Chooses the text, the second text and the label among the columns of one file.
+    """Chooses the columns of the text, the second text and the label of one data file.
 
     Args:
         source: The file; the columns that it names are kept.
         columns: Profiles of its columns by name.
-        kind: What the label has to be, if that is known.
+        kind: Kind of label that the task needs; None if the task is not known yet.
         fix: See `guess_columns`.
     """
 
@@ -259,7 +259,7 @@ class _ColumnChoice:
         self._fix = fix
 
     def choose_texts(self) -> tuple[str, str | None]:
-        """Return the column of the text, and that of the second text if there is one.
+        """Choose the column of the text, and that of the second text (None if there is none).
 
         A usual pair of names comes first, then a usual name, then the only column of long texts.
         """
@@ -286,7 +286,7 @@ class _ColumnChoice:
         raise self._ambiguity_error("--text", "texts", [c.name for c in prose])
 
     def choose_label(self, text: str, pair: str | None) -> str | None:
-        """Return the column of the label; None if the kind of label needs none and there is none."""
+        """Choose the column of the label; None if the task needs none and there is none."""
         if "label" in self._given:
             return str(self._given["label"])
         if self._kind is LabelKind.NONE:
@@ -308,7 +308,7 @@ class _ColumnChoice:
     def _find_usual(
         self, tiers: Sequence[Sequence[str]], free: Sequence[_Column], option: str, what: str
     ) -> str | None:
-        """Return the column with a usual name of the surest tier; raise InputError if a tier has several."""
+        """Return the column with a usual name, from the first group of names that occurs; None if none does."""
         for tier in tiers:
             names = [c.name for c in free if self._plain[c.name] in tier]
             if len(names) > 1:
@@ -318,14 +318,14 @@ class _ColumnChoice:
         return None
 
     def _can_be_text(self, column: _Column) -> bool:
-        """Return whether a column holds texts, or lists of words for a task on words."""
+        """Return whether a column can be the text: mostly text, or lists of words if the task labels words."""
         # the entries of tags and of several labels recur often
         is_tags = len(column.parts) * 4 < sum(column.lengths.values()) and self._plain[column.name] not in TEXT_NAMES[0]
         is_words = column.is_words and self._kind in (None, LabelKind.SPANS) and not is_tags
         return is_words or column.is_text
 
     def _can_be_label(self, column: _Column, text: str) -> bool:
-        """Return whether a column holds labels of the kind that is needed. Texts of words have tags as labels."""
+        """Return whether a column can hold labels of the needed kind."""
         kind, words = self._kind, self._columns.get(text)
         if kind is None and words is not None and words.is_words:
             kind = LabelKind.SPANS
@@ -339,7 +339,7 @@ class _ColumnChoice:
         return column.cells > 0
 
     def _ambiguity_error(self, option: str, what: str, names: Sequence[str]) -> InputError:
-        """Return the error for several columns that could be meant, or none."""
+        """Build the error for a file in which several columns, or none, could be the text or the label."""
         columns = f"it has the columns {shorten_list(list(self._columns))}"
         reason = f"{shorten_list(names)} could be the {what}" if names else f"no column is surely the {what}"
         example = shorten_repr(names[0]) if names else "COLUMN"
@@ -354,7 +354,7 @@ class _ColumnChoice:
 
 
 def _kind_of(label: _Column | None, text: _Column | None) -> LabelKind | None:
-    """Return what a label column holds; None if it could be several things.
+    """Guess what kind of label a column holds from its counts; None if it could be several kinds.
 
     Numbers are scores if they have fractions and many values, and classes if they are few or count on from 0.
     """
@@ -376,7 +376,7 @@ def _kind_of(label: _Column | None, text: _Column | None) -> LabelKind | None:
 
 
 def _describe(label: _Column, kind: LabelKind | None, rows: int) -> str:
-    """Return what a label column holds in words, such as ``77 names in the first 20,000 rows``."""
+    """Describe the content of a label column in words, such as ``77 names in the first 20,000 rows``."""
     more = f" in the first {rows:,} rows" if rows >= _PROFILED_ROWS else ""
     match kind:
         case LabelKind.SCORE | LabelKind.SCORE_OR_NONE:
@@ -391,7 +391,7 @@ def _describe(label: _Column, kind: LabelKind | None, rows: int) -> str:
 
 
 def _note(form: TableForm | None, text: str, pair: str | None, label: str | None, content: str | None) -> str:
-    """Write the sentence that names the columns, by their numbers if the file has no header."""
+    """Write the sentence that tells the user which columns were chosen."""
     if form is None or form.header:
         parts = [f"text: column '{text}'", *([f"second text: column '{pair}'"] if pair else [])]
         parts += [f"label: column '{label}' ({content})"] if label else []

@@ -30,7 +30,7 @@ from pocketbert.core.tasks import LabelKind
 
 @dataclass(frozen=True, order=True, slots=True)
 class GoldAnswer:
-    """One right answer to a question.
+    """One correct answer to a question, with its position in the context.
 
     Attributes:
         start: Its first character in the context, in code points.
@@ -46,7 +46,7 @@ Label = int | float | str | tuple[int | float | str, ...] | tuple[Span, ...] | t
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of a data source.
+    """One row of a data file or data set: text, second text and label.
 
     Attributes:
         text: The text.
@@ -64,18 +64,18 @@ class Example:
 
     @property
     def input(self) -> Text:
-        """The text or pair, with its columns, as the tokenizer takes it."""
+        """The text or pair, with its data columns attached, as the tokenizer takes it."""
         return with_columns(self.text if self.pair is None else (self.text, self.pair), self.columns)
 
     @property
     def digest(self) -> str:
-        """Hash of the texts without case and surrounding blanks; rows with equal hashes are duplicates."""
+        """Hash of the lower-cased texts without surrounding blanks; rows with equal hashes count as duplicates."""
         joined = self.text.strip().lower() + "\x1f" + (self.pair or "").strip().lower()
         return hashlib.sha256(joined.encode(errors="replace")).hexdigest()
 
 
 def unlabelled_example(text: Text, row: int = 1) -> Example:
-    """Make an example without a label.
+    """Build an `Example` without a label from a text or pair.
 
     Args:
         text: A text or a pair, with its columns if it has some.
@@ -94,12 +94,12 @@ _WORD = re.compile(r"\S+")
 def read_examples(
     source: DataSource, labelled: bool = True, kind: LabelKind = LabelKind.NAME, columns: Sequence[str] = ()
 ) -> list[Example]:
-    """Read all rows of a source as examples.
+    """Read all rows of a file or data set as examples.
 
     Args:
         source: File or data set, with its columns.
         labelled: Whether a missing label makes a row bad.
-        kind: What the label column holds.
+        kind: Kind of label in the label column (names, scores, spans ...).
         columns: Further columns to read, if a row has them.
 
     Returns:
@@ -127,7 +127,7 @@ def read_examples(
 def _to_example(
     source: DataSource, number: int, row: dict[str, Any], needs_label: bool, kind: LabelKind, bad: BadRows
 ) -> Example | None:
-    """Make an example of a row; if a column is missing or holds something else, add it to `bad` and return None."""
+    """Convert a row to an example; if a column is missing or invalid, record that in `bad` and return None."""
     columns = (source.text, source.text_pair or None, source.label if needs_label else None)
     missing = [c for c in columns if c is not None and row.get(c) is None]
     if missing:
@@ -157,7 +157,7 @@ def _to_example(
 
 
 def _find_words(text: Any, tags: Any) -> tuple[Any, list[tuple[int, int]] | None]:
-    """Return the text of a tagged row and the positions of its words; None for positions that are not known.
+    """Return a tagged row's text and the (start, end) of its words; None instead of positions that are unknown.
 
     A list of words is joined with blanks. Pieces of a running text between blanks are words if they are as many as the
     tags.
@@ -182,13 +182,13 @@ _MOST_ANSWERS = 1000
 
 
 class _LabelError(ValueError):
-    """A cell that is no label of its kind; the message is for users."""
+    """Raised for a cell that is not a label of the needed kind; the message is for users."""
 
 
 def _read_label(
     kind: LabelKind, cell: Any, text: str, words: Sequence[tuple[int, int]] | None, pair: str | None, starts: Any
 ) -> Label | None:
-    """Read the label out of a cell of the label column.
+    """Convert a cell of the label column to a label of the needed kind.
 
     Args:
         kind: Kind of label that the task needs.
@@ -218,7 +218,7 @@ def _read_label(
 
 
 def _read_name(cell: Any) -> int | float | str:
-    """Read a name or a number: true is the name "true", and "2" and 2.0 are the number 2, in every kind of file."""
+    """Read a cell as a name or number: true becomes the name "true", "2" and 2.0 the number 2, in all file formats."""
     if isinstance(cell, bool):
         return str(cell).lower()
     if not isinstance(cell, int | float | str):
@@ -236,7 +236,7 @@ def _read_name(cell: Any) -> int | float | str:
 
 
 def _read_names(cell: Any) -> tuple[int | float | str, ...]:
-    """Read a list of names or numbers; CSV and TSV files, which have no lists, separate them by semicolons."""
+    """Read a cell as a list of names or numbers; in CSV and TSV files they are separated by semicolons."""
     if isinstance(cell, str):
         cell = [part.strip() for part in cell.split(";") if part.strip()]
     if not isinstance(cell, list | tuple) or not all(
@@ -247,7 +247,7 @@ def _read_names(cell: Any) -> tuple[int | float | str, ...]:
 
 
 def _read_score(cell: Any) -> float:
-    """Read a finite number."""
+    """Read a cell as a finite number."""
     try:
         value = float(cell) if not isinstance(cell, bool | list | dict) else math.nan
     except (TypeError, ValueError):
@@ -258,7 +258,7 @@ def _read_score(cell: Any) -> float:
 
 
 def _read_spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -> tuple[Span, ...]:
-    """Read spans, given as objects {start, end, label} or as one tag for each word."""
+    """Read a cell as labelled spans, given as objects {start, end, label} or as one tag for each word."""
     if isinstance(cell, list | tuple) and not cell and words is None:  # a running text without spans
         return ()
     if isinstance(cell, str):
@@ -285,7 +285,7 @@ def _read_spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -
 
 
 def _read_span(entry: dict[str, Any], text: str) -> Span:
-    """Read one object {start, end, label} that lies within the text."""
+    """Read one span, an object {start, end, label} within the text."""
     start, end, label = entry.get("start"), entry.get("end"), entry.get("label")
     is_typed = type(start) is int and type(end) is int and isinstance(label, str) and bool(label)
     if not is_typed or not 0 <= start < end <= len(text):  # type: ignore[operator]
@@ -298,7 +298,7 @@ def _read_span(entry: dict[str, Any], text: str) -> Span:
 
 
 def _read_answers(cell: Any, context: str, starts: Any) -> tuple[GoldAnswer, ...]:
-    """Read the answers to a question: texts, objects {text, answer_start}, or SQuAD's object of two lists."""
+    """Read a cell as answers to a question: texts, objects {text, answer_start}, or SQuAD's object of two lists."""
     if isinstance(cell, dict):  # SQuAD as published on the Hub
         cell, starts = cell.get("text"), cell.get("answer_start")
     if isinstance(cell, str):
@@ -317,7 +317,7 @@ def _read_answers(cell: Any, context: str, starts: Any) -> tuple[GoldAnswer, ...
 
 
 def _read_answer(answer: Any, start: Any, context: str) -> GoldAnswer:
-    """Read one answer and find it in the context, at `start` if that is known."""
+    """Read one answer, and find it in the context unless its start is given."""
     if isinstance(answer, dict):
         answer, start = answer.get("text"), answer.get("start", answer.get("answer_start"))
     if not isinstance(answer, str) or not answer:
@@ -343,7 +343,7 @@ _HASHES = 1 << 256
 
 
 def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], list[Example]]:
-    """Split off the `rows` examples whose hashes come first; equal texts always go together.
+    """Hold out the `rows` examples with the smallest text hashes; equal texts always go together.
 
     Args:
         examples: All rows.
@@ -370,7 +370,7 @@ def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], lis
 def hold_out_share(
     examples: Sequence[Example], fraction: float, purpose: str = ""
 ) -> tuple[list[Example], list[Example]]:
-    """Split off a share of the rows by the hash of their text.
+    """Hold out a share of the examples by the hash of their text.
 
     Equal texts go together, and further rows in the file move no row from one part to the other. Rows with a label that
     would be missing among the rows to keep are kept.
@@ -397,7 +397,7 @@ def _with_purpose(digest: str, purpose: str) -> str:
 
 
 def _label_names(example: Example) -> list[object]:
-    """Return the names a row is labelled with; scores and answers to questions are no names."""
+    """Return the label names of a row; empty for scores and for answers to questions."""
     label = example.label
     if isinstance(label, tuple):
         return [v.label if isinstance(v, Span) else v for v in label if not isinstance(v, GoldAnswer)]
@@ -405,7 +405,7 @@ def _label_names(example: Example) -> list[object]:
 
 
 def drop_duplicates_of(examples: Sequence[Example], others: Sequence[Example]) -> tuple[list[Example], int]:
-    """Drop the rows whose text also occurs in `others`.
+    """Drop the examples whose text also occurs in `others`, such as training rows that are in the evaluation set.
 
     Returns:
         The remaining rows, and how many rows were dropped.

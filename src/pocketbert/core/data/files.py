@@ -40,17 +40,17 @@ _OTHER_SUFFIXES = {
 
 
 def is_data_file(name: str) -> bool:
-    """Return whether a file's name ends like that of a file of rows, and not like that of a recipe."""
+    """Return whether a file name has the ending of a data file, such as ``.jsonl`` or ``.csv``."""
     return name.endswith(_SUFFIXES)
 
 
 def is_table_file(name: str) -> bool:
-    """Return whether a file's name ends like that of a CSV or TSV file, whose first row may be a header."""
+    """Return whether a file name ends with ``.csv`` or ``.tsv``."""
     return name.endswith((".csv", ".tsv"))
 
 
 def check_source(source: DataSource) -> None:
-    """Refuse a data file that is no regular file or of an unknown kind, without reading it; data sets are not checked.
+    """Raise InputError if a data file is no regular file or has an unknown ending; it is not read.
 
     Raises:
         InputError: Naming the file.
@@ -67,7 +67,7 @@ def check_source(source: DataSource) -> None:
 
 
 def guess_table_form(source: DataSource) -> TableForm | None:
-    """Guess the separator of a CSV or TSV file, and whether its first row is a header; return None for other sources.
+    """Guess a CSV or TSV file's separator, and whether it has a header row; None for other sources.
 
     Raises:
         InputError: If the file cannot be opened, or is no regular file.
@@ -82,7 +82,7 @@ def guess_table_form(source: DataSource) -> TableForm | None:
 def read_rows(
     source: DataSource, bad: BadRows, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a source with their numbers, from 1; rows that cannot be read are added to `bad`.
+    """Yield (number from 1, row by column name) for a source; rows that cannot be read are added to `bad`.
 
     Args:
         source: The file or data set, with its limits.
@@ -107,7 +107,7 @@ def read_rows(
 
 
 def read_class_names(source: DataSource) -> list[str] | None:
-    """Return the names that the data set itself gives to the numbers of its label column, in the order of the numbers.
+    """Return the class names that a data set stores for the numbers in its label column (`datasets.ClassLabel`).
 
     They come from `datasets`' type ``ClassLabel``, which a Parquet file written by that library carries too.
     A column of lists (a tag for every word) has the names of its elements.
@@ -144,11 +144,11 @@ def read_class_names(source: DataSource) -> list[str] | None:
 
 
 class _RepeatedKeyError(ValueError):
-    """A JSON object with two values for one key; the message is the key."""
+    """Raised for a JSON object in which a key occurs twice; the message is the key."""
 
 
 def _read_json_rows(path: Path, title: str, limits: Limits, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a JSON Lines file, plain or ``.gz``, with their line numbers; add lines that are no row to `bad`."""
+    """Yield (line number, object) for a JSON Lines file, plain or ``.gz``; invalid lines are added to `bad`."""
     with open_bounded(path, title, limits) as stream:
         for number, line in read_lines(stream, title, limits):
             if not line.strip():
@@ -167,7 +167,7 @@ def _read_json_rows(path: Path, title: str, limits: Limits, bad: BadRows) -> Ite
 
 
 def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make the dictionary of a JSON object; raise _RepeatedKeyError if a key occurs twice."""
+    """Build the dictionary of a JSON object; raise _RepeatedKeyError if a key occurs twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
         seen: set[str] = set()
@@ -193,7 +193,7 @@ _DICTIONARY_PAGE = 2
 def _read_parquet_rows(
     path: Path, title: str, limits: Limits, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a Parquet file with their numbers, from 1, reading only `columns` as far as they exist.
+    """Yield (number from 1, row) for a Parquet file, reading only the columns that are needed.
 
     Raises:
         InputError: If the file cannot be read, or is larger than `limits` allow.
@@ -227,7 +227,7 @@ def _read_parquet_rows(
 
 
 def _open_parquet(path: Path, title: str) -> Any:
-    """Open a Parquet file with pyarrow; equal texts in lists are stored once, as a dictionary."""
+    """Open a Parquet file with pyarrow, which keeps repeated texts in lists as a dictionary to save memory."""
     check_regular(path, title)
     if version_of("pyarrow") is None:
         raise MissingBackendError("the library 'pyarrow'", "pip install 'pocketbert[train]'")
@@ -250,7 +250,7 @@ def _parquet_error(title: str, error: Exception) -> InputError:
 
 
 def _check_metadata(file: Any, path: Path, title: str, limits: Limits, columns: Sequence[str]) -> int:
-    """Refuse a file whose metadata declare more than `limits` allow, before any row is read.
+    """Check the sizes in a Parquet file's metadata against `limits`; return how many rows to read at once.
 
     Returns:
         How many rows to read at once: fewer if rows can be long.
@@ -280,7 +280,7 @@ def _check_metadata(file: Any, path: Path, title: str, limits: Limits, columns: 
 
 
 def _dictionary_bytes(raw: FileIO, chunk: Any) -> int:
-    """Return the decompressed size of the page with a column's distinct values; 0 if it has none.
+    """Return the decompressed size of a Parquet column's dictionary page (its distinct values); 0 if it has none.
 
     The page's header is in Thrift's compact protocol: two fields of zigzag varints, the kind of the page and its size.
     """
@@ -301,7 +301,7 @@ def _dictionary_bytes(raw: FileIO, chunk: Any) -> int:
 
 
 def _cell_bytes(column: Any) -> NDArray[np.int64]:
-    """Return the size of each cell of an Arrow column as text, int64 [rows], without making Python objects of them."""
+    """Return the size of each cell of an Arrow column in bytes as text, int64 [rows]."""
     import pyarrow
     import pyarrow.compute
 
@@ -329,7 +329,7 @@ def _cell_bytes(column: Any) -> NDArray[np.int64]:
 
 
 def _read_hub_rows(source: DataSource) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a data set with their numbers, from 1; raise InputError if it is larger than its limits."""
+    """Yield (number from 1, row) for a data set loaded with `datasets`; raise InputError above the source's limits."""
     limits = source.limits
     for number, row in enumerate(_load_dataset(source), 1):
         if number > limits.rows:
@@ -340,7 +340,7 @@ def _read_hub_rows(source: DataSource) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _load_dataset(source: DataSource) -> Any:
-    """Load a data set with `datasets`; raise InputError with the library's reason if that fails."""
+    """Load a data set with the `datasets` library; raise InputError with the reason if that fails."""
     if version_of("datasets") is None:
         raise MissingBackendError("the library 'datasets'", "pip install 'pocketbert[train]'")
     assert source.dataset is not None

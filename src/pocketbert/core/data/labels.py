@@ -30,11 +30,11 @@ _NAMES_FIX = "Write the label in one way, in the data and in data.labels."
 
 @dataclass(frozen=True)
 class Labels:
-    """An ordered label set.
+    """The ordered label set of a task.
 
     Attributes:
         names: Label names; the index is the id.
-        note: Where the names came from, if users should see that.
+        note: Where the names came from, as a note for users; empty for none.
         declared: Whether a person or a model declared the order, so that a number in the data may be a position.
         numbers: The number in the data that stands for each label; empty if numbers are positions, or the names
             themselves.
@@ -51,11 +51,11 @@ class Labels:
 
     @property
     def id2label(self) -> dict[int, str]:
-        """Names by id, as in config.json."""
+        """The label names by id, as config.json has them."""
         return dict(enumerate(self.names))
 
     def ids(self, examples: Sequence[Example], title: str) -> NDArray[np.int64]:
-        """Return the label ids of examples with one label each.
+        """Return the label ids [N] of examples that have one label each.
 
         Args:
             examples: N labelled rows.
@@ -75,7 +75,7 @@ class Labels:
         return np.array(ids, np.int64).reshape(-1)
 
     def sets(self, examples: Sequence[Example], title: str) -> NDArray[np.bool_]:
-        """Return which labels each of N examples has, [N, labels].
+        """Return which labels each of N examples has, as a bool matrix [N, labels].
 
         Raises:
             InputError: Naming the rows with a label that is not in the set.
@@ -93,7 +93,7 @@ class Labels:
         return is_given
 
     def spans(self, examples: Sequence[Example], title: str) -> list[list[Span]]:
-        """Return the spans of each example, for a label set of tags.
+        """Return the labelled spans of each example; raise InputError for labels that the tag set does not have.
 
         Raises:
             InputError: Naming the rows with a span whose label no tag has.
@@ -113,11 +113,11 @@ class Labels:
         return spans_by_row
 
     def permutation_from(self, other: Labels, where: str) -> list[int] | None:
-        """Return how to reorder the outputs of a model with labels `other` into this order.
+        """Return the permutation that reorders the outputs of a model with labels `other` into this order.
 
         Args:
             other: The model's labels.
-            where: The place that an error names.
+            where: Name of the setting in error messages.
 
         Returns:
             The position in `other` of each of these labels, or None if the order is the same.
@@ -142,7 +142,7 @@ class Labels:
 
 
 def are_placeholder_names(names: Sequence[str]) -> bool:
-    """Return whether these are transformers' own LABEL_0, LABEL_1, ..., which carry no meaning."""
+    """Return whether the names are transformers' default ones: LABEL_0, LABEL_1, ..."""
     return all(name == f"LABEL_{i}" for i, name in enumerate(names))
 
 
@@ -152,13 +152,13 @@ def resolve_labels(
     examples: Sequence[Example],
     kind: LabelKind = LabelKind.NAME,
 ) -> Labels:
-    """Decide on the label set of a run and its order.
+    """Determine the label set of a run and its order, from the recipe, the teacher or the training rows.
 
     Args:
         declared: `data.labels` of the recipe.
         teacher: Labels of a teacher that already has a head.
         examples: Training rows.
-        kind: What their labels are. Labels of spans become tags, ``O``, ``B-x``, ``I-x``, unless they are those of the
+        kind: Kind of their labels. Labels of spans become tags, ``O``, ``B-x``, ``I-x``, unless they are those of the
             teacher, which are tags already, even if none of them is ``O``.
 
     Returns:
@@ -191,12 +191,12 @@ def resolve_labels(
 
 
 def match_label_numbers(labels: Labels, examples: Sequence[Example], kind: LabelKind, ordered: bool = False) -> Labels:
-    """Add to a label set which number in the data is which label, and a note unless the numbers are positions.
+    """Determine which number in the data means which label; return the labels with these numbers and a note.
 
     Args:
         labels: Names that a person, a model or a data set declared.
         examples: Rows whose labels may be numbers.
-        kind: What their labels are.
+        kind: Kind of their labels.
         ordered: Whether the order of the names is the numeric order of such numbers, whatever they are.
 
     Raises:
@@ -213,7 +213,7 @@ def match_label_numbers(labels: Labels, examples: Sequence[Example], kind: Label
 
 
 def _first_rows(examples: Sequence[Example]) -> dict[object, int]:
-    """Return the first row of each label that occurs in the examples, of spans their labels."""
+    """Map each label in the examples to the number of its first row; of spans, their labels count."""
     rows: dict[object, int] = {}
     for example in examples:
         for value in example.label if isinstance(example.label, tuple) else (example.label,):
@@ -222,11 +222,11 @@ def _first_rows(examples: Sequence[Example]) -> dict[object, int]:
 
 
 def _labels_from_data(examples: Sequence[Example], kind: LabelKind, outputs: Sequence[str]) -> Labels:
-    """Make the label set of the names, or else the numbers, that occur in the data.
+    """Build the label set from the names, or else from the numbers, that occur in the data.
 
     Args:
         examples: Training rows.
-        kind: What their labels are.
+        kind: Kind of their labels.
         outputs: The names LABEL_i of a teacher whose outputs have no other names; empty without such a teacher.
     """
     rows = _first_rows(examples)
@@ -302,7 +302,7 @@ def _match_numbers(found: Sequence[int | float], names: Sequence[str], ordered: 
 
 
 def _contained_numbers(names: Sequence[str]) -> tuple[int, ...]:
-    """Return the whole number in each name; empty unless each has exactly one and all differ."""
+    """Return the whole number that each name contains; empty unless each name has exactly one, all different."""
     numbers_by_name = [re.findall(r"\d{1,9}", name) for name in names]
     if any(len(numbers) != 1 for numbers in numbers_by_name):
         return ()
@@ -311,13 +311,13 @@ def _contained_numbers(names: Sequence[str]) -> tuple[int, ...]:
 
 
 def _describe_numbers(numbers: Sequence[int | float], names: Sequence[str]) -> str:
-    """Write which number in the data is which label, for a note: ``1 = bad, 2 = good``."""
+    """Describe which number in the data is which label, for a note: ``1 = bad, 2 = good``."""
     parts = [f"{number} = {name}" for number, name in zip(numbers, names, strict=True)]
     return ", ".join(parts[:_SHOWN]) + (f", ... ({len(parts)} in all)" if len(parts) > _SHOWN else "")
 
 
 def _ambiguity_error(found: Sequence[int | float], names: Sequence[str], why: str) -> InputError:
-    """Return the error for numbers in the data that cannot be matched with the names."""
+    """Build the error for numbers in the data that cannot be matched with the label names."""
     return InputError(
         Problem(
             "data.labels",
@@ -330,7 +330,7 @@ def _ambiguity_error(found: Sequence[int | float], names: Sequence[str], why: st
 
 
 class _IdLookup:
-    """Looks up the ids of labels in the rows of one file.
+    """Looks up label ids for the rows of one file, and collects the rows whose label is unknown.
 
     If any name of the set is a number ("1", "5.0"), a number in the data means the name that is this number, never a
     position. If none is, a number is looked up in `Labels.numbers`; without these it is a position in the set, provided
@@ -353,7 +353,7 @@ class _IdLookup:
         self._mixed = False
 
     def id_of(self, label: object, row: int) -> int | None:
-        """Return the id of a label; if it has none, record the row as bad and return None."""
+        """Return the id of a label; for an unknown label, record the row as bad and return None."""
         number = number_of(label)
         if number is None:
             label_id = self._by_name.get(str(label))
@@ -368,7 +368,7 @@ class _IdLookup:
         return label_id
 
     def _refuse(self, label: object, number: float | None, row: int) -> None:
-        """Record a row whose label is not in the set, with a hint at the label that may be meant."""
+        """Record a row whose label is not in the set, with a suggestion of the label that may be meant."""
         if not self._bad.shows_more:  # the hint takes time
             self._bad.add(row, "")
             return
@@ -382,7 +382,7 @@ class _IdLookup:
         self._bad.add(row, f"label {shorten_repr(label)} is not in the label set; {hint}.", _ROW_FIX)
 
     def _check_mixed(self, is_number: bool, label: object, row: int) -> None:
-        """Record the first row that shows that some labels are numbers and others names."""
+        """Record a bad row once both numbers and names have occurred as labels in the file."""
         self._first.setdefault(is_number, (row, label))
         if len(self._first) == 2 and not self._mixed:  # one example of each is enough
             self._mixed = True

@@ -22,7 +22,7 @@ class PlainNumbers(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_other_values_as_numbers(cls, values: Any) -> Any:
-        """Replace values that are not plain numbers by texts, in the fields of numbers, so that pydantic names them."""
+        """Replace true, false and infinity in number fields by texts, so that pydantic rejects them clearly."""
         if not isinstance(values, dict):
             return values
         numbers = {field.alias or name for name, field in cls.model_fields.items() if _is_number(field.annotation)}
@@ -30,13 +30,13 @@ class PlainNumbers(BaseModel):
 
 
 def _is_number(annotation: Any) -> bool:
-    """Return whether an annotation, or the elements of its lists and mappings, are numbers and never true or false."""
+    """Return whether a type annotation (or the elements of its containers) allows numbers but not bool."""
     types = set(_element_types(annotation))
     return bool(types & {int, float}) and bool not in types
 
 
 def _element_types(annotation: Any) -> list[Any]:
-    """Return the types that an annotation allows, looking into unions, containers, literals and `Annotated`."""
+    """Return the types that an annotation allows, expanding unions, containers, literals and `Annotated`."""
     origin = get_origin(annotation)
     if origin is Literal:
         return [type(value) for value in get_args(annotation)]
@@ -47,7 +47,7 @@ def _element_types(annotation: Any) -> list[Any]:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value in which true, false and infinities are texts that cannot be parsed as a number."""
+    """Convert true, false and infinities, at any depth of a value, to texts that do not parse as numbers."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
@@ -98,7 +98,7 @@ class DataSource(PlainNumbers):
 
     @model_validator(mode="after")
     def _check(self) -> DataSource:
-        """Check that the fields of a file and those of a data set are not mixed."""
+        """Raise ValueError if fields of a file are mixed with those of a data set."""
         self._check_origin()
         if self.dataset is not None and self.split is None:
             raise ValueError("'dataset' needs a 'split'")
@@ -109,7 +109,7 @@ class DataSource(PlainNumbers):
         return self
 
     def _check_origin(self) -> None:
-        """Check that exactly one of `path` and `dataset` is given."""
+        """Raise ValueError unless exactly one of `path` and `dataset` is given."""
         if (self.path is None) == (self.dataset is None):
             raise ValueError(
                 "give exactly one of 'path' and 'dataset'; on the command line either one replaces the other, "
@@ -126,7 +126,7 @@ class DataSource(PlainNumbers):
         header: bool | None = None,
         **limits: float,
     ) -> Self:
-        """Make the source of a file of which only some columns are named.
+        """Build the source of a data file for which only some columns are named.
 
         A column that is None counts as not given, so that `guess_columns` looks for it.
 
@@ -144,12 +144,12 @@ class DataSource(PlainNumbers):
 
     @property
     def limits(self) -> Limits:
-        """The limits of a file, in bytes and rows."""
+        """The limits on the size of the file, in bytes and rows."""
         return Limits(int(self.max_line_mb * MIB), self.max_rows)
 
     @property
     def title(self) -> str:
-        """A short name for messages: the path, or the names of data set, configuration and split."""
+        """A short name for messages: the path of the file, or the data set with its configuration and split."""
         if self.path is not None:
             return self.path
         return "/".join(p for p in (self.dataset, self.config, self.split) if p)
@@ -167,7 +167,7 @@ class EvalSource(DataSource):
     )
 
     def _check_origin(self) -> None:
-        """Check that a fraction, or exactly one of `path` and `dataset`, is given."""
+        """Raise ValueError unless a fraction, or exactly one of `path` and `dataset`, is given."""
         if self.fraction is None:
             if self.path is None and self.dataset is None:
                 raise ValueError("give 'path', 'dataset', or a 'fraction' of the training rows, e.g. fraction: 0.1")

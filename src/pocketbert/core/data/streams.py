@@ -42,11 +42,11 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one file may hold.
+    """Limits on the size of one data file.
 
     Attributes:
-        line: Bytes of a line, and of a row of a table or a Parquet file.
-        rows: Rows; lines of a file without columns.
+        line: Most bytes of a line, or of a row of a table or a Parquet file.
+        rows: Most rows, or lines of a text file.
     """
 
     line: int = DEFAULT_LINE_MB * MIB
@@ -54,32 +54,32 @@ class Limits:
 
     @property
     def total(self) -> int:
-        """Bytes of all rows, decompressed. A smaller number of rows does not lower it."""
+        """Most bytes of all rows together, decompressed; a smaller number of rows does not lower it."""
         return max(self.rows, DEFAULT_MAX_ROWS) * _BYTES_PER_ROW
 
     def size_error(self, title: str) -> InputError:
-        """Return the error for a file with more than `total` bytes."""
+        """Build the error for a file with more than `total` bytes."""
         what = f"more than {self.total // 1_000_000:,} MB of rows."
         return InputError(Problem(title, what, "Use fewer rows, or raise max_rows of the source."))
 
     def row_count_error(self, title: str, what: str = "rows") -> InputError:
-        """Return the error for a file with more than `rows` rows."""
+        """Build the error for a file with more than `rows` rows."""
         fix = "Use fewer rows, or raise max_rows of the source."
         return InputError(Problem(title, f"more than {self.rows:,} {what}.", fix))
 
     def length_error(self, title: str, number: int, what: str = "line") -> InputError:
-        """Return the error for line or row `number`, which has more than `line` bytes."""
+        """Build the error for line or row `number`, which has more than `line` bytes."""
         fix = "Cut the text, or raise max_line_mb of the source."
         return InputError(Problem(f"{title}:{number}", f"{what} longer than {self.line:,} bytes.", fix))
 
 
 class _BoundedStream(io.RawIOBase):
-    """Counts the bytes that are read from a stream, and refuses a stream with too many.
+    """Raw stream that counts the bytes read from another stream, and raises InputError if they are too many.
 
     Args:
         stream: Source of the decompressed bytes.
         title: Name of the file in errors.
-        limits: What the stream may hold.
+        limits: Largest sizes that are allowed.
         compressed_size: Bytes of the compressed file; None if nothing is compressed.
     """
 
@@ -89,11 +89,11 @@ class _BoundedStream(io.RawIOBase):
         self._title, self._limits, self._compressed_size, self._read = title, limits, compressed_size, 0
 
     def readable(self) -> bool:
-        """Return True; see `io.RawIOBase.readable`."""
+        """Return True, since the stream can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer and check the number of bytes read so far; see `io.RawIOBase.readinto`."""
+        """Read into a buffer; raise InputError if too many bytes were read in all."""
         data = self._stream.read1(len(buffer)) if hasattr(self._stream, "read1") else self._stream.read(len(buffer))
         data = data or b""
         buffer[: len(data)] = data
@@ -109,12 +109,12 @@ class _BoundedStream(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_bounded(path: Path, title: str, limits: Limits) -> Iterator[io.BufferedReader]:
-    """Open a regular file, plain or ``.gz``, as a buffered stream of bounded length.
+    """Open a regular file, plain or ``.gz``, as a stream that raises InputError for too many bytes.
 
     Args:
         path: The file.
         title: Name of the file in errors.
-        limits: What it may hold.
+        limits: Largest sizes that are allowed.
 
     Raises:
         InputError: If it is no regular file, is larger than `limits` allow, or is a broken gzip file.
@@ -133,7 +133,7 @@ def open_bounded(path: Path, title: str, limits: Limits) -> Iterator[io.Buffered
 
 
 def _check_padding(raw: io.RawIOBase, size: int) -> None:
-    """Refuse an archive that ends in many zeros, which Python's reader takes for padding and reads byte by byte."""
+    """Raise BadGzipFile if an archive ends in many zeros, which Python would read byte by byte as padding."""
     if size > _BUFFER:
         raw.seek(size - _BUFFER)
         if not any(raw.read(_BUFFER) or b""):
@@ -142,7 +142,7 @@ def _check_padding(raw: io.RawIOBase, size: int) -> None:
 
 
 def read_lines(stream: io.BufferedReader, title: str, limits: Limits) -> Iterator[tuple[int, str]]:
-    """Yield the lines of UTF-8 text with their numbers, from 1, and their line ends; only line feeds separate lines.
+    """Yield (number from 1, line with its line end) for UTF-8 text; only line feeds separate lines.
 
     A byte order mark at the beginning is removed.
 
@@ -171,13 +171,13 @@ def read_lines(stream: io.BufferedReader, title: str, limits: Limits) -> Iterato
 
 
 def null_byte_error(title: str, number: int) -> InputError:
-    """Return the error for a line with a null byte, which UTF-16 and binary files contain and text does not."""
+    """Build the error for a line with a null byte, which UTF-16 and binary files contain and text does not."""
     what = "contains a null byte: not UTF-8 text, but UTF-16 or a binary file."
     return InputError(Problem(f"{title}:{number}", what, ENCODING_FIX))
 
 
 def check_encoding(path: Path, title: str, limits: Limits) -> None:
-    """Read a whole file to check that it is UTF-8.
+    """Read a whole file to find the first line that is not UTF-8.
 
     Raises:
         InputError: Naming the first line that is not, or if the file is larger than `limits` allow.
@@ -188,7 +188,7 @@ def check_encoding(path: Path, title: str, limits: Limits) -> None:
 
 
 def read_texts(path: Path, limits: Limits | None = None) -> list[str]:
-    """Read one text per line; only line feeds separate lines, so that answers stay in line with inputs.
+    """Read a file with one text per line; only line feeds separate lines, so that outputs match input lines.
 
     Raises:
         InputError: If it is no regular file, not UTF-8, or larger than `limits` allow.
@@ -199,7 +199,7 @@ def read_texts(path: Path, limits: Limits | None = None) -> list[str]:
 
 
 def read_texts_of_stream(stream: IO[bytes], title: str, limits: Limits) -> list[str]:
-    """Read one text per line of a stream, such as standard input; see `read_texts`.
+    """Read one text per line from a stream, such as standard input; see `read_texts`.
 
     Raises:
         InputError: See `read_lines`.

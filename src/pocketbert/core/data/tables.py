@@ -71,12 +71,12 @@ _NUMBERED_NAME = re.compile(r"column (\d+)")
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a column in lower case and without blanks, ``-``, ``_`` and dots."""
+    """Return a column's name in lower case and without blanks, ``-``, ``_`` and dots, to compare it."""
     return "".join(character for character in name.casefold() if character not in " _-.")
 
 
 def is_numbered_column(name: str) -> bool:
-    """Return whether a name is one of ``column 1``, ``column 2``, ..., which columns of a file without a header get."""
+    """Return whether a column has a generated name, ``column 1``, ``column 2``, ..., because the file has no header."""
     return _NUMBERED_NAME.fullmatch(name) is not None
 
 
@@ -94,7 +94,7 @@ _NO_HEADER_FIX = "The file was read without a header: name columns by their numb
 
 
 class BadRows:
-    """Collects the problems with rows of one file: the first 20, and the count of all.
+    """Collects the invalid rows of one file: the first 20 with their problems, and the number of all.
 
     Attributes:
         title: Name of the file in the problems.
@@ -109,18 +109,18 @@ class BadRows:
         self._missing: set[tuple[str, tuple[str, ...]]] = set()
 
     def add(self, row: int, what: str, fix: str = "") -> None:
-        """Record one bad row."""
+        """Record one bad row with its number, what is wrong and how to fix it."""
         self.count += 1
         if self.shows_more:
             self.problems.append(Problem(f"{self.title}:{row}", what, fix))
 
     @property
     def shows_more(self) -> bool:
-        """Whether the next bad row will be shown; later ones are only counted."""
+        """Whether the next bad row is recorded with its problem; later ones are only counted."""
         return len(self.problems) < _SHOWN_PROBLEMS
 
     def missing(self, row: int, column: str, cells: Mapping[str, Any]) -> None:
-        """Record a row without a column; of rows that have the same columns only the first is shown."""
+        """Record a row that lacks a column; of rows with the same columns only the first is shown."""
         if not self.shows_more:  # finding the nearest name takes time
             self.add(row, "")
             return
@@ -137,7 +137,7 @@ class BadRows:
         self.add(row, what, fix)
 
     def close(self) -> list[Problem]:
-        """Return the problems, and one that counts the bad rows that are not shown."""
+        """Return the recorded problems, and one more that counts the bad rows that are not shown."""
         more = self.count - len(self.problems)
         if more <= 0:
             return self.problems
@@ -193,12 +193,12 @@ _PUNCTUATION = re.compile(r"[.!?;,](\s|$)|[\u2026\u3001\u3002\uff01\uff0c\uff1f]
 
 @dataclass(frozen=True)
 class TableForm:
-    """How a CSV or TSV file is written.
+    """The layout of a CSV or TSV file: separator and header.
 
     Attributes:
         separator: The character between cells.
         header: Whether the first row names the columns.
-        sure: Whether that was clear; true if the user decided it.
+        sure: Whether the header was recognized with certainty, or set by the user.
     """
 
     separator: str
@@ -209,7 +209,7 @@ class TableForm:
 def find_table_form(
     path: Path, title: str, limits: Limits, header: bool | None = None, named: Collection[str] = ()
 ) -> TableForm:
-    """Guess from the first megabyte of a table how it is written.
+    """Guess the separator and the header row of a table from its first megabyte.
 
     The header is found with the idea of `csv.Sniffer`: the first row is compared with the rows below it. Each feature
     of a cell (its shape, whether it occurs below, its capitals) has a probability in a header and one among the cells
@@ -218,7 +218,7 @@ def find_table_form(
     Args:
         path: A ``.csv`` or ``.tsv`` file.
         title: Name of the file in errors.
-        limits: What the file may hold.
+        limits: Largest sizes that are allowed.
         header: Whether it has a header, if the user decided that.
         named: Columns that the user or a recipe names: a first row with one of these is a header.
 
@@ -245,7 +245,7 @@ def find_table_form(
 
 
 def _read_sample(text: str, separator: str, quoted: bool = True) -> list[list[str]]:
-    """Read the first rows of a table, up to a row that is broken or cut off."""
+    """Parse the first rows of a table, up to a row that is broken or cut off."""
     lines = io.StringIO(text, newline="")
     if quoted:
         reader = csv.reader(lines, delimiter=separator, strict=True)
@@ -265,7 +265,7 @@ def _read_sample(text: str, separator: str, quoted: bool = True) -> list[list[st
 
 
 def _choose_separator(text: str) -> str:
-    """Choose comma, semicolon or tab: the one that makes rows of equal length, then the one with more cells that recur.
+    """Choose the separator (comma, semicolon or tab) that splits most rows into equally many cells.
 
     A separator followed by a blank is taken for punctuation. The comma is kept unless another one splits most rows
     alike.
@@ -285,7 +285,7 @@ def _choose_separator(text: str) -> str:
 
 
 def _score_as_data(first: Sequence[str], rows: Sequence[Sequence[str]]) -> float:
-    """Return the logarithm of how much more likely the first row is data than a header."""
+    """Return how likely a table's first row is data and not a header, as the logarithm of a ratio."""
     rows = [row for row in rows if len(row) == len(first)]
     numbers = list(first[1:]) if len(first) > 2 and not first[0] else list(first)
     if rows and len(numbers) > 1 and numbers == [str(i) for i in range(len(numbers))]:
@@ -302,7 +302,7 @@ def _score_as_data(first: Sequence[str], rows: Sequence[Sequence[str]]) -> float
 
 
 def _score_cell(cell: str, column: Sequence[str], is_first: bool) -> float:
-    """Return the score of one cell of the first row, by its shape, its value and its capitals in the cells below it."""
+    """Score one cell of the first row against the cells below it: positive for data, negative for a header."""
     shapes = Counter(map(_shape_of, column))
     numeric = shapes[_Shape.NUMBER] * 2 > len(column) - shapes[_Shape.EMPTY] > 0
     shape = _Shape.EMPTY if numeric and cell.strip().casefold() in _NO_VALUE else _shape_of(cell)
@@ -319,7 +319,7 @@ def _score_cell(cell: str, column: Sequence[str], is_first: bool) -> float:
 
 
 def _score_value(cell: str, column: Sequence[str]) -> float:
-    """Return the score of a cell by whether its value occurs below, as the value of a label does.
+    """Score a cell of the first row by whether its value occurs in the cells below: positive for data.
 
     A new value is as likely among data as values that occur once are frequent.
     """
@@ -340,7 +340,7 @@ def _bounded(score: float) -> float:
 
 
 def _shape_of(cell: str) -> _Shape:
-    """Classify a cell by what it looks like. A character of Chinese, Japanese or Korean is as wide as four letters."""
+    """Classify a cell as empty, number, signs, word, phrase or text."""
     if not is_visible(cell):
         return _Shape.EMPTY
     if number_of(cell) is not None:
@@ -357,7 +357,7 @@ def _shape_of(cell: str) -> _Shape:
 
 
 def _case_of(cell: str) -> str:
-    """Classify the capitals of a name as ``lower``, ``upper``, ``capital`` or ``other``."""
+    """Classify the letters of a name as ``lower``, ``upper``, ``capital`` (the first one) or ``other``."""
     if cell.islower():
         return "lower"
     if cell.isupper():
@@ -371,7 +371,7 @@ def _case_of(cell: str) -> str:
 def read_table(
     path: Path, form: TableForm, title: str, limits: Limits, bad: BadRows
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a table with their record numbers; rows that cannot be read are added to `bad`.
+    """Yield (number, row by column name) for a CSV or TSV file; rows that cannot be read are added to `bad`.
 
     Columns of a table without a header are called ``column 1``, ``column 2``, and so on.
 
@@ -388,7 +388,7 @@ def read_table(
 def _read_table(
     path: Path, form: TableForm, title: str, limits: Limits, bad: BadRows
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows as `read_table` does; raise UnicodeDecodeError without the line's number for other encodings."""
+    """Yield the rows as `read_table` does, but raise UnicodeDecodeError, without a line number, for other encodings."""
     # `_Records` bounds the length of a row; the library's limit is global
     csv.field_size_limit(max(csv.field_size_limit(), limits.line + 1))
     with open_bounded(path, title, limits) as raw:
@@ -421,7 +421,7 @@ def _read_table(
 
 
 def check_columns(names: Sequence[str], where: str) -> None:
-    """Check the names of a file's columns.
+    """Raise InputError if a file has too many columns, or two of the same name.
 
     Raises:
         InputError: If there are too many columns, or two have one name.
@@ -435,20 +435,20 @@ def check_columns(names: Sequence[str], where: str) -> None:
 
 
 class _Records(Iterator[str]):
-    """Lines of a table for the `csv` module, which joins the lines of a record; the length of a record is bounded."""
+    """Lines of a table for the `csv` module; a record (a row over several lines) that is too long raises InputError."""
 
     def __init__(self, stream: io.TextIOWrapper, title: str, limits: Limits, header: bool) -> None:
         self._stream, self._title, self._limits, self._header = stream, title, limits, header
         self._record, self._room = 1, limits.line
 
     def end_record(self, number: int) -> None:
-        """Record that the record with this number is complete, and start to count the length of the next one."""
+        """Note that a record is complete, and start to count the length of the next one."""
         self._record, self._room = number, self._limits.line
         if number > self._limits.rows + self._header:  # the header is the first record
             raise self._limits.row_count_error(self._title)
 
     def __next__(self) -> str:
-        """Return the next line, with its end."""
+        """Return the next line with its line end."""
         line = self._stream.readline(self._room + 1)
         if not line:
             raise StopIteration

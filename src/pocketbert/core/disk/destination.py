@@ -39,12 +39,12 @@ _KINDS = {
 
 
 def resolve_output_folder(path: Path, *sources: Path) -> Path:
-    """Resolve the folder that an output path means, and check that it can be written.
+    """Check that a folder can be written at an output path, and return it with links followed.
 
     A link to a folder means that folder, a dangling link the folder that it would lead to.
 
     Args:
-        path: What the user named.
+        path: The output path that the user gave.
         sources: Files and folders that are read.
 
     Returns:
@@ -70,10 +70,10 @@ def resolve_output_folder(path: Path, *sources: Path) -> Path:
 
 
 def resolve_output_file(path: Path, overwrite: bool, *sources: Path) -> Path:
-    """Resolve the file that an output path means, and check that it can be written; its folder is created later.
+    """Check that a file can be written at an output path, and return it with links followed.
 
     Args:
-        path: What the user named.
+        path: The output path that the user gave.
         overwrite: Whether an existing file may be replaced.
         sources: Files and folders that are read; a folder's files may not be replaced, but a file may be added.
 
@@ -110,9 +110,9 @@ def resolve_output_file(path: Path, overwrite: bool, *sources: Path) -> Path:
 
 
 def keeps_place(output: Path) -> bool:
-    """Return whether an existing folder cannot or should not be replaced by a rename, so that only its contents are.
+    """Return whether an output folder must stay in place, so that its contents are replaced instead of the folder.
 
-    That is a mount point, the folder that the command was started in, and one whose parent refuses new names by this
+    That is so for a mount point, the current folder, and one whose parent refuses new names by this
     user.
     """
     if not output.is_dir():
@@ -147,7 +147,7 @@ def _is_mount_point(path: Path) -> bool:
 
 @contextlib.contextmanager
 def remove_new_folders_on_error(output: Path) -> Iterator[None]:
-    """Remove the empty folders that the block created for an output if it ends because the input is wrong."""
+    """Remove the empty folders that the block created for an output if it ends with an input error."""
     missing = [p for p in (output, *output.parents) if not os.path.lexists(p)]
     try:
         yield
@@ -159,7 +159,7 @@ def remove_new_folders_on_error(output: Path) -> Iterator[None]:
 
 
 def _follow_links(path: Path) -> Path:
-    """Return the path itself if it can be used as it is, else the path that its links lead to."""
+    """Return the path unchanged if it can be used as it is, else the path that its symbolic links lead to."""
     try:
         str(path).encode()
         if "\0" in str(path):
@@ -183,7 +183,7 @@ def _follow_links(path: Path) -> Path:
 
 
 def _check_lengths(path: Path, real: Path) -> None:
-    """Refuse names that the file system does not accept, or that leave no room for the files of an output."""
+    """Raise InputError if a name is too long for the file system, or leaves no room for the files of an output."""
     existing = next(p for p in (real, *real.parents) if p.exists())
     max_name, max_path = os.pathconf(existing, "PC_NAME_MAX"), os.pathconf(existing, "PC_PATH_MAX")
     for name in real.relative_to(existing).parts:
@@ -196,7 +196,7 @@ def _check_lengths(path: Path, real: Path) -> None:
 
 
 def _kind(path: Path) -> str:
-    """Return what is at a path, in words; empty if nothing is."""
+    """Return in words what is at a path, such as "a folder"; empty if nothing is there."""
     try:
         return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "no folder")
     except OSError:

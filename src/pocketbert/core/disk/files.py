@@ -50,11 +50,11 @@ _SYSTEM_FOLDERS = ("/proc", "/sys")
 
 
 def check_regular(path: Path, where: str = "") -> None:
-    """Refuse a path that is not a regular file, without opening it.
+    """Raise InputError if a path is not a regular file, without opening it.
 
     Args:
         path: The file; links are followed.
-        where: What the error names; default the path.
+        where: Name of the file in the error message; default the path.
 
     Raises:
         InputError: If it is missing, a folder, a pipe, a device, a socket, or a file of the system.
@@ -67,7 +67,7 @@ def check_regular(path: Path, where: str = "") -> None:
 
 
 def _check_status(status: os.stat_result, where: str) -> None:
-    """Raise InputError unless a stat result is that of a regular file outside /proc and /sys."""
+    """Raise InputError unless the result of `stat` is that of a regular file outside /proc and /sys."""
     kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
         raise InputError(Problem(where, f"is {_FILE_KINDS.get(kind, 'no regular file')}, not a file.", "Name a file."))
@@ -83,7 +83,7 @@ def open_regular(path: Path, where: str = "") -> FileIO:
 
     Args:
         path: The file; links are followed.
-        where: What the error names; default the path.
+        where: Name of the file in the error message; default the path.
 
     Raises:
         InputError: See `check_regular`.
@@ -99,7 +99,7 @@ def open_regular(path: Path, where: str = "") -> FileIO:
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """Read a regular file of at most `limit` bytes, also if it grows while it is read; links are followed.
+    """Read a regular file; raise InputError if it has more than `limit` bytes, even if it grows meanwhile.
 
     Raises:
         InputError: If it is larger, or cannot be opened; see `check_regular`.
@@ -112,7 +112,7 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def read_json(path: Path, limit_mib: int = 64) -> Any:
-    """Read JSON of bounded size.
+    """Read and parse a JSON file of bounded size.
 
     Raises:
         InputError: If the file is missing, too large, no JSON, or has an escaped half of a surrogate pair.
@@ -132,7 +132,7 @@ def read_json(path: Path, limit_mib: int = 64) -> Any:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether a text can be encoded in UTF-8; halves of surrogate pairs, as JSON can spell them, cannot."""
+    """Return whether a text can be encoded in UTF-8, which halves of surrogate pairs cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -141,7 +141,7 @@ def is_unicode(text: str) -> bool:
 
 
 def find_non_unicode(value: Any, keys: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the key paths in nested dictionaries and lists whose text or key cannot be encoded in UTF-8.
+    """Yield the path of keys to every text in a nested value that cannot be encoded in UTF-8, such as ("labels", 3).
 
     Args:
         value: The nested value.
@@ -160,7 +160,7 @@ def find_non_unicode(value: Any, keys: tuple[str | int, ...] = ()) -> Iterator[t
 
 
 def check_size(path: Path, limit_mib: int) -> None:
-    """Refuse a file that is too large to be loaded into memory.
+    """Raise InputError if a file is larger than `limit_mib` MiB, too large to load into memory.
 
     Raises:
         InputError: If it is larger than `limit_mib` MiB.
@@ -170,7 +170,7 @@ def check_size(path: Path, limit_mib: int) -> None:
 
 
 def check_schema(path: Path, content: Any, readable: str, fix: str) -> None:
-    """Refuse the content of a JSON file that was written in another major schema.
+    """Raise InputError if the content of a JSON file has another major version of the schema than can be read.
 
     Args:
         path: The file.
@@ -188,7 +188,7 @@ def check_schema(path: Path, content: Any, readable: str, fix: str) -> None:
 
 
 def safe_join(root: Path, relative: str, where: str) -> Path:
-    """Return `root / relative`, refusing anything that leaves `root`.
+    """Join `root` and `relative`; raise InputError for a path that leaves `root`.
 
     Raises:
         InputError: For absolute paths, ``..`` and links that point outside.
@@ -213,7 +213,7 @@ def safe_join(root: Path, relative: str, where: str) -> Path:
 
 @contextlib.contextmanager
 def open_atomic(path: Path) -> Iterator[IO[bytes]]:
-    """Open a stream whose bytes become the file `path` when the block ends without an error.
+    """Open a temporary stream for writing; it replaces the file `path` when the block ends without an error.
 
     Args:
         path: Where to write; its folder must exist. An existing file is replaced at the end.
@@ -227,18 +227,18 @@ def open_atomic(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
-    """Write a file in an existing folder so that readers see the old bytes or the new ones; text is UTF-8."""
+    """Write a file atomically: readers see either its old content or the new one. Text is written as UTF-8."""
     with open_atomic(path) as stream:
         stream.write(data.encode() if isinstance(data, str) else data)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Atomically write indented JSON with a final newline."""
+    """Write a value as indented JSON, atomically."""
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def sync_path(path: Path) -> None:
-    """Push a file, or the list of a folder's entries, to disk, so that a later rename cannot take effect before it."""
+    """Flush a file or a folder's list of entries to disk with fsync, so that a later rename cannot come before it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -250,7 +250,7 @@ def sync_path(path: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise an error if a folder cannot be written to. Nothing is created, not even the folder.
+    """Raise MachineError if no file could be written to a folder. Nothing is created, not even the folder.
 
     Raises:
         MachineError: If `folder`, or its nearest existing parent, refuses a new file.
@@ -270,28 +270,28 @@ def check_writable(folder: Path) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    """Return the hex digest of a regular file's bytes."""
+    """Return the sha256 of a regular file as hexadecimal text."""
     with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sha256_path(path: Path) -> str:
-    """Return the hex digest of a file's bytes, or of all names and bytes in a folder (a Core ML package is one)."""
+    """Return the sha256 of a file, or of all names and files in a folder (a Core ML package is one)."""
     if not path.is_dir():
         return sha256_file(path)
     return sha256_json([[name, digest] for name, digest in file_digests(path).items()])
 
 
 def sha256_json(value: Any) -> str:
-    """Return the hex digest of a value as JSON, independent of the order of keys."""
+    """Return the sha256 of a value's JSON text; the order of keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def file_digests(path: Path) -> dict[str, str]:
-    """Return the sha256 of every file below a folder by its relative path.
+    """Return the sha256 of every file below a folder, by its relative path.
 
-    A file has one entry with the name ``""``; a missing path has none.
+    If `path` is a file, the only entry has the name ``""``; if it is missing, there are none.
     """
     if not path.is_dir():
         return {"": sha256_file(path)} if path.is_file() else {}
@@ -300,7 +300,7 @@ def file_digests(path: Path) -> dict[str, str]:
 
 
 def path_bytes(path: Path) -> int:
-    """Return the size of a file, or of all files below a folder."""
+    """Return the size in bytes of a file, or of all files below a folder."""
     if not path.is_dir():
         return path.stat().st_size
     return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())

@@ -61,24 +61,24 @@ _own_paths: set[Path] = set()
 
 
 def is_marked(folder: Path, kind: str) -> bool:
-    """Return whether a folder has the marker of a kind."""
+    """Return whether a folder has PocketBERT's marker file of this kind, such as "run folder"."""
     return _read_any_marker(folder).get("kind") == kind
 
 
 def write_marker(folder: Path, kind: str, **more: object) -> None:
-    """Mark a folder that this process created as one of a kind, in words, with further entries."""
+    """Write PocketBERT's marker file into a folder that this process created, with its kind and further entries."""
     text = json.dumps({"made by": "PocketBERT", "kind": kind, **more}) + "\n"
     (folder / MARKER).write_text(text, encoding="utf-8")
 
 
 def read_marker(folder: Path, kind: str) -> dict[str, object]:
-    """Read the marker of a kind; return an empty dictionary if the folder has no such marker."""
+    """Read a folder's marker file; return an empty dictionary if it has none of this kind."""
     marker = _read_any_marker(folder)
     return marker if marker.get("kind") == kind else {}
 
 
 def _read_any_marker(folder: Path) -> dict[str, object]:
-    """Read the marker of a folder; return an empty dictionary if it is missing or not written by PocketBERT."""
+    """Read a folder's marker file of any kind; return an empty dictionary if there is none by PocketBERT."""
     path = folder / MARKER
     try:
         if path.is_symlink() or not path.is_file() or path.stat().st_size > _MAX_MARKER_BYTES:
@@ -94,16 +94,16 @@ def _read_any_marker(folder: Path) -> dict[str, object]:
 
 @contextlib.contextmanager
 def claim_folder(folder: Path, kind: str, **more: object) -> Iterator[None]:
-    """Mark a new folder, lock it, and allow this process to remove what is in it until the block ends.
+    """Mark and lock a folder until the block ends; during it, this process may remove what is in the folder.
 
     Args:
         folder: The folder; created if it is missing.
-        kind: What it is, in words.
+        kind: What the folder is, in words, such as "run folder".
         more: Further entries of a new folder's marker.
 
     Raises:
         InputError: If the folder holds something and does not have the marker of this kind.
-        MachineError: If another process holds it.
+        MachineError: If another process has locked it.
     """
     from filelock import FileLock, Timeout
 
@@ -126,7 +126,7 @@ def claim_folder(folder: Path, kind: str, **more: object) -> Iterator[None]:
 
 
 def refuse_unmarked(folder: Path, kind: str) -> None:
-    """Refuse a file, and a folder that holds something and does not have the marker of a kind.
+    """Raise InputError if a path is a file, or a folder with content but without PocketBERT's marker of this kind.
 
     Raises:
         InputError: If the path is refused; nothing was written.
@@ -143,7 +143,7 @@ def refuse_unmarked(folder: Path, kind: str) -> None:
 
 
 def lock_beside(folder: Path) -> FileLock:
-    """Return a lock on a folder for all processes that use it: an empty file ``.NAME.lock`` next to it.
+    """Return a file lock for a folder that all its users share: an empty file ``.NAME.lock`` next to the folder.
 
     Raises:
         InputError: If something else has that name.
@@ -177,7 +177,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def try_lock(handle: int) -> bool | None:
-    """Lock an open file or folder without waiting.
+    """Try to lock an open file or folder without waiting.
 
     Returns:
         Whether it was locked: False if another process holds the lock, None if the file system has no such locks.
@@ -193,7 +193,7 @@ def try_lock(handle: int) -> bool | None:
 
 @contextlib.contextmanager
 def _own(path: Path) -> Iterator[None]:
-    """Allow this process to remove a path, and what lies in it, until the block ends."""
+    """Register a path as created by this process until the block ends, which allows `remove` to delete it."""
     resolved = path.parent.resolve() / path.name
     _own_paths.add(resolved)
     try:
@@ -203,7 +203,7 @@ def _own(path: Path) -> Iterator[None]:
 
 
 def _is_own_path(path: Path) -> bool:
-    """Return whether this process created a path, or holds the folder that it lies in."""
+    """Return whether this process created a path, or has claimed a folder that it lies in."""
     resolved = path.parent.resolve() / path.name
     return any(resolved.is_relative_to(own) for own in _own_paths)
 
@@ -213,10 +213,10 @@ def _is_own_path(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class FolderContents:
-    """The files of a finished folder, by which it is recognised after the process that made it has ended.
+    """Patterns of the files that a finished output folder may hold, by which PocketBERT recognizes it as its own.
 
     Attributes:
-        sign: File that every such folder holds.
+        sign: Name of a file that every such folder has.
         names: Patterns of the other paths in it, relative to the folder; ``*`` matches slashes too.
     """
 
@@ -224,7 +224,7 @@ class FolderContents:
     names: tuple[str, ...]
 
     def __call__(self, folder: Path) -> list[str]:
-        """List the paths in a folder that match no pattern; all of them if the sign is missing."""
+        """List the paths in a folder that match none of the patterns; all of them if the file `sign` is missing."""
         paths = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
         if self.sign not in paths:
             return paths
@@ -232,12 +232,12 @@ class FolderContents:
 
 
 def list_entries(folder: Path) -> list[str]:
-    """List all entries of a folder: the `FindForeign` function of a folder of which nothing is PocketBERT's."""
+    """List all entries of a folder, as a `FindForeign` function for folders in which nothing may be removed."""
     return sorted(p.name for p in folder.iterdir())
 
 
 def refuse_foreign_files(path: Path, find_foreign: FindForeign) -> None:
-    """Refuse to touch a path if, by `find_foreign`, it holds anything that PocketBERT did not write.
+    """Raise InputError if a path holds files that PocketBERT did not write, which `find_foreign` lists.
 
     Raises:
         InputError: Naming up to three such files; nothing was removed.
@@ -255,13 +255,13 @@ def refuse_foreign_files(path: Path, find_foreign: FindForeign) -> None:
 
 
 def temporary_prefix(path: Path) -> str:
-    """Return how the names of temporary siblings of a path begin; a random part follows."""
+    """Return the beginning of the names of temporary files next to a path; a random part follows."""
     return f".{os.fsencode(path.name)[:_MAX_NAME_BYTES].decode(errors='ignore')}."
 
 
 @contextlib.contextmanager
 def temporary_file(destination: Path) -> Iterator[Path]:
-    """Create an empty file next to `destination`, and remove it at the end if it still exists.
+    """Yield an empty temporary file next to `destination`, and remove it after the block if it still exists.
 
     Yields:
         ``.NAME.<random>.pocketbert-tmp``, with the permissions that a new file has.
@@ -283,7 +283,7 @@ def temporary_file(destination: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def temporary_folder(parent: Path) -> Iterator[Path]:
-    """Create a folder that is removed at the end; files written in it may be renamed into `parent`."""
+    """Create a temporary folder that is removed when the block ends; its files may be renamed into `parent`."""
     with (
         tempfile.TemporaryDirectory(dir=parent, prefix=".", suffix=TEMPORARY_SUFFIX) as name,
         _own(Path(name)),
@@ -292,7 +292,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(destination: Path) -> None:
-    """Remove the temporary files that killed processes of this user left next to a destination.
+    """Remove the temporary files that killed processes of this user left next to an output path.
 
     Those of running processes are locked, and stay.
     """
@@ -309,7 +309,7 @@ def remove_abandoned(destination: Path) -> None:
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Remove the unfinished files that killed processes left in a folder that this process holds."""
+    """Remove temporary files of killed processes from a folder that this process has locked."""
     for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
         remove(path)
 
@@ -318,14 +318,16 @@ def remove_temporary_files(folder: Path) -> None:
 
 
 def remove(path: Path, find_foreign: FindForeign | None = None) -> None:
-    """Remove a file or folder if it exists. The only place of the library that does.
+    """Remove a file or folder if it exists and PocketBERT made it.
+
+    All removals of the library go through this function.
 
     Args:
         path: What to remove; of a link, only the link.
-        find_foreign: For a folder of an earlier process: lists what it holds that PocketBERT did not write.
+        find_foreign: Function that lists the files in a folder of an earlier process that PocketBERT did not write.
 
     Raises:
-        InputError: If this process neither created the path nor holds the folder that it lies in, and it is not
+        InputError: If this process neither created the path nor has claimed the folder that it lies in, and it is not
             recognised.
     """
     refuse_foreign_files(path, find_foreign or list_entries)
@@ -340,10 +342,10 @@ def remove(path: Path, find_foreign: FindForeign | None = None) -> None:
 
 
 def empty_folder(path: Path) -> None:
-    """Remove what is in a folder that this process holds.
+    """Remove everything in a folder that this process has claimed, its marker file last.
 
     Raises:
-        InputError: If this process does not hold the folder.
+        InputError: If this process has not claimed the folder.
     """
     refuse_foreign_files(path, list_entries)
     _remove_all_but_marker(path)
@@ -351,7 +353,7 @@ def empty_folder(path: Path) -> None:
 
 
 def _remove_all_but_marker(folder: Path) -> None:
-    """Remove what is in a folder except its marker, which must outlive a kill at this point."""
+    """Remove everything in a folder except its marker file, which must survive if the process is killed meanwhile."""
     for child in [p for p in folder.iterdir() if p.name not in (MARKER, LOST_FOUND)]:
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
@@ -360,14 +362,14 @@ def _remove_all_but_marker(folder: Path) -> None:
 
 
 def remove_listed_files(folder: Path, names: Sequence[str]) -> None:
-    """Remove files of an output that were recognised before, and the folders below it that are empty then.
+    """Remove the named files from an output folder, and then the folders in it that became empty.
 
     Args:
-        folder: An output that this process fills: it holds a temporary folder in it or beside it.
+        folder: An output folder; this process must have a temporary folder in it or beside it.
         names: Paths in it; missing ones are skipped.
 
     Raises:
-        InputError: If this process holds no temporary folder there.
+        InputError: If this process has no temporary folder there.
     """
     resolved = folder.resolve()
     if not any(own.parent in (resolved, resolved.parent) for own in _own_paths):
@@ -382,7 +384,7 @@ def remove_listed_files(folder: Path, names: Sequence[str]) -> None:
 
 
 def replace_file(source: Path, destination: Path) -> None:
-    """Rename a file that this process wrote, and atomically replace a file at the destination.
+    """Rename a file that this process wrote to its final name, atomically replacing an older file.
 
     If the destination is on another file system, a copy beside it is renamed and the source removed.
 
@@ -404,13 +406,13 @@ def replace_file(source: Path, destination: Path) -> None:
 
 
 def install_folder(source: Path, destination: Path, aside: Path, find_foreign: FindForeign = list_entries) -> None:
-    """Rename a folder that this process made to its final name; an older one is moved aside first, and kept there.
+    """Rename a folder that this process made to its final name, after moving an older one to `aside`.
 
     Args:
         source: The new folder.
         destination: Its final name.
-        aside: Where an older folder goes; a free name in a folder that this process holds.
-        find_foreign: Lists what the older folder holds that PocketBERT did not write.
+        aside: Where an older folder is moved; a path in a folder that this process has claimed.
+        find_foreign: Lists the files in the older folder that PocketBERT did not write.
 
     Raises:
         InputError: If the older folder holds anything that PocketBERT did not write.
@@ -429,7 +431,7 @@ def install_folder(source: Path, destination: Path, aside: Path, find_foreign: F
 
 
 def move_aside(path: Path, find_foreign: FindForeign) -> Path | None:
-    """Rename a file or folder that PocketBERT did not write to ``NAME.aside-<number>``, so that its name can be used.
+    """Rename a file or folder that PocketBERT did not write to ``NAME.aside-<number>``, to free its name.
 
     Returns:
         The new path, or None if nothing had to be moved.

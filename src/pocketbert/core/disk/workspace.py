@@ -59,13 +59,13 @@ _JOURNAL_FILE = "moving.json"
 
 
 class _Journal(BaseModel):
-    """The files that are moved into an output.
+    """Record on disk of a move of files into an output folder, so that a later process can complete it.
 
     Attributes:
-        made: Path of the finished folder in the workspace.
-        old: Files of the older output, all of them recognised.
-        new: Files of the finished folder.
-        last: The file by which the output is recognised; it is removed first and added last.
+        made: Path of the folder with the new files, in the workspace.
+        old: Files of the older output, all written by PocketBERT.
+        new: The new files.
+        last: The file that marks a complete output; it is removed first and added last.
     """
 
     made: str
@@ -76,11 +76,11 @@ class _Journal(BaseModel):
 
 @dataclass(frozen=True)
 class Workspace:
-    """A temporary folder next to an output, or in it, that this process holds.
+    """A temporary folder, next to an output or in it, in which this process builds the output.
 
     Attributes:
         path: The folder.
-        output: The path for which something is built in it.
+        output: The final path of the output.
         resumed: Whether an earlier process created it and was interrupted.
     """
 
@@ -89,22 +89,22 @@ class Workspace:
     resumed: bool = False
 
     def discard(self) -> None:
-        """Remove the folder. An older output that a killed process had moved aside is put back first."""
+        """Remove the workspace; an older output that a killed process had moved into it is put back first."""
         self._restore_older_output()
         remove(self.path)
 
     def install(self, made: Path, find_foreign: FindForeign = list_entries, last: str = "") -> None:
-        """Rename a finished folder to the output's name, replacing an older output that is recognised.
+        """Rename a finished folder to the output's name, replacing an older output that PocketBERT made.
 
         An output that cannot be renamed is filled file by file instead.
 
         Args:
-            made: A folder in the workspace, pushed to disk.
-            find_foreign: Lists what an older output holds that PocketBERT did not write.
-            last: Name of the file by which such an output is recognised.
+            made: The finished folder, in the workspace.
+            find_foreign: Function that lists the files in an older output that PocketBERT did not write.
+            last: Name of the file that marks a complete output.
 
         Raises:
-            InputError: If there is anything of that kind; the older output stays.
+            InputError: If the older output holds files that PocketBERT did not write; it stays as it is.
         """
         if self.path.parent != self.output:
             try:
@@ -121,10 +121,10 @@ class Workspace:
         self._move_files(made, [n for n in _files_below(self.output) if Path(n).parts[0] not in ignored], last)
 
     def add(self, made: Path, earlier: Sequence[str], last: str) -> None:
-        """Move the files of a folder into the output, replacing files that were added before; all others stay.
+        """Move the files of a folder into the output, replacing files that were added before; all other files stay.
 
         Args:
-            made: A folder in the workspace, pushed to disk.
+            made: A folder in the workspace with the files to add.
             earlier: Files in the output that were added before.
             last: Name of the file that lists what was added.
 
@@ -145,7 +145,7 @@ class Workspace:
         self._move_files(made, list(earlier), last)
 
     def _move_files(self, made: Path, old: list[str], last: str) -> None:
-        """Write the journal, from which this process or the next one completes the move, and move the files."""
+        """Write a journal of the files to move, and move them; a later process completes the move after a kill."""
         relative = made.relative_to(self.path).as_posix()
         journal = _Journal(made=relative, old=old, new=_files_below(made), last=last)
         write_json(self.path / _JOURNAL_FILE, journal.model_dump())
@@ -153,7 +153,7 @@ class Workspace:
         _follow_journal(self.path, self.output)
 
     def _restore_older_output(self) -> None:
-        """Put an older output back that was moved aside, unless a new one has its name."""
+        """Move an older output back from the workspace to its place, unless a new output is there."""
         aside = self.path / _OLD_FOLDER
         if os.path.lexists(aside) and not os.path.lexists(self.output):
             install_folder(aside, self.output, self.path / "none")
@@ -164,21 +164,21 @@ class Workspace:
 
 @contextlib.contextmanager
 def build_folder(output: Path, find_foreign: FindForeign = list_entries, last: str = "") -> Iterator[Path]:
-    """Build a folder in a workspace and rename it to its final name when the block ends without an error.
+    """Yield a temporary folder to fill; rename it to the output's name when the block ends without an error.
 
-    An existing output is replaced only at that moment, and only if all of it is recognised.
+    An existing output is replaced only at that moment, and only if PocketBERT wrote all files in it.
 
     Args:
         output: The folder to create.
-        find_foreign: Lists what an existing output holds that PocketBERT did not write; see
+        find_foreign: Function that lists the files in an existing output that PocketBERT did not write; see
             `pocketbert.core.disk.ownership.FolderContents`.
-        last: Name of the file by which such an output is recognised; see `Workspace.install`.
+        last: Name of the file that marks a complete output; see `Workspace.install`.
 
     Yields:
         The folder to write into.
 
     Raises:
-        InputError: If an existing output holds anything that is not recognised; it stays as it is.
+        InputError: If an existing output holds files that PocketBERT did not write; it stays as it is.
     """
     finish_interrupted(output)
     refuse_foreign_files(output, ignore_workspaces(find_foreign))
@@ -192,7 +192,7 @@ def build_folder(output: Path, find_foreign: FindForeign = list_entries, last: s
 
 @contextlib.contextmanager
 def add_files(output: Path, earlier: Sequence[str], last: str) -> Iterator[Path]:
-    """Build files in a workspace and move them into an existing folder when the block ends without an error.
+    """Yield a temporary folder to fill; move its files into the output when the block ends without an error.
 
     Args:
         output: The folder; created if it is missing.
@@ -215,16 +215,16 @@ def add_files(output: Path, earlier: Sequence[str], last: str) -> Iterator[Path]
 
 @contextlib.contextmanager
 def open_workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
-    """Create a workspace for an output, or resume an interrupted one, and remove it when the block ends.
+    """Create a workspace (temporary folder) for an output, or resume an interrupted one; remove it after the block.
 
     Args:
-        output: What will be made; its folder is created.
-        resume: If given, interrupted work with the same `resume` text (what is made, in words) is continued. The
+        output: The path of the output; its parent folder is created.
+        resume: If given, interrupted work with the same `resume` text (a description of the work) is continued. The
             workspace then also stays when the block ends with a machine or gate error, and a second process for the
             same output is refused. Otherwise what killed processes left is removed.
 
     Yields:
-        The workspace, held by this process.
+        The workspace, locked by this process.
 
     Raises:
         MachineError: If another process makes the same output, and `resume` is given.
@@ -247,7 +247,7 @@ def open_workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
 
 
 def sync_tree(folder: Path) -> None:
-    """Push everything below a folder to disk, so that a later rename cannot take effect before it."""
+    """Flush all files and folders below a folder to disk with fsync, so that a later rename cannot come before them."""
     for place, _, names in os.walk(folder):
         for name in names:
             sync_path(Path(place) / name)
@@ -258,7 +258,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def remove_interrupted(output: Path, resume: str = "") -> None:
-    """Remove the workspaces that killed processes left for an output."""
+    """Remove the workspaces (temporary folders) that killed processes left for an output."""
     _remove_unmarked(output)
     for path in _list_workspaces(output, resume):
         with contextlib.suppress(MachineError, InputError, OSError), _claim(path, output, resume):
@@ -266,7 +266,7 @@ def remove_interrupted(output: Path, resume: str = "") -> None:
 
 
 def finish_interrupted(output: Path) -> None:
-    """Complete moves into an output that killed processes began; its older files are gone by then."""
+    """Complete the moves of files into an output that killed processes began."""
     for path in _list_workspaces(output, None):
         if (path / _JOURNAL_FILE).is_file():
             resume = str(read_marker(path, _MARKER_KIND).get("of", ""))
@@ -276,13 +276,13 @@ def finish_interrupted(output: Path) -> None:
 
 
 def list_occupants(output: Path) -> list[str]:
-    """List the entries of a folder without workspaces for it and the ``lost+found`` of a file system."""
+    """List the entries of an output folder, without workspaces and the ``lost+found`` of a file system."""
     ignored = _ignored_names(output)
     return sorted(p.name for p in output.iterdir() if p.name not in ignored)
 
 
 def ignore_workspaces(find_foreign: FindForeign) -> FindForeign:
-    """Wrap `find_foreign` so that it ignores workspaces in an output and the ``lost+found`` of a file system."""
+    """Wrap a `FindForeign` function so that it ignores workspaces in an output, and ``lost+found``."""
 
     def find_outside_workspaces(folder: Path) -> list[str]:
         ignored = _ignored_names(folder)
@@ -292,7 +292,7 @@ def ignore_workspaces(find_foreign: FindForeign) -> FindForeign:
 
 
 def _ignored_names(output: Path) -> set[str]:
-    """Return the names of the workspaces in an output, and lost+found."""
+    """Return the names of the workspaces in an output folder, and ``lost+found`` if it is there."""
     workspaces = (
         *_list_marked(output, _INNER_PREFIX, {"output": _INNER_OUTPUT}),
         *_list_unmarked(output, _INNER_PREFIX),
@@ -302,26 +302,26 @@ def _ignored_names(output: Path) -> set[str]:
 
 
 def _list_workspaces(output: Path, resume: str | None) -> list[Path]:
-    """List the workspaces of this user for an output, also those of running processes; None: with any `resume` text."""
+    """List this user's workspaces for an output, also running ones, with the same `resume` text (None: any)."""
     more = {} if resume is None else {"of": resume}
     beside = _list_marked(output.parent, temporary_prefix(output), {"output": output.name, **more})
     return [*beside, *_list_marked(output, _INNER_PREFIX, {"output": _INNER_OUTPUT, **more})]
 
 
 def _list_marked(folder: Path, prefix: str, entries: dict[str, str]) -> list[Path]:
-    """List this user's folders whose name begins with a prefix and whose marker has these entries."""
+    """List this user's folders with a name prefix whose marker file has all of the given entries."""
     paths = _own_folders(folder, re.compile(re.escape(prefix) + ".*", re.DOTALL))
     return [path for path in paths if entries.items() <= read_marker(path, _MARKER_KIND).items()]
 
 
 def _list_unmarked(folder: Path, prefix: str) -> list[Path]:
-    """List this user's temporary folders that were created and not marked yet, also those of running processes."""
+    """List this user's workspaces that were created but not marked yet, also those of running processes."""
     pattern = re.compile(re.escape(prefix) + _RANDOM_PART + re.escape(TEMPORARY_SUFFIX))
     return [path for path in _own_folders(folder, pattern) if _holds_nothing(path)]
 
 
 def _own_folders(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
-    """Yield this user's folders in a folder whose whole name matches; none if it is missing or cannot be read."""
+    """Yield the folders in `folder` that belong to this user and whose whole name matches the pattern."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
         for entry in entries:
             if not pattern.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
@@ -331,7 +331,7 @@ def _own_folders(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
 
 
 def _holds_nothing(path: Path) -> bool:
-    """Return whether a folder holds nothing but an empty marker and lock file."""
+    """Return whether a folder holds nothing but an empty marker file and lock file."""
     with contextlib.suppress(OSError), os.scandir(path) as entries:
         return all(e.name in (MARKER, LOCK_FILE) and e.stat(follow_symlinks=False).st_size == 0 for e in entries)
     return False
@@ -341,7 +341,7 @@ def _holds_nothing(path: Path) -> bool:
 
 
 def _create(output: Path, resume: str, stack: contextlib.ExitStack) -> Workspace:
-    """Create, mark and lock a workspace, which `stack` releases; refuse if another process resumes the same work."""
+    """Create, mark and lock a new workspace, which `stack` unlocks; raise MachineError if the same work is running."""
     inside = keeps_place(output)
     prefix, place = (_INNER_PREFIX, output) if inside else (temporary_prefix(output), output.parent)
     with _locked_new_folder(place, prefix) as path:
@@ -355,7 +355,7 @@ def _create(output: Path, resume: str, stack: contextlib.ExitStack) -> Workspace
 
 
 def _resume(output: Path, resume: str, stack: contextlib.ExitStack) -> Workspace | None:
-    """Claim the newest interrupted workspace, which `stack` releases, and remove the others."""
+    """Claim the newest interrupted workspace of the same work and remove the others; None if there is none."""
     resumed: Workspace | None = None
     for path in sorted(_list_workspaces(output, resume), key=_modification_time, reverse=True):
         try:
@@ -375,7 +375,7 @@ def _resume(output: Path, resume: str, stack: contextlib.ExitStack) -> Workspace
 
 
 def _remove_unmarked(output: Path) -> None:
-    """Remove the workspaces of processes that were killed before they could mark them."""
+    """Remove the workspaces of processes that were killed before they could write a marker."""
     for path in (*_list_unmarked(output.parent, temporary_prefix(output)), *_list_unmarked(output, _INNER_PREFIX)):
         with contextlib.suppress(MachineError, InputError, OSError), _lock_unmarked(path), _claim(path, output, ""):
             Workspace(path, output).discard()
@@ -383,9 +383,9 @@ def _remove_unmarked(output: Path) -> None:
 
 @contextlib.contextmanager
 def _locked_new_folder(place: Path, prefix: str) -> Iterator[Path]:
-    """Create ``PREFIX<random>.pocketbert-tmp`` in `place` and lock it until the block ends, which is to mark it.
+    """Create a temporary folder ``PREFIX<random>.pocketbert-tmp`` in `place`, locked until the block ends.
 
-    The name shows that the folder is not the user's, the lock that its process is still running.
+    The caller marks it in the block. The lock shows other processes that this one is still running.
     """
     handle = -1
     while handle < 0:
@@ -404,7 +404,7 @@ def _locked_new_folder(place: Path, prefix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _lock_unmarked(path: Path) -> Iterator[None]:
-    """Lock a temporary folder that has no marker yet, so that no other process claims it.
+    """Lock a temporary folder that has no marker yet until the block ends, so that no other process claims it.
 
     Raises:
         BlockingIOError: If a running process holds the lock, or the file system has no locks.
@@ -419,7 +419,7 @@ def _lock_unmarked(path: Path) -> Iterator[None]:
 
 
 def _claim(path: Path, output: Path, resume: str) -> contextlib.AbstractContextManager[None]:
-    """Claim a workspace with a marker that names its output and what is made."""
+    """Claim a workspace: lock it, with a marker file that names its output and the work."""
     return claim_folder(path, _MARKER_KIND, output=_INNER_OUTPUT if path.parent == output else output.name, of=resume)
 
 
@@ -430,7 +430,7 @@ def _busy_error(output: Path) -> MachineError:
 
 
 def _modification_time(path: Path) -> float:
-    """Return when a folder was changed, 0 if it is gone."""
+    """Return the modification time of a folder; 0 if it does not exist any more."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -441,7 +441,7 @@ def _modification_time(path: Path) -> float:
 
 
 def _follow_journal(workspace: Path, output: Path) -> None:
-    """Move the files that the journal of a workspace lists, skipping those that were moved before."""
+    """Move the files that a workspace's journal lists into the output; files that were moved before are skipped."""
     journal = _Journal.model_validate(read_json(workspace / _JOURNAL_FILE))
     made, last = workspace / journal.made, journal.last
     if last and not (made / last).exists():
@@ -464,7 +464,7 @@ def _files_below(folder: Path) -> list[str]:
 
 
 def _sync_folders(output: Path, names: list[str]) -> None:
-    """Push an output and the folders that hold these files to disk."""
+    """Flush the output folder, and the folders in it that hold these files, to disk with fsync."""
     for parent in {output / Path(name).parent for name in names} | {output}:
         if parent.is_dir():
             sync_path(parent)

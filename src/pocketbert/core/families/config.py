@@ -63,7 +63,7 @@ RELU6_MAX = 6.0
 
 @dataclass(frozen=True)
 class ConfigBounds:
-    """The limits of a family on config.json, in addition to those of all families.
+    """A model family's limits on the entries of config.json, in addition to those of all families.
 
     Attributes:
         largest: Largest values of entries that only the family has.
@@ -84,7 +84,7 @@ _ANY_FAMILY = ConfigBounds()
 
 
 def read_config(path: Path, bounds: ConfigBounds = _ANY_FAMILY) -> dict[str, Any]:
-    """Read a config.json and check it.
+    """Read a config.json and check its entries against the limits of its family.
 
     Raises:
         InputError: Listing every invalid entry.
@@ -99,18 +99,18 @@ def read_config(path: Path, bounds: ConfigBounds = _ANY_FAMILY) -> dict[str, Any
 
 
 def label_names(content: Mapping[str, Any]) -> list[str] | None:
-    """Return the label names of a checked configuration in the order of their ids; None if it has none."""
+    """Return the label names of a checked config.json in the order of their ids; None if it has none."""
     names = content.get("id2label")
     return [names[str(i)] for i in range(len(names))] if names else None
 
 
 def read_activation(config: Mapping[str, Any]) -> str | None:
-    """Return the activation that a configuration names; None if it names none."""
+    """Return the activation function that a config.json names; None if it names none."""
     return next((str(config[key]) for key in ACTIVATION_KEYS if isinstance(config.get(key), str)), None)
 
 
 def relu6_problem(activation: str | None, where: str) -> Problem:
-    """Describe why relu6, which the recipe key `where` asks for, cannot replace an activation (None: unnamed)."""
+    """Build the error for relu6 in place of an activation other than relu (None: config.json names none)."""
     found = f"is {activation}" if activation else "is not named by its config.json"
     what = f"{CLIPPED_ACTIVATION} takes the place of relu, which it equals up to 6; the student's activation {found}."
     fix = "Leave activation out: ranges of other activations are learned."
@@ -121,7 +121,7 @@ def relu6_problem(activation: str | None, where: str) -> Problem:
 
 
 def _config_problems(content: Mapping[str, Any], bounds: ConfigBounds) -> list[str]:
-    """List what is wrong with a configuration, one sentence each."""
+    """List the problems of a config.json, one sentence each."""
     problems = list(_invalid_values(content))[:5]
     if problems:
         return problems  # the other sentences would quote these values
@@ -153,7 +153,7 @@ def _config_problems(content: Mapping[str, Any], bounds: ConfigBounds) -> list[s
 
 
 def _invalid_values(content: Mapping[str, Any]) -> Iterator[str]:
-    """Report numbers that are not finite and text that is not Unicode, at any depth."""
+    """Yield the entries of a config.json, at any depth, with infinite numbers or text that is not Unicode."""
     pending: list[tuple[str, Any]] = list(content.items())
     while pending:
         name, value = pending.pop()
@@ -168,7 +168,7 @@ def _invalid_values(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _size_problems(key: str, value: Any, largest: int, bounds: ConfigBounds) -> Iterator[str]:
-    """Report a size that is no whole number within its bounds; some entries may list one size per layer."""
+    """Yield a problem if a size (or one size per layer) is no whole number within its bounds."""
     smallest = bounds.smallest.get(key, 1)
     values = value if key in bounds.by_layer and isinstance(value, list) and value else [value]
     if len(values) > MAX_LAYERS:
@@ -183,7 +183,7 @@ def _size_problems(key: str, value: Any, largest: int, bounds: ConfigBounds) -> 
 
 
 def _fraction_problems(key: str, value: Any) -> Iterator[str]:
-    """Report a dropout, epsilon or initializer range out of bounds, which the suffix of its name identifies."""
+    """Yield a problem if a dropout, epsilon or initializer range, recognized by its name, is out of bounds."""
     if value is None:
         return
     if key.endswith(("dropout", "dropout_prob")):
@@ -199,7 +199,7 @@ def _fraction_problems(key: str, value: Any) -> Iterator[str]:
 
 
 def _rotary_problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Report invalid parameters of rotary positions, in the entries of any version of transformers."""
+    """Yield the problems of the parameters of rotary positions (RoPE), in the format of any transformers version."""
     for key in _ROPE_NUMBERS:
         if key in content:
             yield from _rope_number_problems(key, content[key])
@@ -218,7 +218,7 @@ def _rotary_problems(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _rope_parameter_problems(key: str, parameters: Any) -> Iterator[str]:
-    """Report what is wrong with one set of rotary parameters."""
+    """Yield the problems of one dictionary of RoPE parameters."""
     if not isinstance(parameters, dict):
         yield f"{key} holds {str(parameters)[:40]}; an object with rope_type and rope_theta is expected."
         return
@@ -234,13 +234,13 @@ def _rope_parameter_problems(key: str, parameters: Any) -> Iterator[str]:
 
 
 def _rope_number_problems(key: str, value: Any) -> Iterator[str]:
-    """Report a rotary parameter that is no number within its bounds."""
+    """Yield a problem if a RoPE parameter is no number within its bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= _MAX_ROPE_NUMBER:
         yield f"{key} is {str(value)[:40]}; a number from 1 to {_MAX_ROPE_NUMBER:g} is expected."
 
 
 def _label_problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Report what is wrong with id2label, label2id and num_labels, each by itself and against the others."""
+    """Yield the problems of id2label, label2id and num_labels, and contradictions between them."""
     names, numbers, count = content.get("id2label"), content.get("label2id"), content.get("num_labels")
     if names is None or names == {}:
         return
@@ -265,7 +265,7 @@ def _label_problems(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_inverse(names: Mapping[str, str], numbers: Any) -> bool:
-    """Return whether label2id gives each name its number; numbers may be written as text."""
+    """Return whether label2id is the inverse of id2label."""
     if not isinstance(numbers, dict) or any(isinstance(v, bool | float | list | dict) for v in numbers.values()):
         return False
     return {str(k): str(v) for k, v in numbers.items()} == {name: key for key, name in names.items()}
@@ -276,6 +276,6 @@ def _is_integer(value: Any) -> bool:
 
 
 def _quote(value: Any) -> str:
-    """Return a value for a message, cut to 60 characters; very large numbers are described."""
+    """Return the text of a value for a message, cut to 60 characters."""
     text = ascii(value) if not _is_integer(value) or abs(value) < 10**30 else "a number of more than 30 digits"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -72,14 +72,14 @@ class Meaning(StrEnum):
 
 @dataclass(frozen=True)
 class GraphInput:
-    """An input of a graph that is made of another data column than the text, [B, L] or [B, L, width].
+    """An additional input of an exported graph, [B, L] or [B, L, width], made from a data column such as language ids.
 
     Attributes:
         name: Name in the graph.
-        column: Data column that it is made of.
-        meaning: Decides how it is made of the column.
+        column: Data column that it is made from.
+        meaning: Meaning of its numbers, which determines how the column is converted.
         description: One sentence for clients.
-        sample: Value that a converter traces with.
+        sample: Value in the sample inputs with which the model is traced.
         padding: Value at padded positions.
         dtype: ``int64`` or ``float32``.
         width: Numbers per token; 0 for one number without an axis of its own.
@@ -106,21 +106,21 @@ class GraphInput:
         return self.dtype == "float32"
 
     def shape(self, *axes: int) -> tuple[int, ...]:
-        """Append the width, if there is one, to the axes of batch and length."""
+        """Return the shape of the input: the given axes (batch, length), and its width if it has one."""
         return (*axes, self.width) if self.width else axes
 
 
 @dataclass(frozen=True)
 class ExportForm:
-    """A form in which a model can be exported.
+    """An export form: a way to export a model with additional inputs besides the text.
 
     Attributes:
-        name: As in ``--form``.
-        title: One sentence.
+        name: Name of the form, as in ``--form``.
+        title: Description in one sentence.
         extra: Inputs after those of the family, in order.
-        needs: For entries of config.json, the default and the least value with which a model can have the form.
-        table: Whether the graph holds a table of entities, which are chosen when it is exported.
-        files: Files of a released folder that the table is made of.
+        needs: Entries of config.json, each with its default and the least value that a model must have for this form.
+        table: Whether the exported file contains a table of entities, which are chosen at export.
+        files: Files in the authors' model folder from which the table is built.
     """
 
     name: str
@@ -132,11 +132,11 @@ class ExportForm:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Data columns that the inputs are made of."""
+        """Names of the data columns that the additional inputs are made from."""
         return tuple(dict.fromkeys(i.column for i in self.extra))
 
     def check(self, config: Mapping[str, Any], where: str) -> None:
-        """Raise InputError for a model whose config.json does not allow the form; `where` is what the error names."""
+        """Raise InputError (naming `where`) if a model's config.json lacks what the export form needs."""
         for key, (default, least) in self.needs.items():
             value = config.get(key, default)
             if not isinstance(value, int) or value < least:
@@ -146,7 +146,7 @@ class ExportForm:
 
 @dataclass(frozen=True)
 class ReleasedConfig:
-    """The configuration of a folder as its authors release it, if that is no config.json.
+    """The configuration file of a model in its authors' own layout, if that is no config.json.
 
     Attributes:
         file: Name of the file in the folder.
@@ -159,14 +159,14 @@ class ReleasedConfig:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, content: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-        """Return the entries of a config.json with this `model_type` from the content of the released file."""
+        """Convert the content of the authors' configuration file to the entries of a config.json."""
         named = {self.renames.get(key, key): value for key, value in content.items()}
         return {**self.defaults, **named, "model_type": model_type}
 
 
 @dataclass(frozen=True)
 class Family:
-    """A supported model family and its limits.
+    """A supported model family (a row of the family table): names, paths in the model, and limits.
 
     Attributes:
         name: Short name, as in recipes and reports.
@@ -291,17 +291,17 @@ class Family:
 
     @property
     def graph(self) -> str:
-        """Name of the row whose graph the family has; rows with the same graph give the same files."""
+        """Name of the family whose model graph this one shares, else its own; same graph, same exported files."""
         return self.loads_as or self.name
 
     @property
     def extra(self) -> tuple[GraphInput, ...]:
-        """Inputs that are made of other data columns than the text."""
+        """Additional inputs of the family's export form, made from data columns other than the text."""
         return self.form.extra if self.form is not None else ()
 
     @property
     def form_names(self) -> tuple[str, ...]:
-        """Names of all forms, text only first."""
+        """Names of all export forms of the family, text only first."""
         return (TEXT_ONLY, *(f.name for f in self.forms))
 
     @property
@@ -311,25 +311,25 @@ class Family:
 
     @property
     def shares_layers(self) -> bool:
-        """Whether layers that run may have the same weights."""
+        """Whether several layers of the model may share their weights, as in ALBERT."""
         return self.stored_layers != "num_hidden_layers"
 
     @property
     def bounds(self) -> ConfigBounds:
-        """Limits of the family on config.json."""
+        """The family's limits on the entries of config.json."""
         return ConfigBounds(self.largest, self.smallest, self.by_layer, self.fixed, self.rotary)
 
     def class_name(self, suffix: str) -> str:
-        """Return the name of the transformers class that corresponds to BERT's class with this suffix."""
+        """Return the family's transformers class for a task suffix, e.g. ``XLNetForTokenClassification``."""
         return self.classes + self.head_suffixes.get(suffix, suffix)
 
     @property
     def in_blocks(self) -> bool:
-        """Whether the files of this row have attention over blocks of tokens."""
+        """Whether exported files of this row compute attention over blocks of tokens, as Longformer does."""
         return self.adapter == self.block_adapter
 
     def over_blocks(self) -> Family:
-        """Return the row with attention over blocks of tokens, whose inputs may be as long as the position table.
+        """Return a copy of the row with attention over blocks of tokens, whose inputs may fill the position table.
 
         Raises:
             ValueError: If the family has no such graph.
@@ -339,7 +339,7 @@ class Family:
         return replace(self, adapter=self.block_adapter, most_tokens=None)
 
     def as_configured(self, config: Mapping[str, Any]) -> Family:
-        """Return the row for a model: with the form and the attention that its config.json names.
+        """Return a copy of the row adapted to one model: with the export form and attention that its config.json names.
 
         If the family may have no segments, the row of a model without them has no token types among its inputs.
         """
@@ -351,12 +351,12 @@ class Family:
         return replace(row, inputs=tuple(name for name in row.inputs if name != _SEGMENTS))
 
     def in_form(self, name: str, config: Mapping[str, Any], where: str = "form") -> Family:
-        """Return the row for a model that is exported in a form, with the form's inputs added to `inputs`.
+        """Return a copy of the row for an export form, with the form's additional inputs added to `inputs`.
 
         Args:
             name: Name of one of `forms`, or ``text``.
             config: The model's config.json.
-            where: What the error names.
+            where: Name of the setting in error messages.
 
         Raises:
             InputError: If the family has no such form, or the model cannot have it.

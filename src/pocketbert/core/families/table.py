@@ -39,7 +39,7 @@ _PRUNING_LIMIT = "student.init: pruned"
 
 @dataclass(frozen=True)
 class LayerParts:
-    """Functions that take the encoder layers of a family apart, for rewrites into cheaper graphs that compute the same.
+    """Functions that split a family's encoder layers into parts, from which cheaper equivalent graphs are built.
 
     Classes are matched by full name, so that a subclass, which may compute anything, is not rewritten. Every
     function may change the module it is given.
@@ -73,7 +73,7 @@ class LayerParts:
 
 @dataclass(frozen=True)
 class CheckpointCode:
-    """The code that reads checkpoints of a family which transformers cannot read.
+    """Functions that load a family's checkpoints and tokenizers where transformers alone cannot.
 
     Attributes:
         make_known: ``make_known()`` registers the family with transformers' Auto classes; may be called again.
@@ -82,7 +82,7 @@ class CheckpointCode:
         complete: ``complete(model)`` changes a model that was loaded or built so that it takes the inputs of the
             family's row, if its class takes others.
         take_form: ``take_form(model, form, folder, entities)`` changes a loaded model so that it takes the inputs of an
-            `ExportForm`, or of none; `entities` is a file of those to keep. Returns the entities of its table.
+            `ExportForm` (None: the text only); `entities` is a file of those to keep. Returns the rows of its table.
         tokenizer_json: ``tokenizer_json(folder)`` returns the content of a tokenizer.json, from the files that
             authors ship.
         check_tokenizer: ``check_tokenizer(folder)`` refuses tokenizer files that cannot be converted; called if the
@@ -107,47 +107,47 @@ CHECKPOINTS: Registry[CheckpointCode] = Registry("checkpoints", "register_checkp
 
 
 def register_adapter(key: str, adapter: _Adapter) -> None:
-    """Register the code that makes the models of a family exportable.
+    """Register the function that prepares the models of a family for export.
 
     Args:
-        key: What rows name as `Family.adapter`.
+        key: Name of the code, which rows of the family table give as `Family.adapter`.
         adapter: Called with an eager copy of a model, which it may change, and an `ExportPlan`.
     """
     ADAPTERS.register(key, adapter)
 
 
 def register_capture(key: str, install: _Capture) -> None:
-    """Register the code that makes the models of a family pass their attention to a recorder.
+    """Register the function that makes the models of a family record their attention for distillation.
 
     Args:
-        key: What rows name as `Family.capture`.
+        key: Name of the code, which rows of the family table give as `Family.capture`.
         install: Called with a model, which it changes permanently.
     """
     CAPTURES.register(key, install)
 
 
 def register_layer_parts(key: str, parts: LayerParts) -> None:
-    """Register the functions that take the encoder layers of a family apart, for cheaper graphs.
+    """Register the functions that split a family's encoder layers into parts, for cheaper graphs.
 
     Args:
-        key: What rows name as `Family.layer_parts`.
+        key: Name of the code, which rows of the family table give as `Family.layer_parts`.
         parts: The functions.
     """
     LAYER_PARTS.register(key, parts)
 
 
 def register_checkpoints(key: str, code: CheckpointCode) -> None:
-    """Register the code that reads the checkpoints of a family.
+    """Register the functions that load the checkpoints and tokenizers of a family.
 
     Args:
-        key: What rows name as `Family.checkpoints`.
+        key: Name of the code, which rows of the family table give as `Family.checkpoints`.
         code: The functions.
     """
     CHECKPOINTS.register(key, code)
 
 
 def checkpoint_code(family: Family) -> CheckpointCode:
-    """Return the code that reads checkpoints of a family in addition to transformers."""
+    """Return the registered functions that load a family's checkpoints; empty ones if transformers is enough."""
     if family.checkpoints is None:
         return CheckpointCode()
     return CHECKPOINTS.find(family.checkpoints, f"family {family.name}")
@@ -160,7 +160,7 @@ _FAMILIES: dict[str, Family] = {row.name: row for row in ROWS}
 
 
 def register_family(family: Family) -> None:
-    """Add a model family to the table, or replace the one of the same name; an installed plug-in can only add.
+    """Add a model family to the table, or replace the one of the same name (plug-ins may only add).
 
     Args:
         family: The new row. The keys it names are looked up when they are needed, so code may be registered before
@@ -171,17 +171,17 @@ def register_family(family: Family) -> None:
 
 
 def all_families() -> tuple[Family, ...]:
-    """List all supported model families in the order of their registration, including those of installed plug-ins."""
+    """List all supported model families, those of plug-ins included, in the order of registration."""
     load_plugins()
     return tuple(_FAMILIES.values())
 
 
 def family_of(model_type: str, where: str = "config.json") -> Family:
-    """Find the family of a `model_type`.
+    """Find the family of a config.json's `model_type`; raise InputError if none supports it.
 
     Args:
         model_type: The value in config.json.
-        where: What the error names.
+        where: Name of the file in error messages.
 
     Raises:
         InputError: If no row has it.
@@ -196,7 +196,7 @@ def family_of(model_type: str, where: str = "config.json") -> Family:
 
 
 def find_family(name: str, where: str = "family") -> Family:
-    """Find the row of a name, as in recipes; `where` is what the InputError names if there is none."""
+    """Find a family by its name; raise InputError (naming `where`) if there is none."""
     rows = {f.name: f for f in all_families()}
     if name not in rows:
         raise InputError(Problem(where, f"'{name}' is not in the family table; {suggest_allowed(name, tuple(rows))}."))
@@ -204,7 +204,7 @@ def find_family(name: str, where: str = "family") -> Family:
 
 
 def choose_row(family: Family, name: str, where: str) -> Family:
-    """Find the row of a chosen name, and check that it has the graph of a model.
+    """Find the family row that the user chose by name, and check that it shares the graph of the model.
 
     Raises:
         InputError: If no row has the name, or it has another graph.
@@ -218,10 +218,10 @@ def choose_row(family: Family, name: str, where: str) -> Family:
 
 
 def suggest_row(family: Family, weights: Iterable[str]) -> tuple[Family, str]:
-    """Guess from the names of a checkpoint's weights which of the rows that share a graph it belongs to.
+    """Guess from the names of a checkpoint's weights which of the family rows with the same graph it belongs to.
 
     Returns:
-        The row, and the weight that suggests it; `family` and an empty string if none does.
+        The row, and the name of the weight that identifies it; `family` and an empty string if none does.
     """
     names = list(weights)
     for row in all_families():
@@ -233,7 +233,7 @@ def suggest_row(family: Family, weights: Iterable[str]) -> tuple[Family, str]:
 
 
 def check_distillable(family: Family, config: Mapping[str, object], where: str = "config.json") -> None:
-    """Refuse a model that can be neither teacher nor student, although it can be exported.
+    """Raise InputError if distillation does not support a model's config.json, neither as teacher nor as student.
 
     Raises:
         InputError: If an entry has another value than `Family.taught_with`, with the limit of the row that names it.
@@ -248,7 +248,7 @@ def check_distillable(family: Family, config: Mapping[str, object], where: str =
 def check_prunable(
     family: Family, config: Mapping[str, object], intermediate: int, where: str = "student.intermediate"
 ) -> None:
-    """Refuse to prune feed-forward neurons of a model if that is not supported, or it has no more than are to stay.
+    """Raise InputError if a model's feed-forward neurons cannot be pruned to `intermediate` per layer.
 
     Args:
         family: Its row.
@@ -272,6 +272,6 @@ def check_prunable(
 
 
 def check_exportable(family: Family, where: str = "model") -> None:
-    """Raise InputError, with what to do instead, if no exporter writes a family; `where` is what the error names."""
+    """Raise InputError (naming `where`) if no exporter supports a family, with the alternative."""
     if family.instead_of_export is not None:
         raise InputError(Problem(where, f"no exporter writes {family.title}.", family.instead_of_export))

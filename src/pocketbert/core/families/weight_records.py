@@ -38,7 +38,7 @@ _FILE_NAME = "learned_ranges.json"
 
 
 class WeightRole(BaseModel):
-    """One stored weight of a model, and its scheme in a file.
+    """The record of one stored weight: its name, its role (place in a layer, such as ffn_down) and its scheme.
 
     Attributes:
         name: Path of the weight in the torch module that the file was exported from.
@@ -57,12 +57,12 @@ class WeightRole(BaseModel):
     scheme: Scheme | None = None
 
     def matches(self, pattern: str) -> bool:
-        """Return whether a pattern of `quantize.names` matches the path, or one or more modules in it."""
+        """Return whether a pattern of the recipe key `quantize.names` matches the weight's path or modules in it."""
         return any(fnmatchcase(self.name, p) for p in (pattern, f"*.{pattern}", f"{pattern}.*", f"*.{pattern}.*"))
 
 
 def classify_weight(name: str) -> Role:
-    """Return the role of a weight by its path in an encoder with a head."""
+    """Return the role of a weight (its place in the model, such as embedding or ffn_down) from its path."""
     for pattern, role in _ROLE_PATTERNS:
         if (role in _OUTSIDE_LAYERS or _LAYER.search(name)) and re.search(pattern, name):
             return role
@@ -70,7 +70,7 @@ def classify_weight(name: str) -> Role:
 
 
 def matrix_digest(numbers: NDArray[Any]) -> str | None:
-    """Return the digest of a matrix as fp32 numbers, the same for its transpose; None if it is no matrix.
+    """Return the sha256 of a matrix as fp32 numbers, equal for its transpose; None if the array is no matrix.
 
     Axes of length 1 are ignored.
     """
@@ -88,7 +88,7 @@ Range = tuple[float, float]
 
 
 class ProductRanges(BaseModel):
-    """The activation ranges of one matrix product.
+    """Ranges (smallest, largest number) of the inputs and outputs of one matrix product.
 
     Attributes:
         inputs: Smallest and largest number of its input; None if unknown.
@@ -102,7 +102,7 @@ class ProductRanges(BaseModel):
 
 
 class LearnedRanges(BaseModel):
-    """The activation ranges that a stage of method `qat` learned.
+    """The activation ranges that a model learned in quantization-aware training (method `qat`).
 
     Attributes:
         scheme: The scheme that was trained for.
@@ -119,12 +119,12 @@ class LearnedRanges(BaseModel):
     products: dict[str, ProductRanges]
 
     def of(self, weight: NDArray[np.generic]) -> ProductRanges:
-        """Return the ranges of the product with these weights; empty ones if it was not trained."""
+        """Return the learned activation ranges of the product with this weight matrix; empty ones if there are none."""
         return self.products.get(product_fingerprint(weight), ProductRanges())
 
 
 def product_fingerprint(weight: NDArray[np.generic]) -> str:
-    """Return the digest of a product's weights as fp16 numbers, the same for the transpose.
+    """Return the sha256 of a weight matrix as fp16 numbers, equal for its transpose.
 
     Args:
         weight: [out, in], [in, out], or either with further axes of size 1, in fp32 or fp16.
@@ -134,12 +134,12 @@ def product_fingerprint(weight: NDArray[np.generic]) -> str:
 
 
 def write_learned_ranges(folder: Path, ranges: LearnedRanges) -> None:
-    """Write the ranges next to the weights of a model."""
+    """Write the learned activation ranges into the folder of the model's weights."""
     write_json(folder / _FILE_NAME, ranges.model_dump(mode="json"))
 
 
 def read_learned_ranges(folder: Path, scheme: Scheme, runtime: Runtime | None = None) -> LearnedRanges | None:
-    """Read the ranges that a model was trained with; None if it has none for files of a scheme and runtime.
+    """Read the activation ranges that a model learned for a scheme and runtime; None if it has none for them.
 
     Files of one scheme for different runtimes round other numbers in other places, so the ranges of one do not fit
     another.
@@ -152,6 +152,6 @@ def read_learned_ranges(folder: Path, scheme: Scheme, runtime: Runtime | None = 
 
 
 def copy_learned_ranges(source: Path, destination: Path) -> None:
-    """Copy the ranges that a model was trained with, if there are any, to a folder with the same weights."""
+    """Copy a model's learned activation ranges, if there are any, to another folder with the same weights."""
     if (source / _FILE_NAME).is_file():
         write_learned_ranges(destination, LearnedRanges.model_validate(read_json(source / _FILE_NAME)))

@@ -26,7 +26,7 @@ from pocketbert.core.tasks import Task
 
 
 class FeatureExtractionHead(TextHead):
-    """Head of feature-extraction; matrices are [1, H].
+    """Head of embedding models (feature-extraction); the output matrix of a text is its vector [1, H].
 
     Args:
         task: The task's row in the table of tasks.
@@ -37,7 +37,7 @@ class FeatureExtractionHead(TextHead):
         self.task, self.similarity = task, similarity
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize the two texts of a scored pair as two rows, other texts as one. The truth are the scores.
+        """Tokenize the two texts of a scored pair as two rows, other texts as one row; the truth is the scores.
 
         Without scores the truth is empty; the caller that scores the rows puts the teacher's vectors there.
 
@@ -55,7 +55,7 @@ class FeatureExtractionHead(TextHead):
         return Prepared(examples, tokenizer.encode(texts), np.repeat(np.arange(len(examples)), 2), {}, truth)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute Spearman of the pairs' similarities with their scores, or the mean cosine to the teacher's vectors."""
+        """Compute Spearman between similarities and scores of pairs, or the mean cosine to the teacher's vectors."""
         vectors, truth = join_texts(reduced), np.asarray(prepared.truth, np.float64)
         finite = all_finite(reduced)
         if truth.ndim == 1:
@@ -70,17 +70,17 @@ class FeatureExtractionHead(TextHead):
         return Score.of(metric, value, others if finite else {}, len(truth), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the vector of each text."""
+        """Return an `Embedding` with the vector of each text."""
         return [Embedding(m[0], e.truncated) for m, e in zip(outputs, prepared.encoded, strict=True)]
 
 
 def are_scored_pairs(examples: Sequence[Example]) -> bool:
-    """Return whether all rows are pairs with a score."""
+    """Return whether all examples are pairs of texts with a score."""
     return bool(examples) and all(e.pair is not None and e.label is not None for e in examples)
 
 
 def _similarities(one: NDArray[np.floating], other: NDArray[np.floating], kind: Similarity) -> NDArray[np.float64]:
-    """Compare vectors [N, H] pair by pair, as sentence-transformers does; return [N], larger for more alike."""
+    """Compute the similarity of each pair of vectors [N, H], [N, H] as sentence-transformers does; return [N]."""
     a, b = np.asarray(one, np.float64), np.asarray(other, np.float64)
     match kind:
         case Similarity.COSINE:
@@ -94,7 +94,7 @@ def _similarities(one: NDArray[np.floating], other: NDArray[np.floating], kind: 
 
 
 def _normalize(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Scale vectors [N, H] to length 1; zero vectors stay."""
+    """Divide vectors [N, H] by their Euclidean length; zero vectors stay zero."""
     values = np.asarray(vectors, np.float64)
     length = np.linalg.norm(values, axis=-1, keepdims=True)
     return np.asarray(values / np.maximum(length, 1e-12))

@@ -31,15 +31,15 @@ _GUESSES = 10
 
 
 class FillMaskHead:
-    """Head of fill-mask; matrices are [masked tokens, vocabulary]."""
+    """Head of fill-mask; the output matrix of a text has shape [masked tokens, vocabulary]."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize rows, and mask tokens of rows to score, the same ones for the same text.
+        """Tokenize rows; to score them, also mask some tokens, always the same ones for the same text.
 
-        The truth are the ids of the masked tokens, one array per row; `IGNORED_LABEL` at masks of the text itself.
+        The truth is the ids of the masked tokens, one array per row; `IGNORED_LABEL` at masks of the text itself.
 
         Raises:
             InputError: If the vocabulary has no mask token.
@@ -53,7 +53,7 @@ class FillMaskHead:
         return replace(rows, encoded=[encoded for encoded, _ in masked], truth=[gold for _, gold in masked])
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """Return the cross-entropy in nats, and whether the best token is right, [masked tokens, 2]."""
+        """Return the cross-entropy of each masked token and whether the best guess is right, [masked tokens, 2]."""
         tokenizer = prepared.tokenizer
         assert tokenizer is not None
         # a file of a smaller length has cut the last masks off
@@ -68,7 +68,7 @@ class FillMaskHead:
         return np.stack([log_sum - own, logits.argmax(-1) == gold], -1).astype(np.float32)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute the mean cross-entropy over masked tokens, and how often the best token is right."""
+        """Compute the mean cross-entropy over masked tokens, and the share of them that is guessed right."""
         values, finite = join_texts(reduced), all_finite(reduced)
         gold = np.concatenate([np.asarray(t, np.int64) for t in prepared.truth])
         chance = entropy(gold[gold != IGNORED_LABEL])
@@ -77,7 +77,7 @@ class FillMaskHead:
         return Score.of(self.task.metric, loss, others, len(prepared.examples), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the most probable tokens of each masked position."""
+        """Return a `Filled` with the most probable tokens of each masked position for each text."""
         tokenizer = prepared.tokenizer
         assert tokenizer is not None
         answers: list[Answer] = []
@@ -97,7 +97,7 @@ class FillMaskHead:
 
 
 def _mask_tokens(encoded: Encoded, digest: str, mask_id: int) -> tuple[Encoded, NDArray[np.int64]]:
-    """Mask tokens of a text, chosen by its hash; return the masked row and the ids under all its masks."""
+    """Mask some tokens of a row, chosen by the text's hash; return the masked row and the original ids at all masks."""
     assert encoded.places is not None
     words = np.flatnonzero((encoded.places.parts >= 0) & (encoded.ids != mask_id))
     count = min(len(words), max(1, round(_MASKED_SHARE * len(words))))

@@ -45,7 +45,7 @@ class UnknownSettings(PlainNumbers):
 
     @model_validator(mode="after")
     def _check(self) -> UnknownSettings:
-        """Check that exactly one of the fields is given."""
+        """Raise ValueError unless exactly one of the fields is given."""
         if (self.below is None) == (self.accuracy is None):
             raise ValueError(
                 "takes either below, a probability, or accuracy, a share of right labels: {accuracy: 0.95}"
@@ -54,12 +54,12 @@ class UnknownSettings(PlainNumbers):
 
 
 def _long_form(value: object) -> object:
-    """Turn a number into {below: number}."""
+    """Convert the short form of the setting, a number, to {below: number}."""
     return value if value is None or isinstance(value, dict | UnknownSettings) else {"below": value}
 
 
 def _short_form(settings: UnknownSettings | None) -> object:
-    """Write {below: number} as the number."""
+    """Convert {below: number} back to the short form, the number."""
     return settings if settings is None else settings.below or {"accuracy": settings.accuracy}
 
 
@@ -113,12 +113,12 @@ class AnswerSettings(PlainNumbers):
 
     @property
     def unknown_below(self) -> float | None:
-        """The "unknown" threshold of all files; None if there is none, or one is fitted for each file."""
+        """The probability below which answers of any file are unknown; None if unset, or fitted for each file."""
         return self.unknown.below if self.unknown is not None else None
 
     @property
     def unknown_accuracy(self) -> float | None:
-        """The accuracy that "unknown" thresholds are fitted for; None if none is fitted."""
+        """The accuracy that the files' "unknown" thresholds are fitted for; None if none is fitted."""
         return self.unknown.accuracy if self.unknown is not None else None
 
 
@@ -131,14 +131,14 @@ _Targets = Mapping[str, NDArray[np.generic] | Sequence[NDArray[np.int64]]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows of data as a model takes them.
+    """Tokenized data rows with their labels, ready for a model.
 
     Attributes:
         examples: The rows of the data, E of them.
         encoded: The model's rows, N of them: a long context has several windows, a scored pair two texts.
         owner: Number of the example that each of the model's rows belongs to, [N], ascending.
         targets: Training targets by name, one per row: arrays [N, ...], or N arrays with one number per token.
-        truth: What scoring compares with, E of them; empty if the rows are not labelled.
+        truth: The gold label of each example, in the form that scoring needs; empty if the rows are not labelled.
         tokenizer: The tokenizer that made `encoded`, for tasks whose answers are tokens.
     """
 
@@ -150,20 +150,20 @@ class Prepared:
     tokenizer: TextTokenizer | None = None
 
     def within(self, length: int) -> Prepared:
-        """Return the same rows, cut to at most this number of tokens."""
+        """Return the rows cut to at most `length` tokens each."""
         if all(len(e) <= length for e in self.encoded):
             return self
         return replace(self, encoded=[self._cut(i, length) for i in range(len(self.encoded))])
 
     def _cut(self, row: int, length: int) -> Encoded:
-        """Cut one row. A pair is tokenized again with places, because its separators must stay."""
+        """Cut one row to at most `length` tokens; a pair is tokenized again, so that its separators stay."""
         encoded, text = self.encoded[row], self.examples[self.owner[row]].input
         if len(encoded) <= length or encoded.places is not None or self.tokenizer is None or isinstance(text, str):
             return truncate_row(encoded, length)
         return replace(truncate_row(self.tokenizer.encode([text], places=True)[0], length), places=None)
 
     def rows_of(self) -> list[list[int]]:
-        """Return the numbers of the model's rows of each example."""
+        """Return for each example the indices of its rows in `encoded`."""
         rows: list[list[int]] = [[] for _ in self.examples]
         for i, example in enumerate(self.owner):
             rows[example].append(i)
@@ -171,13 +171,13 @@ class Prepared:
 
 
 def prepare_texts(examples: list[Example], tokenizer: TextTokenizer, places: bool = False) -> Prepared:
-    """Tokenize examples into one row each, without labels."""
+    """Tokenize each example to one row, without reading labels."""
     encoded = tokenizer.encode([e.input for e in examples], places)
     return Prepared(examples, encoded, np.arange(len(examples)), tokenizer=tokenizer)
 
 
 def all_finite(matrices: Sequence[Matrix]) -> bool:
-    """Return whether every number is finite."""
+    """Return whether every number in all matrices is finite."""
     return all(bool(np.isfinite(m).all()) for m in matrices)
 
 
@@ -185,7 +185,7 @@ def all_finite(matrices: Sequence[Matrix]) -> bool:
 
 
 class Head(Protocol):
-    """What a task does with labels, outputs and answers.
+    """The code of a task: reads labels, scores outputs and turns them into answers.
 
     Attributes:
         task: The task's row in the table of tasks.
@@ -194,7 +194,7 @@ class Head(Protocol):
     task: Task
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize rows and read their labels.
+        """Tokenize examples and read their labels as training targets and gold labels.
 
         Args:
             examples: The rows.
@@ -208,31 +208,31 @@ class Head(Protocol):
         ...
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """Return what `score` needs of a row's outputs; for most tasks the matrix itself."""
+        """Reduce one row's outputs to what `score` needs of them; for most tasks that is the matrix itself."""
         ...
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Score the reduced outputs of labelled rows, N matrices."""
+        """Compute the task's score from the reduced outputs of all labelled rows, one matrix each."""
         ...
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Turn outputs, N matrices, into the answers to E examples; `inside` if the file applied the score function."""
+        """Turn output matrices, one per row, into answers; `inside` means that the file computed probabilities."""
         ...
 
 
 class TextHead:
-    """Base of heads whose outputs have one row per text, all of which `score` needs."""
+    """Base of heads whose output matrix has one row per text, which `score` needs unchanged."""
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """Return the row as it is."""
+        """Return the output matrix unchanged."""
         return matrix
 
 
 class LabelledTextHead(TextHead):
-    """Base of heads that are trained on one label cell per text; a subclass defines how the cells are read."""
+    """Base of heads that are trained on one label per text; a subclass defines how labels are read."""
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize rows; the targets are ``labels``, one entry per text. See `Head.prepare`."""
+        """Tokenize examples, and read one target per text, named ``labels``; see `Head.prepare`."""
         rows = prepare_texts(examples, tokenizer)
         if not labelled:
             return rows
@@ -240,5 +240,5 @@ class LabelledTextHead(TextHead):
         return replace(rows, targets={"labels": targets}, truth=truth)
 
     def _read_gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
-        """Return what scoring compares with and what training learns, N of them each."""
+        """Read the labels of N examples; return the gold labels for scoring and the targets for training."""
         raise NotImplementedError

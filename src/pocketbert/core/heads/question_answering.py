@@ -33,7 +33,7 @@ _NO_CONTEXT_SCORE = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class _WindowAnswer:
-    """The best answer in one window; `QuestionAnsweringHead.reduce` stores the fields in a matrix.
+    """The best answer in one window of a long context, and the score of having no answer.
 
     Attributes:
         score: Sum of the logits of its first and its last token.
@@ -51,7 +51,7 @@ class _WindowAnswer:
 
 
 class QuestionAnsweringHead:
-    """Head of question-answering; matrices are [tokens, 2]: logits of each token as first and as last of the answer.
+    """Head of question-answering; matrices are [tokens, 2]: logits of each token as first and as last one.
 
     Args:
         task: The task's row in the table of tasks.
@@ -62,7 +62,7 @@ class QuestionAnsweringHead:
         self.task, self.settings = task, settings
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize questions and contexts in windows.
+        """Tokenize questions and contexts in overlapping windows, with the answers' tokens as targets.
 
         The targets are ``start_positions`` and ``end_positions``: tokens of the first answer, int64 [N]; 0 for a window
         without an answer.
@@ -83,11 +83,11 @@ class QuestionAnsweringHead:
         return Prepared(examples, encoded, owner, targets, truth)
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """Return the window's best answer, [1, 5]: score, first and behind-last character, probability, null score."""
+        """Find the window's best answer; return its fields as a matrix [1, 5]."""
         return np.array([astuple(self._find_answer(prepared.encoded[row], matrix))], np.float32)
 
     def _find_answer(self, window: Encoded, matrix: Matrix) -> _WindowAnswer:
-        """Find the first and last token of the context with the largest sum of logits, within the longest answer."""
+        """Find the span of context tokens with the largest sum of start and end logits, not longer than allowed."""
         places = window.places
         if places is None:
             raise ValueError("tokenize with windows()")
@@ -109,7 +109,7 @@ class QuestionAnsweringHead:
         return _WindowAnswer(float(scores[i, j]), first, last, probabilities[0] * probabilities[1], null_score)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute SQuAD F1 and exact match; chance answers every question with the first sentence, or with nothing."""
+        """Compute SQuAD F1 and exact match; chance is the F1 of always answering the first sentence, or nothing."""
         finite = all_finite(reduced)
         texts = [a.text for a in self._merge_windows(reduced, prepared)]
         gold = [[g.text for g in truth] for truth in prepared.truth]
@@ -125,11 +125,11 @@ class QuestionAnsweringHead:
         return Score.of(self.task.metric, float(np.mean(f1)), others, len(gold), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the best answer over all windows of each context."""
+        """Return an `Excerpt` with the best answer over all windows of each context."""
         return [*self._merge_windows([self.reduce(i, m, prepared) for i, m in enumerate(outputs)], prepared)]
 
     def _merge_windows(self, reduced: Sequence[Matrix], prepared: Prepared) -> list[Excerpt]:
-        """Choose the best answer over the windows of each context, or none if no window has one."""
+        """Choose the best answer of each context over all its windows; an empty one if none has an answer."""
         excerpts = []
         for example, rows in zip(prepared.examples, prepared.rows_of(), strict=True):
             windows = [_WindowAnswer(*(float(v) for v in reduced[i][0])) for i in rows]
@@ -144,7 +144,7 @@ class QuestionAnsweringHead:
 
 
 def _answer_tokens(window: Encoded, answers: list[GoldAnswer]) -> tuple[int, int]:
-    """Return the first and last token of the first answer that lies wholly in a window; (0, 0) if none does."""
+    """Return the first and last token of the first gold answer that lies wholly in the window; (0, 0) if none."""
     assert window.places is not None
     offsets, context = window.places.offsets, window.places.parts == _CONTEXT
     for answer in answers:
@@ -157,7 +157,7 @@ def _answer_tokens(window: Encoded, answers: list[GoldAnswer]) -> tuple[int, int
 
 
 def _softmax_of(logit: float, logits: NDArray[np.float64]) -> float:
-    """Return the probability of one of the logits."""
+    """Return the softmax probability of one logit among all `logits`."""
     largest = logits.max()
     return float(np.exp(logit - largest) / np.exp(logits - largest).sum())
 
@@ -186,7 +186,7 @@ def _word_f1(answer: list[str], gold: list[str]) -> float:
 
 
 def _normalize_answer(answer: str) -> str:
-    """Return an answer in lower case, without punctuation, articles and repeated blanks, to compare it.
+    """Normalize an answer for comparison: lower case, no punctuation, no articles, single blanks.
 
     Source: evaluate-v1.1 of Rajpurkar et al. 2016 (SQuAD, arXiv 1606.05250, section 6.1).
     """

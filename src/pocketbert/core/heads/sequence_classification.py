@@ -34,7 +34,7 @@ from pocketbert.core.tasks import ScoreFunction, Task
 
 
 class ClassificationHead(LabelledTextHead):
-    """Head of text-classification; matrices are [1, labels].
+    """Head of text-classification; the output matrix of a text is its logits [1, labels].
 
     Args:
         task: The task's row in the table of tasks.
@@ -45,12 +45,12 @@ class ClassificationHead(LabelledTextHead):
         self.task, self.labels = task, labels
 
     def _read_gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
-        """Return label ids, int64 [N], for both."""
+        """Return the label ids, int64 [N], both as gold labels and as targets."""
         ids = self.labels.ids(examples, title)
         return ids, ids
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute accuracy, macro F1 and MCC."""
+        """Compute accuracy, macro F1 and Matthews correlation of the predicted labels."""
         gold, finite = np.asarray(prepared.truth, np.int64), all_finite(reduced)
         predicted = join_texts(reduced).argmax(-1).astype(np.int64)
         scores = classification_scores(gold, predicted, len(self.labels))
@@ -58,7 +58,7 @@ class ClassificationHead(LabelledTextHead):
         return Score.of(self.task.metric, value, scores, len(gold), majority_bound(gold, len(self.labels)), finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the most probable label of each text."""
+        """Return a `Prediction` with the most probable label of each text."""
         scores = np.concatenate(list(outputs)) if inside else apply_score_function(join_texts(outputs), self.task.score)
         names = self.labels.names
         return [
@@ -68,12 +68,12 @@ class ClassificationHead(LabelledTextHead):
 
 
 class MultiLabelHead(LabelledTextHead):
-    """Head of multi-label classification; matrices are [1, labels].
+    """Head of multi-label classification; the output matrix of a text is its logits [1, labels].
 
     Args:
         task: The task's row in the table of tasks.
         labels: Label names in order of their ids.
-        thresholds: Probability from which each label is given.
+        thresholds: Smallest probability at which each label counts as predicted.
     """
 
     def __init__(self, task: Task, labels: Labels, thresholds: Sequence[float]) -> None:
@@ -81,12 +81,12 @@ class MultiLabelHead(LabelledTextHead):
         self.thresholds = np.asarray(thresholds, np.float64)
 
     def _read_gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
-        """Return which labels each text has, [N, labels], as bool and as float32."""
+        """Return which labels each text has, [N, labels], as bool for scoring and as float32 for training."""
         is_given = self.labels.sets(examples, title)
         return is_given, is_given.astype(np.float32)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute micro F1 at the thresholds, and the share of rows whose labels are all right."""
+        """Compute micro F1 at the labels' thresholds, and the share of rows with all labels right."""
         gold, finite = np.asarray(prepared.truth, bool), all_finite(reduced)
         predicted = apply_score_function(join_texts(reduced), self.task.score) >= self.thresholds
         value = multi_label_f1(gold, predicted)
@@ -94,7 +94,7 @@ class MultiLabelHead(LabelledTextHead):
         return Score.of(self.task.metric, value, others, len(gold), chance_bound(constant_f1(gold), len(gold)), finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the labels of each text that reach their thresholds."""
+        """Return a `Labelling` with the labels that reach their thresholds for each text."""
         scores = np.concatenate(list(outputs)) if inside else apply_score_function(join_texts(outputs), self.task.score)
         names, answers = self.labels.names, list[Answer]()
         for row, encoded in zip(scores, prepared.encoded, strict=True):
@@ -105,7 +105,7 @@ class MultiLabelHead(LabelledTextHead):
 
 
 def fit_label_thresholds(logits: Matrix, gold: NDArray[np.bool_]) -> list[float]:
-    """Find for each label the threshold with the best F1 of that label; 0.5 for a label without a row.
+    """Find the probability threshold with the best F1 for each label; 0.5 for a label that never occurs.
 
     Args:
         logits: [N, labels] of rows that do not decide the score.
@@ -128,7 +128,7 @@ def fit_label_thresholds(logits: Matrix, gold: NDArray[np.bool_]) -> list[float]
 
 
 class RegressionHead(LabelledTextHead):
-    """Head of regression; matrices are [1, 1].
+    """Head of regression; the output matrix of a text is one number [1, 1].
 
     The outputs are in the units of the training data, or logits if the task's score function is the sigmoid.
     """
@@ -137,7 +137,7 @@ class RegressionHead(LabelledTextHead):
         self.task = task
 
     def _read_gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
-        """Return the numbers [N] as float64 and as float32; raise InputError if a sigmoid cannot reach one."""
+        """Read the numbers [N] as float64 for scoring and float32 for training; refuse those a sigmoid cannot reach."""
         gold = np.array([e.label for e in examples], np.float64)
         outside = np.flatnonzero((gold < 0) | (gold > 1))
         if len(outside) and self.task.score is ScoreFunction.SIGMOID:
@@ -148,7 +148,7 @@ class RegressionHead(LabelledTextHead):
         return gold, gold.astype(np.float32)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute Pearson, Spearman and the root mean square error."""
+        """Compute Pearson and Spearman correlation and the root mean square error of the predicted numbers."""
         gold, finite = np.asarray(prepared.truth, np.float64), all_finite(reduced)
         values = apply_score_function(join_texts(reduced)[:, 0].astype(np.float64), self.task.score)
         others = {}
@@ -158,6 +158,6 @@ class RegressionHead(LabelledTextHead):
         return Score.of(PEARSON, pearson(gold, values), others, len(gold), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the number of each text."""
+        """Return a `Value` with the predicted number of each text."""
         values = [float(m[0, 0] if inside else apply_score_function(m[0, 0], self.task.score)) for m in outputs]
         return [Value(value, row.truncated) for value, row in zip(values, prepared.encoded, strict=True)]

@@ -16,12 +16,12 @@ from pocketbert.core.tasks import Task, TaskName
 
 
 def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None) -> Head:
-    """Make the head of a task.
+    """Build the head (labels, scoring, answers) of a task.
 
     Args:
         task: The task's row in the table of tasks.
         labels: Label names in order of their ids; empty for tasks without labels.
-        settings: Settings of answers; default their defaults.
+        settings: Settings that turn outputs into answers; None for the defaults.
     """
     settings = settings or AnswerSettings()
     match task.name:

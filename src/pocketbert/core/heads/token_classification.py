@@ -32,7 +32,7 @@ from pocketbert.core.tasks import Task
 
 
 class TokenClassificationHead:
-    """Head of token-classification; matrices are [tokens, tags].
+    """Head of token-classification; the output matrix of a text is its logits [tokens, tags].
 
     Every word is trained on, in whichever way the data splits the text, so that text from a keyboard is read like text
     of a data set. If no tag has a prefix such as ``B-`` (parts of speech), each word whose tag is not ``O`` is a span,
@@ -48,7 +48,7 @@ class TokenClassificationHead:
         self.single = not have_iob_prefixes(labels.names)
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize rows; the targets are ``labels``: the tag of each word at its first token, `IGNORED_LABEL` elsewhere.
+        """Tokenize rows; the targets ``labels`` hold each word's tag at its first token, `IGNORED_LABEL` elsewhere.
 
         Targets are N int64 arrays [tokens].
         """
@@ -66,13 +66,13 @@ class TokenClassificationHead:
         return replace(rows, targets={"labels": targets}, truth=spans_by_row)
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """Return the best tag of each token, [tokens, 1]; NaN if a token's logits are not finite."""
+        """Reduce logits [tokens, tags] to the best tag's id for each token, [tokens, 1]; NaN if not finite."""
         best: Matrix = matrix.argmax(-1).astype(np.float32)
         best[~np.isfinite(matrix).all(-1)] = np.nan
         return best[:, None]
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute F1, precision and recall of spans with both ends and label right."""
+        """Compute F1, precision and recall of the predicted spans; a span is right if both ends and the label are."""
         finite = all_finite(reduced)
         predicted = []
         for encoded, matrix in zip(prepared.encoded, reduced, strict=True):
@@ -85,7 +85,7 @@ class TokenClassificationHead:
         return Score.of(self.task.metric, counts.f1, others, len(prepared.examples), chance, finite)
 
     def _chance(self, prepared: Prepared) -> float:
-        """Return the F1 of the best answer that looks at no text: every word is a span of the most frequent label."""
+        """Return the F1 of labelling every word with the most frequent label, which a useful model must exceed."""
         frequencies = Counter(s.label for spans in prepared.truth for s in spans)
         if not frequencies:
             return 0.0
@@ -94,7 +94,7 @@ class TokenClassificationHead:
         return count_spans(list(prepared.truth), predicted).f1
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return the spans of each text; the score of a span is the mean probability of its words' tags."""
+        """Return the labelled spans of each text, scored by the mean probability of their words' tags."""
         answers: list[Answer] = []
         for example, encoded, matrix in zip(prepared.examples, prepared.encoded, outputs, strict=True):
             first, places = find_words(encoded)
@@ -115,10 +115,10 @@ class TokenClassificationHead:
 
 
 def find_words(encoded: Encoded) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the first token of each word of a single text, and the characters that the word covers.
+    """Return the index of each word's first token, and the (start, end) characters of each word.
 
     Raises:
-        ValueError: If the row was encoded without places.
+        ValueError: If the row was encoded without `places`.
     """
     if encoded.places is None:
         raise ValueError("encode with places=True")

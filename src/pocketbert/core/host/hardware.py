@@ -35,19 +35,19 @@ class Machine(BaseModel):
 
     @property
     def summary(self) -> str:
-        """One line for reports."""
+        """The CPU, its cores and its instruction-set extensions in one line, for reports."""
         cores = f"{self.cores} cores, " if self.cores else ""
         return f"{self.cpu}, {cores}{self.arch} [{' '.join(self.isa) or 'no extensions seen'}]"
 
     @property
     def saturates(self) -> bool:
-        """Whether the fastest int8 kernels add two products in 16 bits, which saturate: on x86 without VNNI."""
+        """Whether fast int8 kernels on this CPU can overflow (saturate at 16 bits): on x86 without VNNI."""
         return self.arch in ("x86_64", "AMD64") and not {"avx512_vnni", "avx_vnni"} & {*self.isa}
 
 
 @cache
 def describe_machine() -> Machine:
-    """Describe this machine."""
+    """Describe this machine: CPU, instruction-set extensions, cores, operating system and Python version."""
     name, flags = _cpuinfo()
     arch = platform.machine()
     return Machine(
@@ -61,7 +61,7 @@ def describe_machine() -> Machine:
 
 
 def select_extensions(arch: str, flags: Collection[str]) -> list[str]:
-    """Select the instruction-set extensions that matter for encoders from the flags that a kernel lists."""
+    """Select the instruction-set extensions that matter for encoders from a kernel's list of CPU flags."""
     return [flag for flag in (_ARM_FLAGS if arch in ("aarch64", "arm64") else _X86_FLAGS) if flag in flags]
 
 
@@ -72,7 +72,7 @@ def default_threads() -> int:
 
 
 def load_average() -> float:
-    """Return the load over the last minute, or NaN if the system does not report it."""
+    """Return the system's load average over the last minute, or NaN if it is unknown."""
     try:
         return os.getloadavg()[0]
     except (OSError, AttributeError):
@@ -87,7 +87,7 @@ def _available_cores() -> int:
 
 
 def _cpuinfo() -> tuple[str, set[str]]:
-    """Return the CPU's model name and its flags, from /proc/cpuinfo if there is one."""
+    """Read the CPU's model name and its feature flags from /proc/cpuinfo; without it, return no flags."""
     path = Path("/proc/cpuinfo")
     name, flags = platform.processor() or platform.machine(), set[str]()
     if path.is_file():

@@ -50,7 +50,7 @@ _LOST_CONNECTION_WORDS = (
 
 @dataclass(frozen=True)
 class LaunchedProcess:
-    """A process among those of its launcher.
+    """This process among those that a launcher such as torchrun started.
 
     Attributes:
         rank: Number of this process over all nodes, from 0.
@@ -62,22 +62,22 @@ class LaunchedProcess:
 
     @property
     def main(self) -> bool:
-        """Whether this process writes."""
+        """Whether this is process 0, the only one that writes files."""
         return self.rank == 0
 
 
 def current_process() -> LaunchedProcess:
-    """Return the rank of this process from the launcher's environment variables; one of one without a launcher."""
+    """Return this process's rank and the number of processes, from the launcher's variables; (0, 1) without one."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     return LaunchedProcess(int(os.environ["RANK"]), world) if world > 1 else LaunchedProcess(0, 1)
 
 
 @dataclass(frozen=True)
 class Order:
-    """An order of process 0 to the others.
+    """A message from process 0 to the other processes of a launch: train a step, or end.
 
     Attributes:
-        step: A step to train together; None at the end.
+        step: Name of the recipe step to train together; None to end.
         hash: Hash of that step, which all must share.
         code: Exit code, at the end.
     """
@@ -96,7 +96,7 @@ _channels: list[_Channel] = []
 
 @contextmanager
 def direct_processes() -> Iterator[None]:
-    """Run the block in process 0 of a launch, and send the others its exit code; do nothing without a launcher.
+    """Run the block in process 0 of a launch, and then send the other processes its exit code.
 
     Raises:
         MachineError: If another process failed, with its message, or the launch was used before.
@@ -125,13 +125,13 @@ def direct_processes() -> Iterator[None]:
 
 
 def order_training(step: str, hash: str) -> None:
-    """Order the other processes to train a step; do nothing without a launcher."""
+    """Tell the other processes of the launch to train a recipe step; do nothing without a launcher."""
     if _channels:
         _channels[0].send(Order(step, hash))
 
 
 def _exit_code(error: BaseException) -> int:
-    """Return the exit code with which an error ends a command."""
+    """Return the exit code of a command that ends with this error."""
     if isinstance(error, KeyboardInterrupt):
         return int(ExitCode.INTERRUPTED)
     return int(error.exit_code if isinstance(error, PocketBertError) else ExitCode.MACHINE)
@@ -141,7 +141,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def follow_orders(train: Callable[[Order], Any]) -> NoReturn:
-    """Follow the orders of process 0: call `train` for each step that it names, and exit with its exit code.
+    """Wait in this process for messages from process 0, call `train` for each step, and exit with its exit code.
 
     Raises:
         SystemExit: With the exit code of process 0.
@@ -177,7 +177,7 @@ def follow_orders(train: Callable[[Order], Any]) -> NoReturn:
 
 
 class _Channel:
-    """Orders of process 0, in sequence, and the failures of the others, in the launcher's key-value store.
+    """Passes messages between the processes of a launch through the launcher's key-value store.
 
     Args:
         process: This process.
@@ -202,14 +202,14 @@ class _Channel:
         self.process, self._store, self._sent = process, PrefixStore(f"pocketbert/{attempt}", server), 0
 
     def send(self, order: Order) -> None:
-        """Send the next order."""
+        """Send the next message to all other processes."""
         self._set(f"order/{self._sent}", json.dumps(vars(order)))
         self._sent += 1
         if order.step is None:
             self._set("end", str(order.code))
 
     def orders(self) -> Iterator[Order]:
-        """Wait for orders and yield them; the last has no step."""
+        """Yield the messages of process 0 as they arrive; the last one has no step."""
         number = 0
         while True:
             key = f"order/{number}"
@@ -222,7 +222,7 @@ class _Channel:
             number += 1
 
     def end_code(self, within_s: float = 0.0) -> int | None:
-        """Return the exit code of process 0, or None if it does not end within some seconds."""
+        """Return the exit code of process 0, or None if it has not ended after some seconds."""
         until = time.monotonic() + within_s
         while not self._store.check(["end"]):
             if time.monotonic() >= until:
@@ -231,15 +231,15 @@ class _Channel:
         return int(self._store.get("end"))
 
     def report(self, message: str) -> None:
-        """Send process 0 the error of this process."""
+        """Report an error message of this process to process 0."""
         self._set("failed", f"process {self.process.rank}: {message.rstrip('.')}.")
 
     def failure(self) -> str | None:
-        """Return the last error that another process reported."""
+        """Return the last error message that another process reported; None if there is none."""
         return self._store.get("failed").decode() if self._store.check(["failed"]) else None
 
     def _set(self, key: str, value: str) -> None:
-        """Set a key and wait until the store has it: `set` only sends, and this process may end right after it."""
+        """Set a key of the store, and wait until the store has received it, since this process may end right after."""
         self._store.set(key, value)
         with suppress(RuntimeError):  # the store is gone: so is the launcher, and nobody waits for the key
             self._store.check([key])  # answered after all that this connection sent before
@@ -247,7 +247,7 @@ class _Channel:
 
 @contextmanager
 def _watch_peers(channel: _Channel) -> Iterator[None]:
-    """End this process if it waits in a collective for a process that has failed.
+    """While the block runs, watch the other processes in a thread, and end this process if one of them failed.
 
     Sockets of gloo on one machine break when their other end dies. A process of another node that fails before
     it ever connected, or a GPU kernel that waits for its peer, is noticed by nobody else.
@@ -255,7 +255,7 @@ def _watch_peers(channel: _Channel) -> Iterator[None]:
     block_ended, main = threading.Event(), channel.process.main
 
     def watch() -> None:
-        """End the process some seconds after another one failed, unless the block ends before."""
+        """End this process some seconds after another one failed, unless the block has ended by then."""
         while not block_ended.wait(1.0):
             try:
                 code = (1 if channel.failure() else 0) if main else channel.end_code() or 0
@@ -275,7 +275,7 @@ def _watch_peers(channel: _Channel) -> Iterator[None]:
 
 
 def _is_lost_connection(error: BaseException) -> bool:
-    """Return whether an error is that of a connection whose other end is gone."""
+    """Return whether an error means that the connection to another process is lost."""
     from torch.distributed import DistError
 
     if isinstance(error, DistError):
@@ -284,7 +284,7 @@ def _is_lost_connection(error: BaseException) -> bool:
 
 
 def _close_process_group() -> None:
-    """Close the connections between the processes if training opened any."""
+    """Close torch's process group, if training opened one."""
     import torch.distributed
 
     if torch.distributed.is_initialized():
@@ -295,7 +295,7 @@ def _close_process_group() -> None:
 
 
 class PostponedStop:
-    """A request to stop that waits for the end of a training step.
+    """A request to stop (Ctrl-C or a signal) that waits for the end of the current training step.
 
     Attributes:
         asked: The error to raise at the end of the step; None without a request.
@@ -310,10 +310,10 @@ _postponing: list[PostponedStop] = []
 
 
 def postpone_stop(error: BaseException) -> bool:
-    """Leave a request to stop to the running work, which raises `error` at the end of a step, if it stops there.
+    """Postpone a request to stop until the end of the current training step, where `error` is raised.
 
     Returns:
-        Whether it will; else the caller raises the error at once.
+        Whether it was postponed; if not, the caller raises the error at once.
     """
     if not _postponing or _postponing[-1].asked is not None:
         return False
@@ -324,7 +324,7 @@ def postpone_stop(error: BaseException) -> bool:
 
 @contextmanager
 def postpone_stops() -> Iterator[PostponedStop]:
-    """Postpone requests to stop while the block runs, which checks `PostponedStop.asked` between its steps.
+    """Postpone requests to stop while the block runs; it checks `PostponedStop.asked` between its steps.
 
     If no command handles signals, as in a notebook, the first Ctrl-C is postponed too, and the second one interrupts.
     """

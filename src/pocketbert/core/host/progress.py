@@ -34,12 +34,12 @@ _state = {"quiet": False}
 
 
 def set_quiet(quiet: bool) -> None:
-    """Silence progress and notes (the command line's ``-q``)."""
+    """Switch progress bars and notes off or on (``-q`` on the command line)."""
     _state["quiet"] = quiet
 
 
 def print_note(message: str, style: str = "") -> None:
-    """Print a line to stderr, outside any bar.
+    """Print a line to stderr, without disturbing a progress bar.
 
     Args:
         message: The line.
@@ -49,13 +49,13 @@ def print_note(message: str, style: str = "") -> None:
 
 
 def _console() -> Console:
-    """Return a console on stderr, silent with ``-q``."""
+    """Build a rich console on stderr that prints nothing with ``-q``."""
     return Console(stderr=True, quiet=_state["quiet"], highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 @contextlib.contextmanager
 def report_waiting(label: str) -> Iterator[None]:
-    """Print regularly how long the block has been running, such as a converter that takes minutes."""
+    """Print at intervals how long the block has been running, for work without a progress bar."""
     block_ended, start = threading.Event(), time.monotonic()
     interval = _WAITING_INTERVAL_S if sys.stderr.isatty() else _PLAIN_WAITING_INTERVAL_S
 
@@ -73,10 +73,10 @@ def report_waiting(label: str) -> Iterator[None]:
 
 
 class Meter:
-    """Shows how far one piece of work is.
+    """Shows the progress of one piece of work: a bar on a terminal, otherwise a line from time to time.
 
     Args:
-        label: What is being done; empty for silence.
+        label: Name of the work; empty to show nothing.
         total: Number of units.
         start: Units already done (after a resume).
     """
@@ -88,7 +88,7 @@ class Meter:
         self._bar: Progress | None = None
 
     def __enter__(self) -> Meter:
-        """Open the bar."""
+        """Show the progress bar."""
         if self.label and sys.stderr.isatty() and not _state["quiet"]:
             self._bar = Progress(
                 TextColumn("{task.description}"),
@@ -106,7 +106,7 @@ class Meter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the bar, leaving one line when the work took a noticeable time."""
+        """Remove the progress bar, and print one line if the work took at least two seconds."""
         if self._bar is not None:
             self._bar.stop()
         took = time.monotonic() - self._start_time
@@ -114,7 +114,7 @@ class Meter:
             print_note(f"  {self.label}: {self.done - self.first:,} done in {took:.1f} s  {self.note}".rstrip())
 
     def advance(self, units: int = 1, note: str = "") -> None:
-        """Count units as done, with a short note beside the bar, e.g. the loss."""
+        """Count units as done, and show a short note beside the bar, such as the loss."""
         self.done += units
         self.note = note or self.note
         now = time.monotonic()
@@ -133,7 +133,7 @@ class Meter:
 
 
 class _Rate(ProgressColumn):
-    """Column with the units per second."""
+    """Column of the progress bar with the units per second."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed

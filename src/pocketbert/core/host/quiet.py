@@ -36,7 +36,7 @@ _OPENVINO_REPORTER = "openvino_telemetry"
 
 @contextlib.contextmanager
 def silence_output() -> Iterator[None]:
-    """Send everything that is printed inside to a temporary file; its last lines are added to an error's notes.
+    """Redirect everything that is printed in the block to a temporary file; its last lines are added to an error.
 
     File descriptors 1 and 2 of the whole process are redirected, since C++ code writes there directly, and so are
     `sys.stdout` and `sys.stderr`, which are something else in a notebook. Nothing else of the process may print
@@ -77,7 +77,7 @@ def silence_output() -> Iterator[None]:
 
 
 class _RedirectedStream(io.TextIOBase):
-    """Writes into the descriptor `sink`; once it is None, for log handlers that keep the stream, to the original."""
+    """Text stream that writes to a file descriptor `sink`; after the block to the original stream."""
 
     def __init__(self, sink: int, original: TextIO) -> None:
         self.sink: int | None = sink
@@ -98,7 +98,7 @@ class _RedirectedStream(io.TextIOBase):
 
 @contextlib.contextmanager
 def silence_coremltools() -> Iterator[None]:
-    """Silence coremltools' loggers and progress bars: eight missing proxies, 93 passes."""
+    """Silence the log messages and progress bars of coremltools while the block runs."""
     logger, bars = logging.getLogger("coremltools"), os.environ.get("TQDM_DISABLE")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -114,7 +114,7 @@ def silence_coremltools() -> Iterator[None]:
 
 
 def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set the environment variables that switch off the telemetry of dependencies; child processes inherit them.
+    """Set the environment variables that turn off the telemetry of dependencies, unless the user has set them.
 
     Called when `pocketbert` is imported. A variable that the user has set keeps its value, so
     ``ORT_DISABLE_TELEMETRY=0`` asks for ONNX Runtime's telemetry. An empty one counts as not set: the libraries
@@ -135,7 +135,7 @@ def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> 
 
 @contextlib.contextmanager
 def block_openvino_telemetry() -> Iterator[None]:
-    """Block the import of openvino's telemetry package inside; openvino then uses a stub of its own.
+    """Block the import of openvino's telemetry package while the block runs.
 
     Otherwise ``import openvino`` writes two files into the folder ``intel`` of the user's home folder and reports to
     Google Analytics, without asking. If the program has imported openvino before, that has happened already.

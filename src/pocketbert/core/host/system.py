@@ -34,7 +34,7 @@ def home_folder() -> Path | None:
 
 
 def expand_home(name: str, where: str) -> Path:
-    """Return a path with ``~`` replaced by the home folder.
+    """Expand ``~`` in a path to the home folder.
 
     Raises:
         InputError: If there is no such home folder.
@@ -47,7 +47,7 @@ def expand_home(name: str, where: str) -> Path:
 
 
 def check_hub(kind: str, name: str) -> str:
-    """Return why a model or data set of the Hub is not available; empty if it may be.
+    """Return why a model or data set cannot be loaded from the Hub; empty if it may be available.
 
     Without a network, but with a copy in the cache, the Hub's libraries are set to use the copy only.
 
@@ -70,7 +70,7 @@ def check_hub(kind: str, name: str) -> str:
 
 @cache
 def _answers(address: str) -> bool:
-    """Return whether something accepts a connection in time.
+    """Return whether a server accepts a connection within the time limit.
 
     A thread connects, since the system's search for a name may take half a minute.
     """
@@ -78,7 +78,7 @@ def _answers(address: str) -> bool:
     connected: list[bool] = []
 
     def connect() -> None:
-        """Try to connect, and note whether that was possible."""
+        """Try to connect to the server, and record whether it accepted."""
         try:
             port = parts.port or (80 if parts.scheme == "http" else 443)
             socket.create_connection((parts.hostname or "", port), _TIMEOUT_S).close()
@@ -93,7 +93,7 @@ def _answers(address: str) -> bool:
 
 
 def _cache_folders(kind: str, name: str) -> list[Path]:
-    """Return the folders in which the Hub's libraries may keep a copy."""
+    """Return the folders in which the Hub's libraries would keep a downloaded copy."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     folders = [hub / f"{kind}--{name.replace('/', '--')}"]
@@ -103,19 +103,19 @@ def _cache_folders(kind: str, name: str) -> list[Path]:
 
 
 def unsupported_system() -> str:
-    """Return why the commands do not run on this system, and what to do; empty if they do."""
+    """Return why PocketBERT does not run on this operating system, with the fix; empty if it does."""
     if sys.platform == "win32":
         return "PocketBERT runs on Linux and macOS, not on Windows. Fix: install it in WSL (wsl --install)."
     return ""
 
 
 def can_start_python() -> bool:
-    """Return whether a process of this Python can be started; a frozen application would start itself once more."""
+    """Return whether this Python can start another Python process, which a frozen application cannot."""
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def version_of(distribution: str) -> str | None:
-    """Return the installed version of a distribution without importing it; None if it is not installed."""
+    """Return the installed version of a Python distribution without importing it; None if it is not installed."""
     from importlib import metadata  # here, since it slows down the start of every command
 
     try:
@@ -125,12 +125,12 @@ def version_of(distribution: str) -> str | None:
 
 
 def installed_versions(names: tuple[str, ...] = _RESULT_LIBRARIES) -> dict[str, str]:
-    """Return the versions of those distributions that are installed, by default of those that a result depends on."""
+    """Return the versions of the installed ones among some distributions, by name."""
     return {name: version for name in names if (version := version_of(name))}
 
 
 def list_extras() -> frozenset[str]:
-    """Return the names of PocketBERT's extras, from the metadata of its installation."""
+    """Return the names of PocketBERT's optional extras (``train``, ``onnx``, ...), from its package metadata."""
     from importlib import metadata
 
     try:

@@ -26,12 +26,12 @@ _CONTROL_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 
 
 def escape_separators(text: str) -> str:
-    """Escape line breaks, tabs and halves of surrogate pairs, so that a text stays in one field of a line."""
+    """Escape line breaks, tabs and halves of surrogate pairs, so that a text fits into one tab-separated field."""
     return "".join(repr(c)[1:-1] if c in _SEPARATORS or "\ud800" <= c <= "\udfff" else c for c in text)
 
 
 def escape_control_characters(text: str) -> str:
-    """Escape characters that control a terminal or change the direction; joiners, which some scripts need, stay."""
+    """Escape characters that control a terminal or change the writing direction."""
     return "".join(repr(c)[1:-1] if category(c) in _CONTROL_CATEGORIES or c in _BIDIRECTIONAL else c for c in text)
 
 
@@ -63,13 +63,13 @@ def format_error(problems: Sequence[str]) -> str:
 
 
 def _shorten(problem: str) -> str:
-    """Return a problem on one line of bounded length."""
+    """Shorten a problem's text to one line of bounded length."""
     text = _cut_middle(escape_line(_cut_middle(problem, _MAX_READ)), _MAX_PROBLEM)
     return text.strip() or "unknown, without a message"
 
 
 def _cut_middle(text: str, limit: int) -> str:
-    """Keep the beginning of a long text and its end, where the fix is, and say how much was left out between them."""
+    """Cut out the middle of a long text, keep its beginning and end, and write how many characters are missing."""
     if len(text) <= limit:
         return text
     half = limit // 2 - 30
@@ -77,7 +77,7 @@ def _cut_middle(text: str, limit: int) -> str:
 
 
 def _wrap(line: str, indent: str) -> list[str]:
-    """Break a line at the maximum width; further lines are indented."""
+    """Wrap a line at the maximum width; the further lines are indented."""
     if len(line) <= _MAX_COLUMNS:
         return [line]
     return textwrap.wrap(
@@ -88,7 +88,7 @@ def _wrap(line: str, indent: str) -> list[str]:
 def html_table(
     header: Sequence[str], rows: Sequence[Sequence[object]], title: str = "", link: Path | None = None
 ) -> str:
-    """Format a table as HTML for a notebook; cells are escaped.
+    """Format a table as HTML for a notebook, with escaped cells.
 
     Args:
         header: Titles of the columns.

@@ -51,12 +51,12 @@ _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
 def missing_libraries() -> list[str]:
-    """List the distributions that weights are loaded with and that are not installed."""
+    """Return which of torch and transformers, the libraries that load weights, are not installed."""
     return [name for name in ("torch", "transformers") if version_of(name) is None]
 
 
 def require_torch() -> None:
-    """Raise MissingBackendError with the installing command if torch or transformers is missing."""
+    """Raise MissingBackendError, with the pip command that helps, if torch or transformers is not installed."""
     for name in missing_libraries():
         raise MissingBackendError(name, "pip install 'pocketbert[train,onnx]'")
 
@@ -67,11 +67,11 @@ def require_torch() -> None:
 def load_model(
     folder: ModelFolder, task: Task, labels: Labels | None = None, new_head: bool = False
 ) -> PreTrainedModel:
-    """Build the class with the task's head and load the folder's weights into it.
+    """Build the transformers model with the task's head, and load the folder's weights into it.
 
     Args:
         folder: The model folder.
-        task: Decides the head.
+        task: The task, which determines the head.
         labels: Label set to write into the configuration; needed for a new head.
         new_head: Whether a missing head may start random.
 
@@ -123,7 +123,7 @@ def load_model(
 
 
 def _fill_model(auto: Any, config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> PreTrainedModel:
-    """Build a model with reproducible initial weights, and load the checkpoint's into it."""
+    """Build a transformers model with seed 0, load the checkpoint's weights into it, and return it in fp32."""
     import torch
 
     try:
@@ -139,14 +139,14 @@ def _fill_model(auto: Any, config: Any, state: dict[str, torch.Tensor], folder: 
 
 
 def register_with_transformers(family: Family) -> None:
-    """Register a family's own classes with transformers in this process; may be called again."""
+    """Register a model family's own classes with transformers in this process; may be called more than once."""
     code = checkpoint_code(family)
     if code.make_known is not None:
         code.make_known()
 
 
 def finish_loading(model: Any, family: Family) -> Any:
-    """Change a loaded or built model in place so that it takes the inputs of its family's row, and return it."""
+    """Patch a loaded transformers model in place so that it accepts its family's usual inputs, and return it."""
     code = checkpoint_code(family)
     if code.complete is not None:
         code.complete(model)
@@ -154,16 +154,17 @@ def finish_loading(model: Any, family: Family) -> Any:
 
 
 def apply_form(model: Any, folder: ModelFolder, form: str, entities: Path | None) -> list[dict[str, str]]:
-    """Change a loaded model so that it takes the inputs of an export form, if the form needs that.
+    """Change a loaded model in place so that it takes the further inputs of an export form, such as language ids.
 
     Args:
         model: A transformers model; it is changed.
         folder: Where it was loaded from.
-        form: Name of the form.
-        entities: File of the entities to keep, if the form has a table of them.
+        form: Name of the form (which inputs the exported file takes besides the text); ``text`` for text only.
+        entities: File that lists the entities to keep, for forms with a table of entities.
 
     Returns:
-        The entities of its table, number 1 first: their ids, and names where these are known; empty if it has none.
+        The rows of the model's entity table, number 1 first, each as `{"id": ..., "name": ...}` (name where it is
+        known); empty without such a table.
 
     Raises:
         InputError: If the model cannot have the form, or the entities cannot be found.
@@ -179,7 +180,7 @@ def apply_form(model: Any, folder: ModelFolder, form: str, entities: Path | None
 
 
 def _build_config(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:
-    """Build the transformers configuration of a folder for a task, with the labels of a new head."""
+    """Build the transformers configuration of a model folder for a task, with the label names of a new head."""
     import transformers
 
     where = f"{folder.path}/config.json"
@@ -203,14 +204,14 @@ def _build_config(folder: ModelFolder, task: Task, labels: Labels | None, new_he
 
 
 def _select_entries(entries: Mapping[str, Any], config_class: Any, where: str, rotary: bool) -> dict[str, Any]:
-    """Select the entries of config.json that decide what a model computes, or that have no effect in transformers.
+    """Return the entries of config.json to build a model from: those that decide what it computes or that do no harm.
 
     transformers sets every entry as an attribute of the configuration, also if that replaces a method.
 
     Args:
         entries: The content of config.json.
         config_class: The class of the configuration.
-        where: What errors name.
+        where: Name of the file in error messages.
         rotary: Whether the family has rotary positions.
     """
     ignored = _IGNORED_ENTRIES if rotary else (*_IGNORED_ENTRIES, *_ROTARY_ENTRIES)
@@ -239,7 +240,7 @@ def _select_entries(entries: Mapping[str, Any], config_class: Any, where: str, r
 
 
 def _check_problem_type(folder: ModelFolder, task: Task) -> None:
-    """Refuse a head that was trained for another task: its logits would get the wrong score function."""
+    """Raise InputError if config.json shows that the head was trained for another task, so its score would differ."""
     problem_type = folder.config.get("problem_type")
     names = folder.config.get("id2label")
     count = len(names) if names else folder.config.get("num_labels") or 2
@@ -259,7 +260,7 @@ def _check_problem_type(folder: ModelFolder, task: Task) -> None:
 
 
 def _check_depth(config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> None:
-    """Refuse a config.json that names more or fewer layers than the weights have, before these are built."""
+    """Raise InputError if config.json gives another number of layers than the checkpoint has."""
     family = folder.family
     path = family.layer_path.partition(".")[2] + "."
     weight_layers = len({k.partition(path)[2].partition(".")[0] for k in state if path in k})
@@ -281,15 +282,15 @@ def save_model(
     form: str = TEXT_ONLY,
     score: ScoreFunction = ScoreFunction.NONE,
 ) -> None:
-    """Write a Hugging Face folder: config, safetensors, tokenizer with the right length and no padding.
+    """Save a model as a Hugging Face folder: config.json, model.safetensors, and a tokenizer that does not pad.
 
     Args:
-        model: What to save.
-        source: Where the tokenizer comes from.
+        model: The transformers model.
+        source: The model folder whose tokenizer is copied.
         labels: Label set.
         max_length: Longest input in tokens.
         destination: An existing folder.
-        form: Form that its files will have.
+        form: Name of the export form (which inputs its exported files take), recorded in config.json.
         score: Score function of a head with one output.
     """
     from safetensors.torch import save_file
@@ -324,7 +325,7 @@ def save_model(
 
 
 def _clean_config(config: dict[str, Any], family: Family, form: str) -> dict[str, Any]:
-    """Set PocketBERT's own entries in a saved config.json; remove local paths, and null values but pad_token_id."""
+    """Return a saved config.json with PocketBERT's own keys set, and without local paths and null values."""
     for key in (FAMILY_KEY, ATTENTION_KEY, FORM_KEY, "_name_or_path"):  # the last is a path of this machine
         config.pop(key, None)
     of_family = config.get("model_type") in family.model_types

@@ -62,7 +62,7 @@ _COPY_AGAIN = "Copy or download the file again."
 
 @dataclass(frozen=True)
 class ModelCard:
-    """The entries that are used of a model card's front matter (README.md on the Hub).
+    """The entries of a Hub model card (front matter of README.md) that PocketBERT uses.
 
     Attributes:
         licence: Identifier of the licence; empty if none is named.
@@ -77,13 +77,13 @@ class ModelCard:
     datasets: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
-        """Write the card as JSON."""
+        """Write the card's entries to a JSON file."""
         names = {"languages": list(self.languages), "datasets": list(self.datasets)}
         write_json(path, {"licence": self.licence, "base_model": self.base_model, **names})
 
     @classmethod
     def read(cls, path: Path) -> ModelCard:
-        """Read the JSON that `write` wrote; return an empty card if there is no file."""
+        """Read a card from the JSON that `write` wrote; return an empty card if there is no file."""
         if not path.is_file():
             return cls()
         entries = read_json(path)
@@ -95,17 +95,17 @@ _DEMO_CARD = ModelCard("Apache-2.0", "sentence-transformers/all-MiniLM-L6-v2", (
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A folder with config.json and weights.
+    """A model folder in Hugging Face's layout, with its parsed config.json and its row of the family table.
 
     Attributes:
         path: The folder.
-        title: How the user named it.
+        title: Name by which the user asked for it: a path, a Hub name or the demo teacher's name.
         config: Content of config.json.
-        family: Its row of the family table.
+        family: The row of the family table (settings per architecture) that describes it.
         licence: Licence of the weights, as far as known.
         card: The model's own card.
-        row_reason: Why this row was taken, if several rows share the graph and it is not the first of them; else empty.
-        used_for: The task that it is used for, if that is not its own; None for its own.
+        row_reason: Why this row was chosen among several with the same graph; empty if it is the first of them.
+        used_for: Task that the model is used for, if it was trained for another one; None for its own task.
     """
 
     path: Path
@@ -128,7 +128,7 @@ class ModelFolder:
         return None if names and are_placeholder_names(names) and not any(map(self.has_head, heads)) else names
 
     def has_head(self, suffix: str) -> bool:
-        """Return whether the weights were saved from a class with this head."""
+        """Return whether config.json's `architectures` names a class that ends with `suffix`, such as "ForMaskedLM"."""
         return any(str(a).endswith(suffix) for a in self.config.get("architectures") or [])
 
     @property
@@ -149,7 +149,7 @@ class ModelFolder:
         return None if task is TaskName.FEATURE_EXTRACTION and name.endswith(_GENERATOR) else task
 
     def task_row(self, name: str) -> Task:
-        """Return the row of a task, with the score function that the model's own files name.
+        """Return the row of the task table, with the score function (softmax, sigmoid or none) of the model's files.
 
         A head with one output gives the number itself if its problem_type is "regression", else its sigmoid, as in
         transformers' pipeline and in CrossEncoder.predict of sentence-transformers, unless an activation is named.
@@ -177,7 +177,7 @@ class ModelFolder:
 
     @property
     def weights(self) -> Path:
-        """The weight file.
+        """Path of the weight file: model.safetensors or pytorch_model.bin.
 
         Raises:
             InputError: If there is none, or it is incomplete.
@@ -194,31 +194,31 @@ class ModelFolder:
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of the weight file."""
+        """The sha256 of the weight file."""
         return sha256_file(self.weights)
 
     @cached_property
     def digest(self) -> str:
-        """Digest of every file that is read: weights, configuration, tokenizer, pooling."""
+        """The sha256 over all files of the folder that matter: weights, configuration, tokenizer and pooling."""
         return sha256_json([self.sha256, *self._small_files])
 
     @cached_property
     def _small_files(self) -> list[list[str]]:
-        """Name and digest of every file that is read beside the weights."""
+        """List [file name, sha256] of every file that is read beside the weights, sorted by name."""
         paths = {p for pattern in _READ_FILES for p in self.path.glob(pattern) if p.is_file()}
         named_paths = sorted((p.relative_to(self.path).as_posix(), p) for p in paths)
         return [[name, sha256_file(path)] for name, path in named_paths]
 
     @property
     def tokenizer_digest(self) -> str:
-        """Digest of tokenizer.json, or of the files that it is converted from or changed by."""
+        """The sha256 of tokenizer.json, or of all small files if it must be converted or changed."""
         file = self.path / _TOKENIZER_FILE
         used_as_is = file.is_file() and not self._tokenizer_changes
         return sha256_file(file) if used_as_is else sha256_json(self._small_files)
 
     @cached_property
     def tokenizer_folder(self) -> Path:
-        """Folder that holds its tokenizer.json: this one, or a temporary one if it has to be converted or changed.
+        """Folder with a usable tokenizer.json: this folder, or a temporary one if it must be converted or changed.
 
         It is converted if the authors ship none, and changed by settings in other files of the folder.
 
@@ -234,7 +234,7 @@ class ModelFolder:
 
     @cached_property
     def _tokenizer_changes(self) -> bool:
-        """Whether other files of the folder change its tokenizer.json; False if it cannot be read."""
+        """Whether settings in other files of the folder would change its tokenizer.json; False if it is unreadable."""
         try:
             raw = read_regular(self.path / _TOKENIZER_FILE, MAX_TOKENIZER_MIB << 20).decode()
             return bool(apply_settings(raw, self.path)[1])
@@ -243,7 +243,7 @@ class ModelFolder:
 
     @property
     def positions(self) -> int:
-        """Longest input in tokens that the position table and the family's files allow."""
+        """Longest input in tokens: the rows of the position table without reserved ones, at most the family's limit."""
         rows: int = self.config.get("max_position_embeddings") or self.family.longest
         if rows <= self.family.position_offset:
             raise InputError(Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows}, no length."))
@@ -251,7 +251,7 @@ class ModelFolder:
 
     @property
     def tokenizer_length(self) -> int:
-        """Longest input of sentence-transformers' settings, else the tokenizer's, else that of the position table."""
+        """Longest input in tokens: max_seq_length of sentence-transformers, else model_max_length, else `positions`."""
         path = self.path / "tokenizer_config.json"
         settings = read_json(path) if path.is_file() else {}
         limit = settings.get("model_max_length") if isinstance(settings, dict) else None
@@ -271,13 +271,13 @@ def open_model_folder(
     family: str | None = None,
     attention: Attention | None = None,
 ) -> ModelFolder:
-    """Find a model by folder, by the demo teacher's name, or on the Hub.
+    """Open a model folder by path, by the demo teacher's name, or by its name on the Hub (downloading it if needed).
 
     Args:
         name: A folder, ``minilm-l6``, or a Hub name such as ``org/model``.
         revision: Hub revision.
-        where: What errors name.
-        family: Name of its row of the family table, if several share a graph; by default the folder's own
+        where: Name of the setting in error messages.
+        family: Name of the row of the family table, if several rows share a graph; by default the folder's own
             config.json or the names of its weights decide.
         attention: Kind of attention in its files; by default that of its config.json.
 
@@ -322,7 +322,7 @@ def open_model_folder(
 def _select_family(
     path: Path, config: Mapping[str, Any], row: Family, name: str | None, where: str
 ) -> tuple[Family, str]:
-    """Return a model's row of the family table among those that share its graph, and why it was chosen."""
+    """Choose a model's row of the family table among those that share its graph; return the row and the reason."""
     if name is not None:
         key = where.rpartition(".")[0]
         return choose_row(row, name, f"{key}.family" if key else "family"), "it was chosen"
@@ -334,7 +334,7 @@ def _select_family(
 
 
 def _read_released_config(path: Path) -> tuple[dict[str, Any], Family] | None:
-    """Read the configuration and family of a folder as the authors of a system release it, without config.json."""
+    """Read the config of a folder in its authors' own layout, without config.json; None if no family recognizes it."""
     for family in all_families():
         released = family.released_config
         if released is not None and (file := path / released.file).is_file():
@@ -343,7 +343,7 @@ def _read_released_config(path: Path) -> tuple[dict[str, Any], Family] | None:
 
 
 def _demo_teacher() -> Path:
-    """Find the installed package of the demo teacher, check its weights, and return its folder."""
+    """Return the folder of the installed demo teacher's weights, after checking their sha256."""
     try:
         files = metadata.distribution(DEMO_DISTRIBUTION).files or []
     except metadata.PackageNotFoundError:
@@ -379,7 +379,7 @@ def _download(name: str, revision: str | None, where: str) -> Path:
 
 
 def _read_model_card(folder: Path, base_model: str = "") -> ModelCard:
-    """Read the front matter of a model's README.md; missing and invalid entries stay empty."""
+    """Read the used entries of a README.md's front matter; missing and invalid entries stay empty."""
     path = folder / "README.md"
     if not path.is_file() or path.stat().st_size > _MAX_CARD_BYTES:
         return ModelCard(base_model=base_model)
@@ -396,7 +396,7 @@ def _read_model_card(folder: Path, base_model: str = "") -> ModelCard:
 
 
 def _card_of(entries: dict[str, Any]) -> ModelCard:
-    """Return the used entries of a front matter, without base_model."""
+    """Convert the parsed front matter of a README.md to a `ModelCard` without `base_model`."""
     licence = _short_texts(entries.get("license") or entries.get("licence"))[:1]
     if licence == ("other",):
         licence = _short_texts(entries.get("license_name"))[:1] or licence
@@ -408,7 +408,7 @@ def _card_of(entries: dict[str, Any]) -> ModelCard:
 
 
 def _short_texts(value: object) -> tuple[str, ...]:
-    """Return the printable texts of bounded length in a list, or a single one."""
+    """Return the usable texts of a front matter entry (a list or a single value): printable and not too long."""
     values = value if isinstance(value, list) else [value]
     texts = [v.strip() for v in values[:_MAX_CARD_ENTRIES] if isinstance(v, str)]
     return tuple(t for t in texts if 0 < len(t) <= _MAX_CARD_TEXT and t.isprintable())
@@ -418,7 +418,7 @@ def _short_texts(value: object) -> tuple[str, ...]:
 
 
 def list_weight_names(folder: Path) -> list[str]:
-    """List the names of the weights of a Hugging Face folder without loading them; none if they cannot be read.
+    """List the names of the weights in a Hugging Face folder without loading them; empty if the file cannot be read.
 
     Of a `.bin` file all texts in its pickle are listed, the names among them; nothing in it is run.
     """
@@ -441,7 +441,7 @@ def list_weight_names(folder: Path) -> list[str]:
 
 
 def _check_safetensors(path: Path) -> dict[str, Any]:
-    """Check by its header that a safetensors file is complete, and return the header.
+    """Check that a safetensors file is complete, and return its header: dtype, shape and offsets by tensor name.
 
     Raises:
         InputError: If it is truncated or no safetensors file.

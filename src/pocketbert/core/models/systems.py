@@ -13,12 +13,12 @@ from pocketbert.core.types import Format
 
 @dataclass(frozen=True)
 class SystemFacts:
-    """The entry of a family in the table of systems.
+    """What one model family supports, for the table of supported systems in the docs.
 
     Attributes:
-        tasks: Tasks that it has a head for.
-        other_tasks: For each other task, the reason.
-        files: Schemes of its files, by format; empty if no exporter writes it.
+        tasks: Names of the tasks that the family has a head for.
+        other_tasks: Each unsupported task, with the reason.
+        files: Quantization schemes by file format; empty if no exporter supports the family.
         notes: Limits, and reasons for missing signals and tasks, one text each.
     """
 
@@ -29,13 +29,13 @@ class SystemFacts:
 
     @property
     def written(self) -> str:
-        """Formats and schemes in one line."""
+        """The formats and their quantization schemes in one line; ``none`` if no exporter supports the family."""
         by_title = {FORMATS[name].title: schemes for name, schemes in self.files.items()}
         return "; ".join(f"{title} {', '.join(schemes)}" for title, schemes in by_title.items()) or "none"
 
 
 def system_facts(row: Family) -> SystemFacts:
-    """Join a row of the family table with the tables of tasks and formats."""
+    """Collect what a family supports (tasks, formats, schemes, limits) from the tables of families and formats."""
     exported = row.instead_of_export is None
     tasks = tuple(t.value for t in TASKS if t.value not in row.invalid_tasks)
     notes = [*row.limits, *([] if exported else [f"no exporter writes it: {row.instead_of_export}"])]

@@ -59,7 +59,7 @@ COMPARISON_TEXTS = (
 
 
 def convert_tokenizer(source: Path, code: CheckpointCode = _NO_CODE) -> str:
-    """Convert the tokenizer of a folder that has no tokenizer.json.
+    """Convert the vocabulary of a folder without tokenizer.json (vocab.txt, BPE or SentencePiece) to tokenizer.json.
 
     Args:
         source: A Hugging Face folder.
@@ -90,18 +90,18 @@ def convert_tokenizer(source: Path, code: CheckpointCode = _NO_CODE) -> str:
 
 
 def list_vocabulary_files(source: Path) -> list[str]:
-    """List the files in a Hugging Face folder that a tokenizer is converted from if there is no tokenizer.json."""
+    """List the vocabulary files of a folder that a tokenizer.json can be converted from."""
     names = [name for name in _VOCABULARY_FILES if (source / name).is_file()]
     return [*names, *(model.name for model in _sentencepiece_models(source))]
 
 
 def _sentencepiece_models(source: Path) -> list[Path]:
-    """List the SentencePiece models in a folder."""
+    """List the SentencePiece models (*.model) of a folder."""
     return sorted(p for p in source.glob("*.model") if p.is_file())
 
 
 def _check_files(source: Path) -> None:
-    """Refuse a folder from which nothing can be converted, and name a library that is missing."""
+    """Raise an error if a folder has no complete vocabulary to convert, or a library that reads it is missing."""
     names = list_vocabulary_files(source)
     if names == ["vocab.json"] or names == ["merges.txt"]:
         other = "merges.txt" if names == ["vocab.json"] else "vocab.json"
@@ -117,7 +117,7 @@ def _check_files(source: Path) -> None:
 
 
 def _convert_with_transformers(source: Path) -> Tokenizer:
-    """Open a folder's tokenizer with transformers; refuse one with special tokens only."""
+    """Load a folder's tokenizer with transformers; raise InputError if its vocabulary holds special tokens only."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), local_files_only=True, trust_remote_code=False)
@@ -131,10 +131,10 @@ def _convert_with_transformers(source: Path) -> Tokenizer:
 
 
 def _match_sentencepiece(backend: Tokenizer, path: Path) -> Tokenizer:
-    """Compare a converted tokenizer with its SentencePiece model, and add the model's normalization if missing.
+    """Compare a converted tokenizer with its SentencePiece model, and add the model's normalization if that helps.
 
     Raises:
-        InputError: If more than a tenth of the texts still differ; fewer are printed.
+        InputError: If more than a tenth of the sample texts are still tokenized differently; fewer are printed.
     """
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
@@ -165,7 +165,7 @@ def _match_sentencepiece(backend: Tokenizer, path: Path) -> Tokenizer:
 
 
 def _list_differences(backend: Tokenizer, processor: Any, texts: Iterable[str]) -> list[str]:
-    """List the texts that a converted tokenizer splits differently from the SentencePiece model.
+    """Describe the texts that a converted tokenizer splits differently from the SentencePiece model, one line for each.
 
     The converted tokenizer's own normalization, such as lower case, is applied for both. Splits with equal scores
     count as
@@ -189,7 +189,7 @@ def _list_differences(backend: Tokenizer, processor: Any, texts: Iterable[str]) 
 
 
 def _has_equal_score(one: Sequence[str | None], other: Sequence[str | None], processor: Any) -> bool:
-    """Return whether two splits of a text have the same score."""
+    """Return whether two SentencePiece splits of a text spell the same characters and have the same total score."""
     if one.count(None) != other.count(None) or "".join(map(str, one)) != "".join(map(str, other)):
         return False
     scores = [sum(processor.get_score(processor.piece_to_id(p)) for p in pieces if p) for pieces in (one, other)]
@@ -197,7 +197,7 @@ def _has_equal_score(one: Sequence[str | None], other: Sequence[str | None], pro
 
 
 def _check_case(source: Path, backend: Tokenizer) -> None:
-    """Refuse to lower-case text for a vocabulary of cased words if no file requires it."""
+    """Raise InputError if a tokenizer lower-cases text, its vocabulary has cased words and no file asks for it."""
     path = source / "tokenizer_config.json"
     settings = read_json(path, MAX_TOKENIZER_MIB) if path.is_file() else {}
     normalizer = json.loads(backend.to_str()).get("normalizer") or {}

@@ -75,10 +75,11 @@ _written_folders: dict[str, Path] = {}
 
 
 def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> None:
-    """Refuse a tokenizer whose tokens the model cannot take; do nothing if the folder has no tokenizer.json.
+    """Check that a model can take the ids of its folder's tokenizer.json; do nothing if there is none.
 
     Raises:
-        InputError: Naming everything that is wrong.
+        InputError: If the tokenizer is too large, belongs to another model, or adds no special tokens. All problems are
+            listed.
     """
     files = [folder / name for name in TOKENIZER_FILES]
     large = [file for file in files if file.is_file() and file.stat().st_size > MAX_TOKENIZER_MIB << 20]
@@ -109,7 +110,7 @@ def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> 
 
 
 def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
-    """Read the tokenizer_config.json of a model folder; return an empty dictionary if there is none.
+    """Read the tokenizer_config.json of a model folder as a dictionary; return an empty one if there is no file.
 
     Raises:
         InputError: If it is no JSON object.
@@ -118,7 +119,7 @@ def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
 
 
 def apply_settings(raw: str, folder: Path) -> tuple[str, list[str]]:
-    """Apply the settings of a model folder to the content of its tokenizer.json.
+    """Apply the settings of a folder's other files to the content of tokenizer.json; return it and the changes.
 
     Four things are read. Tokens that are listed as added and missing in tokenizer.json are added. BERT's classes
     take lower case, accents and Chinese characters from tokenizer_config.json. `do_lower_case` in
@@ -130,7 +131,7 @@ def apply_settings(raw: str, folder: Path) -> tuple[str, list[str]]:
         folder: The model folder that it is from; other files in it may be missing.
 
     Returns:
-        The content, `raw` itself if nothing changes; and one line for each change.
+        The new content (`raw` itself if nothing changes), and one line of text for each change.
 
     Raises:
         InputError: If a file of settings cannot be read.
@@ -150,12 +151,12 @@ def apply_settings(raw: str, folder: Path) -> tuple[str, list[str]]:
 
 
 def read_added_tokens(folder: Path) -> dict[str, dict[str, Any]]:
-    """Read the tokens that a folder lists as added, as transformers does.
+    """Read the tokens that a folder lists as added to the vocabulary, in the same files as transformers.
 
     They are in tokenizer_config.json or, in older folders, in added_tokens.json.
 
     Returns:
-        Entries as in tokenizer.json, by the token's text.
+        The entry of `added_tokens` in tokenizer.json for each token's text.
 
     Raises:
         InputError: If a file cannot be read.
@@ -176,13 +177,13 @@ def read_added_tokens(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _added_token(text: str, number: int, special: bool) -> dict[str, Any]:
-    """Return the entry of an added token in tokenizer.json."""
+    """Build the `added_tokens` entry of tokenizer.json for one token."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special, "special": special}
     return {"id": number, "content": text, **flags}
 
 
 def _read_object(path: Path, complaint: str) -> dict[str, Any]:
-    """Read a JSON object; return an empty dictionary if there is no file."""
+    """Read a JSON object from a file; return an empty dictionary if the file does not exist."""
     content = read_json(path, MAX_TOKENIZER_MIB) if path.is_file() else {}
     if not isinstance(content, dict):
         raise InputError(Problem(str(path), f"{complaint}: no JSON object."))
@@ -190,7 +191,7 @@ def _read_object(path: Path, complaint: str) -> dict[str, Any]:
 
 
 def _add_tokens(content: dict[str, Any], listed: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Add the listed tokens that tokenizer.json lacks; return the change in words."""
+    """Add the listed tokens that tokenizer.json lacks to its content, in place; return one line on that, or none."""
     added = content.setdefault("added_tokens", [])
     if not isinstance(added, list):
         return []
@@ -204,7 +205,7 @@ def _add_tokens(content: dict[str, Any], listed: Mapping[str, dict[str, Any]]) -
 
 
 def _set_bert_normalizer(content: dict[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Set the normalizer as BERT's tokenizer classes would; keys that the settings leave out stay as they are."""
+    """Set the BertNormalizer's flags (lower case, accents) in place from tokenizer_config.json; list the changes."""
     normalizer, name = content.get("normalizer"), str(settings.get("tokenizer_class") or _BERT_CLASSES[0])
     if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
         return []
@@ -218,7 +219,7 @@ def _set_bert_normalizer(content: dict[str, Any], settings: Mapping[str, Any]) -
 
 
 def _prepend_lowercase(content: dict[str, Any]) -> list[str]:
-    """Put a lower-case step in front of the normalizer, unless it has one already."""
+    """Put a Lowercase step in front of the normalizer, in place, unless it has one; list the change."""
     normalizer = content.get("normalizer")
     steps = normalizer.get("normalizers", []) if isinstance(normalizer, dict) else []
     for step in [normalizer, *steps]:
@@ -230,7 +231,7 @@ def _prepend_lowercase(content: dict[str, Any]) -> list[str]:
 
 
 def _zero_segments(content: dict[str, Any]) -> list[str]:
-    """Set the segment id of every token to 0 in all post-processors."""
+    """Set the segment id of every token to 0 in all post-processors, in place; list the change."""
     before = json.dumps(content.get("post_processor"))
     pending = [content.get("post_processor")]
     while pending:
@@ -252,7 +253,7 @@ def _zero_segments(content: dict[str, Any]) -> list[str]:
 
 
 def _convert_bert_processing(processor: dict[str, Any]) -> None:
-    """Rewrite a BertProcessing, which always gives a second text segment 1, as a template with segment 0."""
+    """Replace a BertProcessing post-processor, in place, by an equal template in which every segment id is 0."""
     sep, cls = processor.pop("sep"), processor.pop("cls")
 
     def token(name: str) -> dict[str, Any]:
@@ -274,7 +275,7 @@ def _convert_bert_processing(processor: dict[str, Any]) -> None:
 
 
 def save_tokenizer(source: Path, max_length: int, destination: Path, family: Family | None = None) -> None:
-    """Write the tokenizer files of a model so that every client truncates at the same length and none pads by itself.
+    """Write a model's tokenizer files so that every client truncates at the same length and none pads by default.
 
     Args:
         source: A Hugging Face folder; its tokenizer is converted if it has no tokenizer.json.
@@ -307,7 +308,7 @@ def save_tokenizer(source: Path, max_length: int, destination: Path, family: Fam
 
 
 def _word_pieces(content: Mapping[str, Any]) -> list[str]:
-    """Return the lines of vocab.txt; none if the tokenizer is not WordPiece, or its ids are no line numbers."""
+    """Return the lines of vocab.txt for a WordPiece tokenizer; empty for other kinds or if ids are no line numbers."""
     model = content["model"]
     if model.get("type") != "WordPiece":
         return []
@@ -320,7 +321,7 @@ def _word_pieces(content: Mapping[str, Any]) -> list[str]:
 def write_tokenizer_folder(
     source: Path, digest: str, max_length: int, config: Mapping[str, Any], family: Family, prompts: bool = True
 ) -> Path:
-    """Write the tokenizer of a model folder to a temporary folder, once per process, and print how it was made.
+    """Write a ready-to-use tokenizer for a model folder to a temporary folder, once per process; print the changes.
 
     It is converted if there is no tokenizer.json, and changed by the folder's settings; see `apply_settings`. The
     model folder stays as it is.
@@ -362,7 +363,7 @@ def write_tokenizer_folder(
 
 @cache
 def _process_folder() -> Path:
-    """Create a temporary folder that is removed when this process ends."""
+    """Return a temporary folder that is created once and removed when this process ends."""
     stack, owner = ExitStack(), os.getpid()
     folder = stack.enter_context(temporary_folder(Path(tempfile.gettempdir())))
 

@@ -47,7 +47,7 @@ _NOISE_FIX = "Use the checkpoint for another task, or one whose masked-LM head w
 
 
 def read_weights(path: Path) -> _State:
-    """Read a weight file.
+    """Read a weight file (safetensors or pickled) as a state dict.
 
     Raises:
         InputError: If it is broken, or holds anything but plain tensors.
@@ -64,7 +64,7 @@ def read_weights(path: Path) -> _State:
 
 
 def _read_bin(path: Path) -> _State:
-    """Read a pickled state dict without running any code in it; refuse compressed files and unusual tensors."""
+    """Read a pickled state dict without running any code in it; refuse compressed archives and unusual tensors."""
     import torch
 
     if path.stat().st_size > _MAX_BIN_BYTES:
@@ -95,7 +95,7 @@ def _read_bin(path: Path) -> _State:
 
 
 def _is_plain(value: torch.Tensor) -> bool:
-    """Return whether a tensor is dense, has its data, and no more numbers than its storage holds."""
+    """Return whether a tensor is an ordinary dense one whose storage holds all of its numbers."""
     import torch
 
     if value.layout is not torch.strided or value.is_quantized or value.is_meta or value.is_nested:
@@ -104,7 +104,7 @@ def _is_plain(value: torch.Tensor) -> bool:
 
 
 def first_sentence(error: Exception) -> str:
-    """Return the first sentence of an error, without, for example, torch's advice to load the pickle unprotected."""
+    """Return the first sentence of an error's message, without advice such as torch's to load a pickle unsafely."""
     return (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
 
 
@@ -112,17 +112,17 @@ def first_sentence(error: Exception) -> str:
 
 
 def match_weights(model: Any, state: _State, folder: ModelFolder, task: Task, new_head: bool) -> _State:
-    """Rename the tensors of a checkpoint as the model names them, and check that it has all that the model needs.
+    """Rename a checkpoint's tensors to the model's parameter names, and check that all that the model needs are there.
 
     Args:
         model: The class with the task's head; may be on the meta device.
         state: All tensors of the checkpoint.
         folder: Where they come from.
-        task: Decides the head.
+        task: The task, which determines the head.
         new_head: Whether a missing head may start random.
 
     Returns:
-        The tensors that the model reads.
+        The tensors that the model loads, by its own parameter names.
 
     Raises:
         InputError: If one is missing, of another shape or number type, not finite, or read by no class of the family.
@@ -172,32 +172,32 @@ def match_weights(model: Any, state: _State, folder: ModelFolder, task: Task, ne
 
 
 def _masked_lm_noise(own: Mapping[str, Any], state: _State, family: Family) -> str | None:
-    """Return why the masked-LM head of a checkpoint is noise, by the weights that no class reads; None if it is not."""
+    """Return why a checkpoint's masked-LM head counts as untrained, by the names of unused weights; None if trained."""
     unread = tuple(k for k in state if k not in own)
     return next((why for start, why in family.noise.items() if any(k.startswith(start) for k in unread)), None)
 
 
 def _missing_weights(own: Mapping[str, Any], state: _State) -> list[str]:
-    """List the model's weights that are in the checkpoint under none of their names."""
+    """List the model's parameters that the checkpoint holds under none of their names (tied weights have several)."""
     names = canonical_names(own)
     present = {names.get(k, k) for k in own if k in state}
     return [k for k in own if names.get(k, k) not in present and not GENERATED_WEIGHTS.search(k)]
 
 
 def canonical_names(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Map each weight to the first of its names: a masked-language model's decoder is its embedding table."""
+    """Map each weight's name to the first name of the same tensor: a tied MLM decoder maps to the embedding table."""
     first_names: dict[int, str] = {}
     # by object: weights on the meta device have no address
     return {name: first_names.setdefault(id(value), name) for name, value in state.items() if value.numel()}
 
 
 def _unread_weights(model: Any, own: Mapping[str, Any], state: _State, folder: ModelFolder, pooler: bool) -> list[str]:
-    """List the tensors of a checkpoint that neither this class reads nor a head of another task would.
+    """List the checkpoint's tensors that neither this model nor a head for another task of the same family uses.
 
     Args:
         model: The class with the task's head.
-        own: Its weights, the encoder's with prefix.
-        state: The checkpoint, the encoder's with prefix.
+        own: The model's weights by name; the encoder's names begin with the prefix.
+        state: The checkpoint's weights, named in the same way.
         folder: Where it comes from.
         pooler: Whether a pooler that the class does not have is ignored in any case.
     """
@@ -218,7 +218,7 @@ def _unread_weights(model: Any, own: Mapping[str, Any], state: _State, folder: M
 
 
 def _other_heads(model: Any, by_layer: Sequence[str]) -> set[str]:
-    """Return the names of the weights outside the encoder in every class that transformers has for the family."""
+    """Collect the names of the head weights of every class that transformers has for this configuration."""
     import torch
     import transformers
 
@@ -238,7 +238,7 @@ def _other_heads(model: Any, by_layer: Sequence[str]) -> set[str]:
 
 
 def _invalid_numbers(own: Mapping[str, Any], state: _State) -> list[str]:
-    """Describe the weights that are no floating-point numbers, or not finite as fp32."""
+    """Describe the weights that are no floating-point numbers, or not finite in fp32; empty if all are fine."""
     types = [f"{k} ({str(v.dtype).removeprefix('torch.')})" for k, v in state.items() if not _fits_type(own[k], v)]
     if types:
         return [f"{len(types)} weights are not floating-point numbers: {_shorten(types)}."]
@@ -251,13 +251,13 @@ def _invalid_numbers(own: Mapping[str, Any], state: _State) -> list[str]:
 
 
 def _fits_type(own: torch.Tensor, value: torch.Tensor) -> bool:
-    """Return whether a value can be converted to the model's type: floating-point with 16 bits or more if that is."""
+    """Return whether a checkpoint's tensor can be converted to the number type of the model's tensor."""
     if not own.is_floating_point():
         return not value.is_complex()
     return value.is_floating_point() and value.element_size() >= 2
 
 
 def _shorten(names: Sequence[str]) -> str:
-    """Return the first names of a list, each of bounded length."""
+    """Join the first few names of a list with commas, each cut to 100 characters."""
     shown = ", ".join(n if len(n) <= 100 else f"{n[:97]}..." for n in names[:_MAX_LISTED])
     return f"{shown}, ..." if len(names) > _MAX_LISTED else shown

@@ -17,25 +17,25 @@ from pocketbert.core.host.terminal import escape_separators
 
 
 class Answer(Protocol):
-    """The answer to one text."""
+    """The answer of a model to one text, of any task."""
 
     @property
     def truncated(self) -> bool:
-        """Whether the text was longer than the model takes, so that its end was not read."""
+        """Whether the text was longer than the model's longest input, so that a part of it was not read."""
         ...
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """Return the answer for JSON, with up to `top` alternatives if the task has them."""
+        """Return the answer as a JSON object, with up to `top` alternatives if the task has them."""
         ...
 
     def line(self, top: int = 1) -> str:
-        """Return the answer for a terminal: fields separated by tabs, without a line break or tab inside one."""
+        """Return the answer as one terminal line: fields separated by tabs, with no tab or line break inside one."""
         ...
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The most probable one of several labels.
+    """The answer of a single-label classifier: the most probable label.
 
     Attributes:
         label: The label.
@@ -53,7 +53,7 @@ class Prediction:
     unknown: bool | None = None
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """Return the answer for JSON; ``unknown`` is present if the file has a threshold."""
+        """Return the answer as a JSON object; it has the key ``unknown`` if the file has a threshold."""
         out: dict[str, Any] = {"label": self.label, "score": round(self.score, 6)}
         if self.unknown is not None:
             out["unknown"] = self.unknown
@@ -62,14 +62,14 @@ class Prediction:
         return out
 
     def line(self, top: int = 1) -> str:
-        """Return the answer for a terminal; an unknown one begins with ``(unknown)``."""
+        """Return the `top` labels with their probabilities for a terminal, after ``(unknown)`` if below a threshold."""
         line = "\t".join(f"{escape_separators(name)}\t{score:.4f}" for name, score in _ranked(self.scores)[:top])
         return f"(unknown)\t{line}" if self.unknown else line
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """Any number of labels of one text.
+    """The answer of a multi-label classifier: any number of labels of one text.
 
     Attributes:
         labels: Labels whose probability reaches their threshold, the most probable first.
@@ -82,7 +82,7 @@ class Labelling:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """Return the labels and the scores of these and of the `top` most probable ones, for JSON."""
+        """Return a JSON object with the labels, and the scores of these and of the `top` most probable labels."""
         ranked = _ranked(self.scores)
         shown = [(n, s) for i, (n, s) in enumerate(ranked) if n in self.labels or i < top]
         return {"labels": list(self.labels), "scores": {n: round(s, 6) for n, s in shown}}
@@ -94,7 +94,7 @@ class Labelling:
 
 @dataclass(frozen=True)
 class Value:
-    """A predicted number.
+    """The answer of a regression model: a number.
 
     Attributes:
         value: In the units of the training data.
@@ -105,7 +105,7 @@ class Value:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """Return the number, for JSON."""
+        """Return the number as a JSON object."""
         return {"value": round(self.value, 6)}
 
     def line(self, top: int = 1) -> str:
@@ -115,7 +115,7 @@ class Value:
 
 @dataclass(frozen=True)
 class FoundSpan:
-    """A labelled piece of a text.
+    """A labelled piece (entity) that was found in a text.
 
     Attributes:
         start: Its first character, in code points.
@@ -134,7 +134,7 @@ class FoundSpan:
 
 @dataclass(frozen=True)
 class Spans:
-    """All labelled pieces of a text.
+    """The answer of a token classifier: all labelled pieces of a text.
 
     Attributes:
         spans: In the order of the text.
@@ -145,7 +145,7 @@ class Spans:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """Return all spans with their positions and scores, for JSON."""
+        """Return all spans with their positions and scores as a JSON object."""
         return {"spans": [{**vars(s), "score": round(s.score, 6)} for s in self.spans]}
 
     def line(self, top: int = 1) -> str:
@@ -160,7 +160,7 @@ class Spans:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A piece of a context that answers a question.
+    """The answer of a question-answering model: a piece of the context.
 
     Attributes:
         text: The answer as it stands in the context; empty if the model predicts that there is none.
@@ -177,7 +177,7 @@ class Excerpt:
     truncated: bool = False
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """Return answer, position and score, for JSON."""
+        """Return the answer, its position and its score as a JSON object."""
         return {"answer": self.text, "start": self.start, "end": self.end, "score": round(self.score, 6)}
 
     def line(self, top: int = 1) -> str:
@@ -202,7 +202,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Filled:
-    """Tokens predicted for the masked positions of a text.
+    """The answer of a fill-mask model: the tokens predicted for the masked positions of a text.
 
     Attributes:
         places: For each masked position the most probable tokens, best first.
@@ -213,7 +213,7 @@ class Filled:
     truncated: bool
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """Return for each mask the `top` most probable tokens, for JSON."""
+        """Return the `top` most probable tokens for each mask as a JSON object."""
         return {"masks": [[{**vars(g), "score": round(g.score, 6)} for g in place[:top]] for place in self.places]}
 
     def line(self, top: int = 1) -> str:
@@ -224,7 +224,7 @@ class Filled:
 
 @dataclass(frozen=True)
 class Embedding:
-    """The vector of a text.
+    """The answer of an embedding model: the vector of a text.
 
     Attributes:
         vector: [H] float32.
@@ -235,7 +235,7 @@ class Embedding:
     truncated: bool = False
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """Return all numbers of the vector, rounded to seven decimals, for JSON."""
+        """Return all numbers of the vector, rounded to seven decimals, as a JSON object."""
         return {"embedding": [round(float(v), 7) for v in self.vector]}
 
     def line(self, top: int = 1) -> str:
@@ -245,7 +245,7 @@ class Embedding:
 
 
 def mark_unknown_answers(answers: Sequence[Answer], thresholds: Sequence[float | None]) -> list[Answer]:
-    """Return answers with labels marked as unknown if their probability is below a threshold.
+    """Return the answers, with labels marked as unknown where the probability is below the text's threshold.
 
     Args:
         answers: One per text; those that are no `Prediction` stay as they are.
@@ -259,5 +259,5 @@ def mark_unknown_answers(answers: Sequence[Answer], thresholds: Sequence[float |
 
 
 def _ranked(scores: dict[str, float]) -> list[tuple[str, float]]:
-    """Return names and scores, the largest score first."""
+    """Sort labels with their scores, the largest score first."""
     return sorted(scores.items(), key=lambda item: -item[1])

@@ -31,7 +31,7 @@ Text = str | tuple[str, str]
 
 @dataclass(frozen=True)
 class Places:
-    """Positions of an input's tokens in its text.
+    """Positions of a tokenized input's tokens in the text that they come from.
 
     Attributes:
         offsets: First character of each token and the character behind its last one, [L, 2] code points; [0, 0] of
@@ -48,15 +48,15 @@ class Places:
 
 @dataclass(frozen=True)
 class Encoded:
-    """One tokenized input.
+    """One tokenized text or pair of texts.
 
     Attributes:
         ids: Token ids with special tokens, length L, int64.
         type_ids: Segment ids, length L, int64.
         truncated: Whether tokens were cut off.
-        places: Positions of the tokens in the text, for tasks whose answers are positions; else None.
+        places: Places of the tokens in the text, for tasks whose answers are positions; else None.
         tail: Special tokens behind the text, or behind the second one of a pair: 1 for BERT, 2 for XLNet.
-        keeps_end: Whether the beginning of a text is what is cut off; its places are known then.
+        keeps_end: Whether truncation cuts off the beginning of a text instead of its end; `places` is set then.
         extra: Inputs made of other data columns by name, [L] or [L, width]; empty if there are none.
     """
 
@@ -74,11 +74,11 @@ class Encoded:
 
 
 def truncate_row(row: Encoded, length: int) -> Encoded:
-    """Return a row cut to at most `length` tokens, which still ends with the special tokens behind its text.
+    """Cut a tokenized row to at most `length` tokens; it still ends with the special tokens behind its text.
 
-    If the places are known, the end of the text, or of the longer text of a pair, is left out (the beginning of a row
-    that keeps its end), so that all special tokens stay as long as there is room for them: some models look for the
-    separators.
+    If the tokens' places are known, the end of the text, or of the longer text of a pair, is left out (the beginning of
+    a row that keeps its end), so that all special tokens stay as long as there is room for them: some models look for
+    the separators.
     """
     if len(row) <= length:
         return row
@@ -100,7 +100,7 @@ def truncate_row(row: Encoded, length: int) -> Encoded:
 def _select_kept_tokens(
     parts: NDArray[np.int64], length: int, fallback: NDArray[np.int64], keeps_end: bool
 ) -> NDArray[np.int64]:
-    """Return the indices of `length` tokens to keep of a text or a pair; `fallback` if no text could keep a token."""
+    """Choose the indices of `length` tokens to keep of a text or pair; `fallback` if there is no room for text."""
     first, second = (np.flatnonzero(parts == part) for part in (0, 1))
     room = length - (len(parts) - first.size - second.size)
     if room < 1 + bool(second.size):
@@ -113,7 +113,7 @@ def _select_kept_tokens(
 
 
 def count_final_special_tokens(parts: NDArray[np.int64]) -> int:
-    """Return how many special tokens follow the last token of a text; see `Places` for `parts`."""
+    """Count the special tokens behind the last token of a text; see `Places` for `parts`."""
     text = np.flatnonzero(parts >= 0)
     return len(parts) - 1 - int(text[-1]) if text.size else len(parts)
 
@@ -125,20 +125,20 @@ COLUMNS = tuple(m.value for m in (Meaning.LANGUAGE, Meaning.ENTITIES))
 
 
 class _TextWithColumns(str):
-    """A text that carries other data columns of its row."""
+    """A text (a `str`) that carries the other data columns of its row."""
 
     __slots__ = ("columns",)
     columns: Mapping[str, Any]
 
 
 class _PairWithColumns(tuple[str, str]):
-    """A pair of texts that carries other data columns of its row."""
+    """A pair of texts (a tuple) that carries the other data columns of its row."""
 
     columns: Mapping[str, Any]
 
 
 def with_columns(text: Text, columns: Mapping[str, Any] | None) -> Text:
-    """Attach other data columns of its row, such as ``{"language": "en"}``, to a text or a pair.
+    """Attach the other data columns of its row, such as ``{"language": "en"}``, to a text or a pair.
 
     Args:
         text: One text, or two.
@@ -152,12 +152,12 @@ def with_columns(text: Text, columns: Mapping[str, Any] | None) -> Text:
 
 
 def columns_of(text: object) -> Mapping[str, Any] | None:
-    """Return the data columns that were attached to a text; None if none were."""
+    """Return the data columns that `with_columns` attached to a text; None if there are none."""
     return text.columns if isinstance(text, _TextWithColumns | _PairWithColumns) else None
 
 
 def split_pair(text: Text) -> tuple[Text, ...]:
-    """Return the texts of a pair, or the only text, each with the columns that belong to it."""
+    """Split a text or pair into a tuple of its texts, each with the data columns that belong to it."""
     columns = columns_of(text)
     if isinstance(text, str) or columns is None:
         return (text,) if isinstance(text, str) else text
@@ -168,7 +168,7 @@ def split_pair(text: Text) -> tuple[Text, ...]:
 
 
 def _column_of_part(value: Any, part: int) -> Any:
-    """Return a column's value for one text of a pair: of a list of mentions those in this text."""
+    """Return a column's value for text number `part` of a pair: only the mentions in this text if it lists mentions."""
     if not isinstance(value, list):
         return value
     mentions = [m for m in value if isinstance(m, Mapping) and m.get("part", 0) == part]
@@ -192,7 +192,7 @@ _COLUMN_FORMATS = {
 
 @dataclass(frozen=True)
 class _Mention:
-    """A mention of an entity in a text.
+    """A mention of an entity: its place in a text, and the entity's number or vector.
 
     Attributes:
         start: Its first character.
@@ -208,10 +208,11 @@ class _Mention:
 
 
 def open_column_reader(folder: Path) -> ColumnReader | None:
-    """Return the reader of the columns that a model folder's files need; None if they take text only.
+    """Open the reader that makes the further inputs of a model folder's files from data columns; None for text only.
 
     Raises:
-        InputError: If config.json names a form that the family does not have, or the list of entities cannot be read.
+        InputError: If config.json names a form of export that the family does not have, or the list of entities cannot
+            be read.
     """
     path = folder / CONFIG_FILE
     config = read_config(path) if path.is_file() else {}
@@ -233,7 +234,7 @@ def open_column_reader(folder: Path) -> ColumnReader | None:
 
 
 def read_entities(path: Path) -> list[dict[str, str]]:
-    """Read the list of entities of a model folder: their ids, and their names as far as known.
+    """Read the entities of a model folder as `{"id": ..., "name": ...}` in the order of their numbers.
 
     Raises:
         InputError: If it is missing or no such list.
@@ -250,7 +251,7 @@ def read_entities(path: Path) -> list[dict[str, str]]:
 
 
 def _read_languages(form: ExportForm, config: Mapping[str, Any], where: str) -> dict[str, int]:
-    """Return the number of each language by its name; ``0``, ``1``, ... if config.json does not name them."""
+    """Return the number of each language by its name, from config.json; ``"0"``, ``"1"``, ... if it has no names."""
     graph_input = next((i for i in form.extra if i.meaning is Meaning.LANGUAGE), None)
     if graph_input is None:
         return {}
@@ -266,10 +267,10 @@ def _read_languages(form: ExportForm, config: Mapping[str, Any], where: str) -> 
 
 @dataclass(frozen=True)
 class ColumnReader:
-    """Makes the extra inputs of a form of export out of data columns.
+    """Makes the further inputs of an export form, such as language ids or entity vectors, from data columns.
 
     Attributes:
-        form: The form.
+        form: The export form: which inputs the files take besides the text.
         languages: Number of each language by its name.
         entities: Number of each entity, from 1, by its id, and by its name unless that is another one's id.
         names: Ids of the entities in the order of their numbers.
@@ -281,11 +282,11 @@ class ColumnReader:
     names: Sequence[str] = ()
 
     def check(self, texts: Sequence[object], what: str = "text") -> None:
-        """Refuse texts that lack a column which the form reads, or whose column cannot be read.
+        """Raise InputError for texts that lack a column which the export form reads, or whose column is invalid.
 
         Args:
             texts: Texts or pairs.
-            what: What errors call each of them, before its number.
+            what: Word for one of them in error messages, before its number.
 
         Raises:
             InputError: Naming the first 20.
@@ -310,15 +311,15 @@ class ColumnReader:
             raise InputError(problems)
 
     def with_sample_columns(self, text: Text) -> Text:
-        """Return a text with columns: its own, or sample values that depend on the text only."""
+        """Return a text with its columns; a text without any gets sample values that depend only on its characters."""
         return text if columns_of(text) is not None else with_columns(text, self._sample_columns(text))
 
     def make_inputs(self, text: object, places: Places, where: str) -> dict[str, NDArray[np.generic]]:
-        """Make the extra inputs of a text out of its columns.
+        """Make the further inputs of the model for one text from its data columns.
 
         Args:
             text: A text with columns.
-            places: Positions of its L tokens.
+            places: Places of its L tokens in the text.
             where: Name of the text in errors.
 
         Returns:
@@ -341,7 +342,7 @@ class ColumnReader:
         return result
 
     def sample_inputs(self, ids: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
-        """Make sample inputs, [L] or [L, width] each, for L tokens without a text; they depend on the ids only."""
+        """Make sample values of the further inputs, [L] or [L, width] each, for L token ids without data columns."""
         result: dict[str, NDArray[np.generic]] = {}
         for graph_input in self.form.extra:
             array = _empty_input(graph_input, len(ids))
@@ -356,7 +357,7 @@ class ColumnReader:
         return result
 
     def _sample_columns(self, text: Text) -> dict[str, Any]:
-        """Make sample values of the form's columns: a language, or an entity for about every third word."""
+        """Make sample columns for a text: a language, or an entity for about every third word."""
         seed = zlib.crc32("\x1f".join([text] if isinstance(text, str) else text).encode())
         if self.form.columns == (Meaning.LANGUAGE.value,):
             return {Meaning.LANGUAGE.value: sorted(self.languages)[seed % len(self.languages)]}
@@ -375,7 +376,7 @@ class ColumnReader:
         return {Meaning.ENTITIES.value: mentions}
 
     def _read_column(self, graph_input: GraphInput, columns: Mapping[str, Any], where: str) -> Any:
-        """Read a column: return the number of a language, or a list of mentions; raise InputError for other values."""
+        """Read a column's value for one input: the number of a language, or a list of mentions of entities."""
         value = columns.get(graph_input.column)
         where = f"{where}, column '{graph_input.column}'"
         if graph_input.meaning is Meaning.LANGUAGE:
@@ -387,7 +388,7 @@ class ColumnReader:
         return [self._read_mention(graph_input, mention, f"{where}, mention {i}") for i, mention in mentions]
 
     def _read_mention(self, graph_input: GraphInput, value: Any, where: str) -> _Mention:
-        """Read one mention: its position, and its vector or the number of its entity."""
+        """Read one mention of an entity: its position in the text, and the entity's vector or number."""
         if not isinstance(value, Mapping):
             raise InputError(Problem(where, f"{value!r:.60} is no object.", _COLUMN_FORMATS[graph_input.column]))
         start: Any = value.get("start")
@@ -409,12 +410,12 @@ class ColumnReader:
 
 
 def _empty_input(graph_input: GraphInput, length: int) -> NDArray[Any]:
-    """Return an extra input for `length` tokens without a mention."""
+    """Return a further input for `length` tokens, filled with its padding value."""
     return np.full(graph_input.shape(length), graph_input.padding, graph_input.dtype)
 
 
 def _to_list(value: Any, where: str) -> list[Any]:
-    """Return mentions as a list; CSV and TSV files hold them as JSON."""
+    """Return a column's mentions as a list, parsed from JSON if they are text, as in CSV and TSV files."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -428,7 +429,7 @@ def _to_list(value: Any, where: str) -> list[Any]:
 
 
 def _to_vector(value: Any, width: int, where: str) -> NDArray[np.float32]:
-    """Return the vector of a mention as an array [width]; raise InputError for anything but finite numbers."""
+    """Convert the vector of a mention to an array [width]; raise InputError unless it has `width` finite numbers."""
     try:
         vector = np.asarray(value, np.float32)
     except (TypeError, ValueError):
@@ -439,7 +440,7 @@ def _to_vector(value: Any, width: int, where: str) -> NDArray[np.float32]:
 
 
 def _sample_vector(number: int, width: int) -> NDArray[np.float32]:
-    """Return `width` numbers between -1 and 1 that depend on `number` only."""
+    """Compute a deterministic sample vector: `width` numbers between -1 and 1 that depend on `number` only."""
     return np.asarray(np.round(np.sin(np.arange(1, width + 1) * (1.0 + number % 97)), 3), np.float32)
 
 

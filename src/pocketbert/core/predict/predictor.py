@@ -43,7 +43,7 @@ _OUTPUTS = ("logits", PROBABILITIES, "start_logits", "end_logits", "last_hidden_
 
 
 class Predictor(Protocol):
-    """An opened model file or module that runs batches.
+    """A model file or torch module that was opened with an engine and runs batches.
 
     Attributes:
         engine: Engine name, e.g. ``onnxruntime``.
@@ -60,7 +60,7 @@ class Predictor(Protocol):
     lengths: tuple[int, ...]
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch.
+        """Run the model on one batch of inputs and return its outputs.
 
         Args:
             inputs: [B, L] int64 arrays by name; names that the model does not take are ignored.
@@ -82,12 +82,12 @@ def output_sort_key(name: str) -> int:
 
 
 def answer_outputs(task: Task, predictor: Predictor) -> tuple[str, ...]:
-    """Return the outputs that answers are made from: those of the task, or the probabilities if the file computes them."""
+    """Return the names of the outputs that answers are made from: the task's, or a file's own probabilities."""
     return (PROBABILITIES,) if PROBABILITIES in predictor.outputs else task.answer
 
 
 def check_outputs(predictor: Predictor, task: Task, path: Path) -> None:
-    """Refuse a file of another task.
+    """Raise InputError if a file lacks the outputs that the task's answers are made from.
 
     Raises:
         InputError: If it does not return the outputs that the task's answers are made from.
@@ -99,7 +99,7 @@ def check_outputs(predictor: Predictor, task: Task, path: Path) -> None:
 
 
 def has_token_outputs(task: Task) -> bool:
-    """Return whether the matrix of a text has one row per token, and not a single row."""
+    """Return whether the task has one output row per token, and not one per text."""
     return task.level is Level.TOKEN
 
 
@@ -108,7 +108,7 @@ def has_token_outputs(task: Task) -> bool:
 
 @dataclass(frozen=True)
 class Batching:
-    """How rows are combined into batches.
+    """How tokenized rows are combined into batches.
 
     Attributes:
         rows: Most rows in a batch.
@@ -133,20 +133,20 @@ def run_rows(
     names: Sequence[str] = (),
     reduce: Reduce | None = None,
 ) -> list[Matrix]:
-    """Run tokenized rows, batched by length, and return the results in their order.
+    """Run tokenized rows through a predictor, batched by length, and return one output matrix per row, in their order.
 
     The default, one unpadded row at a time, is what verification uses: dynamic int8 ranges depend on the
     whole tensor, so batch and padding change its results a little.
 
     Args:
-        predictor: The engine.
+        predictor: The opened model file or module.
         tokenizer: Pads batches.
         encoded: N rows.
-        task: Decides which outputs and tokens matter.
+        task: The task, which determines the outputs and tokens that are returned.
         batching: How rows are combined.
         label: Text of the progress bar; empty for none.
         names: Outputs to read; default those that decide the answer.
-        reduce: Makes a smaller matrix of a row's number and matrix as soon as it is computed: vocabularies are wide.
+        reduce: Called with a row's number and output matrix; returns a smaller matrix to keep (vocabularies are wide).
 
     Returns:
         One matrix per row.
@@ -165,7 +165,7 @@ def run_rows(
 
 
 def _length_batches(lengths: Sequence[int], rows: int, slack: float) -> list[list[int]]:
-    """Group row numbers so that little padding is needed.
+    """Group rows of similar length into batches so that little padding is needed; return lists of row numbers.
 
     Rows are sorted by length; a batch ends when it is full or when its next row would make the share of
     padding larger than `slack`.
@@ -198,11 +198,11 @@ def feed(
     rows: Sequence[Encoded],
     length: int = 0,
 ) -> dict[str, NDArray[np.int64]]:
-    """Stack rows into a batch of a length that the predictor takes.
+    """Pad rows into a batch of a length that the predictor accepts.
 
     Args:
         predictor: The predictor that will run it.
-        tokenizer: Pads.
+        tokenizer: Pads the rows.
         rows: B tokenized inputs.
         length: Least number of tokens to pad to.
 
@@ -214,7 +214,7 @@ def feed(
 
 
 def smallest_fitting_length(lengths: Sequence[int], length: int) -> int:
-    """Return the smallest of a predictor's lengths that holds this number of tokens; `length` itself if it takes any.
+    """Return the smallest length a predictor accepts that holds `length` tokens; `length` itself if it accepts any.
 
     Raises:
         InputError: If it is longer than the longest.
@@ -235,13 +235,13 @@ def split_by_text(
     task: Task,
     mask_id: int | None,
 ) -> list[Matrix]:
-    """Split the outputs of a batch into one matrix per text, without the rows of padding.
+    """Split a batch's outputs into one matrix [P, C] per text, without the rows of padding tokens.
 
     Args:
         outputs: Outputs of B texts: [B, C], [B, L] or [B, L, C] by name.
         inputs: The inputs, [B, L] each.
         names: Outputs that are read together, side by side.
-        task: Decides which tokens matter.
+        task: The task, which determines the tokens whose rows are returned.
         mask_id: Id of the mask token, for fill-mask; texts without one are read at all tokens.
 
     Returns:
@@ -262,7 +262,7 @@ def split_by_text(
 
 
 def join_texts(parts: Sequence[Matrix]) -> Matrix:
-    """Join the matrices of all texts, [sum P, C]."""
+    """Concatenate the output matrices of all texts to one matrix [sum of rows, C]."""
     return np.concatenate(list(parts)) if parts else _EMPTY
 
 
@@ -270,7 +270,7 @@ def join_texts(parts: Sequence[Matrix]) -> Matrix:
 
 
 class TorchPredictor:
-    """Runs a transformers model with a head in fp32, without gradients.
+    """Runs a transformers model with a task head in fp32, without gradients, as the reference for model files.
 
     transformers has no class that returns sentence embeddings, so they are computed here, in float64 and without the
     code that goes into files.
@@ -293,7 +293,7 @@ class TorchPredictor:
         self.task, self.inputs, self.outputs, self.pooling = task, inputs, task.outputs, pooling
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
+        """Run one batch through the torch model and return its outputs by name; see `Predictor.run`."""
         import torch
 
         device = next(self.model.parameters()).device
@@ -310,7 +310,7 @@ class TorchPredictor:
 def pool_embeddings(
     states: NDArray[np.generic], attention_mask: NDArray[np.generic], pooling: Pooling
 ) -> NDArray[np.float32]:
-    """Compute sentence embeddings by their definition, text by text; see `Pooling`.
+    """Pool token states to sentence embeddings (first token or mean, normalized if requested), text by text.
 
     Args:
         states: Token states [B, L, H].
@@ -318,7 +318,7 @@ def pool_embeddings(
         pooling: How states are pooled.
 
     Returns:
-        [B, H].
+        Sentence embeddings [B, H].
     """
     vectors = np.empty((states.shape[0], states.shape[2]), np.float64)
     for i, (tokens, mask) in enumerate(zip(states.astype(np.float64), attention_mask, strict=True)):
@@ -330,7 +330,7 @@ def pool_embeddings(
 
 
 class ScoredPredictor:
-    """Applies a score function to the first output of another predictor, as files with the score function inside do.
+    """Returns probabilities: applies a score function to another predictor's logits, as some exported files do inside.
 
     Args:
         inner: Predictor that returns logits.
@@ -345,6 +345,6 @@ class ScoredPredictor:
         self.inputs, self.lengths = inner.inputs, inner.lengths
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
+        """Run one batch and return the probabilities of its logits; see `Predictor.run`."""
         logits = np.asarray(self.inner.run(inputs)[self.inner.outputs[0]], np.float32)
         return {PROBABILITIES: apply_score_function(logits, self.score)}

@@ -31,14 +31,14 @@ LEAST_FIT_ROWS = 100
 
 
 class Score(BaseModel):
-    """How well predictions match the gold labels.
+    """The score of a model on labelled rows, with its metric and the score of a blind guess.
 
     Attributes:
         metric: Name of the deciding metric.
         value: Its value, in the metric's unit.
         others: Other metrics by name.
         rows: Rows scored.
-        chance: What a model that looks at nothing may reach by luck.
+        chance: Score that a model which does not read the text may reach by luck.
         finite: Whether every output was a finite number.
     """
 
@@ -56,13 +56,13 @@ class Score(BaseModel):
     def of(
         cls, metric: Metric, value: float, others: dict[str, float], rows: int, chance: float, finite: bool
     ) -> Score:
-        """Make a score, with NaN as its value if an output was not finite."""
+        """Build a score; its value is NaN if an output of the model was not finite."""
         value = float(value) if finite else float("nan")
         return cls(metric=metric.name, value=value, others=others, rows=rows, chance=float(chance), finite=finite)
 
 
 def apply_score_function(logits: _Array, score: ScoreFunction) -> NDArray[np.float64]:
-    """Apply a score function to logits [..., labels]; without one they are returned as float64."""
+    """Turn logits [..., labels] into probabilities by softmax or sigmoid; without a score function keep them."""
     x = np.asarray(logits, np.float64)
     if score is ScoreFunction.SOFTMAX:
         e = np.exp(x - x.max(-1, keepdims=True))
@@ -73,10 +73,10 @@ def apply_score_function(logits: _Array, score: ScoreFunction) -> NDArray[np.flo
 
 
 class Confidence(BaseModel):
-    """How one model file's logits become probabilities, and how right these are.
+    """How a classifier file's logits become probabilities, and how well calibrated these are.
 
     Attributes:
-        temperature: What logits are divided by before the softmax; 1 leaves them as they are.
+        temperature: Number that logits are divided by before the softmax; 1 leaves them unchanged.
         fitted_rows: Held-out rows that it was fitted on; 0 if it was not fitted.
         note: Why none was fitted; empty if one was fitted or given.
         measured_on: Set that the errors were measured on; empty if there was none.
@@ -119,7 +119,7 @@ _GOLDEN_RATIO = (np.sqrt(5) - 1) / 2
 
 
 def apply_temperature(values: _Array, temperature: float, inside: bool = False) -> NDArray[Any]:
-    """Divide logits by a temperature; probabilities become those of the divided logits.
+    """Divide logits by a temperature; for probabilities, return those of the divided logits.
 
     The largest number stays the largest, so the label does not change (Guo et al. 2017, section 4.2). Results are
     64-bit numbers: rounded to 32 bits, two different logits could become equal.
@@ -127,7 +127,7 @@ def apply_temperature(values: _Array, temperature: float, inside: bool = False) 
     Args:
         values: Logits [..., labels], or probabilities if `inside`.
         temperature: Above 0; 1 changes nothing.
-        inside: Whether the file computed the softmax itself. Its probabilities p become p^(1/T), divided by their sum.
+        inside: Whether the model file computed the softmax. Its probabilities p become p^(1/T), divided by their sum.
     """
     if temperature == 1:
         return values
@@ -136,14 +136,14 @@ def apply_temperature(values: _Array, temperature: float, inside: bool = False) 
 
 
 def to_logits(values: _Array, inside: bool) -> NDArray[np.float64]:
-    """Return logits as float64; for probabilities (`inside`) their logarithms: logits up to a constant per row."""
+    """Return logits as float64; from probabilities (`inside`) their logarithms, which are logits up to a constant."""
     x = np.asarray(values, np.float64)
     return np.log(np.maximum(x, _TINY)) if inside else x
 
 
 @dataclass(frozen=True)
 class TemperatureFit:
-    """Result of `fit_temperature`.
+    """The temperature that `fit_temperature` found, or the reason why it found none.
 
     Attributes:
         temperature: The best one; 1 if none was found.
@@ -155,7 +155,7 @@ class TemperatureFit:
 
 
 def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> TemperatureFit:
-    """Find the temperature with the smallest negative log likelihood, by golden-section search on its logarithm.
+    """Fit the softmax temperature that minimizes the negative log likelihood of the gold labels.
 
     The likelihood has one optimum, since it is convex in 1 / T. A temperature at an end of the range is not taken: if
     all answers are right, for example, every smaller one would be better still.
@@ -184,12 +184,12 @@ def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> TemperatureFit:
 
 
 def _negative_log_likelihood(logits: _Array, gold: NDArray[np.int64], temperature: float = 1.0) -> float:
-    """Return the mean of -log p(label) in nats; Guo et al. 2017, equation 2, divided by the number of rows.
+    """Return the mean negative log likelihood of the gold labels, in nats, at a temperature.
 
     Args:
         logits: [N, labels].
         gold: Right labels, [N].
-        temperature: What logits are divided by.
+        temperature: Number that logits are divided by.
     """
     x = np.asarray(logits, np.float64) / temperature
     x = x - x.max(-1, keepdims=True)
@@ -197,7 +197,7 @@ def _negative_log_likelihood(logits: _Array, gold: NDArray[np.int64], temperatur
 
 
 def _minimize(function: Callable[[float], float], low: float, high: float, width: float = 1e-6) -> float:
-    """Return the position of a function's only minimum between two bounds, by golden-section search."""
+    """Find the only minimum of a function between two bounds by golden-section search; return its position."""
     left, right = high - _GOLDEN_RATIO * (high - low), low + _GOLDEN_RATIO * (high - low)
     at_left, at_right = function(left), function(right)
     while high - low > width:
@@ -213,7 +213,7 @@ def _minimize(function: Callable[[float], float], low: float, high: float, width
 
 
 def calibration_error(scores: _Array, gold: NDArray[np.int64]) -> float:
-    """Return the expected calibration error: how far the largest probability is from the share of right answers.
+    """Return the expected calibration error: the mean gap between largest probability and share of right answers.
 
     Source: Guo et al. 2017, equation 3, with 15 bins of equal width, each without its lower end.
 
@@ -244,7 +244,7 @@ _ACCURACY_STEP = 0.01
 
 @dataclass(frozen=True)
 class ThresholdFit:
-    """Result of `fit_threshold`.
+    """The probability threshold that `fit_threshold` found, or the reason why it found none.
 
     Attributes:
         value: Probability below which an answer is unknown; None if none was found.
@@ -259,7 +259,7 @@ class ThresholdFit:
 
 @dataclass(frozen=True)
 class _Answered:
-    """Result of `measure_coverage`.
+    """Coverage and selective accuracy at a threshold: the result of `measure_coverage`.
 
     Attributes:
         share: Share of the rows that are answered, because their probability reaches the threshold (coverage).
@@ -271,7 +271,7 @@ class _Answered:
 
 
 def measure_coverage(sure: NDArray[np.float64], right: NDArray[np.bool_], threshold: float) -> _Answered:
-    """Measure coverage and selective accuracy at a threshold (El-Yaniv and Wiener 2010, section 2).
+    """Measure which share of the rows reaches a probability threshold, and how many of these are right.
 
     Args:
         sure: Largest probability of each row, [N].
@@ -284,7 +284,7 @@ def measure_coverage(sure: NDArray[np.float64], right: NDArray[np.bool_], thresh
 
 
 def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy: float) -> ThresholdFit:
-    """Find the threshold that answers most rows and shows that at least `accuracy` of the answered are right.
+    """Find the lowest probability threshold above which at least `accuracy` of the labels are shown to be right.
 
     If the rows answered just reach the requested accuracy, new texts would miss it in half of all cases. So a threshold
     is taken only if so few wrong answers would be improbable at a lower accuracy, by an exact binomial test. Thresholds
@@ -320,7 +320,7 @@ def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy:
 
 
 def _smallest_passing_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy: float) -> float | None:
-    """Return the smallest threshold that the test sequences reach; None if the first test of each sequence fails."""
+    """Return the smallest threshold that passes the binomial tests for `accuracy`; None if none passes."""
     ranked, least, passing = np.sort(sure)[::-1], 10.0**-_DIGITS, list[float]()
     for start in _STARTS:
         for percent in range(start, 101):

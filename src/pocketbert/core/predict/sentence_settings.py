@@ -22,7 +22,7 @@ SETTINGS_FILE = "config_sentence_transformers.json"
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Read a model folder's config_sentence_transformers.json; empty if it has none.
+    """Read a folder's config_sentence_transformers.json as a dictionary; empty if there is no such file.
 
     Raises:
         InputError: If it is no JSON object.
@@ -44,7 +44,7 @@ def is_cross_encoder(folder: Path) -> bool:
 
 
 def read_listed_processing(folder: Path) -> dict[str, Any] | None:
-    """Read the entry `processing` of an artefact folder's artifacts.json; None for a folder without that file."""
+    """Read the entry `processing` (tokenizer and prompt settings) of a folder's artifacts.json; None without it."""
     artifacts = folder / "artifacts.json"
     if not artifacts.is_file():
         return None
@@ -62,7 +62,7 @@ _LONGEST_PROMPT = 1 << 14
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of a model.
+    """The prompts of an embedding model: texts such as ``query: `` that are put in front of an input.
 
     Attributes:
         named: Texts by name.
@@ -73,7 +73,7 @@ class Prompts:
     default: str | None = None
 
     def text_of(self, name: str | None) -> str:
-        """Return the prompt of a name, or the default one for None; empty if there is no default.
+        """Return the text of the named prompt, or of the default one for None; empty if there is no default.
 
         Raises:
             InputError: If no prompt has the name.
@@ -92,7 +92,7 @@ class Prompts:
         return self.named[name]
 
     def put_before(self, texts: Sequence[Text], name: str | None = None) -> Sequence[Text]:
-        """Return texts with a prompt in front, of pairs in front of the first text, as in sentence-transformers.
+        """Put a prompt in front of texts (of pairs in front of the first text), as sentence-transformers does.
 
         Args:
             texts: N texts or pairs; anything else stays as it is.
@@ -106,7 +106,7 @@ class Prompts:
 
 
 def _prepend(prompt: str, text: Text) -> Text:
-    """Put a prompt in front of one text or pair, which keeps the columns of its row."""
+    """Put a prompt in front of one text or pair, which keeps its data columns."""
     if isinstance(text, str):
         return with_columns(prompt + text, columns_of(text))
     parts: object = text
@@ -116,7 +116,7 @@ def _prepend(prompt: str, text: Text) -> Text:
 
 
 def read_prompts(folder: Path) -> Prompts:
-    """Read the prompts of a model folder, of an artefact folder from its artifacts.json.
+    """Read a folder's prompts, from artifacts.json if there is one, else from config_sentence_transformers.json.
 
     A name without a text (null) is a prompt that the library leaves open; it is left out.
 
@@ -164,7 +164,7 @@ class Similarity(StrEnum):
 
 
 def read_similarity(folder: Path) -> Similarity:
-    """Read the similarity that the vectors of a sentence-transformers model are compared with; default the cosine.
+    """Read which similarity a sentence-transformers model's vectors are compared with; cosine by default.
 
     Raises:
         InputError: If it is none of those that sentence-transformers has.
@@ -197,7 +197,7 @@ _FLAGS = {"pooling_mode_mean_tokens": PoolingKind.MEAN, "pooling_mode_cls_token"
 
 @dataclass(frozen=True)
 class Pooling:
-    """How token states [B, L, H] become sentence embeddings [B, H].
+    """How the token states [B, L, H] of a model are pooled to sentence embeddings [B, H].
 
     Attributes:
         kind: Which states are pooled.
@@ -219,7 +219,7 @@ DEFAULT_POOLING = Pooling()
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """Read how a sentence-transformers model pools.
+    """Read from modules.json how a sentence-transformers model pools token states; None if there is no such file.
 
     Source: sentence-transformers 5: modules.json lists the modules in order, each with a class (of which only the last
     part of the name counts here: its package was moved between versions) and the folder of its settings.
@@ -258,7 +258,7 @@ def read_pooling(folder: Path) -> Pooling | None:
 
 
 def _read_pooling_kind(path: Path) -> PoolingKind:
-    """Read the settings of the Pooling module; raise InputError if the vector would be another one than is computed."""
+    """Read the Pooling module's config.json; raise InputError if it asks for pooling that is not supported."""
     settings = read_json(path)
     if not isinstance(settings, dict):
         raise InputError(Problem(str(path), "is not a table of settings."))
@@ -276,7 +276,7 @@ def _read_pooling_kind(path: Path) -> PoolingKind:
 
 
 def _pooling_modes(settings: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of the modes that are on: given by flags, or since version 5.2 by one word or several."""
+    """Yield the names of the pooling modes that are switched on, in the old format (flags) or the new one (words)."""
     for flag, on in settings.items():
         if flag.startswith("pooling_mode_") and on:
             known = _FLAGS.get(flag)
@@ -287,7 +287,7 @@ def _pooling_modes(settings: dict[str, Any]) -> Iterator[str]:
 
 
 def write_modules(folder: Path, pooling: Pooling, width: int, length: int) -> None:
-    """Write the files that make a Hugging Face folder open, and pool in the same way, in sentence-transformers.
+    """Write modules.json and its settings so that sentence-transformers opens the folder and pools in the same way.
 
     Args:
         folder: The folder, which has config.json and the tokenizer.

@@ -49,14 +49,14 @@ _SIDES = ("right", "left")
 
 
 class TextTokenizer:
-    """A tokenizer read from ``tokenizer.json``, which truncates at one length; rows are padded when they are stacked.
+    """Tokenizer of a model folder, read from ``tokenizer.json``; it truncates at one length and pads only batches.
 
     Padding and truncation of the file itself (all-MiniLM-L6-v2 pads everything to 128) are switched off.
 
     The folder's default prompt is put in front of every text (`with_prompt` takes another one), and a text that is too
     long is cut at its end or at its beginning, as the folder's settings say.
 
-    If config.json names a form with more inputs, texts get these from their columns; see
+    If config.json names an export form with additional inputs, texts get these from their data columns; see
     `pocketbert.core.predict.inputs`.
 
     Args:
@@ -95,7 +95,7 @@ class TextTokenizer:
             raise InputError(Problem("padding_side", what))
 
     def with_prompt(self, name: str | None) -> TextTokenizer:
-        """Return this tokenizer with another prompt as the default one.
+        """Return a copy of this tokenizer with another default prompt.
 
         Args:
             name: Name of the prompt; empty for no prompt, None for the folder's own default.
@@ -119,7 +119,7 @@ class TextTokenizer:
 
     @property
     def largest_id(self) -> int:
-        """The largest token id. A vocabulary may have gaps, so that it can be larger than the number of tokens."""
+        """The largest token id, which may exceed the number of tokens since a vocabulary can have gaps."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @property
@@ -129,18 +129,18 @@ class TextTokenizer:
 
     @property
     def special_count(self) -> int:
-        """Number of special tokens around a pair of texts."""
+        """Number of special tokens that are added to a pair of texts, such as 3 for BERT."""
         return int(self._tokenizer.num_special_tokens_to_add(True))
 
     @property
     def special_ids(self) -> list[int]:
-        """Ids of the special tokens, such as padding and unknown, which stand for no piece of text."""
+        """Ids of the special tokens, such as padding and unknown."""
         added = self._tokenizer.get_added_tokens_decoder()
         return sorted(int(i) for i, token in added.items() if token.special)
 
     @property
     def added_tokens(self) -> list[str]:
-        """Tokens that were added to the vocabulary, in ascending order of their ids, without the usual special ones."""
+        """Tokens that were added to the vocabulary, by ascending id, without usual special ones such as ``[CLS]``."""
         added = self._tokenizer.get_added_tokens_decoder()
         return [
             t.content for _, t in sorted(added.items()) if not (t.special and t.content.lower() in USUAL_SPECIAL_TOKENS)
@@ -148,37 +148,37 @@ class TextTokenizer:
 
     @property
     def mask_token(self) -> str | None:
-        """The token that replaces a word to be predicted; None if the vocabulary has none."""
+        """The mask token, such as ``[MASK]``; None if the vocabulary has none."""
         return next((t for t in MASK_TOKENS if self._tokenizer.token_to_id(t) is not None), None)
 
     @property
     def mask_id(self) -> int | None:
-        """Id of `mask_token`."""
+        """Id of the mask token; None if the vocabulary has none."""
         token = self.mask_token
         return None if token is None else self._tokenizer.token_to_id(token)
 
     @property
     def keeps_end(self) -> bool:
-        """Whether the beginning of a text that is too long is cut off, and not its end."""
+        """Whether a text that is too long loses its beginning instead of its end."""
         return self.truncation_side == "left"
 
     def token(self, id: int) -> str:
-        """Return the text of one token, as the vocabulary spells it."""
+        """Return the token of an id, as the vocabulary spells it."""
         return str(self._tokenizer.id_to_token(id))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of some tokens, without special ones."""
+        """Decode token ids to text, without special tokens."""
         with library_errors(str(self._file), "cannot decode"):
             return str(self._tokenizer.decode(list(ids)))
 
     # --- encoding ---
 
     def encode(self, texts: Sequence[Text], places: bool = False) -> list[Encoded]:
-        """Tokenize texts or pairs, behind the default prompt if there is one.
+        """Tokenize texts or pairs, with the default prompt in front if there is one.
 
         Args:
-            texts: What to tokenize.
-            places: Whether to return the positions of the tokens in the text, which takes longer.
+            texts: Texts or pairs of texts.
+            places: Whether to return the places of the tokens in the text, which takes longer.
 
         Returns:
             One entry per text, in order.
@@ -194,7 +194,7 @@ class TextTokenizer:
         return [_add_columns(reader, text, row, f"text {i}") for i, (text, row) in enumerate(rows, 1)]
 
     def _encode(self, texts: Sequence[Text], places: bool) -> list[Encoded]:
-        """Tokenize texts as they are, in chunks, without further inputs."""
+        """Tokenize texts in chunks, without a prompt and without the further inputs made of data columns."""
         rows: list[Encoded] = []
         places = places or self.keeps_end  # to cut such a row again later, the beginnings of its texts must be known
         for start, chunk in _chunks(texts):
@@ -221,7 +221,7 @@ class TextTokenizer:
         return rows
 
     def windows(self, pairs: Sequence[tuple[str, str]], stride: int) -> list[list[Encoded]]:
-        """Tokenize pairs whose second text may be too long, in overlapping windows over the second text.
+        """Tokenize pairs of question and context; a long context is split into overlapping windows.
 
         Args:
             pairs: Question and context.
@@ -259,11 +259,11 @@ class TextTokenizer:
         return windows_by_pair
 
     def noted(self, texts: Sequence[Text]) -> list[Text]:
-        """Return texts with the columns that the folder's form reads: their own, or sample values made of the text."""
+        """Return the texts with the data columns that the model needs: their own, or sample values."""
         return list(texts) if self.reader is None else [self.reader.with_sample_columns(text) for text in texts]
 
     def golden(self, text: Text) -> dict[str, Any]:
-        """Return ids, segments and code-point offsets of one text without a prompt, to check other implementations."""
+        """Return token ids, segment ids and character offsets of one text, to check other tokenizer implementations."""
         with library_errors(str(self._file), "cannot encode"):
             encoding = self._tokenizer.encode(*text) if isinstance(text, tuple) else self._tokenizer.encode(text)
         row: dict[str, Any] = {
@@ -278,14 +278,14 @@ class TextTokenizer:
         return row
 
     def frame(self, length: int, pair: bool = False) -> Encoded:
-        """Build an input of `length` tokens that has the padding token in the place of every piece of text.
+        """Build an input of `length` tokens: special tokens in their places, padding tokens instead of text.
 
         Args:
             length: Tokens with special ones, at most `max_length`.
             pair: Whether it is a pair of texts, each half of the tokens.
 
         Returns:
-            The input, with `Places` that distinguish the special tokens from the others.
+            The input, with `Places` whose `parts` are -1 for special tokens.
         """
         texts = []
         for _ in range(1 + pair):
@@ -298,7 +298,7 @@ class TextTokenizer:
 
     @cached_property
     def _final_special_tokens(self) -> tuple[int, int]:
-        """Number of special tokens behind a text, and behind a pair."""
+        """Number of special tokens behind a single text, and behind the second text of a pair."""
         frames = (self.frame(self.special_count + 2, pair).places for pair in (False, True))
         single, pair = (count_final_special_tokens(places.parts) for places in frames if places is not None)
         return single, pair
@@ -309,17 +309,17 @@ class TextTokenizer:
     # --- batches ---
 
     def pad(self, rows: Sequence[Encoded], length: int | None = None) -> dict[str, NDArray[np.int64]]:
-        """Stack rows into a batch, padded on the tokenizer's `padding_side`.
+        """Stack tokenized rows into a batch of arrays, padded on the tokenizer's `padding_side`.
 
-        Rows without the inputs of the folder's form get sample values that depend on their ids.
+        If the model takes further inputs (see `ColumnReader`), rows without them get sample values.
 
         Args:
             rows: B tokenized inputs.
             length: Length L to pad to; default the longest row.
 
         Returns:
-            ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64, and the inputs of the folder's
-            form.
+            ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64, and any further inputs of the
+            model's form.
         """
         width = max(len(r) for r in rows) if length is None else length
         ids = np.full((len(rows), width), self.pad_id, np.int64)
@@ -338,18 +338,18 @@ class TextTokenizer:
         return batch
 
     def span(self, tokens: int, width: int) -> slice:
-        """Return the positions of a row's tokens in a batch that is padded to `width`."""
+        """Return the slice of positions that a row's tokens take in a batch padded to `width`."""
         return slice(0, tokens) if self.padding_side == "right" else slice(width - tokens, width)
 
 
 def _add_columns(reader: ColumnReader, text: Text, row: Encoded, where: str) -> Encoded:
-    """Add the inputs that are made of a text's columns to its tokenized row."""
+    """Return the tokenized row with the further inputs made of its text's data columns."""
     assert row.places is not None
     return replace(row, extra=reader.make_inputs(text, row.places, where))
 
 
 def _to_encoded(encoding: Encoding, truncated: bool, keeps_end: bool = False) -> Encoded:
-    """Convert an encoding of the library to an `Encoded` with places."""
+    """Convert an `Encoding` of the tokenizers library to an `Encoded` with the tokens' places in the text."""
     words = np.array([-1 if w is None else w for w in encoding.word_ids], np.int64)
     parts = np.array([-1 if p is None else p for p in encoding.sequence_ids], np.int64)
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
@@ -363,7 +363,7 @@ def _to_encoded(encoding: Encoding, truncated: bool, keeps_end: bool = False) ->
 
 
 def _chunks(texts: Sequence[Text]) -> Iterator[tuple[int, list[Text]]]:
-    """Yield lists of texts to tokenize together, with the index of the first: fewer texts if they are long."""
+    """Yield (index of the first text, texts) in chunks to tokenize together; chunks of long texts hold fewer."""
     start = characters = 0
     for i, text in enumerate(texts):
         parts = text if isinstance(text, tuple | list) else (text,)
@@ -396,7 +396,7 @@ def read_pad_id(folder: Path) -> int:
 
 
 def read_padding_side(folder: Path) -> str:
-    """Return the side on which inputs of a folder's model are padded: ``right`` or ``left``.
+    """Read the side on which inputs of a folder's model are padded: ``right`` or ``left``.
 
     The artifacts.json of an artefact folder comes first: such a folder needs no row in the family table.
     """
@@ -408,7 +408,7 @@ def read_padding_side(folder: Path) -> str:
 
 
 def read_truncation_side(folder: Path) -> str:
-    """Return the side on which a text that is too long is cut, from artifacts.json, else from tokenizer_config.json.
+    """Read the side on which long texts are cut, ``right`` or ``left``, from artifacts.json or tokenizer_config.json.
 
     Raises:
         InputError: If it is neither ``right`` nor ``left``.
@@ -425,7 +425,7 @@ def read_truncation_side(folder: Path) -> str:
 
 
 def strip_padding_and_truncation(raw: str) -> str:
-    """Return the content of tokenizer.json without its own padding and truncation."""
+    """Remove the padding and truncation settings from the content of tokenizer.json, and return the new content."""
     content = json.loads(raw)
     content["padding"] = content["truncation"] = None
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))

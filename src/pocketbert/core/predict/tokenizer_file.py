@@ -36,11 +36,11 @@ _PANIC = "PanicException"
 
 @contextlib.contextmanager
 def library_errors(where: str, what: str) -> Iterator[None]:
-    """Turn errors of the `tokenizers` library inside the block into `InputError`.
+    """Convert errors that the `tokenizers` library raises in the block to `InputError`.
 
     Args:
-        where: The file that errors name.
-        what: What failed ("cannot encode").
+        where: Name of the file in error messages.
+        what: The failure in words ("cannot encode").
     """
     try:
         yield
@@ -54,7 +54,7 @@ def library_errors(where: str, what: str) -> Iterator[None]:
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
-    """Read and check tokenizer.json, and open it with the `tokenizers` library.
+    """Open tokenizer.json with the `tokenizers` library, after checks that it cannot take too much memory.
 
     Raises:
         InputError: If it is missing, too large, no tokenizer, or one that could take any amount of memory.
@@ -72,7 +72,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
 
 
 def tokenizer_problems(content: Any) -> list[str]:
-    """Return why a tokenizer is not opened, one sentence for each reason.
+    """List the reasons, one sentence each, for which the content of a tokenizer.json is refused; empty if it is safe.
 
     Args:
         content: The content of tokenizer.json.
@@ -100,7 +100,7 @@ def tokenizer_problems(content: Any) -> list[str]:
 
 
 def largest_segment_id(content: Mapping[str, Any]) -> int:
-    """Return the largest segment number that a tokenizer gives to a token.
+    """Return the largest segment id that the post-processors of a tokenizer.json give to a token.
 
     Args:
         content: The content of a tokenizer.json without problems.
@@ -111,7 +111,7 @@ def largest_segment_id(content: Mapping[str, Any]) -> int:
 
 
 def _list_parts(step: Any) -> list[dict[str, Any]]:
-    """Return a step and the steps inside it, at any depth; at most one more than is allowed."""
+    """List a tokenizer step (such as a normalizer) and the steps nested in it, up to a limit."""
     pending, parts = [step], list[dict[str, Any]]()
     while pending and len(parts) <= _MAX_PARTS:
         part = pending.pop()
@@ -124,7 +124,7 @@ def _list_parts(step: Any) -> list[dict[str, Any]]:
 
 
 def _growth_of(part: Mapping[str, Any]) -> float:
-    """Return how many characters a normalizer can make of one."""
+    """Estimate how many characters a tokenizer's normalizer can produce from one character."""
     kind, pattern = part.get("type"), part.get("pattern")
     if kind == "Prepend":
         return 1.0 + len(str(part.get("prepend", ""))) / 16  # once for each piece of text
@@ -137,9 +137,9 @@ def _growth_of(part: Mapping[str, Any]) -> float:
 
 
 def _is_bounded_table(part: Mapping[str, Any]) -> bool:
-    """Return whether a table of normalized characters (SentencePiece's) has short entries only.
+    """Return whether every entry of a SentencePiece table of normalized characters is short.
 
-    It is a trie, followed by texts that end with 0.
+    The table is a trie, followed by texts that end with a zero byte.
     """
     try:
         raw = base64.b64decode(str(part.get("precompiled_charsmap") or ""), validate=True)
@@ -150,7 +150,7 @@ def _is_bounded_table(part: Mapping[str, Any]) -> bool:
 
 
 def _template_problems(part: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the special tokens that a post-processor puts around a text."""
+    """Yield the problems of a post-processor's special tokens, such as unknown ones or wrong ids."""
     tokens: list[tuple[Any, Any]] = []
     if part.get("type") == "TemplateProcessing":
         for key, texts in (("single", ["A"]), ("pair", ["A", "B"])):
@@ -177,7 +177,7 @@ def _template_problems(part: Mapping[str, Any], content: Mapping[str, Any]) -> I
 
 
 def _is_template(pieces: Any, texts: list[str]) -> bool:
-    """Return whether a template is a list of pieces with each of the texts once and few special tokens."""
+    """Return whether a post-processor's template has each of the texts once and few special tokens."""
     if not isinstance(pieces, list) or len(pieces) > _MAX_SPECIAL + len(texts):
         return False
     if not all(isinstance(p, dict) and len(p) == 1 and isinstance(next(iter(p.values())), dict) for p in pieces):
@@ -186,7 +186,7 @@ def _is_template(pieces: Any, texts: list[str]) -> bool:
 
 
 def _special_tokens(part: Mapping[str, Any]) -> list[str]:
-    """Return the special tokens that a template names; the library panics if it does not have one of them."""
+    """Return the special tokens that a post-processor's templates name."""
     templates = [part.get(key) for key in ("single", "pair")]
     pieces = [p for template in templates if isinstance(template, list) for p in template if isinstance(p, dict)]
     tokens = [p["SpecialToken"] for p in pieces if "SpecialToken" in p]
@@ -194,7 +194,7 @@ def _special_tokens(part: Mapping[str, Any]) -> list[str]:
 
 
 def _find_ids(content: Mapping[str, Any], tokens: list[Any]) -> dict[str, Any]:
-    """Return the ids of some tokens, from the vocabulary and from the added tokens."""
+    """Look up token ids in the vocabulary and the added tokens of a tokenizer.json; missing tokens are left out."""
     vocabulary = content["model"]["vocab"]
     names = {str(t) for t in tokens}
     if isinstance(vocabulary, dict):

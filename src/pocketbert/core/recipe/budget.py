@@ -41,7 +41,7 @@ class BudgetSection(Section):
     @field_validator("max_drop")
     @classmethod
     def _check_drop(cls, value: float | None) -> float | None:
-        """Refuse a drop below 0, and one that was meant in points."""
+        """Raise ValueError for a drop below 0, or one that was written in points instead of as a fraction."""
         if value is not None and value > _LARGEST_DROP:
             points = "1 point" if value == 1 else f"{value:g} points"
             raise ValueError(
@@ -55,7 +55,7 @@ class BudgetSection(Section):
     @field_validator("max_size_mb")
     @classmethod
     def _check_size(cls, value: float | None) -> float | None:
-        """Refuse a size of 0 or less, and one that was meant in bytes."""
+        """Raise ValueError for a size of 0 or less, or one that was written in bytes instead of MB."""
         if value is not None and value >= _LARGEST_MB:
             raise ValueError(f"{value:,.0f} MB is no phone file: for {value:,.0f} bytes write {value / 1e6:g}")
         if value is not None and value <= 0:
@@ -65,7 +65,7 @@ class BudgetSection(Section):
     @field_validator("max_p90_ms")
     @classmethod
     def _check_latency(cls, value: float | None) -> float | None:
-        """Refuse a time of 0 or less, and one that was meant in seconds or microseconds."""
+        """Raise ValueError for a time of 0 or less, or one that was written in seconds or microseconds."""
         if value is not None and value >= _LARGEST_MS:
             raise ValueError(
                 f"{value:,.0f} ms is over a minute for one text: for {value:,.0f} microseconds write {value / 1000:g}"
@@ -86,17 +86,17 @@ class BudgetSection(Section):
 
     @property
     def set_limits(self) -> dict[str, float]:
-        """The limits that are set, by name."""
+        """The limits that are set, as numbers by name."""
         return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
 
     @property
     def text(self) -> str:
-        """The limits as the command line takes them, e.g. ``max_drop=0.01,max_size_mb=8``."""
+        """The limits in the syntax of the command line, e.g. ``max_drop=0.01,max_size_mb=8``."""
         return ",".join(f"{name}={value:g}" for name, value in self.set_limits.items())
 
     @property
     def smallest_wins(self) -> bool:
-        """Whether the smallest file within the limits is chosen, not the most accurate: if only the drop is limited."""
+        """Whether the smallest file within the limits wins, not the most accurate one: if only the drop is limited."""
         return self.max_size_mb is None and self.max_p90_ms is None
 
 
@@ -105,7 +105,7 @@ LIMITS = tuple(BudgetSection.model_fields)
 
 
 def parse_budget(texts: Sequence[str], option: str) -> BudgetSection:
-    """Parse ``NAME=NUMBER`` texts.
+    """Parse the limits of a command's budget option, ``NAME=NUMBER`` texts.
 
     Raises:
         InputError: Listing every problem.

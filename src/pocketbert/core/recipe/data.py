@@ -51,7 +51,7 @@ class CorpusSettings(PlainNumbers):
 
     @model_validator(mode="after")
     def _check_lengths(self) -> CorpusSettings:
-        """Refuse a smallest length above the largest."""
+        """Raise ValueError if the shortest row is longer than the longest."""
         if self.shortest > self.length:
             raise ValueError(
                 f"'shortest' ({self.shortest}) is above 'length' ({self.length}): every row would be dropped"
@@ -87,7 +87,7 @@ class CorpusSection(CorpusSettings):
 
 
 def _check_label_names(names: list[str]) -> list[str]:
-    """Refuse label names that cannot be told apart."""
+    """Raise ValueError for label names that cannot be told apart; return the names."""
     if problems := find_name_problems(names):
         raise ValueError("; ".join(problems))
     return names
@@ -130,12 +130,12 @@ class DataSection(Section):
     @field_validator("eval", mode="before")
     @classmethod
     def _as_eval(cls, source: object) -> object:
-        """Accept a `DataSource` in place of an `EvalSource`."""
+        """Accept a `DataSource` object in place of an `EvalSource`."""
         if isinstance(source, DataSource) and not isinstance(source, EvalSource):
             return source.model_dump(exclude_unset=True)
         return source
 
     @property
     def eval_source(self) -> DataSource | None:
-        """The source of the rows that decide the score: that of the training rows if a fraction of these is used."""
+        """The source of the evaluation rows: that of the training rows if a fraction of them is used."""
         return self.train if self.eval is not None and self.eval.fraction is not None else self.eval

@@ -42,7 +42,7 @@ _Keys = tuple[str | int, ...]
 
 @dataclass
 class _Document:
-    """A YAML document as plain values, with the place of every key.
+    """A parsed YAML document: plain values, with the line of every key for error messages.
 
     Attributes:
         title: File or option that errors name.
@@ -59,7 +59,7 @@ class _Document:
     nodes: int = 0
 
     def where(self, keys: _Keys) -> str:
-        """Return file and line of a key, or of the nearest key above it that has a line, and the key."""
+        """Return the file, line and name of a key for an error message; the line may be that of a parent key."""
         for end in range(len(keys), -1, -1):
             line = self.lines.get(keys[:end])
             if line is not None:
@@ -69,7 +69,7 @@ class _Document:
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe.
+    """Read and validate a recipe file.
 
     Args:
         path: The YAML file. Relative paths inside it count from its folder.
@@ -91,11 +91,11 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def parse_recipe(text: str, path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Check the text of a recipe, which need not be written yet.
+    """Parse and validate the YAML text of a recipe.
 
     Args:
-        text: The YAML.
-        path: Its file, for errors; relative paths in the text count from its folder.
+        text: The recipe's YAML text.
+        path: Path of the recipe for error messages; relative paths in the text count from its folder.
         overrides: See `load_recipe`.
 
     Raises:
@@ -118,7 +118,7 @@ def parse_recipe(text: str, path: Path, overrides: Sequence[str] = ()) -> Recipe
 
 
 def recipe_from_values(content: dict[str, Any], title: str) -> Recipe:
-    """Build a recipe from values that no file holds, e.g. options of a command.
+    """Build and validate a recipe from a dictionary instead of a file, e.g. from a command's options.
 
     Raises:
         InputError: Listing every problem.
@@ -130,7 +130,7 @@ def recipe_from_values(content: dict[str, Any], title: str) -> Recipe:
 
 
 def parse_option_values(texts: Sequence[str], option: str) -> dict[str, Any]:
-    """Parse the ``key=value`` texts of a command's option as overrides of a recipe are parsed.
+    """Parse ``key=value`` texts of a command's option to a nested dictionary, in the syntax of recipe overrides.
 
     Raises:
         InputError: Listing every problem.
@@ -147,13 +147,13 @@ def parse_option_values(texts: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """Return the recipe with every default written out, as YAML."""
+    """Serialize a recipe as YAML, with every default written out."""
     content = recipe.model_dump(mode="json", by_alias=True, exclude_none=True)
     return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110))
 
 
 def recipe_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the recipe format, for editors."""
+    """Build the JSON Schema of the recipe format, for editors."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Recipe.model_json_schema(by_alias=True),
@@ -165,7 +165,7 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def _parse_yaml(text: str, title: str) -> _Document | None:
-    """Parse a YAML document; return None if the text is empty."""
+    """Parse a YAML text to a `_Document`; return None if the text is empty."""
     document = _Document(title, None)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -183,7 +183,7 @@ def _parse_yaml(text: str, title: str) -> _Document | None:
 
 
 def _convert_node(node: yaml.Node, keys: _Keys, document: _Document, depth: int) -> Any:
-    """Convert a YAML node to plain values; record lines, double keys and unusable values in the document."""
+    """Convert a YAML node to plain values; record lines, repeated keys and invalid values in the document."""
     document.lines.setdefault(keys, node.start_mark.line + 1)
     if depth > _MAX_DEPTH:
         raise InputError(_too_deep(f"{document.title}:{node.start_mark.line + 1}"))
@@ -220,10 +220,10 @@ def _too_deep(where: str) -> Problem:
 
 
 def _make_paths_absolute(value: Any, base: Path, keys: _Keys = ()) -> list[tuple[_Keys, str]]:
-    """Make relative local paths below a value absolute, in place; Hub names stay as they are.
+    """Make relative paths to local files absolute, in place, at any depth of a value; Hub names stay as they are.
 
     Returns:
-        Keys and problem of each path that cannot be used.
+        The keys and the problem of each path that cannot be used.
     """
     problems: list[tuple[_Keys, str]] = []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -240,7 +240,7 @@ def _make_paths_absolute(value: Any, base: Path, keys: _Keys = ()) -> list[tuple
 
 
 def _absolute_path(key: str, item: str, base: Path) -> str:
-    """Return the absolute path of a relative local path, and a Hub name as it is."""
+    """Return the absolute form of a local path; a Hub name is returned unchanged."""
     path = Path(item).expanduser()
     local = key in _LOCAL_PATH_KEYS or item.startswith((".", "~")) or (base / path).is_dir()
     if not local or not item:
@@ -255,7 +255,7 @@ def _absolute_path(key: str, item: str, base: Path) -> str:
 
 
 def _apply_override(document: _Document, override: str) -> list[Problem]:
-    """Set the value of a ``key.sub=value`` text in a document; return the problems if that is not possible."""
+    """Apply an override, a ``key.sub=value`` text, to a parsed recipe, in place; return the problems."""
     name, equals, text = override.partition("=")
     keys: _Keys = tuple(int(k) if k.isdecimal() and len(k) <= 9 else k for k in name.strip().split("."))
     where = f"override {_quote(override)}"
@@ -293,7 +293,7 @@ def _apply_override(document: _Document, override: str) -> list[Problem]:
 
 
 def _override_value(keys: _Keys, text: str, where: str) -> tuple[Any, list[Problem]]:
-    """Parse the value of an override, with absolute paths; return it with its problems."""
+    """Parse the value of an override as YAML; return it, with absolute paths, and its problems."""
     try:
         document = _parse_yaml(text, where)
         holder = {keys[-1]: document.value if document else None}
@@ -308,7 +308,7 @@ def _override_value(keys: _Keys, text: str, where: str) -> tuple[Any, list[Probl
 
 
 def _validate(document: _Document) -> tuple[Recipe | None, list[Problem]]:
-    """Validate a document as a recipe; return the recipe, or None with the problems."""
+    """Validate a parsed document; return (recipe, []), or (None, problems)."""
     load_plugins()  # a recipe may use the names that they register
     problems = [
         Problem(document.where(keys), "holds half of a surrogate pair, which is not Unicode text.", "Remove it.")
@@ -329,14 +329,14 @@ def _validate(document: _Document) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _contradiction_problem(text: str, document: _Document) -> Problem:
-    """Describe a contradiction between sections; if its text begins with a key, it belongs to that key's line."""
+    """Convert a contradiction between sections to a `Problem` with the line of the key that its text begins with."""
     match = _LEADING_KEY.match(text)
     keys = tuple(int(k) if k.isdecimal() else k for k in match[1].split(".")) if match else ()
     return Problem(document.where(keys), f"{text[match.end() :] if match else text}.")
 
 
 def _validation_problem(error: Any, document: _Document) -> Problem:
-    """Describe a pydantic error, with its line, what is allowed, and the fix."""
+    """Convert a pydantic error to a `Problem` with file and line, what is allowed, and the fix."""
     keys, methods = _split_location(tuple(error["loc"]))
     where = document.where(keys)
     kind, value = error["type"], error.get("input")
@@ -364,13 +364,13 @@ def _validation_problem(error: Any, document: _Document) -> Problem:
 
 
 def _split_location(location: _Keys) -> tuple[_Keys, set[str]]:
-    """Split a pydantic location into the keys of the file and the method names that pydantic adds after a stage."""
+    """Split a pydantic error's location into the file's keys and the method names that pydantic inserts."""
     added = {i for i in range(2, len(location)) if location[i - 2] == "distill" and location[i] in stage_sections()}
     return tuple(k for i, k in enumerate(location) if i not in added), {str(location[i]) for i in added}
 
 
 def _allowed_keys(keys: _Keys, methods: set[str]) -> list[str]:
-    """Return the keys that the section at `keys` accepts; of stages, that of one of these methods."""
+    """Return the keys that are allowed in the section at `keys`; for a stage, those of its method."""
     model: Any = Recipe
     for key in keys:
         if isinstance(key, int):
@@ -385,19 +385,19 @@ def _allowed_keys(keys: _Keys, methods: set[str]) -> list[str]:
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the pydantic models in a type annotation."""
+    """List the pydantic models inside a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
 
 
 def _quote(value: Any) -> str:
-    """Return a value on one line, cut if it is long."""
+    """Return the repr of a value, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:76]}..."
 
 
 def _dotted(keys: _Keys) -> str:
-    """Return keys as ``key.sub``, cut if they are long."""
+    """Join keys as ``key.sub``, cut to 120 characters."""
     text = ".".join(str(k) for k in keys)
     return text if len(text) <= 120 and text.isprintable() else f"{text[:116]!r}..."

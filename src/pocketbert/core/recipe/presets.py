@@ -26,15 +26,15 @@ class Preset(StrEnum):
 
 @dataclass(frozen=True)
 class PresetSettings:
-    """The settings of a preset.
+    """The settings of a benchmark preset.
 
     Attributes:
         runs: Timed inferences of each file in each repeat.
-        repeats: Passes over everything.
+        repeats: Times that the whole measurement is repeated.
         lengths: Lengths in tokens to measure besides real text.
         gaps_ms: Idle times before single inferences, which are made at every length if the budget allows.
-        budget_s: Maximum of seconds for everything.
-        least_s: Minimum of seconds of timed inferences of each figure, whatever the budget; 0 for none.
+        budget_s: Longest duration of the whole benchmark in seconds.
+        least_s: Shortest time in seconds that inferences are timed for a figure, whatever the budget; 0 for none.
         profile: Whether time per operator is measured.
         fresh: Whether every repeat is made by a new process, if the device can.
     """

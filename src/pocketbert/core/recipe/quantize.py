@@ -52,22 +52,22 @@ class QuantizedFile(Section):
 
     @property
     def title(self) -> str:
-        """Its name in errors, e.g. ``'a8w8' for openvino``."""
+        """Description of the file in errors, e.g. ``'a8w8' for openvino``."""
         only = f" of {self.format}" if self.format else ""
         return f"'{self.scheme}'{f' for {self.runtime}' if self.runtime else ''}{only}"
 
     def concerns(self, format: Format) -> bool:
-        """Return whether a format may have the file."""
+        """Return whether the file may be made in this format."""
         return self.format in (None, format)
 
     def collides(self, other: QuantizedFile) -> bool:
-        """Return whether both mean the same file of some format, which cannot have two choices of roles."""
+        """Return whether two entries describe the same file of some format."""
         same = (self.scheme, self.runtime) == (other.scheme, other.runtime)
         return same and (self.format is other.format or None in (self.format, other.format))
 
 
 def _serialize_file(file: QuantizedFile) -> object:
-    """Return the entry of a file without defaults: its scheme alone if nothing else is set."""
+    """Convert an entry of `files` to its shortest form for a recipe: the scheme alone if nothing else is set."""
     own = {"scheme": file.scheme, "runtime": file.runtime, "format": file.format}
     entry: dict[str, object] = {key: value.value for key, value in own.items() if value is not None}
     entry |= {"roles": {r.value: str(c) for r, c in file.roles.items()}} if file.roles else {}
@@ -127,15 +127,15 @@ class QuantizeSection(Section):
 
     @property
     def chosen(self) -> dict[str, str]:
-        """Schemes of roles and names, as they are written in a recipe; empty if all weights have the file's scheme."""
+        """Schemes chosen for single roles (kinds of weights) and names, as text; empty if there are none."""
         return {**{r.value: str(c) for r, c in self.roles.items()}, **{n: str(c) for n, c in self.names.items()}}
 
     def of(self, format: Format, scheme: Scheme, runtime: Runtime | None = None) -> QuantizeSection:
-        """Return the section with the roles and names of one file.
+        """Return a copy with the `roles` and `names` of one file: the section's, overridden by the file's own.
 
         Args:
             format: Format of the file.
-            scheme: Scheme of the file, as the format has it.
+            scheme: Quantization scheme of the file, as the format stores it.
             runtime: The runtime that it is made for.
         """
         info, roles, names = FORMATS[format], dict(self.roles), dict(self.names)
@@ -148,24 +148,24 @@ class QuantizeSection(Section):
         return self.model_copy(update={"roles": roles, "names": names})
 
     def choosing(self, files: Sequence[QuantizedFile]) -> QuantizeSection:
-        """Return a section with other files, and this one's method of calibration if one of them is static."""
+        """Return a new section that makes other files, with this one's calibration method if one of them is static."""
         static = any(f.scheme.static for f in files)
         return QuantizeSection(files=[*files], calibration=self.calibration if static else Calibration.MINMAX)
 
     @property
     def candidates(self) -> tuple[Scheme, ...]:
-        """The schemes that a budget considers; empty for all."""
+        """The schemes that a search within a budget may choose from; empty for all."""
         return tuple(f.scheme for f in self.files or ())
 
     @property
     def wanted(self) -> tuple[QuantizedFile, ...]:
-        """The smaller files of the recipe; none if a budget is still to choose them."""
+        """The quantized files that the recipe lists; empty if a budget chooses them later."""
         if self.budget is not None:
             return ()
         return tuple(self.files) if self.files is not None else (QuantizedFile(scheme=self.scheme),)
 
     def written(self, formats: Sequence[Format]) -> frozenset[WrittenFile] | None:
-        """Return format, scheme and runtime of the smaller files of `formats`; None if a budget chooses them."""
+        """Return (format, scheme, runtime) of every quantized file in these formats; None if a budget chooses them."""
         if self.budget is not None:
             return None
         return frozenset(
@@ -177,7 +177,7 @@ class QuantizeSection(Section):
 
     @model_validator(mode="after")
     def _check_budget(self) -> QuantizeSection:
-        """Refuse choices next to a budget that the budget makes itself."""
+        """Raise ValueError for settings that a budget chooses itself, such as a scheme or roles."""
         if self.budget is None:
             return self
         if self.chosen or any(f.roles or f.names for f in self.files or ()):
@@ -196,7 +196,7 @@ class QuantizeSection(Section):
 
     @model_validator(mode="after")
     def _check_files(self) -> QuantizeSection:
-        """Refuse `scheme` next to `files`, a file that is listed twice, and two choices of roles for one file."""
+        """Raise ValueError for `scheme` beside `files`, repeated files, or two choices of roles for one file."""
         if self.files is None:
             return self
         if "scheme" in self.model_fields_set:
@@ -221,7 +221,7 @@ class QuantizeSection(Section):
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the section without empty keys, and without `scheme` next to files or a budget."""
+        """Serialize the section without empty keys, and without `scheme` beside `files` or a budget."""
         entries: dict[str, Any] = handler(self)
         left_out = [k for k in ("budget", "roles", "names") if not entries.get(k)]
         left_out += ["calibration"] if self.calibration is Calibration.MINMAX else []
@@ -230,7 +230,7 @@ class QuantizeSection(Section):
 
 
 def list_calibration_problems(section: QuantizeSection) -> list[str]:
-    """Report a method of calibration that no file uses, with the fix and without a full stop.
+    """Return a problem if a calibration method is set that no quantized file uses; empty if there is none.
 
     Without any smaller file it is no problem: a search for files adds them later.
     """
@@ -243,7 +243,7 @@ def list_calibration_problems(section: QuantizeSection) -> list[str]:
 
 
 def list_choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool) -> list[str]:
-    """List what is wrong with a choice of smaller files, each with the fix and without a full stop.
+    """List the problems of the chosen quantized files, such as schemes that no exported format has, with fixes.
 
     A file for any runtime belongs to the formats that have its scheme, and each format must have one such file; a file
     for one runtime belongs to the format that has it.
@@ -276,7 +276,7 @@ def list_choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Form
 
 
 def _alternatives(file: QuantizedFile, forms: Sequence[tuple[Format, Scheme, Runtime]], calibration: bool) -> str:
-    """Name the runtimes that have a file's scheme, or the schemes that its runtime has, and the next step."""
+    """Describe the alternatives to a file that does not exist: runtimes with its scheme, or the runtime's schemes."""
     if file.runtime is None:
         runtimes = [f"{r} ({f})" for f, s, r in forms if s is file.scheme]
         return f", only for {', '.join(runtimes)}; choose {'this runtime' if len(runtimes) == 1 else 'one of these'}"
@@ -288,12 +288,12 @@ def _alternatives(file: QuantizedFile, forms: Sequence[tuple[Format, Scheme, Run
 
 
 def _is_possible(file: QuantizedFile, format: Format) -> bool:
-    """Return whether a format can have a file for any runtime."""
+    """Return whether a format can have this file, made for any runtime."""
     return file.concerns(format) and FORMATS[format].takes(file.scheme)
 
 
 def _coverage_problems(files: Sequence[QuantizedFile], formats: Sequence[Format]) -> list[str]:
-    """List formats that have none of the files for any runtime, and schemes that no exported format has."""
+    """List formats without any of the files, and schemes that no exported format supports."""
     names, problems = " or ".join(f"'{f.scheme}'" for f in files), []
     without = [f for f in formats if files and not any(_is_possible(file, f) for file in files)]
     for format in without:
@@ -308,13 +308,13 @@ def _coverage_problems(files: Sequence[QuantizedFile], formats: Sequence[Format]
 
 
 def list_quantized_files(schemes: Sequence[Scheme], runtimes: Sequence[Runtime]) -> list[QuantizedFile]:
-    """Build the files of a list of schemes and a list of runtimes, as commands take them.
+    """Combine the schemes and runtimes that a command was given into the list of quantized files to make.
 
     Args:
         schemes: Each gives a file for any runtime, if there is such a file; one that is given for an accelerator
             gives only the accelerator's file.
         runtimes: Each gives a further file, in those of the schemes that it has. A runtime that has none of them
-            gets a file of the first scheme, which `choice_problems` refuses.
+            gets a file of the first scheme, which `list_choice_problems` reports.
     """
     forms = [form for info in FORMATS.values() for form in info.forms]
     pairs = [(s, r) for r in runtimes for s in schemes if (s, r) in forms]

@@ -62,12 +62,12 @@ class CoremlSection(Section):
 
     @property
     def lengths(self) -> Shapes:
-        """The kind of lengths that the package accepts."""
+        """The kind of input lengths that the package accepts: as set, else by the oldest iOS version."""
         return self.shapes or (Shapes.ENUMERATED if self.ios >= 18 else Shapes.FIXED)
 
     @model_validator(mode="after")
     def _check_ios(self) -> CoremlSection:
-        """Refuse another precision than fp16 and fp32, and lengths that the oldest iOS cannot have."""
+        """Raise ValueError for an unsupported precision, or for lengths that the oldest iOS does not support."""
         if self.precision not in (Scheme.FP16, Scheme.FP32):
             raise ValueError(
                 f"precision '{self.precision}' is not fp16 or fp32; weights are compressed by quantize.scheme"
@@ -155,7 +155,7 @@ class BenchmarkSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_from_preset(cls, values: object) -> object:
-        """Fill in the values of the preset, so that a resolved recipe holds the settings of the measurement."""
+        """Fill in the values of the preset, so that the stored recipe holds the settings that were used."""
         if not isinstance(values, dict) or values.get("preset") not in list(Preset):
             return values
         preset = PRESETS[Preset(values["preset"])]
@@ -163,7 +163,7 @@ class BenchmarkSection(Section):
 
 
 class ContradictionError(ValueError):
-    """Sections of a recipe that contradict each other.
+    """Raised for recipe sections that contradict each other.
 
     Attributes:
         problems: One sentence each; if one key is to blame, the sentence begins with it and a colon.
@@ -224,7 +224,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_sections(self) -> Recipe:
-        """Raise ContradictionError with everything that does not go together."""
+        """Raise ContradictionError with all settings of different sections that contradict each other."""
         problems = []
         if self.student is not None and not self.distill:
             problems.append(
@@ -261,7 +261,7 @@ class Recipe(Section):
         return self
 
     def _budget_problems(self) -> list[str]:
-        """List what a budget lacks: rows to rank candidates, rows to decide, a gate that is not stricter."""
+        """List what a budget needs and the recipe lacks: training rows, evaluation rows, and a gate no stricter."""
         budget = self.quantize.budget
         if budget is None:
             return []
@@ -276,7 +276,7 @@ class Recipe(Section):
         return problems + list_smaller_student_problems(budget.students, self.task, self.student)
 
     def _form_problems(self) -> list[str]:
-        """List contradictions to a form with further inputs, which cannot be trained."""
+        """List settings that contradict an export form with additional inputs, such as a student or training data."""
         form, sources = self.export.form, (self.data.train, self.data.eval, self.data.corpus)
         if self.export.entities is not None and form in (None, TEXT_ONLY):
             return ["export.entities: is read with a form that has entities: set export.form"]
@@ -288,7 +288,7 @@ class Recipe(Section):
         ]
 
     def _general_problems(self, general: list[bool]) -> list[str]:
-        """List problems with the order of stages, general ones being true in `general`, and with their data."""
+        """List problems of the stages on general text (true in `general`): their order and their data."""
         problems, methods = [], ", ".join(method_names(lambda s: s.general))
         if any(general) and self.student is not None and self.student.init == "pruned":
             problems.append(
@@ -322,7 +322,7 @@ class Recipe(Section):
         return problems
 
     def _task_problems(self) -> list[str]:
-        """List settings of data, teacher and answers that do not fit the task."""
+        """List settings of data, teacher and answers that do not fit the recipe's task."""
         task, problems = TASKS[self.task], []
         own = {"train": self.data.train, "eval": self.data.eval if self.data.eval_source is self.data.eval else None}
         sources = [(k, s) for k, s in own.items() if s is not None]

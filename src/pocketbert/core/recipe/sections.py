@@ -42,7 +42,7 @@ class Section(PlainNumbers):
 
 
 def _check_student_family(name: str) -> str:
-    """Refuse a family whose students cannot have teachers of another family."""
+    """Raise ValueError for a family whose students cannot have teachers of another family; return the name."""
     possible = [f.name for f in all_families() if f.students_of]
     if name not in possible:
         raise ValueError(
@@ -59,7 +59,7 @@ StudentFamily = Annotated[str, AfterValidator(_check_student_family)]
 
 
 def _delete_default(schema: dict[str, Any]) -> None:
-    """Remove the default from a field's JSON schema: 0 stands for a missing value."""
+    """Delete the default from a field's JSON schema, where it only stands for a missing value."""
     del schema["default"]
 
 
@@ -88,25 +88,25 @@ class Updates(Section):
 
     @model_validator(mode="after")
     def _check_length(self) -> Self:
-        """Require exactly one of steps and epochs."""
+        """Raise ValueError unless exactly one of steps and epochs is given."""
         if bool(self.steps) == (self.epochs is not None):
             raise ValueError("give exactly one of 'steps' and 'epochs', e.g. steps: 1000, or epochs: 3")
         return self
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write only the one of steps and epochs that is set."""
+        """Serialize only the one of steps and epochs that is set."""
         unset = "steps" if self.epochs is not None else "epochs"
         return {key: value for key, value in handler(self).items() if key != unset}
 
     def for_rows(self, rows: int) -> Self:
-        """Return the settings with `epochs` over this number of training rows converted to steps."""
+        """Return a copy with `epochs` converted to `steps` for this number of training rows."""
         if self.epochs is None:
             return self
         return self.model_copy(update={"steps": ceil(self.epochs * rows / self.batch), "epochs": None})
 
     def passes(self, rows: int) -> str:
-        """Describe the length of the training: ``180 steps of 32 rows: 0.64 passes over 9,003 rows``."""
+        """Describe the length of training in words: ``180 steps of 32 rows: 0.64 passes over 9,003 rows``."""
         passes = self.steps * self.batch / max(rows, 1)
         shown = f"{passes:,.0f}" if passes >= 100 else f"{passes:.3g}"
         return f"{self.steps:,} steps of {self.batch:,} rows: {shown} passes over {rows:,} rows"
@@ -130,7 +130,7 @@ WrittenFile = tuple[Format, Scheme, Runtime | None]
 
 @dataclass(frozen=True)
 class StagePlace:
-    """The place of a stage in a recipe, with the other sections that it may depend on.
+    """The position of a distillation stage in a recipe, and the other sections that its checks need.
 
     Attributes:
         number: Its index in `distill`.
@@ -146,7 +146,7 @@ class StagePlace:
 
     @property
     def where(self) -> str:
-        """The recipe key of the stage."""
+        """The recipe key of the stage, such as ``distill.0``."""
         return f"distill.{self.number}"
 
 
@@ -166,26 +166,26 @@ class Stage(Updates):
 
     @classmethod
     def method_name(cls) -> str:
-        """Return the name that recipes use."""
+        """Return the method's name, as recipes write it."""
         return str(get_args(cls.model_fields["method"].annotation)[0])
 
     @property
     def on_augmented(self) -> bool:
-        """Whether it learns on the augmented rows."""
+        """Whether the stage trains on augmented rows."""
         return bool(getattr(self, "augmented", False))
 
     @property
     def by_text(self) -> bool:
-        """Whether it compares teacher and student by their outputs for whole texts only, not by single tokens."""
+        """Whether teacher and student are compared by outputs for whole texts only, not by single tokens."""
         return False
 
     @property
     def exported_format(self) -> Format | None:
-        """The format whose files it trains for, so that its result depends on their export settings; None for any."""
+        """The file format that the stage trains for, whose export settings affect its result; None for any."""
         return None
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List contradictions to the rest of a recipe.
+        """List settings of the stage that contradict the rest of the recipe.
 
         Returns:
             One sentence each; if one key is to blame, the sentence begins with it and a colon.
@@ -200,7 +200,7 @@ _LISTENERS: list[Callable[[], object]] = []
 
 
 def register_stage(section: _S) -> _S:
-    """Register a method's section, so that recipes may use it; usable as a decorator.
+    """Register a distillation method by the section with its settings; usable as a decorator.
 
     Args:
         section: The section, whose field `method` holds the name.
@@ -221,24 +221,24 @@ def register_stage(section: _S) -> _S:
 
 
 def on_registration(listener: Callable[[], object]) -> None:
-    """Call a function after every further registration, to rebuild a model that has a field of stages."""
+    """Register a function to call after every further registration of a method, to rebuild dependent models."""
     _LISTENERS.append(listener)
 
 
 def stage_sections() -> dict[str, type[Stage]]:
-    """Return the sections by the name of their method, in the order of registration."""
+    """Return the registered sections (settings classes) by method name, in the order of registration."""
     load_plugins()
     return dict(_SECTIONS)
 
 
 def method_names(wanted: Callable[[type[Stage]], bool] = lambda _: True) -> list[str]:
-    """Return the names of methods in the order of registration, of all sections or of those that `wanted` accepts."""
+    """List the names of registered methods, optionally only those whose section `wanted` accepts."""
     load_plugins()
     return [name for name, section in _SECTIONS.items() if wanted(section)]
 
 
 class _RegisteredStage:
-    """Validates an entry of `distill` as the section that its `method` names."""
+    """Pydantic annotation that validates an entry of `distill` as the section of its `method`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         sections: Any = Union[tuple(_SECTIONS.values())]  # noqa: UP007  # what is registered, not what is written

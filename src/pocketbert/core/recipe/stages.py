@@ -25,13 +25,13 @@ class TermWeights(Section):
 
     @model_validator(mode="after")
     def _check_some_weight(self) -> TermWeights:
-        """Refuse weights that are all 0."""
+        """Raise ValueError if all weights are 0."""
         if not self.weighted():
             raise ValueError("all weights are 0: the student would learn nothing")
         return self
 
     def weighted(self) -> dict[str, float]:
-        """Return the weights above 0, by term."""
+        """Return the weights above 0, by name of the term."""
         return {name: weight for name, weight in self.model_dump().items() if weight > 0}
 
 
@@ -44,7 +44,7 @@ class SignalWeights(TermWeights):
     labels: float = Field(0.0, ge=0, description="Cross-entropy with the gold labels.")
 
     def active(self) -> tuple[Signal, ...]:
-        """Return the teacher signals with a weight above 0."""
+        """Return the signals (logits, hidden states, attention) with a weight above 0."""
         return tuple(s for s in Signal if getattr(self, s.value, 0) > 0)
 
 
@@ -69,11 +69,11 @@ class TaskStage(Stage, Optimisation):
 
     @property
     def by_text(self) -> bool:
-        """Whether neither hidden states nor attention are compared."""
+        """Whether neither hidden states nor attention are compared, so that only outputs for whole texts are."""
         return not (self.signals.hidden or self.signals.attention)
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Refuse a layer map of another length than the student's depth."""
+        """Return a problem if the layer map has another length than the student has layers."""
         return _layer_map_problems(self.layers, place)
 
 
@@ -124,7 +124,7 @@ class DistilBertStage(GeneralText, Optimisation):
     )
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Refuse to learn masked tokens if none are masked, and a cache that does not hold what is learnt."""
+        """List problems of masking (none although hidden tokens are learnt) and of a cache that lacks needed data."""
         problems = []
         if self.masking is MaskingKind.NONE and (self.weights.mlm or self.masked_only):
             fix = "set weights.mlm: 0 and masked_only: false, or name another"
@@ -168,7 +168,7 @@ class LayerStage(Stage, Optimisation):
     )
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Refuse a layer map of another length than the student's depth, and another projection than the stage before."""
+        """Return problems of the layer map's length, and of a projection unlike that of earlier stages."""
         earlier = [s.projection for s in place.stages[: place.number] if isinstance(s, LayerStage)]
         problems = _layer_map_problems(self.layers, place)
         if earlier and self.projection is not earlier[0] and len(set(earlier)) == 1:
@@ -224,7 +224,7 @@ class TinyBertPredictionStage(Stage, Optimisation):
 
     @property
     def by_text(self) -> bool:
-        """Always: only outputs are learnt."""
+        """Always true, since the stage compares outputs only."""
         return True
 
 
@@ -312,7 +312,7 @@ class MobileBertStage(GeneralText, Updates):
 
     @model_validator(mode="after")
     def _check_phases(self) -> MobileBertStage:
-        """Refuse weights and steps with which the layers, or the guesses, would learn nothing."""
+        """Raise ValueError for weights and steps with which a phase of the training would learn nothing."""
         problems = []
         if self.weights.next_sentence and not self.pairs:
             problems.append("pairs: false leaves no next sentence to tell: set weights.next_sentence: 0")
@@ -332,12 +332,12 @@ class MobileBertStage(GeneralText, Updates):
         return self
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Refuse a layer map of another length than the student's depth."""
+        """Return a problem if the layer map has another length than the student has layers."""
         return _layer_map_problems(self.layers, place)
 
 
 def _layer_map_problems(layers: list[int] | None, place: StagePlace) -> list[str]:
-    """Report a layer map (None: the default one) that does not have one entry for each layer of the student."""
+    """Return a problem if a layer map does not have one entry per student layer; None is the default map."""
     if layers is None or place.depth is None or len(layers) == place.depth:
         return []
     return [f"{place.where}.layers: lists {len(layers)} layers, the student has {place.depth}"]
@@ -377,7 +377,7 @@ class ReplacedTokensStage(GeneralText, Optimisation):
 
     @model_validator(mode="after")
     def _check_terms(self) -> ReplacedTokensStage:
-        """Refuse masking without tokens to replace, and weights with which the student would learn nothing."""
+        """Raise ValueError for masking that replaces no tokens, or weights with which the student learns nothing."""
         problems = []
         if self.masking in (MaskingKind.NONE, MaskingKind.SIMILAR):
             problems.append(f"masking: {self.masking} leaves the generator nothing to replace: name another")
@@ -388,7 +388,7 @@ class ReplacedTokensStage(GeneralText, Optimisation):
         return self
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Refuse other stages that train the masked-LM head, which this student does not have."""
+        """List other stages that train a masked-LM head, which an ELECTRA-like student does not have."""
         others = [n for n, s in enumerate(place.stages) if s.general and getattr(s, "teaches_words", False)]
         return [
             f"{place.where}: the student judges tokens and guesses none, distill.{n} trains guesses: leave one of both "
@@ -430,16 +430,16 @@ class QatStage(Stage, Optimisation):
 
     @property
     def by_text(self) -> bool:
-        """Always: only outputs are compared."""
+        """Always true, since the stage compares outputs only."""
         return True
 
     @property
     def exported_format(self) -> Format | None:
-        """The format that is trained for."""
+        """The file format that the stage trains for."""
         return self.format
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Refuse a stage that is not the last one, and a scheme of which the recipe writes no file."""
+        """List problems: the stage is not the last one, or the recipe does not write the file that it trains for."""
         where, scheme, runtime, problems = place.where, self.scheme, self.runtime, []
         if place.number != len(place.stages) - 1:
             problems.append(

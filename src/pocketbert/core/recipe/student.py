@@ -41,14 +41,14 @@ class VocabularySection(Section):
 
     @property
     def reads_otherwise(self) -> bool:
-        """Whether the student gets other tokens of training rows than the teacher."""
+        """Whether student and teacher tokenize training rows differently."""
         return self.resplit > 0 or self.at_least > 1
 
 
 def list_vocabulary_problems(
     section: VocabularySection, task: TaskName, stages: Sequence[Stage], has_rows: bool
 ) -> list[str]:
-    """List what in a recipe does not go together with a pruned vocabulary, one sentence each."""
+    """List recipe settings that contradict a pruned vocabulary, one sentence each."""
     problems = []
     if not has_rows:
         problems.append(
@@ -70,7 +70,7 @@ def list_vocabulary_problems(
 
 
 def _token_problems(section: VocabularySection, task: TaskName, stages: Sequence[Stage]) -> list[str]:
-    """List what cannot be learnt if teacher and student get different tokens of a text; none if they get the same."""
+    """List what cannot be learnt because student and teacher tokenize texts differently; empty if they do not."""
     defaults = {key: default for key, default in (("at_least", 1), ("resplit", 0)) if getattr(section, key) > default}
     if not defaults:
         return []
@@ -136,7 +136,7 @@ class StudentSection(Section):
 
     @model_validator(mode="after")
     def _check_sizes(self) -> StudentSection:
-        """Refuse sizes and origins of weights that do not go together."""
+        """Raise ValueError for sizes of the student and origins of its weights that contradict each other."""
         problems = self._pruning_problems() if self.init == "pruned" else []
         if problems:
             raise ValueError("; ".join(problems))
@@ -167,7 +167,7 @@ class StudentSection(Section):
         return self
 
     def _pruning_problems(self) -> list[str]:
-        """List what does not go together with ``init: pruned``."""
+        """List settings that contradict ``init: pruned``."""
         problems = []
         if self.intermediate is None:
             problems.append("init: pruned needs intermediate: N, the feed-forward neurons that stay in each layer")
@@ -198,14 +198,14 @@ class SmallerStudent(Section):
 
     @model_validator(mode="after")
     def _check_smaller(self) -> SmallerStudent:
-        """Refuse a student that is not smaller in any way."""
+        """Raise ValueError for a student that is not smaller than the recipe's own in any way."""
         if self.intermediate is None and self.vocabulary is None:
             raise ValueError("nothing is smaller: give intermediate: N, vocabulary: {}, or both")
         return self
 
     @property
     def name(self) -> str:
-        """Its name in tables and folders, e.g. ``intermediate-768-vocabulary-2``."""
+        """Name of the student in tables and folders, e.g. ``intermediate-768-vocabulary-2``."""
         parts = [] if self.intermediate is None else [f"intermediate-{self.intermediate}"]
         if (pieces := self.vocabulary) is not None:
             parts.append("vocabulary" + (f"-{pieces.at_least}" if pieces.at_least > 1 else ""))
@@ -226,7 +226,7 @@ class RecipeBudget(BudgetSection):
 
     @model_validator(mode="after")
     def _check_students(self) -> RecipeBudget:
-        """Refuse a student that is listed twice, and steps without students."""
+        """Raise ValueError for a student that is listed twice, or steps without students."""
         names = [s.name for s in self.students]
         twice = dict.fromkeys(name for i, name in enumerate(names) if name in names[:i])
         if twice:
@@ -239,7 +239,7 @@ class RecipeBudget(BudgetSection):
 def list_smaller_student_problems(
     students: Sequence[SmallerStudent], task: TaskName, own: StudentSection | None
 ) -> list[str]:
-    """List what does not go together with smaller students, each with the fix and without a full stop."""
+    """List recipe settings that contradict smaller students, each with the fix."""
     key = "quantize.budget.students"
     if not students:
         return []
@@ -262,7 +262,7 @@ def list_smaller_student_problems(
 
 
 def width_problem(wanted: int, width: int) -> str:
-    """Describe that a student would not be narrower than the recipe's own; return an empty text if it is.
+    """Return why a smaller student would not be narrower than the recipe's own; empty if it is.
 
     Args:
         wanted: Feed-forward neurons that are to stay in each layer.
