@@ -28,7 +28,7 @@ _HEADS = ("ForMaskedLM", "ForPreTraining")
 
 @dataclass(frozen=True)
 class TokenOutput:
-    """Result of `LmHead.run` for a batch.
+    """Result of `LmHead.run`: hidden states, and logits of the selected tokens.
 
     Attributes:
         hidden: Last hidden states, after the final norm, [B, S, d].
@@ -43,7 +43,7 @@ class TokenOutput:
 
 
 class LmHead:
-    """The masked-language-model head of a model, computed only for selected tokens.
+    """Runs a masked-language model whose head (vocabulary projection) is computed only for selected tokens.
 
     Args:
         model: A transformers model, not wrapped.
@@ -67,7 +67,7 @@ class LmHead:
         self._first_module = first_module
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor], selected: Tensor) -> TokenOutput:
-        """Run one forward pass, with the head computed only for selected tokens.
+        """Run the model, with its head computed only for selected tokens; return hidden states and logits.
 
         Args:
             model: The model, or its wrapper.
@@ -101,7 +101,7 @@ class LmHead:
 
 
 def _first_head_module(model: Any) -> nn.Module | None:
-    """Return the module of the head that takes the encoder's output, by the path in the row of the model's family."""
+    """Return the first module of a model's masked-LM head, which takes the encoder's output; None if there is none."""
     name = type(model).__name__
     for family in all_families():
         if family.lm_head is not None and name in [family.class_name(suffix) for suffix in _HEADS]:
@@ -112,12 +112,12 @@ def _first_head_module(model: Any) -> nn.Module | None:
 
 
 def flat_indices(mask: Tensor) -> Tensor:
-    """Return the indices of the non-zero entries of a [B, S] mask in the flattened batch, [n] int64."""
+    """Return the positions of non-zero entries of a [B, S] mask in the batch flattened to B * S, [n] int64."""
     return torch.nonzero(mask.flatten()).squeeze(1)
 
 
 class LayerOutputs:
-    """Collects the outputs of chosen encoder layers.
+    """Context manager that collects the outputs of chosen encoder layers during a forward pass.
 
     Use as a context manager around one forward pass. A recorder of attention scores goes around it, not inside, and
     has the depth that is run.
@@ -153,7 +153,7 @@ class LayerOutputs:
         self._handles: list[Any] = []
 
     def __enter__(self) -> LayerOutputs:
-        """Start collecting."""
+        """Register the hooks that collect the outputs of one forward pass."""
         self.states, self._runs = {}, 0
         for number, layer in self._layers:
             self._handles.append(layer.register_forward_hook(self._hook(number)))
@@ -162,7 +162,7 @@ class LayerOutputs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Stop, and check that every wanted layer ran.
+        """Remove the hooks, and check that every wanted layer ran.
 
         Returns:
             Whether this object itself ended the pass.
@@ -183,10 +183,10 @@ class LayerOutputs:
         return ended
 
     def _hook(self, number: int) -> Any:
-        """Return a forward hook that stores a layer's output, and ends the pass behind the last wanted layer."""
+        """Return a forward hook for a layer that stores its output, and ends the pass behind the last wanted layer."""
 
         def store_output(_module: nn.Module, _arguments: Any, output: Any) -> None:
-            """Store the output of one run of the layer."""
+            """Store the layer's output if it is wanted."""
             run = self._runs if self._shared else number
             self._runs += 1
             if run in self._wanted:

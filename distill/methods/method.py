@@ -101,7 +101,7 @@ class TrainedCandidate:
 
 @dataclass(frozen=True)
 class CandidateDecision:
-    """Result of the comparison of a `TrainedCandidate`.
+    """Result of comparing a `TrainedCandidate` with the student before the stage: which one is kept, and the figures.
 
     Attributes:
         kept: Whether the trained student is kept.
@@ -114,7 +114,7 @@ class CandidateDecision:
 
 @dataclass(frozen=True)
 class ExportFunctions:
-    """How a student is exported and quantized, for method `qat`, which trains for one file.
+    """Functions that export, quantize and compare a student, for method `qat`, which trains for one quantized file.
 
     Only a run imports `export` and `quantize`, so it passes their functions to the method.
 
@@ -131,7 +131,7 @@ class ExportFunctions:
 
 @dataclass(frozen=True)
 class StageJob(Generic[S]):
-    """One stage to be trained.
+    """Everything that a method needs to train one stage of a recipe: models, settings, rows, folders, and the task.
 
     Attributes:
         pair: Teacher, frozen, and student, and the settings.
@@ -159,11 +159,11 @@ class StageJob(Generic[S]):
 
     @property
     def cache(self) -> Path:
-        """Folder for stored outputs of the teacher, next to the checkpoints."""
+        """Folder for the teacher's stored outputs, next to the folder of the checkpoints."""
         return self.work.parent / f"{self.pair.where}-cache"
 
     def fit(self, objective: Objective) -> Outcome:
-        """Train the student in place with the stage's settings.
+        """Train the student in place on the stage's rows with the given loss; return the losses and the number type.
 
         Args:
             objective: Computes the terms of the loss.
@@ -174,7 +174,7 @@ class StageJob(Generic[S]):
         return train(pair.student, objective, self.rows(), pair.stage, self.seed, pair.where, self.work, self.metrics)
 
     def with_stage(self, stage: Any) -> StageJob[Any]:
-        """Return the same job with other settings."""
+        """Return a copy of this job whose settings of the stage are `stage`."""
         return replace(self, pair=replace(self.pair, stage=stage))
 
 
@@ -197,7 +197,7 @@ class StageResult:
 
 
 class Heads(IntEnum):
-    """Heads that teacher and student are loaded with in general stages; a larger number has all of a smaller one."""
+    """Heads of teacher and student in stages on plain text; a larger number includes the heads of the smaller ones."""
 
     ENCODER = 0
     """None: the encoder."""
@@ -211,7 +211,7 @@ class Heads(IntEnum):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a stage needs of its models. Stages on the task's text always have the task's head on both models.
+    """Heads that a stage needs on its models. Stages on the task's text always have the task's head on both models.
 
     Attributes:
         heads: Heads of both models.
@@ -230,7 +230,7 @@ def _needs_encoders(stage: Any, where: str) -> Needs:
 
 @dataclass(frozen=True)
 class Method:
-    """A distillation method.
+    """A distillation method: its section of a recipe and the functions that train a stage of it.
 
     Attributes:
         section: Its section of a recipe, with the method's name, whether it is general, and its checks of a recipe.
@@ -269,7 +269,7 @@ def register_method(method: Method) -> Method:
 
 
 def registered_methods() -> dict[str, Method]:
-    """Return the methods by name, in the order of registration."""
+    """Return the registered methods by their names in recipes, in the order of registration."""
     return dict(_METHODS)
 
 
@@ -280,7 +280,7 @@ _FULL_ATTENTION = "full_attention"
 
 
 def find_invalid_signals(family: Family, terms: Mapping[str, Signal], where: str) -> list[Problem]:
-    """List the terms that learn from a signal which a family does not offer.
+    """List a problem for each loss term whose signal (logits, hidden states, ...) a model family cannot provide.
 
     Args:
         family: A row of the family table.
@@ -300,7 +300,7 @@ def find_invalid_signals(family: Family, terms: Mapping[str, Signal], where: str
 
 
 def find_vocabulary_mismatch(pair: TeacherStudent[Any]) -> list[Problem]:
-    """Return a problem if teacher and student have vocabularies of different sizes, else an empty list."""
+    """Return a list of one problem if teacher and student have vocabularies of different sizes, else an empty list."""
     teacher, student = pair.teacher.config, pair.student.config
     if student.vocab_size == teacher.vocab_size:
         return []
@@ -313,7 +313,10 @@ def find_vocabulary_mismatch(pair: TeacherStudent[Any]) -> list[Problem]:
 
 
 def find_width_mismatch(pair: TeacherStudent[Any], key: str) -> list[Problem]:
-    """Return a problem of the weight at a recipe key if teacher and student have other widths, else an empty list."""
+    """Return a list with one problem if teacher and student differ in hidden size, else an empty list.
+
+    The problem names `key`, the recipe key of the loss weight that needs equal widths.
+    """
     teacher, student = pair.teacher.config.hidden_size, pair.student.config.hidden_size
     if student == teacher:
         return []
@@ -322,7 +325,7 @@ def find_width_mismatch(pair: TeacherStudent[Any], key: str) -> list[Problem]:
 
 
 def find_head_mismatch(pair: TeacherStudent[Any], key: str, reason: str = "", fix: str = "") -> list[Problem]:
-    """Return a problem of the weight at a recipe key if teacher and student differ in their heads, else an empty list.
+    """Return a list of one problem if teacher and student differ in their number of heads, else an empty list.
 
     Args:
         pair: Teacher and student.
@@ -338,7 +341,7 @@ def find_head_mismatch(pair: TeacherStudent[Any], key: str, reason: str = "", fi
 
 
 def check_and_map_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> list[int]:
-    """Map the layers of two models, and raise all problems of the models together.
+    """Return the teacher layer of each student layer; raise one InputError with all problems of the two models.
 
     Args:
         pair: Teacher and student; the stage has weights and may list a map.
@@ -361,7 +364,7 @@ def check_and_map_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> 
 
 
 def map_layers(pair: TeacherStudent[Any], attention: bool) -> list[int]:
-    """Map student layers to teacher layers; if attention is learned, to layers of the same kind of attention.
+    """Return the teacher layer that each student layer learns from; for attention, one of the same kind of attention.
 
     Args:
         pair: Teacher and student; the stage may list a map.
@@ -388,7 +391,7 @@ def map_layers(pair: TeacherStudent[Any], attention: bool) -> list[int]:
 def nearest_layer_of_kind(
     pair: TeacherStudent[Any], student_layer: int, teacher_layer: int, listed: bool, where: str
 ) -> int:
-    """Return the teacher layer nearest to a chosen one that has the student layer's kind of attention.
+    """Return the teacher layer nearest to `teacher_layer` that has the student layer's kind of attention.
 
     Attention is full, or in a window. Scores of tokens outside a window mean nothing, so that a layer with a window
     cannot teach one without, nor the other way round. The kinds are ``layer_types`` of both configurations.

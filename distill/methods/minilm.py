@@ -37,7 +37,7 @@ _SIGNALS = {
 
 
 def train(job: StageJob[MiniLmStage]) -> StageResult:
-    """Train a stage with the objective `MiniLmDistillation`."""
+    """Train a stage of method `minilm` on the job's rows; return the losses."""
     pair = job.pair
     return StageResult(job.fit(MiniLmDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)))
 
@@ -105,7 +105,7 @@ class MiniLmDistillation:
 
     @staticmethod
     def wanted(stage: MiniLmStage, layer: int) -> Wanted:
-        """Return the signals that a stage needs of a model.
+        """Return the signals to record from one layer of a model: attention scores, and queries, keys and values.
 
         Args:
             stage: Weights of the terms.
@@ -119,11 +119,11 @@ class MiniLmDistillation:
         )
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of real tokens for every term; see `pocketbert.distill.losses.common.Counting`."""
+        """Return the number of real tokens of a batch for every term; see `losses.common.Counting`."""
         return dict.fromkeys(self.weights, batch["attention_mask"].sum())
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the terms ``attention``, ``query``, ``key``, ``value``, those with a weight.
+        """Run both models on a batch; return those of ``attention``, ``query``, ``key``, ``value`` that have a weight.
 
         Args:
             model: The student, or its wrapper.
@@ -145,7 +145,7 @@ class MiniLmDistillation:
 
 
 def _teacher_layer(depth: int, listed: int | None = None) -> int:
-    """Return the teacher layer to learn from, counted from 1: the recipe's, else the last, or the 21st of 24.
+    """Return the number (from 1) of the teacher layer to learn from: `listed`, else 21 of 24 layers, else the last.
 
     An upper-middle layer of a large teacher teaches better than its last (Wang et al. 2021, arXiv 2012.15828: the
     21st of BERT-large's 24).
@@ -154,7 +154,7 @@ def _teacher_layer(depth: int, listed: int | None = None) -> int:
 
 
 def _check_relations(pair: TeacherStudent[MiniLmStage], student_family: Family) -> None:
-    """Check that the relations of two models can be compared; raise InputError listing everything that does not fit."""
+    """Raise InputError with all reasons why the attention and relations of teacher and student cannot be compared."""
     problems, stage, where, family = list[Problem](), pair.stage, pair.where, pair.family
     teacher, student = pair.teacher.config, pair.student.config
     weighted = stage.weights.weighted()

@@ -51,7 +51,7 @@ _ADAPTER = "adapter"
 
 
 def train(job: StageJob[MobileBertStage]) -> StageResult:
-    """Train a stage of knowledge transfer.
+    """Train a stage of MobileBERT's knowledge transfer, and pass the adapter on if the teacher needs one.
 
     A teacher without bottlenecks is connected through an adapter, which later stages use again; a student that no stage
     has trained yet then gets its embeddings from the teacher's.
@@ -83,7 +83,7 @@ def train(job: StageJob[MobileBertStage]) -> StageResult:
 
 
 def needs(stage: MobileBertStage, where: str) -> Needs:
-    """Return the pre-training heads; the teacher needs its own only if its predictions are learned."""
+    """Return the pre-training heads that both models need; the teacher's is trained if its predictions are learned."""
     learns_predictions = bool(stage.truth < 1 and stage.weights.guesses)
     advice = Problem(
         f"{where}.truth",
@@ -155,7 +155,7 @@ class MobileBertDistillation:
             record_attention(model, row, ())  # switches its attention to the one that is captured
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of tokens in the mean of a layer's term, of masked tokens, and of pairs."""
+        """Return, for each loss term, the items in its mean: tokens, masked tokens (guesses), or text pairs."""
         tokens = counted_mask(batch["attention_mask"], self.stage.reference).sum()
         counts = dict.fromkeys(self._layer_names, tokens)
         counts["guesses"] = (batch["labels"] != IGNORED_LABEL).sum()
@@ -164,7 +164,7 @@ class MobileBertDistillation:
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the terms that are on at the batch's step.
+        """Run both models on a batch, and return the loss terms of the phase that the batch's step belongs to.
 
         Args:
             model: The student.
@@ -193,7 +193,10 @@ class MobileBertDistillation:
     def _run_teacher(
         self, batch: dict[str, Tensor], phase: Phase, masked: Tensor
     ) -> tuple[TokenOutput | None, dict[int, _BlockSignals]]:
-        """Run the teacher as far as the phase learns from it."""
+        """Run the teacher on a batch; return its predictions and block outputs as far as the phase's losses need them.
+
+        Returns (None, {}) if the phase learns nothing from the teacher; see `_run` for the parts.
+        """
         head = self._teacher_head if phase.pretraining else None
         if head is None and not phase.layers:
             return None, {}
@@ -212,7 +215,7 @@ class MobileBertDistillation:
         head: LmHead | None,
         masked: Tensor,
     ) -> tuple[TokenOutput | None, dict[int, _BlockSignals]]:
-        """Run one model as far as the phase needs it.
+        """Run one model on a batch; return its head's predictions and the signals of the blocks the phase compares.
 
         Args:
             model: Teacher or student.
@@ -239,7 +242,7 @@ class MobileBertDistillation:
         return (output if head is not None else None), blocks
 
     def _block_loss(self, student: _BlockSignals, teacher: _BlockSignals, counted: Tensor) -> Tensor:
-        """Return the weighted transfer loss of one block, divided by the student's depth."""
+        """Return the weighted transfer loss of one student block and its teacher block, divided by the depth."""
         weights = self.stage.weights
         (states, scores), (teacher_states, teacher_scores) = student, teacher
         if self._adapter is not None:
@@ -252,7 +255,7 @@ class MobileBertDistillation:
 
 
 def _check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int]:
-    """Check that the blocks of two models can be compared, and return the teacher layer (from 1) of each student layer.
+    """Check that the blocks of two models are comparable; return the teacher layer (from 1) for each student layer.
 
     `width` is that of the teacher's states, after the adapter if there is one. Raises InputError listing everything
     that does not fit, with the alternatives.
@@ -301,12 +304,12 @@ class Pretraining:
         self.weights = {"mlm": 1.0, **({"next_sentence": 1.0} if next_sentence else {})}
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of masked tokens and of pairs; see `pocketbert.distill.losses.common.Counting`."""
+        """Return, for each term, its items in a batch: masked tokens, or text pairs; see `losses.common.Counting`."""
         labels = {"mlm": "labels", "next_sentence": NEXT_SENTENCE_LABEL}
         return {name: (batch[labels[name]] != IGNORED_LABEL).sum() for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the terms ``mlm`` and, if it is trained, ``next_sentence``.
+        """Run the model on a batch, and return the terms ``mlm`` and, if it is trained, ``next_sentence``.
 
         Args:
             model: The model, or its wrapper.

@@ -34,7 +34,7 @@ _HEAD = "ForPreTraining"
 
 
 def train(job: StageJob[ReplacedTokensStage]) -> StageResult:
-    """Train a stage; the generator is part of the student only during training, and is dropped afterwards.
+    """Train a stage of method `replaced-tokens` with its generator, which is removed from the student afterwards.
 
     Raises:
         InputError: If the models do not fit the method, or the generator has another vocabulary than the teacher.
@@ -60,7 +60,7 @@ def train(job: StageJob[ReplacedTokensStage]) -> StageResult:
 
 
 def needs(stage: ReplacedTokensStage, where: str) -> Needs:
-    """Return the head of replaced-token detection for both models, the teacher's trained."""
+    """Return that both models need the head of replaced-token detection, and the teacher a trained one."""
     return Needs(Heads.TOKENS, words=True)
 
 
@@ -97,13 +97,13 @@ class ReplacedTokens:
         generator.requires_grad_("generator" in self.weights)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of masked tokens and of real tokens; see `pocketbert.distill.losses.common.Counting`."""
+        """Return, for each term, how many tokens of a batch its mean is over; see `losses.common.Counting`."""
         real = batch["attention_mask"].sum()
         counts = {"generator": (batch["labels"] != IGNORED_LABEL).sum(), "replaced": real, "logits": real}
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the weighted terms ``generator``, ``replaced`` and ``logits``.
+        """Replace masked tokens by drawn ones; return the weighted terms ``generator``, ``replaced`` and ``logits``.
 
         Args:
             model: The student, or its wrapper.

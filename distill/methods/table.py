@@ -34,7 +34,7 @@ for _row in ROWS:
 
 
 def find_method(stage: Stage) -> Method:
-    """Return the row of a stage's method.
+    """Return the registered `Method` (recipe section and training function) of a stage.
 
     Args:
         stage: An entry of `distill`.

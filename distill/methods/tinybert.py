@@ -59,7 +59,10 @@ _PROJECTION = "projection"
 
 
 def train_layers(job: StageJob[LayerStage]) -> StageResult:
-    """Train a general or an intermediate stage; the projection is part of the student only during training."""
+    """Train a student on the teacher's layers, with a projection to the teacher's width that later stages use again.
+
+    The projection is part of the student only during training.
+    """
     pair, part = job.pair, job.carried.get(_PROJECTION)
     earlier = restore_projection(part.facts, part.tensors) if part else None
     width = pair.teacher.config.hidden_size
@@ -76,12 +79,12 @@ def train_layers(job: StageJob[LayerStage]) -> StageResult:
 
 
 def train_prediction(job: StageJob[TinyBertPredictionStage]) -> StageResult:
-    """Train a prediction stage as a stage of method `task` that learns only the outputs."""
+    """Train a student on the teacher's outputs alone, as a stage of method `task`."""
     return task_method.train(job.with_stage(_to_task_stage(job.pair.stage, job.task)))
 
 
 def _to_task_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
-    """Translate a prediction stage to a stage of method `task`.
+    """Return the settings of a `tinybert-prediction` stage as settings of method `task`.
 
     ``L_pred = CE(z_T / t, z_S / t)`` (Jiao et al. 2020, arXiv 1909.10351, eq. 10): only the teacher's outputs, and for
     regression, as in the released code, only the gold scores. The cross-entropy's gradient is that of the KL
@@ -153,7 +156,7 @@ class TinyBertDistillation:
 
     @staticmethod
     def wanted(stage: LayerStage, layers: Sequence[int]) -> Wanted:
-        """Return the signals that a stage needs of its teacher: only those of mapped layers.
+        """Return which hidden states and attention scores of the mapped teacher layers the weighted terms need.
 
         Args:
             stage: Weights of the terms.
@@ -165,7 +168,10 @@ class TinyBertDistillation:
         return Wanted(outputs=False, hidden=hidden, attention=attention)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Count pairs of real tokens for ``attention``, real tokens for the others; rows with `reference`."""
+        """Return, for each term, its items in a batch: pairs of real tokens (``attention``), real tokens, or rows.
+
+        With `reference` all are rows.
+        """
         mask = batch["attention_mask"]
         if self.stage.reference:
             # all rows of a step are equally wide, however they are divided
@@ -175,7 +181,9 @@ class TinyBertDistillation:
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the weighted terms ``attention``, ``hidden`` and ``embeddings``; the first two are sums over layers.
+        """Run both models on a batch; return those of ``attention``, ``hidden``, ``embeddings`` that have a weight.
+
+        The first two are sums over the student's layers.
 
         Args:
             model: The student.
@@ -216,7 +224,7 @@ class TinyBertDistillation:
 
 
 def _check_layers(pair: TeacherStudent[LayerStage]) -> list[int]:
-    """Check that the layers of two models can be compared, and return the teacher layer (from 1) of each student layer.
+    """Check that the layers of two models are comparable; return the teacher layer (from 1) for each student layer.
 
     Raises InputError listing everything that does not fit, with the alternatives.
     """

@@ -27,7 +27,7 @@ from pocketbert.distill.students.layer_map import copied_layers, layer_map, shor
 
 @dataclass(frozen=True)
 class ClassChange:
-    """How a model of one family starts a student of another.
+    """How to build a student of one model family from a teacher of another, such as a DistilBERT from a BERT.
 
     Attributes:
         teacher: Name of the teacher's row of the family table.
@@ -50,7 +50,7 @@ CLASS_CHANGES: Registry[ClassChange] = Registry("class-change", "register_class_
 
 
 def register_class_change(change: ClassChange) -> None:
-    """Register how a teacher of one family starts a student of another.
+    """Register how a student of one model family is built from a teacher of another.
 
     Args:
         change: The change; it replaces the one between the same families.
@@ -63,7 +63,7 @@ def _key(change: ClassChange) -> str:
 
 
 def build_student(teacher: Any, family: Family, section: StudentSection, seed: int) -> Any:
-    """Build a student for a teacher.
+    """Build an untrained student for a teacher: with copied teacher layers, or with random weights.
 
     Args:
         teacher: A transformers model.
@@ -112,7 +112,7 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
 
 
 def _find_change(teacher: str, student: str) -> ClassChange:
-    """Return the change from a teacher's family to a student's, or raise InputError with the possible families."""
+    """Return the registered change between two families; raise InputError with the possible ones if it is missing."""
     changes = CLASS_CHANGES.values()
     for change in changes:
         if (change.teacher, change.student) == (teacher, student):
@@ -123,7 +123,7 @@ def _find_change(teacher: str, student: str) -> ClassChange:
 
 
 def _corresponding_class(teacher: Any, family: Family, change: ClassChange) -> Any:
-    """Return the class of the student's family with the head of the teacher's class."""
+    """Return the transformers class of the student's family that has the same head as the teacher's class."""
     import transformers
 
     suffix = type(teacher).__name__.removeprefix(family.classes)
@@ -136,7 +136,7 @@ def _corresponding_class(teacher: Any, family: Family, change: ClassChange) -> A
 
 
 def _set_sizes(config: Any, model_class: Any, family: Family, section: StudentSection) -> None:
-    """Set depth, widths and attention implementation of the student; raise InputError if they do not fit."""
+    """Set a student's depth, widths and heads in its configuration; raise InputError if they do not fit."""
     config.num_hidden_layers = section.layers
     for key, usual_name in (
         ("hidden", "hidden_size"),
@@ -161,7 +161,7 @@ def _set_sizes(config: Any, model_class: Any, family: Family, section: StudentSe
 
 
 def _select_layers(state: dict[str, Tensor], layer_path: str, chosen: list[int]) -> dict[str, Tensor]:
-    """Copy a teacher's state dict with only the chosen layers (from 1) at a path, renumbered for the student."""
+    """Return a copy of a state dict in which only the chosen layers (from 1) remain, renumbered from 0."""
     if not any(name.startswith(f"{layer_path}.") for name in state):
         # an encoder without a head lacks the first part of the path
         layer_path = layer_path.partition(".")[2]
@@ -176,7 +176,7 @@ def _select_layers(state: dict[str, Tensor], layer_path: str, chosen: list[int])
 
 
 def freeze_positions(model: torch.nn.Module) -> None:
-    """Exclude the position table from training, as the original DistilBERT run did.
+    """Freeze the table of position embeddings of a model, as in the original training of DistilBERT.
 
     Args:
         model: A model with learned absolute positions.
@@ -218,7 +218,10 @@ _LAYER_WEIGHT = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.([^.]+)")
 
 
 def _distilbert_config(teacher: Any) -> Any:
-    """Return a DistilBERT configuration with a BERT's sizes, rates and labels; its norms have epsilon 1e-12."""
+    """Return a DistilBERT configuration with the sizes, dropout rates and labels of a BERT configuration.
+
+    Its norms have epsilon 1e-12.
+    """
     from transformers import DistilBertConfig
 
     return DistilBertConfig(
@@ -241,7 +244,7 @@ def _distilbert_config(teacher: Any) -> Any:
 
 
 def _distilbert_weights(teacher: Mapping[str, Tensor], chosen: list[int], fold_segments: bool) -> dict[str, Tensor]:
-    """Copy a BERT's weights, with the chosen layers (from 1), under the names of the corresponding class of DistilBERT.
+    """Copy a BERT's weights, only the chosen layers (from 1), under the parameter names of DistilBERT.
 
     DistilBERT has no segment table. The released code drops the vector of segment 0, which the teacher adds at every
     position. Folded into the position table it is kept, and the student's embedding output equals the teacher's.

@@ -23,7 +23,7 @@ _INITIAL_STD = 0.02
 
 
 class LayerProjection(nn.Module):
-    """``H W + b`` of hidden states: W_h and W_e of TinyBERT (Jiao et al. 2020, arXiv 1909.10351, eqs. 8 and 9).
+    """Linear maps ``H W + b`` from a student's hidden states to the teacher's width, as W_h and W_e of TinyBERT.
 
     The paper has two matrices, W_h for all layers and W_e for the embeddings. `Projection.SHARED` is the released code:
     one for both, with a bias; `Projection.PER_LAYER` is what the published "v2" checkpoints hold: one for the
@@ -46,7 +46,7 @@ class LayerProjection(nn.Module):
             nn.init.zeros_(linear.get_parameter("bias"))
 
     def forward(self, number: int, state: Tensor) -> Tensor:
-        """Project a hidden state to the teacher's width, [B, S, D].
+        """Map a hidden state of the student to the teacher's width, [B, S, D].
 
         Args:
             number: Number of the state; 0 is the embeddings, m the output of the student's layer m.
@@ -57,7 +57,7 @@ class LayerProjection(nn.Module):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Arguments of the constructor as JSON values, for `restore_projection`."""
+        """Constructor arguments as JSON values, for `restore_projection`."""
         return {
             "width": self.width,
             "teacher_width": self.teacher_width,
@@ -67,7 +67,7 @@ class LayerProjection(nn.Module):
 
 
 def restore_projection(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LayerProjection:
-    """Create a projection as it was saved.
+    """Create a projection from the arguments and weights that an earlier stage saved.
 
     Args:
         facts: Its `LayerProjection.facts`.
@@ -88,7 +88,7 @@ def attach_projection(
     *,
     carried: LayerProjection | None = None,
 ) -> LayerProjection | None:
-    """Add a trainable projection to the teacher's width to a student, for the time of training.
+    """Add a trainable projection from the student's to the teacher's width to a student, and return it.
 
     It becomes a submodule: the training loop optimises it, and checkpoints hold it. Remove it with
     `detach_projection` before the student is saved, or its encoder is copied.
@@ -133,7 +133,7 @@ def attach_projection(
 
 
 def detach_projection(student: Any) -> LayerProjection | None:
-    """Remove a student's projection.
+    """Remove the projection from a student, and return it.
 
     Args:
         student: A transformers model.
@@ -148,13 +148,13 @@ def detach_projection(student: Any) -> LayerProjection | None:
 
 
 def attached_projection(student: Any) -> LayerProjection | None:
-    """Return the projection that is attached to a student, if any."""
+    """Return the projection that is attached to a student; None if there is none."""
     projection: LayerProjection | None = getattr(student, _SUBMODULE, None)
     return projection
 
 
 def projected(student: Any, number: int, state: Tensor) -> Tensor:
-    """Return a student's hidden state in its teacher's width, [B, S, D]; without a projection, the state itself.
+    """Return a student's hidden state mapped to the teacher's width, [B, S, D]; without a projection, unchanged.
 
     Args:
         student: The student.

@@ -23,7 +23,7 @@ _ROWS, _BATCH = 256, 32
 
 @dataclass(frozen=True)
 class StateAdapter:
-    """The linear map ``(h - c) B`` onto the directions in which the teacher's states vary most; B has orthonormal columns.
+    """Linear map ``(h - c) B`` from a teacher's states to their principal components; B has orthonormal columns.
 
     MobileBERT's own teacher has blocks of the student's width, so that no map is needed. This one replaces it for other
     teachers: a deviation from the paper (Sun et al. 2020, arXiv 2004.02984). There is one map for all layers, as the blocks of
@@ -42,11 +42,11 @@ class StateAdapter:
 
     @property
     def width(self) -> int:
-        """d, the student's width."""
+        """The student's width d, to which states are mapped."""
         return self.basis.shape[1]
 
     def __call__(self, states: Tensor) -> Tensor:
-        """Map states [..., D] to the student's width, [..., d]."""
+        """Map teacher states [..., D] to the student's width, [..., d]."""
         if self.basis.device != states.device:
             object.__setattr__(self, "centre", self.centre.to(states.device))
             object.__setattr__(self, "basis", self.basis.to(states.device))
@@ -58,7 +58,9 @@ class StateAdapter:
 
 @torch.no_grad()
 def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> StateAdapter:
-    """Compute the principal components of a teacher's states from all layers and unpadded tokens of the first 256 rows.
+    """Compute a map from a teacher's states to their principal components, from the real tokens of 256 rows.
+
+    The states of all layers and the embeddings are used.
 
     It runs on the CPU, with the loop's number of threads, so that a resumed run computes the same ones whatever device its
     teacher was on.
@@ -98,7 +100,7 @@ def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> St
 
 @torch.no_grad()
 def reduce_embeddings(teacher: Any, student: Any, adapter: StateAdapter) -> None:
-    """Initialise a student's embeddings from a wider teacher's, reduced to the student's width.
+    """Initialise a student's embeddings from those of a wider teacher, reduced to the student's width.
 
     The word table gets the principal components of the teacher's, and the embedding transformation maps the token's own
     components to where the adapter puts the word, with zeros for its two neighbours. Positions and segments are mapped by the

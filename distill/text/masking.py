@@ -39,7 +39,7 @@ _UNUSED_MASK_ID = 0
 
 @dataclass(frozen=True)
 class Masked:
-    """A batch with masked tokens.
+    """Input ids of a batch after masking, and the labels to predict.
 
     Attributes:
         input_ids: The input of the models, [B, S] int64.
@@ -51,10 +51,10 @@ class Masked:
 
 
 class MaskingScheme(Protocol):
-    """Masks tokens of batches; see `masking_of`."""
+    """Interface of a masking scheme: it chooses the tokens of a batch that are masked, and what replaces them."""
 
     def apply(self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int) -> Masked:
-        """Mask tokens of a global batch.
+        """Mask tokens of a step's whole batch; return the new input ids and the labels.
 
         The choice depends on (seed, purpose, step, row number, place among the row's own tokens): neither how the batch is
         padded nor the order of its rows changes it.
@@ -71,23 +71,23 @@ class MaskingScheme(Protocol):
         ...
 
     def estimate(self, lengths: NDArray[np.int64]) -> int:
-        """Return how many tokens will be masked in a batch of rows of such lengths, [B]."""
+        """Return how many tokens will be masked in a batch whose rows have these numbers of tokens, [B]."""
         ...
 
     def key(self) -> list[Any]:
-        """Return everything that decides what is masked, as JSON: caches made with another key are stale."""
+        """Return all settings that decide what is masked, as JSON values; a cache made with another key is stale."""
         ...
 
 
 class SimilarWords(Protocol):
-    """Similar words by their tokens; `pocketbert.distill.word_vectors` implements it."""
+    """Interface that finds words similar to a word, both given as token ids; see `pocketbert.distill.word_vectors`."""
 
     def of(self, word: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
-        """Return words similar to one, each as many tokens and none the word itself; empty where none is known."""
+        """Return the token ids of words similar to `word`, each with as many tokens as it; empty if none is known."""
         ...
 
     def key(self) -> list[Any]:
-        """Return everything that decides which words are similar, as JSON."""
+        """Return all settings and data that decide which words are similar, as JSON values."""
         ...
 
 
@@ -101,7 +101,7 @@ def masking_of(
     smoothing: float = 0.7,
     similar: SimilarWords | None = None,
 ) -> MaskingScheme:
-    """Build the masking of one stage.
+    """Return the masking scheme of a stage, such as whole-word or span masking.
 
     Args:
         kind: How the masked tokens are chosen.
@@ -191,7 +191,10 @@ class Masking:
     smoothing: float = 0.7
 
     def apply(self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int) -> Masked:
-        """Mask tokens; see `MaskingScheme.apply`. Where fewer tokens than wanted may be masked, all of them are."""
+        """Mask tokens of a step's whole batch; see `MaskingScheme.apply`.
+
+        Where fewer tokens may be masked than wanted, all of them are.
+        """
         real = mask.astype(bool)
         lengths = real.sum(1)
         # three uniform numbers for each real token, row after row
@@ -212,25 +215,25 @@ class Masking:
         return masked
 
     def estimate(self, lengths: NDArray[np.int64]) -> int:
-        """Return how many tokens are predicted in a batch of rows of such lengths, [B]."""
+        """Return how many tokens are masked in a batch whose rows have these numbers of tokens, [B]."""
         # rounded first: 0.15 * 20 must stay 3, whatever the last bit of the product is
         return math.ceil(round(self.share * int(lengths.sum()), 9))
 
     def key(self) -> list[Any]:
-        """Return what decides the masks; see `MaskingScheme.key`."""
+        """Return the settings that decide the masks; see `MaskingScheme.key`."""
         counts = hashlib.sha256(np.asarray(self.counts, "<i8").tobytes()).hexdigest()
         special = sorted(self.special_ids)
         return [self.seed, self.purpose, self.share, self.smoothing, self.mask_id, special, counts]
 
     def weights(self) -> NDArray[np.float64]:
-        """Return the relative chance of each vocabulary entry to be drawn, [V]."""
+        """Return the relative chance that a token is masked, by token id, [V]; 0 for special tokens."""
         weights: NDArray[np.float64] = np.maximum(self.counts, 1).astype(np.float64) ** -self.smoothing
         weights[list(self.special_ids)] = 0.0
         return weights
 
 
 def _draw_weighted(weights: NDArray[np.float64], noise: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Draw positions without replacement in proportion to their weights.
+    """Draw `count` positions without replacement, with chances in proportion to their weights.
 
     Each position gets an exponential time of rate w, and the earliest are drawn: this has the distribution of sequential draws
     (Efraimidis and Spirakis 2006), and each position needs only its own noise.
@@ -246,7 +249,7 @@ def _draw_weighted(weights: NDArray[np.float64], noise: NDArray[np.float64], cou
 
 
 def _replace_tokens(tokens: _Ids, action: _Noise, random_tokens: _Ids, mask_id: int) -> _Ids:
-    """Replace masked tokens by the mask token (80 %), the token itself (10 %) or a random token (10 %), [n] each.
+    """Return what replaces masked tokens: the mask token (80 %), the token itself (10 %) or a random one (10 %), [n].
 
     Devlin et al. 2019, arXiv 1810.04805, section 3.1, task 1. `action` is a uniform number in [0, 1) for each token.
     """
@@ -260,7 +263,10 @@ def _replace_tokens(tokens: _Ids, action: _Noise, random_tokens: _Ids, mask_id: 
 
 @dataclass(frozen=True)
 class _NoMasking:
-    """Text as it is, nothing to predict; TinyBERT's general data. Needs no mask token."""
+    """Masking scheme that leaves the text as it is, with nothing to predict, as for TinyBERT's general data.
+
+    It needs no mask token.
+    """
 
     def apply(self, ids: _Ids, mask: _Ids, rows: Sequence[int], step: int) -> Masked:
         return Masked(ids.copy(), np.full_like(ids, IGNORED_LABEL))
@@ -274,7 +280,7 @@ class _NoMasking:
 
 @dataclass(frozen=True)
 class _RowMasking(ABC):
-    """Masks a share of the tokens of each row, at least one where any may be masked.
+    """Base of the schemes that mask a share of each row's tokens, at least one token where any may be masked.
 
     Of a row of n tokens, special ones counted, ``max(1, round(share * n))`` are to be masked, as in BERT's code
     (``create_pretraining_data.py``). Noise is a function of (seed, purpose, step, row number, place in the row).
@@ -296,7 +302,7 @@ class _RowMasking(ABC):
     share: float = 0.15
 
     def apply(self, ids: _Ids, mask: _Ids, rows: Sequence[int], step: int) -> Masked:
-        """Mask tokens; see `MaskingScheme.apply`."""
+        """Mask tokens of each row of a batch; see `MaskingScheme.apply`."""
         apart = np.zeros(self.vocabulary, np.bool_)
         apart[list(self.wordless)] = True
         real = mask.astype(bool)
@@ -319,23 +325,26 @@ class _RowMasking(ABC):
         return masked
 
     def estimate(self, lengths: _Ids) -> int:
-        """Return the most tokens that are masked in rows of such lengths, [B], except where all words of a row are too long."""
+        """Return an upper limit of the tokens masked in rows with these numbers of tokens, [B].
+
+        More are masked only in rows whose words are all too long.
+        """
         return int(self._mask_counts(lengths).sum())
 
     def key(self) -> list[Any]:
-        """Return what decides the masks; see `MaskingScheme.key`."""
+        """Return the settings that decide the masks; see `MaskingScheme.key`."""
         kind = type(self).__name__.removeprefix("_")  # stored in caches: keep the names of the classes
         wordless = sorted(self.wordless)
         return [kind, self.seed, self.purpose, self.share, self.vocabulary, self.mask_id, wordless]
 
     def _mask_counts(self, lengths: _Ids) -> _Ids:
-        """Return how many tokens of rows of such lengths are to be masked, [B] both."""
+        """Return how many tokens of each row are to be masked, given the rows' numbers of tokens, [B] both."""
         # rounded to 9 digits first: 0.15 * 30 must be 4.5, whatever the last bit of the product is
         return np.maximum(1, np.rint(np.round(self.share * lengths, 9))).astype(np.int64)
 
     @abstractmethod
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Choose the masked tokens of one row.
+        """Choose the tokens of one row that are masked.
 
         Args:
             tokens: Its n tokens.
@@ -348,7 +357,7 @@ class _RowMasking(ABC):
         """
 
     def _replace(self, ids: _Ids, positions: tuple[_Ids, ...], action: _Noise, random_number: _Noise) -> _Ids:
-        """Return the tokens that replace the masked ones, [n].
+        """Return the tokens that are put in the places of the masked ones, [n].
 
         Args:
             ids: Original tokens, [B, S].
@@ -361,7 +370,7 @@ class _RowMasking(ABC):
 
 
 class _DynamicMasking(_RowMasking):
-    """Single tokens, all alike, anew at every step.
+    """Masking of single tokens, all equally likely, drawn anew at every step.
 
     Devlin et al. 2019, arXiv 1810.04805, section 3.1; anew at every step as in Liu et al. 2019, arXiv 1907.11692,
     section 4.1.
@@ -375,7 +384,7 @@ class _DynamicMasking(_RowMasking):
 
 @dataclass(frozen=True, kw_only=True)
 class _WordMasking(_RowMasking):
-    """Masks words as a whole.
+    """Base of the schemes that mask words as a whole.
 
     Attributes:
         continues: Which tokens continue a word, [V]; `pocketbert.distill.text.tokenizer.continues_word`.
@@ -387,7 +396,7 @@ class _WordMasking(_RowMasking):
         return [*super().key(), sha256_json(np.flatnonzero(self.continues).tolist())]
 
     def _words(self, tokens: _Ids, apart: NDArray[np.bool_]) -> tuple[_Ids, _Ids]:
-        """Return the first token of each word that may be masked, and the end behind its last one, [W] each."""
+        """Return where each maskable word of a row begins, and where it ends (exclusive), [W] each."""
         starts = np.flatnonzero(word_starts(self.continues[tokens], apart))
         ends = np.append(starts[1:], len(tokens))
         maskable = ~apart[starts]
@@ -395,7 +404,7 @@ class _WordMasking(_RowMasking):
 
 
 class _WholeWordMasking(_WordMasking):
-    """Whole words, all alike: all pieces of a word, or none of them.
+    """Masking of whole words, all equally likely: either all pieces of a word are masked or none.
 
     Words are taken in random order; one with more pieces than may still be masked is passed over, as in BERT's code
     (``do_whole_word_mask``; BERT-wwm, Cui et al. 2019, arXiv 1906.08101), so that the share is never exceeded and
@@ -404,7 +413,7 @@ class _WholeWordMasking(_WordMasking):
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Choose words in random order, passing over those with more tokens than are left of `count`."""
+        """Choose words of a row in random order up to `count` tokens; words that do not fit any more are skipped."""
         firsts, ends = self._words(tokens, apart)
         order = np.argsort(noise[firsts, 0], kind="stable")
         sizes = ends - firsts
@@ -422,13 +431,16 @@ class _WholeWordMasking(_WordMasking):
 
 
 class _SpanMasking(_WordMasking):
-    """Spans of neighbouring words, drawn as SpanBERT does.
+    """Masking of spans of neighbouring words, drawn as SpanBERT does.
 
     The replacement is decided for each span: all its tokens become the mask token, or stay, or become random tokens.
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Return the positions of the tokens in whole-word n-grams drawn until `count` tokens are reached, and their noise."""
+        """Choose random spans of words up to `count` tokens; return their positions and a random number per token.
+
+        The number is the same for all tokens of a span.
+        """
         firsts, ends = self._words(tokens, apart)
         spans = np.array(_draw_spans(firsts, ends, count, noise[:, :2]), np.int64).reshape(-1, 2)
         starts, stops = firsts[spans[:, 0]], ends[spans[:, 1] - 1]
@@ -436,14 +448,17 @@ class _SpanMasking(_WordMasking):
 
 
 class _NgramMasking(_WordMasking):
-    """Runs of 1 to 4 neighbouring words, with chances of 40, 30, 20 and 10 %.
+    """Masking of runs of 1 to 4 neighbouring words, with chances of 40, 30, 20 and 10 %.
 
     Cui et al. 2020 (MacBERT), arXiv 2004.13922, section 3; the words are drawn by `_draw_spans`. The replacement is
     decided for each word: all its tokens become the mask token, or stay, or become random tokens.
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Return the tokens of drawn runs of words, and a random number for each that is the same within a word."""
+        """Choose random runs of words; return their tokens' positions and a random number per token.
+
+        The number is the same for all tokens of a word.
+        """
         firsts, ends = self._words(tokens, apart)
         spans = _draw_spans(firsts, ends, count, noise[:, :2], _NGRAM_CHANCES)
         words = [word for first, last in spans for word in range(first, last)]
@@ -453,7 +468,7 @@ class _NgramMasking(_WordMasking):
 
 @dataclass(frozen=True, kw_only=True)
 class _SimilarMasking(_NgramMasking):
-    """The same runs, in which a word is replaced by a similar one where others have the mask token: "MLM as correction".
+    """N-gram masking that replaces words by similar words where other schemes put the mask token ("MLM as correction").
 
     Cui et al. 2020 (MacBERT), arXiv 2004.13922, section 3: 80 % of the words become a similar word, each of a run by itself,
     10 % a random one, 10 % stay; where no similar word is known, a random one is taken. A similar word has as many tokens as
@@ -469,7 +484,7 @@ class _SimilarMasking(_NgramMasking):
         return [*super().key(), *self.similar.key()]
 
     def _replace(self, ids: _Ids, positions: tuple[_Ids, ...], action: _Noise, random_number: _Noise) -> _Ids:
-        """Return the tokens that replace the masked ones, word by word where these are similar words."""
+        """Return the tokens that are put in the places of the masked ones; similar words are put in word by word."""
         tokens, (rows, columns) = ids[positions], positions
         random_tokens = (random_number * self.vocabulary).astype(np.int64)
         # -1 stands for a similar word where other schemes have the mask token, and is filled in word by word
@@ -493,7 +508,7 @@ _WORD_SCHEMES: dict[MaskingKind, type[_WholeWordMasking | _SpanMasking | _NgramM
 
 
 def _join_ranges(starts: _Ids, ends: _Ids) -> _Ids:
-    """Return all positions from each start to before its end, range after range."""
+    """Return the positions from each start up to its end (exclusive), all ranges in one array."""
     sizes = ends - starts
     skipped = starts - np.cumsum(sizes) + sizes
     positions: _Ids = np.arange(sizes.sum()) + np.repeat(skipped, sizes)
@@ -517,7 +532,7 @@ def _draw_spans(
     noise: NDArray[np.float64],
     chances: NDArray[np.float64] = _SPAN_CHANCES,
 ) -> list[tuple[int, int]]:
-    """Draw spans of whole words until enough tokens are masked.
+    """Draw random spans of whole words until `count` tokens are masked; return each span's first and end word.
 
     Repeatedly a length is drawn, by default from ``Geo(p = 0.2)``, at most 10 words, and a first word, uniformly among those
     not masked yet (Joshi et al. 2020, arXiv 1907.10529, section 3.1). A span ends early before a masked word, before

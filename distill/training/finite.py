@@ -25,7 +25,7 @@ normal number of fp16. Gradients that do not fit then never will."""
 
 
 class NotFiniteError(GateError):
-    """A training step met a NaN or an infinity; exit code 3.
+    """Raised when a training step computes a NaN or an infinity; exit code 3.
 
     The optimiser did not use what was not finite, and no checkpoint holds it.
 
@@ -42,7 +42,7 @@ class NotFiniteError(GateError):
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step computed, before the optimizer uses it. It is the same in all processes, so they decide alike.
+    """Loss, terms and gradient norm of a training step before the optimizer uses them; the same in all processes.
 
     Attributes:
         loss: Weighted loss over the rows of all processes.
@@ -63,11 +63,11 @@ class StepResult:
 
     @property
     def finite(self) -> bool:
-        """Whether the optimizer may use the gradients."""
+        """Whether loss, terms and gradient norm are all finite, so that the optimizer may use the gradients."""
         return self.loss_is_finite and isfinite(self.norm)
 
     def __str__(self) -> str:
-        """Describe what is not finite; terms that are not come before the others."""
+        """Describe in a sentence which of loss, terms and gradient norm is not finite."""
         ordered = sorted(self.terms.items(), key=lambda term: isfinite(term[1]))
         terms = f"terms: {', '.join(f'{name} {value:.4g}' for name, value in ordered) or 'none'}"
         if self.loss_is_finite:
@@ -86,7 +86,7 @@ def first_not_finite(named_tensors: Iterable[tuple[str, Tensor]]) -> str | None:
 
 @dataclass(frozen=True)
 class NonFiniteErrors:
-    """Creates the errors of one training run.
+    """Creates the `NotFiniteError` of a training run with its message: facts, kept checkpoint, and advice.
 
     Attributes:
         purpose: Name of the stage; begins the message.
@@ -103,7 +103,7 @@ class NonFiniteErrors:
     def for_step(
         self, result: StepResult, progress: Progress, saved_step: int, model: nn.Module, scale: float | None = None
     ) -> NotFiniteError:
-        """Create the error for a step that the optimizer must not make.
+        """Create the error for a step whose loss, terms or gradients are not finite.
 
         Args:
             result: The losses and gradients of the step.
@@ -135,7 +135,7 @@ class NonFiniteErrors:
         return self._error(progress.step + 1, facts, saved_step, advice)
 
     def for_weights(self, name: str, progress: Progress, saved_step: int) -> NotFiniteError:
-        """Create the error for a weight or moment that no checkpoint may hold, though every loss and gradient was finite."""
+        """Create the error for a weight or moment that is not finite although every loss and gradient was."""
         fact = f"after step {progress.step} of {self.settings.steps}, '{name}' holds a NaN or an infinity; nothing was saved."
         return self._error(progress.step, [fact], saved_step, self._advice_for_weights())
 
@@ -144,7 +144,7 @@ class NonFiniteErrors:
         return f"Raise eps ({self.settings.eps:.3g}), or lower lr (its peak is {self.settings.lr:.3g})."
 
     def _error(self, step: int, facts: list[str], saved_step: int, advice: str) -> NotFiniteError:
-        """Create the error whose message has the facts, the checkpoint that is kept, and the fix."""
+        """Create the error with a message of facts, the newest checkpoint, and advice."""
         kept = "No checkpoint was written before: the same command begins this stage again."
         if saved_step:
             kept = (
