@@ -182,12 +182,12 @@ class MaskedWords:
 
     Args:
         model: A model with a masked-language-model head, in eval mode.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         reader: Its tokenizer.
         mask_id: Id of the mask token.
         positions: Longest input in tokens.
         count: Candidates per word, K of the paper.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
     """
 
     def __init__(

@@ -204,7 +204,7 @@ class _Bpe(_Algorithm):
         return set(model["vocab"]) - {merged for _, merged in self._merges(model)}
 
     def with_parts(self, model: Mapping[str, Any], pieces: Collection[str]) -> set[str]:
-        """Return the pieces and, recursively, both parts of every merge that produces one of them."""
+        """Return the pieces and, recursively, the two parts of every merge that produces one of them."""
         parts_of: dict[str, list[str]] = {}
         for parts, merged in self._merges(model):
             parts_of.setdefault(merged, []).extend(parts)
@@ -282,6 +282,7 @@ def _script(character: str) -> str:
 
 
 def _is_latin_or_punctuation(character: str) -> bool:
+    """Return whether a character is ASCII, a Latin letter, or punctuation."""
     return character.isascii() or _script(character) == "LATIN" or unicodedata.category(character).startswith("P")
 
 
@@ -429,7 +430,9 @@ def _post_processor_tokens(tokenizer_json: Mapping[str, Any]) -> Iterable[tuple[
 
 @dataclass(frozen=True)
 class Coverage:
-    """How the pruned tokenizer splits held-out rows. Special tokens are not counted.
+    """How many pieces and tokens of held-out rows change when they are split by the pruned tokenizer.
+
+    Special tokens are not counted.
 
     Unknown tokens are no measure: every word can still be tokenized, so there are none while accuracy falls.
 

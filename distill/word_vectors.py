@@ -282,7 +282,7 @@ def read_word_vectors(path: Path, where: str = "data.augment.vectors") -> FileVe
 
     Args:
         path: The file, plain or ``.gz``.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Raises:
         InputError: Naming the lines that are no vectors, or stating that none is left.
@@ -385,7 +385,7 @@ class Neighbours:
 
 
 def select_candidates(word: str, best: Sequence[int], vocabulary: Sequence[str], count: int) -> tuple[str, ...]:
-    """Return the best `count` words of a vocabulary that are not the word itself, in the order of the vocabulary.
+    """Return the best `count` words of a vocabulary, except the word itself, in the order of the vocabulary.
 
     Args:
         word: The word to be replaced.

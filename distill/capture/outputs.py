@@ -47,7 +47,7 @@ class LmHead:
 
     Args:
         model: A transformers model, not wrapped.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Attributes:
         has_next_sentence: Whether the model has a next-sentence head too.

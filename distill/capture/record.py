@@ -26,7 +26,7 @@ def record_attention(
 
     Args:
         model: A transformers model; its attention implementation is switched.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         layers: Layers whose scores to keep, from 0.
         relations: Layers whose queries, keys and values to keep.
         stop: Whether a pass ends within the last of these layers; see `AttentionRecorder`.

@@ -154,7 +154,7 @@ def hard_targets(student: Tensor, labels: Tensor) -> Tensor:
 
 
 def hidden_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean squared error of hidden states over real tokens and all channels.
+    """Compute the mean squared error of two models' hidden states over real tokens and all channels.
 
     ``L_hidn`` of TinyBERT (Jiao et al. 2020, arXiv 1909.10351, eq. 8) with equal widths, so without a
     projection, and without the padded rows that the released code lets in.
@@ -171,7 +171,7 @@ def hidden_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
 
 
 def attention_kl(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Compute the KL divergence of attention distributions, averaged over heads and real query positions.
+    """Compute the KL divergence of two models' attention distributions, averaged over heads and real query positions.
 
     ``mean_{B,H,q} sum_k p_T (log p_T - log p_S)`` (MobileBERT, Sun et al. 2020, arXiv 2004.02984, attention transfer;
     MiniLM, Wang et al. 2020, arXiv 2002.10957, eq. 1).
@@ -200,7 +200,7 @@ def mean_over_layers(losses: list[Tensor]) -> Tensor:
 
 
 def attention_score_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean squared error of attention scores over heads and pairs of a real query and a real key.
+    """Compute the mean squared error of two models' attention scores over heads and pairs of real tokens.
 
     ``L_attn = 1/H * sum_i MSE(A_i^S, A_i^T)`` with A before the softmax (Jiao et al. 2020, arXiv 1909.10351, eq. 7),
     the mean over ``sum_B n_b^2`` pairs, n_b being the tokens of row b.
@@ -353,6 +353,7 @@ class _Divergence(torch.autograd.Function):
 
 
 def _log_softmax(scores: Tensor, dtype: torch.dtype, temperature: float) -> Tensor:
+    """Return the log-softmax of scores divided by the temperature, in the given number type."""
     scores = scores.to(dtype)
     return F.log_softmax(scores if temperature == 1 else scores / temperature, -1)
 

@@ -37,10 +37,10 @@ def relation_heads(
         student_width: Numbers of the student's query in all heads together; see `query_width`.
         teacher_width: The teacher's.
         wanted: An explicit number; default 48 or the largest possible number below.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Returns:
-        A.
+        The number A.
 
     Raises:
         InputError: If the explicit number does not divide both, with those that do.

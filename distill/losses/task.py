@@ -32,7 +32,7 @@ def gold_loss(task: Task, outputs: Any, batch: Mapping[str, Tensor]) -> Term:
     cross-entropies of start and end for answers (Devlin et al. 2019, arXiv 1810.04805, sections 4 and 5).
 
     Args:
-        task: Decides the loss.
+        task: Task of the model, such as classification; decides the loss.
         outputs: The model's outputs.
         batch: Targets by name: ``labels`` [B], [B, C] or [B, S], or ``start_positions`` and ``end_positions`` [B].
     """
@@ -71,7 +71,7 @@ def soft_loss(
     divergences over the real tokens; for vectors 1 minus the cosine of the pooled states.
 
     Args:
-        task: Decides the loss.
+        task: Task of the model, such as classification; decides the loss.
         outputs: The student's outputs.
         teacher_outputs: The teacher's outputs by name.
         batch: ``attention_mask`` [B, S], and ``labels`` [B, S] if they mark the labelled tokens.

@@ -43,7 +43,7 @@ def masked_lm(student: Tensor, labels: Tensor) -> Term:
 
 
 def next_sentence(logits: Tensor, labels: Tensor) -> Term:
-    """Compute the cross-entropy of next-sentence prediction (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
+    """Compute the cross-entropy of next-sentence predictions (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
 
     Args:
         logits: Of "follows" and "does not follow", [B, 2].

@@ -53,7 +53,9 @@ def needs(stage: DistilBertStage, where: str) -> Needs:
 
 
 class DistilBertDistillation:
-    """Objective: the triple loss of DistilBERT (Sanh et al. 2019, arXiv 1910.01108, section 3).
+    """Objective: DistilBERT's triple loss of teacher predictions, masked words and hidden states.
+
+    It is that of Sanh et al. 2019, arXiv 1910.01108, section 3.
 
     Teacher and student read the same masked text, and no segment ids, as in the released code: a teacher that has
     a segment table falls back to segment 0. They may be of different classes. Only the tokens that a term is
@@ -62,9 +64,9 @@ class DistilBertDistillation:
     Args:
         teacher: Masked-language model that was pre-trained; put into eval mode.
         student: Masked-language model that will be trained, not yet wrapped.
-        family: The teacher's row of the family table.
+        family: The teacher's row of the family table (names, layer paths, inputs).
         stage: Weights, temperature, and which tokens.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Raises:
         InputError: Listing everything in which the two models do not fit each other or the stage.

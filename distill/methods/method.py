@@ -40,14 +40,14 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class TeacherStudent(Generic[S]):
-    """A teacher and a student in one stage of a recipe.
+    """A teacher and a student, with the settings of the recipe stage in which they are trained.
 
     Attributes:
         teacher: Model to learn from.
         student: Model that is trained.
-        family: The teacher's row of the family table.
+        family: The teacher's row of the family table (names, layer paths, inputs).
         stage: Settings of the stage.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
     """
 
     teacher: Any
@@ -65,7 +65,7 @@ class TeacherStudent(Generic[S]):
 
 @dataclass(frozen=True)
 class CarriedPart:
-    """Something that a stage passes to later stages in addition to the student, such as a projection.
+    """Tensors and values that a stage passes to later stages besides the student, such as a trained projection.
 
     Attributes:
         tensors: Tensors by name.
@@ -82,7 +82,7 @@ CarriedParts = Mapping[str, CarriedPart]
 
 @dataclass(frozen=True)
 class TrainedCandidate:
-    """A student trained for a quantization scheme, to be compared with the student before the stage.
+    """A student trained for a quantized file, and all that is needed to compare it with the student before the stage.
 
     Attributes:
         former: The student before the stage, rewritten for export.
@@ -180,7 +180,7 @@ class StageJob(Generic[S]):
 
 @dataclass(frozen=True)
 class StageResult:
-    """Result of a stage, apart from the student, which is trained in place.
+    """Result of training a stage, besides the student, which is trained in place.
 
     Attributes:
         outcome: Losses, and what they were computed with.
@@ -225,6 +225,7 @@ class Needs:
 
 
 def _needs_encoders(stage: Any, where: str) -> Needs:
+    """Return that a stage needs models without a head, the default of `Method.needs`."""
     return Needs()
 
 
@@ -252,7 +253,7 @@ _METHODS: dict[str, Method] = {}
 
 
 def register_method(method: Method) -> Method:
-    """Register a distillation method: recipes accept its section, and runs train it.
+    """Register a distillation method, so that recipes accept its section and runs can train it.
 
     Args:
         method: Section and code.

@@ -43,7 +43,7 @@ def train(job: StageJob[MiniLmStage]) -> StageResult:
 
 
 class MiniLmDistillation:
-    """Objective: the relations of one teacher layer, learned by the student's last layer.
+    """Objective: the student's last layer learns the self-attention relations of one teacher layer (MiniLM).
 
     With the default weights MiniLMv2 (Wang et al. 2021, arXiv 2012.15828, section 3.1): query, key and value relations,
     for which depth, width and heads are free. With attention and value weighted it is MiniLM (Wang et al. 2020,
@@ -57,9 +57,9 @@ class MiniLmDistillation:
         teacher: Pre-trained model, frozen by the caller; its attention implementation is switched, and it is
             put into eval mode.
         student: The model that will be trained; its attention implementation is switched.
-        family: The teacher's row of the family table.
+        family: The teacher's row of the family table (names, layer paths, inputs).
         stage: Weights, relation heads and teacher layer.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
         student_family: The student's row; default the one of the table.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 

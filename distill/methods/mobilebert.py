@@ -95,7 +95,7 @@ def needs(stage: MobileBertStage, where: str) -> Needs:
 
 
 class MobileBertDistillation:
-    """Objective: MobileBERT's losses (Sun et al. 2020, arXiv 2004.02984, eqs. 2 to 4), each in its phase.
+    """Objective: MobileBERT's losses (Sun et al. 2020, arXiv 2004.02984, eqs. 2 to 4), switched on phase by phase.
 
     Of each layer of the phase: ``100 FMT + 5000 mean term + 5 variance term + AT`` with the weights of the released
     code, divided by the student's depth; in pre-training distillation ``L_PD``. Student layer m learns from teacher
@@ -107,9 +107,9 @@ class MobileBertDistillation:
     Args:
         teacher: Frozen model with its pre-training heads; its attention implementation is switched.
         student: The model that will be trained, of the teacher's width; likewise.
-        family: The teacher's row of the family table.
+        family: The teacher's row of the family table (names, layer paths, inputs).
         stage: Strategy, weights and layer map.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
         student_family: The student's row; default the one of the table.
         adapter: Maps the teacher's states to the student's width, if the teacher is no IB-BERT. Everything outside the
             student's encoder then learns at the rates of its first layer.
@@ -219,7 +219,7 @@ class MobileBertDistillation:
 
         Args:
             model: Teacher or student.
-            family: Its row of the family table.
+            family: Its row of the family table (names, layer paths, inputs).
             batch: See `__call__`.
             layer_numbers: The model's layer, from 0, for each layer of the student.
             phase: Layers to collect.
@@ -278,13 +278,13 @@ def _check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int
 
 
 class Pretraining:
-    """Objective: ``L_MLM + L_NSP`` of BERT (Devlin et al. 2019, arXiv 1810.04805, section 3.1), also for IB-BERT.
+    """Objective: BERT's pre-training loss ``L_MLM + L_NSP`` (Devlin et al. 2019, arXiv 1810.04805), also for IB-BERT.
 
     Only masked tokens reach the vocabulary projection.
 
     Args:
         model: The model to train, not yet wrapped: with both heads, or the masked-LM head only.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         next_sentence: Whether next-sentence prediction is trained too; batches then come from
             `pocketbert.distill.text.pairs.GeneralSet` with pairs.
         where: Name of the model, for errors.

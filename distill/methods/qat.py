@@ -104,7 +104,7 @@ def train(job: StageJob[QatStage]) -> StageResult:
 
 @dataclass(frozen=True)
 class _RowSubset:
-    """Some of the training rows; implements `pocketbert.distill.training.data.TrainData`.
+    """A selection of the training rows; implements `pocketbert.distill.training.data.TrainData`.
 
     Attributes:
         rows: All rows.
@@ -116,7 +116,7 @@ class _RowSubset:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each row."""
+        """Number of tokens of each row."""
         lengths = self.rows.lengths  # computed anew by each access
         return [lengths[n] for n in self.numbers]
 
@@ -165,9 +165,9 @@ class QuantizedTraining:
         prepared: The rewritten student, and how its weights follow from the student's.
         former: The rewritten student before the stage, which gives the fp32 outputs.
         rounded: The rewritten student with rounded numbers.
-        family: The student's row of the family table.
+        family: The student's row of the family table (names, layer paths, inputs).
         task: Decides the divergence, and over which tokens it is.
-        stage: Rates.
+        stage: Settings of the stage, among them the learning rates.
         pooling: How token states become a vector, for feature-extraction.
 
     Attributes:
@@ -218,6 +218,7 @@ class QuantizedTraining:
         return {"logits": soft, "squared": Term(squared, soft.count)}
 
     def _by_name(self, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the outputs of an exported module by the names of the task's outputs."""
         return dict(zip(self._task.outputs, outputs, strict=True))
 
     def _squared_error(
@@ -242,7 +243,7 @@ class _QatOptimizer(AdamWCourse):
     """AdamW with a separate learning rate for the activation ranges, whose logarithms are trained.
 
     Args:
-        settings: Steps and rates.
+        settings: Number of steps and learning rates.
     """
 
     def __init__(self, settings: QatStage) -> None:

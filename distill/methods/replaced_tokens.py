@@ -65,7 +65,7 @@ def needs(stage: ReplacedTokensStage, where: str) -> Needs:
 
 
 class ReplacedTokens:
-    """Objective: ELECTRA's replaced-token detection, and the teacher's outputs.
+    """Objective: the student detects which tokens a generator replaced, as ELECTRA, and learns the teacher's outputs.
 
     ``L_MLM + 50 L_Disc`` is ELECTRA's (Clark et al. 2020, arXiv 2003.10555, section 2).
 
@@ -136,7 +136,7 @@ class ReplacedTokens:
         return terms
 
     def _uniform_noise(self, batch: dict[str, Tensor], is_masked: Tensor) -> Tensor:
-        """Draw a uniform number in [0, 1) for each masked token, row after row, [n]."""
+        """Draw a random number in [0, 1) for each masked token of a batch, row after row, [n]."""
         purpose = f"replaced/{self.where}"
         masked_per_row = is_masked.sum(1).tolist()
         numbers = [
@@ -149,7 +149,9 @@ class ReplacedTokens:
 
 
 def _draw_tokens(logits: Tensor, noise: Tensor) -> Tensor:
-    """Draw a token id from each row of logits [n, V]: the first whose cumulative probability is above the noise.
+    """Draw a token id from the softmax of each row of logits [n, V], with the given random numbers.
+
+    It is the first id whose cumulative probability is above the number.
 
     The noise is uniform in [0, 1), [n].
     """
@@ -159,7 +161,7 @@ def _draw_tokens(logits: Tensor, noise: Tensor) -> Tensor:
 
 
 def _check_models(pair: TeacherStudent[ReplacedTokensStage]) -> None:
-    """Raise InputError if the teacher's family is not trained to detect replaced tokens, or a model lacks that head."""
+    """Raise InputError if the teacher's family or the class of a model has no replaced-token detection."""
     problems = []
     if Objective.REPLACED_TOKEN not in pair.family.objectives:
         listed = ", ".join(pair.family.objectives)

@@ -62,10 +62,10 @@ class TaskDistillation:
     Args:
         teacher: Frozen model with a head; its attention implementation is switched if attention is learned.
         student: The model that will be trained; likewise.
-        family: The teacher's row of the family table.
+        family: The teacher's row of the family table (names, layer paths, inputs).
         task: Decides the loss of the outputs.
         stage: Temperature, weights and layer map.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
         pooling: How token states become a vector, for feature-extraction.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
@@ -170,7 +170,7 @@ class Finetune:
 
     Attributes:
         family: Decides the model's inputs.
-        task: Decides the loss.
+        task: Task of the model, such as classification; decides the loss.
         weights: One term, ``labels``.
     """
 

@@ -112,9 +112,9 @@ class TinyBertDistillation:
     Args:
         teacher: Frozen model, with or without a head; its attention implementation is switched.
         student: The model that will be trained, its projection attached; likewise.
-        family: The teacher's row of the family table.
+        family: The teacher's row of the family table (names, layer paths, inputs).
         stage: Weights, layer map, and how means are taken.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
         student_family: The student's row; default the one of the table.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
@@ -215,11 +215,13 @@ class TinyBertDistillation:
         return {name: Term.of(mean, counts[name]) for name, mean in means.items()}
 
     def _score_error(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        """Return the squared error of two layers' attention scores, by the released code's formula with `reference`."""
         if self.stage.reference:
             return reference_score_mse(student, teacher)
         return attention_score_mse(student, teacher, mask)
 
     def _state_error(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        """Return the squared error of two hidden states, by the released code's formula with `reference`."""
         return reference_state_mse(student, teacher) if self.stage.reference else hidden_mse(student, teacher, mask)
 
 

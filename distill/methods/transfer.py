@@ -137,6 +137,7 @@ class TransferPhases:
 
     @cached_property
     def _ends(self) -> list[int]:
+        """Number of steps up to the end of each phase."""
         return list(accumulate(phase.steps for phase in self.phases))
 
     def number_of(self, step: int) -> int:
@@ -178,7 +179,7 @@ class TransferPhases:
         Args:
             steps: Steps of all phases together.
             transfer: Steps of the phases before pre-training distillation together; default their share in all.
-            where: Recipe key of the stage, for errors.
+            where: Recipe key of the stage, which error messages name.
 
         Raises:
             InputError: If a phase would have no step left, or there are more steps than now.
@@ -201,6 +202,7 @@ class TransferPhases:
         return replace(self, phases=tuple(phases))
 
     def _step_in_phase(self, step: int) -> int:
+        """Return the number of a training step, from 0, counted within its phase."""
         number = self.number_of(step)
         return step - (self._ends[number - 1] if number else 0)
 
@@ -285,11 +287,13 @@ STRATEGIES = {
 
 
 def _pretraining_phase(depth: int) -> Phase:
+    """Return the phase of pre-training distillation, in which all layers learn at the same rate."""
     rates = Rates((1.0,) * depth, 1.0)
     return Phase("pre-training distillation", _PRETRAINING_STEPS, (), True, rates, _PRETRAINING_WARMUP_STEPS)
 
 
 def _published(strategy: str, *phases: Phase) -> TransferPhases:
+    """Return the strategy with these phases, whose steps are the published number."""
     return TransferPhases(strategy, phases, sum(phase.steps for phase in phases))
 
 

@@ -31,9 +31,10 @@ class ClassChange:
 
     Attributes:
         teacher: Name of the teacher's row of the family table.
-        student: Name of the student's.
-        config: The student's configuration from the teacher's.
-        weights: The student's state dict from (the teacher's, its layers from 1, whether segment 0 is folded in).
+        student: Name of the student's row.
+        config: Function that makes the student's configuration from the teacher's.
+        weights: Function that makes the student's state dict from the teacher's, the copied teacher layers (from 1),
+            and whether the vector of segment 0 is added to the position table.
         heads: Class suffixes that change, old to new (``ForPreTraining`` to ``ForMaskedLM``); others stay.
         layers: Teacher layers (from 1) that the student's authors chose, by (student depth, teacher depth).
     """
@@ -53,12 +54,13 @@ def register_class_change(change: ClassChange) -> None:
     """Register how a student of one model family is built from a teacher of another.
 
     Args:
-        change: The change; it replaces the one between the same families.
+        change: Functions that convert configuration and weights; replaces the change between the same families.
     """
     CLASS_CHANGES.register(_key(change), change)
 
 
 def _key(change: ClassChange) -> str:
+    """Return the name under which a change between two families is registered."""
     return f"{change.teacher} to {change.student}"
 
 
@@ -67,7 +69,7 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
 
     Args:
         teacher: A transformers model.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         section: Layers, start, and family and sizes where they differ from the teacher's. With ``init: pruned`` the
             teacher is one that `pocketbert.distill.students.pruning.pruned` made.
         seed: Seed of random weights.

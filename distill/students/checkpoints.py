@@ -334,7 +334,7 @@ def _moses_normalizers(lower: bool) -> list[dict[str, Any]]:
 
 
 def _special_token_template(ids: dict[str, int]) -> dict[str, Any]:
-    """Return the post-processor of tokenizer.json: ``<s> A </s>``, and ``<s> A </s> B </s>`` for a pair."""
+    """Return the post-processor for tokenizer.json: ``<s> A </s>``, and ``<s> A </s> B </s>`` for a pair."""
 
     def token(name: str) -> dict[str, Any]:
         return {"SpecialToken": {"id": name, "type_id": 0}}

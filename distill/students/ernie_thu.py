@@ -297,7 +297,7 @@ class _ErnieThuPreTrainedModel(BertPreTrainedModel):  # type: ignore[misc]
 
 
 class ErnieThuModel(_ErnieThuPreTrainedModel):
-    """The encoder: token ids, and entities if there are any, to hidden states of the text.
+    """The encoder without a head: from token ids, and optionally entities, to hidden states of the text.
 
     Args:
         config: Sizes.
@@ -395,7 +395,10 @@ class ErnieThuForPreTraining(BertForPreTraining, _ErnieThuPreTrainedModel):  # t
 
 
 class ErnieThuForSequenceClassification(BertForSequenceClassification, _ErnieThuPreTrainedModel):  # type: ignore[misc]
-    """ERNIE with a linear head on the pooled state; the entity-typing head of the authors is one without a bias."""
+    """ERNIE with a linear classification head on the pooled state.
+
+    The entity-typing head of the authors is one without a bias.
+    """
 
     config_class = ErnieThuConfig
 
@@ -434,6 +437,7 @@ class ErnieThuForQuestionAnswering(BertForQuestionAnswering, _ErnieThuPreTrained
 
 
 def _head_dropout(config: ErnieThuConfig) -> nn.Dropout:
+    """Return the dropout before a classification head, at the configured rate."""
     rate = config.classifier_dropout
     return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 

@@ -83,7 +83,7 @@ def set_export_form(model: Any, form: ExportForm | None, folder: Path, entities:
 
     Args:
         model: One of the classes of ERNIE (Tsinghua); it is changed.
-        form: The form; None for text only.
+        form: Variant of the exported file, which decides how it reads entities; None for text only.
         folder: Folder that the model was loaded from.
         entities: File of the entities to keep, one id or title in each line, or .jsonl with a column ``entities``.
             Needed if the folder has no table that was made before.

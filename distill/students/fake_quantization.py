@@ -58,7 +58,7 @@ def clip_activations(student: Any, where: str) -> Callable[[], None]:
 
     Args:
         student: A transformers model. **It is changed in place.**
-        where: Recipe key of the choice, for errors.
+        where: Recipe key of the choice, which error messages name.
 
     Returns:
         A function that undoes the change.
@@ -255,6 +255,7 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _is_close(actual: Tensor, expected: Tensor) -> bool:
+    """Return whether two tensors are equal within 1e-5 of the largest expected number."""
     return bool((actual - expected).abs().max() <= _TOLERANCE * expected.abs().max())
 
 

@@ -132,7 +132,7 @@ class IbBertEncoder(MobileBertEncoder):  # type: ignore[misc]
 
 
 class IbBertModel(MobileBertModel):  # type: ignore[misc]
-    """The encoder: token ids to hidden states, and a tanh pooler for the next-sentence head.
+    """The encoder without a head: from token ids to hidden states, with a tanh pooler for the next-sentence head.
 
     Args:
         config: Sizes.
@@ -218,6 +218,7 @@ class IbBertForQuestionAnswering(MobileBertForQuestionAnswering):  # type: ignor
 
 
 def _head_dropout(config: IbBertConfig) -> nn.Dropout:
+    """Return the dropout before a classification head, at the configured rate."""
     rate = config.classifier_dropout
     return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 
@@ -329,4 +330,5 @@ def _rename_variable(name: str) -> str | None:
 
 
 def _is_parameter(name: str) -> bool:
+    """Return whether a PyTorch name is that of a parameter, not of a module."""
     return name.endswith((".weight", ".bias"))

@@ -24,7 +24,7 @@ def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, w
         student: Student layers M.
         teacher: Teacher layers N.
         listed: An explicit map, M numbers from 1 to N.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Returns:
         M numbers from 1 to N.
@@ -52,7 +52,7 @@ def shorten_layer_lists(config: Any, family: Family, layers: int, listed: Sequen
 
     Args:
         config: The teacher's configuration, copied; changed in place.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         layers: The student's layers.
         listed: Teacher layers (from 1) that the recipe lists.
 

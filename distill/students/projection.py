@@ -103,7 +103,7 @@ def attach_projection(
         kind: How many maps.
         seed: Seed of the run; weights are normal with standard deviation 0.02, biases 0, whatever torch's global random
             state.
-        where: Recipe key of the stage, for errors.
+        where: Recipe key of the stage, which error messages name.
         carried: The projection that an earlier stage trained, to use instead of a new one.
 
     Returns:
@@ -166,4 +166,5 @@ def projected(student: Any, number: int, state: Tensor) -> Tensor:
 
 
 def _describe(projection: LayerProjection) -> str:
+    """Return the kind and the sizes of a projection in words."""
     return f"{projection.kind} from {projection.width} to {projection.teacher_width} for {projection.layers} layers"

@@ -56,7 +56,7 @@ def pruned(model: Any, family: Family, intermediate: int, rows: Iterable[Mapping
 
     Args:
         model: A transformers model with any head; it is not changed.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         intermediate: Neurons that stay in each layer.
         rows: Batches to measure importance on, with ``attention_mask`` and the inputs of the family's row, each [B, L].
 

@@ -96,7 +96,7 @@ class _Layout(BaseModel):
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
-        """Little-endian number type on disk."""
+        """Number type of the records on disk, little-endian."""
         return np.dtype("<f2" if self.half else "<f4")
 
     def starts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -113,7 +113,7 @@ class _Description(BaseModel):
 
 
 class CachedTeacher:
-    """A teacher's signals read from a cache of `cached_teacher`; the teacher itself is not needed any more.
+    """Reads a teacher's signals from the files of `cached_teacher`; the teacher model is not needed any more.
 
     A batch must hold ``rows`` (row numbers, int64 [B]) and ``attention_mask`` [B, S], padded on either side. At padded positions
     outputs and hidden states are 0, and scores -1e4 at padded keys.
@@ -211,13 +211,13 @@ def cached_teacher(
 
     Args:
         teacher: Model with a head, on the device to compute on.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         data: Rows of the same text at every step.
         wanted: Signals to store.
         folder: The cache.
         batch: Rows per forward pass while building.
         half: Store fp16 instead of fp32.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Raises:
         InputError: If relations are wanted, the cache would be too large, the rows change with the step, a signal does not fit
@@ -298,6 +298,7 @@ def _rows_digest(data: TrainData, family: Family) -> str:
 
 
 def _bytes(value: Tensor) -> bytes:
+    """Return the raw bytes of a tensor."""
     return value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
@@ -374,6 +375,7 @@ def _check_size(layout: _Layout, lengths: Sequence[int], limit: int, where: str)
 
 
 def _gib(count: int) -> str:
+    """Format a number of bytes as GiB."""
     return f"{count / (1 << 30):.3g} GiB"
 
 
@@ -404,6 +406,7 @@ def _write_records(online: OnlineTeacher, data: TrainData, layout: _Layout, path
 
 
 def _inputs(data: TrainData, rows: Sequence[int], device: torch.device) -> dict[str, Tensor]:
+    """Return the teacher's inputs for the given rows, on a device."""
     return {name: value.to(device) for name, value in select_teacher_inputs(data.batch(rows, 0)).items()}
 
 

@@ -58,7 +58,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Taught:
-    """A teacher's signals for one batch of B rows, padded to S tokens, without gradients.
+    """A teacher's outputs, hidden states, attention scores and relations for a batch of B rows, padded to S tokens.
+
+    They have no gradients.
 
     Values at padded positions mean nothing and differ between an online and a cached teacher; losses leave them out.
 
@@ -96,7 +98,7 @@ def choose_signals(teacher: Any, family: Family, wanted: Wanted, given: TeacherS
 
     Args:
         teacher: A transformers model.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         wanted: Signals that the objective compares.
         given: Another source, such as a cache.
 
@@ -120,7 +122,7 @@ class OnlineTeacher:
     Args:
         teacher: A transformers model; its attention implementation is switched to the capturing one, it
             is put into eval mode, and moved to the device of the batches.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         wanted: Signals that every call returns.
 
     Raises:

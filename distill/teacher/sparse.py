@@ -169,7 +169,7 @@ def sparse_teacher(
         stage: Its steps, its temperature, and how much is kept of each distribution.
         folder: The store.
         half: Keep fp16 weights; see `_StoreSettings`.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Raises:
         InputError: If more tokens are to be kept than there are, or `folder` holds something else.

@@ -67,7 +67,7 @@ def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> St
 
     Args:
         teacher: Frozen model; put into eval mode.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         rows: Text as the student will read it.
         width: d, at most the teacher's D.
     """

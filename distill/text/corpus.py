@@ -183,7 +183,7 @@ class Corpus:
 
 
 class EncodedRows:
-    """Tokenized rows of a data set in memory; implements `TokenRows`.
+    """Tokenized rows of a data set, held in memory; implements `TokenRows`.
 
     Args:
         encoded: N rows.
@@ -305,10 +305,12 @@ def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDA
 
 
 def _damaged(path: Path, reason: str) -> InputError:
+    """Return the InputError for a damaged corpus file."""
     return InputError(_damage(path, reason))
 
 
 def _damage(path: Path, reason: str) -> Problem:
+    """Return the problem that describes a damaged corpus file."""
     return Problem(str(path), f"damaged corpus: {reason.rstrip('.')}.", "Write the corpus again.")
 
 
@@ -413,8 +415,6 @@ def _check_mixture(corpora: Sequence[Corpus], shares: Sequence[float], rows: int
 
 def _apportion(shares: Sequence[float], rows: int) -> NDArray[np.int64]:
     """Divide `rows` among sources in proportion to `shares`; return whole numbers that sum to `rows`.
-
-    By largest remainder, earlier sources first.
 
     By largest remainder, earlier sources first.
     """

@@ -108,7 +108,7 @@ def masking_of(
         counts: Occurrences of each token in the corpus, [V].
         tokenizer: The teacher's.
         seed: Seed of the run.
-        purpose: Name of the stage (``distill.0``): keys the noise, and names the stage in errors.
+        purpose: Name of the stage (``distill.0``): random choices depend on it, and errors name it.
         share: Share of the tokens to mask; unused by `none`.
         smoothing: Exponent of the frequency; of `frequency` only.
         similar: Similar words; needed by `similar`, and by nothing else.
@@ -162,7 +162,7 @@ def masking_of(
 
 @dataclass(frozen=True)
 class Masking:
-    """Frequency-smoothed masking over a whole batch, as XLM (arXiv 1901.07291, section 3.2) and DistilBERT do it.
+    """Masking over a whole batch with a preference for rare tokens, as in XLM (arXiv 1901.07291) and DistilBERT.
 
     Of a batch with n tokens that are not padding, ``ceil(share * n)`` are predicted. They are drawn without
     replacement with weight ``max(count, 1) ** -smoothing`` each, special tokens 0, over all rows at once: a row of
@@ -177,7 +177,7 @@ class Masking:
         mask_id: The mask token.
         special_ids: Tokens that are never predicted, the unknown token among them.
         seed: Seed of the run.
-        purpose: Name of the stage (``distill.0``); keys the noise.
+        purpose: Name of the stage (``distill.0``); random choices depend on it.
         share: Share of the tokens to predict; special ones count here too, as in the released code.
         smoothing: Exponent of the frequency; 0 makes all tokens equally likely.
     """
@@ -269,12 +269,15 @@ class _NoMasking:
     """
 
     def apply(self, ids: _Ids, mask: _Ids, rows: Sequence[int], step: int) -> Masked:
+        """Return the batch as it is, with nothing to predict."""
         return Masked(ids.copy(), np.full_like(ids, IGNORED_LABEL))
 
     def estimate(self, lengths: _Ids) -> int:
+        """Return 0, as no token is masked."""
         return 0
 
     def key(self) -> list[Any]:
+        """Return the settings that decide the masks: there are none."""
         return ["none"]
 
 
@@ -290,7 +293,7 @@ class _RowMasking(ABC):
         mask_id: The mask token.
         wordless: Tokens that are never masked: special and unknown ones.
         seed: Seed of the run.
-        purpose: Name of the stage (``distill.0``); keys the noise.
+        purpose: Name of the stage (``distill.0``); random choices depend on it.
         share: Share of the tokens to mask.
     """
 
@@ -377,6 +380,7 @@ class _DynamicMasking(_RowMasking):
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
+        """Choose `count` single tokens of a row at random; see `_RowMasking._choose`."""
         possible = np.flatnonzero(~apart)
         chosen = possible[np.argsort(noise[possible, 0], kind="stable")[:count]]
         return chosen, noise[chosen, 1]
@@ -393,6 +397,7 @@ class _WordMasking(_RowMasking):
     continues: NDArray[np.bool_]
 
     def key(self) -> list[Any]:
+        """Return the settings that decide the masks, and a digest of the tokens that continue a word."""
         return [*super().key(), sha256_json(np.flatnonzero(self.continues).tolist())]
 
     def _words(self, tokens: _Ids, apart: NDArray[np.bool_]) -> tuple[_Ids, _Ids]:
@@ -481,6 +486,7 @@ class _SimilarMasking(_NgramMasking):
     similar: SimilarWords
 
     def key(self) -> list[Any]:
+        """Return the settings that decide the masks and the similar words."""
         return [*super().key(), *self.similar.key()]
 
     def _replace(self, ids: _Ids, positions: tuple[_Ids, ...], action: _Noise, random_number: _Noise) -> _Ids:

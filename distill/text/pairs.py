@@ -62,8 +62,8 @@ class GeneralSet:
 
     Attributes:
         corpus: Tokenized rows.
-        tokenizer: Pads batches.
-        masking: Chooses the masked tokens.
+        tokenizer: Tokenizer that pads batches.
+        masking: Scheme that chooses the masked tokens.
         pairs: Makes two segments of each row, before tokens are masked; None leaves rows as they are.
     """
 
@@ -165,7 +165,7 @@ class Pairs:
         continues: Which tokens continue a word, [V]; all False cuts between any two tokens.
         wordless: Tokens that belong to no word.
         seed: Seed of the run.
-        purpose: Name of the stage (``distill.0``); keys the noise.
+        purpose: Name of the stage (``distill.0``); random choices depend on it.
         second: What the second segment is where it does not follow.
     """
 
@@ -262,6 +262,7 @@ class Pairs:
 
 
 def _one_segment(ids: _Ids) -> Encoded:
+    """Return token ids as an encoded row of one segment."""
     return Encoded(ids, np.zeros(len(ids), np.int64), truncated=False)
 
 
@@ -278,7 +279,7 @@ def pairs_of(
         tokenizer: The teacher's. Where its vocabulary does not mark the beginnings of words, rows are cut between any tokens.
         vocabulary: V of the corpus: its `counts` have so many entries.
         seed: Seed of the run.
-        purpose: Name of the stage (``distill.0``): keys the noise, and names the stage in errors.
+        purpose: Name of the stage (``distill.0``): random choices depend on it, and errors name it.
         second: What the second segment is where it does not follow.
 
     Raises:
@@ -297,7 +298,7 @@ def _pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
     Args:
         tokenizer: Of any family: BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, RoBERTa's
             ``<s> A </s></s> B </s>`` with segment 0 alone.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Raises:
         InputError: If its longest input has no room for two texts, or it puts nothing between them.

@@ -108,10 +108,12 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _tokenizer_file(path: Path) -> Path:
+    """Return the path of tokenizer.json, given it or its folder."""
     return path / "tokenizer.json" if path.is_dir() else path
 
 
 def _open_tokenizer(file: Path) -> Tokenizer:
+    """Open a tokenizer.json with the tokenizers library; raise InputError if it is no tokenizer."""
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
@@ -130,6 +132,7 @@ def _read_tokenizer_json(path: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def _digest(content: dict[str, Any]) -> str:
+    """Return the hash of tokenizer.json without padding and truncation."""
     return sha256_json({k: v for k, v in content.items() if k not in ("padding", "truncation")})
 
 
@@ -159,7 +162,7 @@ def continues_word(tokenizer: TextTokenizer, size: int) -> NDArray[np.bool_] | N
     A token behind a special or unknown one begins a word however it is spelt; see `word_starts`.
 
     Args:
-        tokenizer: Spells the tokens.
+        tokenizer: Tokenizer that gives the spelling of each token.
         size: V, the highest id plus one.
 
     Returns:

@@ -257,6 +257,7 @@ class _PackTexts(_RowBuilder):
                 self.dropped.short += 1
 
     def _take_row(self) -> _Ids:
+        """Return the row in progress with its special tokens, and begin an empty one."""
         row = np.concatenate([self.tokenizer.before, *self._parts, self._end])
         self._parts, self._used = [], 0
         return row
@@ -346,4 +347,5 @@ class _ShardWriter:
             print_note(f"  {shard.file}: {shard.rows:,} rows, {shard.tokens:,} tokens")
 
     def _shard_path(self) -> Path:
+        """Return the path of the file that is being written."""
         return self.folder / f"rows-{len(self.done):05}.arrow"

@@ -183,10 +183,12 @@ def _foreign_entries(checkpoint: Path) -> list[str]:
 
 
 def _checkpoint_name(step: int) -> str:
+    """Return the folder name of the checkpoint of a step."""
     return f"step-{step:07d}"
 
 
 def _trainable_weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Return the trainable weights of a model by name."""
     return {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
 
 

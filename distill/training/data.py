@@ -53,11 +53,11 @@ class TrainData(Protocol):
 
 @dataclass(frozen=True)
 class TrainSet:
-    """Tokenized training rows.
+    """Tokenized training rows with their targets, in memory; implements `TrainData`.
 
     Attributes:
         rows: N rows with their targets.
-        tokenizer: Pads batches.
+        tokenizer: Tokenizer that pads batches.
     """
 
     rows: Prepared
@@ -100,7 +100,7 @@ class PackedSet:
 
     Args:
         portions: The rows, some at a time; their targets are arrays with one entry per row.
-        tokenizer: Pads batches.
+        tokenizer: Tokenizer that pads batches.
     """
 
     def __init__(self, portions: Iterable[Prepared], tokenizer: TextTokenizer) -> None:
@@ -146,7 +146,7 @@ def select_teacher_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class BatchOrder:
-    """The rows of each step's batch, a function of only (seed, purpose, step).
+    """Order of the training rows: which rows make up the batch of each step, decided by (seed, purpose, step) alone.
 
     Each epoch is a new permutation, cut into windows whose rows are sorted by length and batched; the batches are then
     shuffled. Rows that do not fill a last batch wait for the next epoch.

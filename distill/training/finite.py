@@ -90,7 +90,7 @@ class NonFiniteErrors:
 
     Attributes:
         purpose: Name of the stage; begins the message.
-        settings: Steps and rates.
+        settings: Number of steps and learning rates.
         dtype: Number type of the matrix products.
         work: Folder of the checkpoints.
     """
@@ -141,6 +141,7 @@ class NonFiniteErrors:
 
     def _advice_for_weights(self) -> str:
         # the losses and gradients before were finite: the optimizer's own arithmetic did it
+        """Return the advice for weights or moments that are not finite."""
         return f"Raise eps ({self.settings.eps:.3g}), or lower lr (its peak is {self.settings.lr:.3g})."
 
     def _error(self, step: int, facts: list[str], saved_step: int, advice: str) -> NotFiniteError:

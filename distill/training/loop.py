@@ -103,9 +103,9 @@ def train(
         model: The model to train.
         objective: Computes the terms of the loss.
         data: Training rows.
-        settings: Steps, batch, rates.
+        settings: Number of steps, batch size, learning rates.
         seed: Seed of the run.
-        purpose: Name of the stage (``finetune``, ``distill.0``); keys the random choices.
+        purpose: Name of the stage (``finetune``, ``distill.0``); random choices depend on it.
         work: Folder of the checkpoints.
         metrics: A .jsonl file that gets one line per record; replaced on resume so that no step is twice.
             Process 0 alone writes it.

@@ -40,10 +40,10 @@ class Course(Protocol):
 
 
 class AdamWCourse:
-    """AdamW with one learning rate for all weights, and no weight decay of biases and norms.
+    """AdamW with one learning rate for all weights and a warm-up; biases and norms have no weight decay.
 
     Args:
-        settings: Steps and rates.
+        settings: Number of steps and learning rates.
     """
 
     def __init__(self, settings: Optimisation) -> None:

@@ -65,7 +65,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The three splits of the corpus; no utterance is in two of them.
+    """The rows of the train, dev and test splits; no utterance is in two of them.
 
     Attributes:
         train: Rows to learn from.

@@ -50,7 +50,7 @@ class Intent:
     weight: float = 1.0
 
     def held(self, split: str) -> tuple[str, ...]:
-        """Return the templates that only `split`, `dev` or `test`, may use."""
+        """Return the templates that only the given split, `dev` or `test`, may use."""
         return {"dev": self.dev, "test": self.test}[split]
 
 
@@ -124,6 +124,7 @@ def read_vocabularies() -> dict[str, Vocabulary]:
 
 
 def _read_json(file_name: str) -> dict[str, Any]:
+    """Return the content of a JSON file of this package."""
     content: dict[str, Any] = json.loads(resources.files(__package__).joinpath(file_name).read_text(encoding="utf-8"))
     return content
 

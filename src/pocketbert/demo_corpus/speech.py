@@ -137,6 +137,7 @@ def _write_with_case(words: list[Word], stream: Stream, is_question: bool) -> li
 
 
 def _untagged(text: str) -> list[Word]:
+    """Return the words of a text, none of them in a slot."""
     return [Word(word, "O") for word in text.split()]
 
 
