@@ -48,7 +48,7 @@ class SourceRow:
 
     Attributes:
         number: Number of the row in its source: with the seed, it decides all random choices.
-        texts: Its text, or two.
+        texts: The row's text, or the two texts of a pair.
     """
 
     number: int
@@ -71,11 +71,11 @@ class Augmenter:
     - the text between replaced words stays as it was, to the byte: the released code writes lower-case tokens.
 
     Args:
-        reader: Splits texts into words.
-        settings: The recipe's section.
+        reader: Reader that splits texts into words.
+        settings: The recipe's section ``data.augment``.
         seed: Seed of the run.
-        neighbours: Candidates of words of several tokens; of all words where `masked` is None.
-        masked: Candidates of words of one token.
+        neighbours: Finds replacements for words of several tokens; for all words where `masked` is None.
+        masked: Finds replacements for words of one token; None to use `neighbours` for these too.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class _MaskedText:
     """A tokenized text in which one word is masked.
 
     Attributes:
-        ids: Tokens with special ones, [L] int64.
-        place: Position of the mask.
-        split: Where the second segment begins.
+        ids: Token ids of the model input, special tokens included, [L] int64.
+        place: Position of the mask token in `ids`.
+        split: Position in `ids` where the second segment begins.
         word: The masked word.
     """
 
@@ -183,7 +183,7 @@ class MaskedWords:
     Args:
         model: A model with a masked-language-model head, in eval mode.
         family: Its row of the family table (names, layer paths, inputs).
-        reader: Its tokenizer.
+        reader: Reader with the model's tokenizer.
         mask_id: Id of the mask token.
         positions: Longest input in tokens.
         count: Candidates per word, K of the paper.
@@ -285,7 +285,7 @@ class CopyStore:
         folder: Folder of the files.
         key: Digest of what decides the copies: rows, settings, seed, models.
         rows: Number of rows.
-        at_once: Rows of a part.
+        at_once: Rows of each file.
     """
 
     def __init__(self, folder: Path, key: str, rows: int, at_once: int = _PART_ROWS) -> None:
@@ -307,8 +307,8 @@ class CopyStore:
         A second process that needs the same store waits for the first.
 
         Args:
-            rows: All rows.
-            make: Creates the augmenter, which loads models; called only where a part is missing.
+            rows: All rows of the data set.
+            make: Function that creates the augmenter, which loads models; called only if a file is missing.
 
         Raises:
             InputError: If the folder holds something else.

@@ -357,7 +357,7 @@ def prune_embeddings(model: Any, family: Family, selection: PieceSelection) -> A
 
     Args:
         model: A transformers model without a head over the vocabulary. It is not changed.
-        family: The model's row in the family table.
+        family: The model's row of the family table (names, layer paths, inputs).
         selection: The pieces to keep.
 
     Returns:
@@ -463,9 +463,9 @@ def measure_coverage(
     """Compare how the original and the pruned tokenizer split the same rows; return the shares that differ.
 
     Args:
-        original: Rows by the original tokenizer.
-        pruned: The same rows by the pruned one.
-        selection: The pieces that it keeps.
+        original: Rows tokenized by the original tokenizer.
+        pruned: The same rows tokenized by the pruned tokenizer.
+        selection: The pieces that the pruned tokenizer keeps.
         special_ids: Original ids of special tokens.
 
     Raises:
@@ -566,7 +566,7 @@ def sample_rows(row_count: int, index: int, seed: int) -> NDArray[np.int64]:
     Words of the other rows are split as unseen words will be.
 
     Returns:
-        Row numbers.
+        The drawn row numbers.
     """
     size = max(1, row_count >> (2 + index % 4))
     return generator(seed, "smaller-vocabulary", index).permutation(row_count)[:size].astype(np.int64)

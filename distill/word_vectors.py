@@ -92,10 +92,10 @@ class Word:
     """A word in a text that may be replaced.
 
     Attributes:
-        start: Its first character in the text, in code points.
-        end: One behind its last one.
+        start: Position of the word's first character in the text, in code points.
+        end: Position behind its last character.
         text: The word as the text spells it.
-        token: Place of its only token among the text's tokens; None where it has several, or an unknown one.
+        token: Position of its only token among the text's tokens; None where it has several, or an unknown one.
     """
 
     start: int
@@ -212,7 +212,7 @@ class WordVectors(Protocol):
     """Interface of word vectors: the words that may replace others with their vectors, and the vector of any word.
 
     Attributes:
-        words: W words.
+        words: W words that may replace others.
         matrix: Their vectors of length 1, [W, H] float32.
     """
 
@@ -229,7 +229,7 @@ class EmbeddingVectors:
 
     Args:
         table: The embedding table, [V, H] float32.
-        reader: The teacher's tokenizer.
+        reader: Reader with the teacher's tokenizer.
     """
 
     def __init__(self, table: NDArray[np.float32], reader: WordReader) -> None:
@@ -251,7 +251,7 @@ class FileVectors:
     """Word vectors that were read from a file.
 
     Args:
-        words: Its words.
+        words: Words of the file.
         matrix: Their vectors, [W, H] float32, none of them zero.
     """
 
@@ -389,9 +389,9 @@ def select_candidates(word: str, best: Sequence[int], vocabulary: Sequence[str],
 
     Args:
         word: The word to be replaced.
-        best: Places in the vocabulary, the best one first.
+        best: Indices into `vocabulary`, the best one first.
         vocabulary: The words.
-        count: Most words.
+        count: Largest number of words to return.
     """
     others = [i for i in best if vocabulary[i].lower() != word.lower()][:count]
     return tuple(vocabulary[i] for i in sorted(others))
@@ -402,8 +402,8 @@ class NearestWords:
 
     Args:
         vectors: The words and their vectors: of a file, or a teacher's embeddings.
-        reader: The teacher's tokenizer.
-        vocabulary: V; words with a token beyond it are left out.
+        reader: Reader with the teacher's tokenizer.
+        vocabulary: Vocabulary size V; words with a token id of V or more are left out.
         count: Nearest words to choose from.
     """
 

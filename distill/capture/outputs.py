@@ -32,7 +32,7 @@ class TokenOutput:
 
     Attributes:
         hidden: Last hidden states, after the final norm, [B, S, d].
-        logits: At the selected tokens, in their order in the batch, [n, V].
+        logits: Vocabulary logits of the selected tokens, in their order in the batch, [n, V].
         next_sentence: Logits of "the second segment follows the first" and "does not", [B, 2]; None for a model
             without that head. For a head of sentence order, of "in order" and "swapped".
     """
@@ -46,7 +46,7 @@ class LmHead:
     """Runs a masked-language model whose head (vocabulary projection) is computed only for selected tokens.
 
     Args:
-        model: A transformers model, not wrapped.
+        model: A transformers model, not wrapped by DDP or the like.
         where: Recipe key that error messages name.
 
     Attributes:
@@ -70,8 +70,8 @@ class LmHead:
         """Run the model, with its head computed only for selected tokens; return hidden states and logits.
 
         Args:
-            model: The model, or its wrapper.
-            inputs: Its inputs, [B, S] each.
+            model: The model of this head, or its DDP wrapper.
+            inputs: The model's inputs by name, [B, S] each.
             selected: Indices of the tokens to project, in the batch flattened to B * S; [n] int64.
 
         Returns:
@@ -125,11 +125,11 @@ class LayerOutputs:
     Args:
         model: A transformers model.
         layer_path: Dotted path from the class with a head to the list of encoder layers.
-        layers: Numbers of the layers, from 0.
-        stop: End the pass behind the last of them, and leave the ``with`` block; gradients are the same.
+        layers: Numbers of the chosen layers, from 0.
+        stop: End the pass behind the last chosen layer, and leave the ``with`` block; gradients are the same.
 
     Attributes:
-        states: By layer, each [B, S, d].
+        states: Output of each chosen layer by its number, [B, S, d].
 
     Raises:
         ValueError: If the model has no such layer.

@@ -32,7 +32,7 @@ def record_attention(
         stop: Whether a pass ends within the last of these layers; see `AttentionRecorder`.
 
     Returns:
-        The recorder; wrap each forward pass in it.
+        The recorder, a context manager for each forward pass.
 
     Raises:
         InputError: If the family's row names a capture that is not registered, or the layers of the model cannot be

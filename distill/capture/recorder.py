@@ -73,8 +73,8 @@ class AttentionRecorder:
             the pass goes on to its end.
 
     Attributes:
-        scores: By layer, each [B, H, S, S], the additive mask applied.
-        relations: By layer.
+        scores: Attention scores before the softmax by layer, [B, H, S, S] each, the additive mask applied.
+        relations: Queries, keys and values by layer.
 
     Raises:
         ValueError: If the model has no such layer.

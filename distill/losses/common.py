@@ -66,8 +66,8 @@ def to_terms(made: Mapping[str, Term | Tensor], rows: int) -> dict[str, Term]:
     """Convert an objective's result to terms by name; a plain tensor counts as a mean over the rows.
 
     Args:
-        made: Terms by name.
-        rows: Rows of the batch they were computed on.
+        made: The objective's result: terms by name.
+        rows: Number of rows of the batch.
     """
     return {name: t if isinstance(t, Term) else Term.of(t, rows) for name, t in made.items()}
 
@@ -76,7 +76,7 @@ def count_items(objective: object, names: Iterable[str], batch: dict[str, Tensor
     """Return, for each loss term, the items of a batch in its mean: what `Counting.counts` returns, else the rows.
 
     Args:
-        objective: A `Counting`, or anything else.
+        objective: An objective, which may implement `Counting`.
         names: Names of its terms.
         batch: Tensors whose first dimension is rows.
     """
@@ -162,7 +162,7 @@ def hidden_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     Args:
         student: Hidden states, [B, S, d].
         teacher: Hidden states, [B, S, d].
-        mask: [B, S].
+        mask: 1 at real tokens, [B, S].
 
     Returns:
         Scalar, float32 or wider.
@@ -179,7 +179,7 @@ def attention_kl(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     Args:
         student: Pre-softmax scores with the additive mask applied, [B, H, S, S].
         teacher: Likewise, [B, H, S, S]; as many heads.
-        mask: [B, S]; decides which query rows count.
+        mask: 1 at real tokens, [B, S]; padded queries are left out.
 
     Returns:
         Scalar, in nats.
@@ -208,7 +208,7 @@ def attention_score_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tenso
     Args:
         student: Scores before the softmax, additive mask applied, finite, [B, H, S, S].
         teacher: Likewise; as many heads.
-        mask: [B, S].
+        mask: 1 at real tokens, [B, S].
 
     Returns:
         Scalar, float32 or wider.

@@ -34,8 +34,8 @@ def relation_heads(
     """Return the number of relation heads A into which the queries, keys and values of both models can be split.
 
     Args:
-        student_width: Numbers of the student's query in all heads together; see `query_width`.
-        teacher_width: The teacher's.
+        student_width: Channels of the student's query over all heads; see `query_width`.
+        teacher_width: Channels of the teacher's query over all heads.
         wanted: An explicit number; default 48 or the largest possible number below.
         where: Recipe key that error messages name.
 
@@ -71,10 +71,10 @@ def relation_kl(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> T
     the student's vectors, not as the relations, which take S / d_r times as much.
 
     Args:
-        student: [B, H, S, head size].
-        teacher: [B, H, S, head size]; heads and sizes may be others. Gets no gradient.
+        student: The student's queries, keys or values, [B, H, S, head size].
+        teacher: The teacher's, [B, H, S, head size]; numbers of heads and sizes may differ. Gets no gradient.
         mask: 1 at real tokens, [B, S].
-        heads: A; divides H * head size of both.
+        heads: Relation heads A, which divide H * head size of both models.
 
     Returns:
         Scalar, in nats, 0 if there is no real token; differentiable once.

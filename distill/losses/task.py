@@ -33,7 +33,7 @@ def gold_loss(task: Task, outputs: Any, batch: Mapping[str, Tensor]) -> Term:
 
     Args:
         task: Task of the model, such as classification; decides the loss.
-        outputs: The model's outputs.
+        outputs: The result of the transformers model.
         batch: Targets by name: ``labels`` [B], [B, C] or [B, S], or ``start_positions`` and ``end_positions`` [B].
     """
     if task.name is TaskName.QUESTION_ANSWERING:
@@ -72,11 +72,11 @@ def soft_loss(
 
     Args:
         task: Task of the model, such as classification; decides the loss.
-        outputs: The student's outputs.
+        outputs: The result of the student, a transformers model.
         teacher_outputs: The teacher's outputs by name.
         batch: ``attention_mask`` [B, S], and ``labels`` [B, S] if they mark the labelled tokens.
         temperature: T > 0.
-        pooling: How token states become a vector.
+        pooling: How token states become a vector, for feature-extraction.
     """
     mask = batch["attention_mask"]
     if task.name is TaskName.QUESTION_ANSWERING:
@@ -116,7 +116,7 @@ def _pool_states(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
 
     Args:
         states: Token states, [B, S, d].
-        mask: [B, S].
+        mask: 1 at real tokens, [B, S].
         pooling: Mean of real tokens, or the first one.
     """
     if pooling.kind is PoolingKind.CLS:

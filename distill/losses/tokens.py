@@ -143,11 +143,11 @@ def draw_uniform_numbers(positions: int, samples: int, seed: int, row: int, epoc
     """Draw the random numbers with which `sparsify` samples a row in an epoch; they do not depend on the batch.
 
     Args:
-        positions: Distilled positions of the row.
+        positions: Number of the row's masked tokens.
         samples: Draws at each position.
         seed: The run's seed.
         row: Row number.
-        epoch: Epoch.
+        epoch: Number of the epoch, from 0.
 
     Returns:
         [positions, samples] fp32 in [0, 1].
@@ -165,14 +165,14 @@ def sparsify(logits: Tensor, k: int, draws: Tensor, temperature: float = 1.0) ->
     as unbiased as independent ones, and never of larger variance.
 
     Args:
-        logits: The teacher's, [N, V].
+        logits: The teacher's logits at N positions, [N, V].
         k: Tokens kept exactly, 0 to V.
         draws: Uniform numbers in [0, 1], [N, m]; see `draw_uniform_numbers`. With m = 0 the tail is cut off, and
             the estimate is biased unless k = V.
         temperature: T > 0; distributions are softened before they are sampled.
 
     Returns:
-        k + m ids a position, on the device of the logits.
+        A sample of k + m token ids per position, on the device of the logits.
 
     Raises:
         ValueError: If k or the draws do not fit the logits.
@@ -228,7 +228,7 @@ def sparse_token_soft_targets(student: Tensor, teacher: SparseLogits) -> Term:
 
     Args:
         student: Logits at the selected tokens, [n, V].
-        teacher: At the same tokens, over the same vocabulary.
+        teacher: Sample of the teacher's distributions at the same tokens, over the same vocabulary.
 
     Returns:
         Mean over the n tokens, in nats; right in expectation, and so is its gradient.
@@ -261,7 +261,7 @@ def replaced_tokens(logits: Tensor, replaced: Tensor, mask: Tensor) -> Term:
 
     Args:
         logits: Above 0 where a token is predicted to be replaced, [B, S].
-        replaced: 1 where it is, [B, S].
+        replaced: 1 where a token was replaced, [B, S].
         mask: 1 at real tokens, [B, S].
 
     Returns:

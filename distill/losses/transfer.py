@@ -34,7 +34,7 @@ def counted_mask(mask: Tensor, reference: bool = False) -> Tensor:
         reference: Whether padding counts.
 
     Returns:
-        [B, S]; its sum is the count of the terms.
+        Mask [B, S]; its sum is the number of items of the losses' means.
     """
     return torch.ones_like(mask) if reference else mask
 
@@ -69,7 +69,7 @@ def feature_transfer(student: Tensor, teacher: Tensor, counted: Tensor) -> Featu
     Args:
         student: A layer's output, [B, S, d].
         teacher: The output of the layer that it learns from, [B, S, d]; gets no gradient.
-        counted: `counted_mask`, [B, S].
+        counted: 1 at tokens that count, [B, S]; see `counted_mask`.
 
     Returns:
         Three means over the counted tokens, float32 or wider; 0 if there are none.

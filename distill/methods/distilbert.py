@@ -65,7 +65,7 @@ class DistilBertDistillation:
         teacher: Masked-language model that was pre-trained; put into eval mode.
         student: Masked-language model that will be trained, not yet wrapped.
         family: The teacher's row of the family table (names, layer paths, inputs).
-        stage: Weights, temperature, and which tokens.
+        stage: Settings: weights of the terms, temperature, and which tokens are learned.
         where: Recipe key that error messages name.
 
     Raises:
@@ -87,7 +87,7 @@ class DistilBertDistillation:
         """Replace the teacher by its stored predictions; the teacher model is released and no longer run.
 
         Args:
-            cached: Its predictions of the masked tokens of every step.
+            cached: The teacher's stored predictions of the masked tokens of every step.
 
         Raises:
             InputError: If the stage learns something else than these predictions.
@@ -115,9 +115,9 @@ class DistilBertDistillation:
         """Run both models on a batch, and return those of the terms ``logits``, ``mlm``, ``cosine`` that have a weight.
 
         Args:
-            model: The student, or its wrapper.
+            model: The student, or its DDP wrapper.
             batch: ``input_ids``, ``attention_mask`` and ``labels``, [B, S] each; after `replay` also ``rows`` and
-                ``steps``, [B]. More is ignored.
+                ``steps``, [B]. Other entries are ignored.
         """
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         mask, labels, device = batch["attention_mask"], batch["labels"], batch["input_ids"].device

@@ -69,7 +69,7 @@ class CarriedPart:
 
     Attributes:
         tensors: Tensors by name.
-        facts: JSON values by name.
+        facts: Other values, as JSON, by name.
     """
 
     tensors: Mapping[str, Tensor]
@@ -87,9 +87,9 @@ class TrainedCandidate:
     Attributes:
         former: The student before the stage, rewritten for export.
         student: The trained student.
-        learned: Its activation ranges.
-        calibration: Inputs [1, L] of the rows to measure ranges on, by name.
-        selection: Inputs of held-out rows.
+        learned: The trained student's activation ranges.
+        calibration: For each row to measure ranges on, the model's inputs [1, L] by name.
+        selection: For each held-out row, on which the students are compared, the model's inputs [1, L] by name.
     """
 
     former: nn.Module
@@ -105,7 +105,7 @@ class CandidateDecision:
 
     Attributes:
         kept: Whether the trained student is kept.
-        note: The figures, in a sentence.
+        note: Sentence with the figures of the comparison.
     """
 
     kept: bool
@@ -256,7 +256,7 @@ def register_method(method: Method) -> Method:
     """Register a distillation method, so that recipes accept its section and runs can train it.
 
     Args:
-        method: Section and code.
+        method: The method's recipe section and functions.
 
     Raises:
         ValueError: If another method has the name.

@@ -60,7 +60,7 @@ class MiniLmDistillation:
         family: The teacher's row of the family table (names, layer paths, inputs).
         stage: Weights, relation heads and teacher layer.
         where: Recipe key that error messages name.
-        student_family: The student's row; default the one of the table.
+        student_family: The student's row of the family table; default by its model type.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Attributes:
@@ -126,8 +126,8 @@ class MiniLmDistillation:
         """Run both models on a batch; return those of ``attention``, ``query``, ``key``, ``value`` that have a weight.
 
         Args:
-            model: The student, or its wrapper.
-            batch: The inputs of both families, [B, S] each; more is ignored.
+            model: The student, or its DDP wrapper.
+            batch: The inputs of both families, [B, S] each; other entries are ignored.
         """
         taught = self.signals(batch)
         with self._student:

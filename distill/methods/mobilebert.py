@@ -110,7 +110,7 @@ class MobileBertDistillation:
         family: The teacher's row of the family table (names, layer paths, inputs).
         stage: Strategy, weights and layer map.
         where: Recipe key that error messages name.
-        student_family: The student's row; default the one of the table.
+        student_family: The student's row of the family table; default by its model type.
         adapter: Maps the teacher's states to the student's width, if the teacher is no IB-BERT. Everything outside the
             student's encoder then learns at the rates of its first layer.
 
@@ -169,7 +169,7 @@ class MobileBertDistillation:
         Args:
             model: The student.
             batch: The families' inputs (with masked tokens) and ``labels`` (original ids of these, else -100), [B, S]
-                each; ``steps``, [B], the step; of pairs also ``next_sentence_label``, [B]. More is ignored.
+                each; ``steps``, [B], the step; of pairs also ``next_sentence_label``, [B]. Other entries are ignored.
         """
         phase = self.phases.phase_of(int(batch[STEP_NUMBERS][0]))
         masked = flat_indices(batch["labels"] != IGNORED_LABEL)
@@ -312,9 +312,9 @@ class Pretraining:
         """Run the model on a batch, and return the terms ``mlm`` and, if it is trained, ``next_sentence``.
 
         Args:
-            model: The model, or its wrapper.
+            model: The model, or its DDP wrapper.
             batch: The family's inputs (with masked tokens) and ``labels`` (original ids of these, else -100), [B, S]
-                each; for pairs ``next_sentence_label`` too, [B]. More is ignored.
+                each; for pairs ``next_sentence_label`` too, [B]. Other entries are ignored.
         """
         inputs = {name: batch[name] for name in self.family.inputs}
         masked = flat_indices(batch["labels"] != IGNORED_LABEL)

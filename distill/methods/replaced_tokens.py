@@ -106,9 +106,9 @@ class ReplacedTokens:
         """Replace masked tokens by drawn ones; return the weighted terms ``generator``, ``replaced`` and ``logits``.
 
         Args:
-            model: The student, or its wrapper.
+            model: The student, or its DDP wrapper.
             batch: The family's inputs and ``labels`` (original ids of masked tokens, else -100), [B, S] each; ``rows``
-                and ``steps``, [B]. More is ignored.
+                and ``steps``, [B]. Other entries are ignored.
         """
         labels, mask = batch["labels"], batch["attention_mask"]
         is_masked = labels != IGNORED_LABEL

@@ -115,7 +115,7 @@ class TinyBertDistillation:
         family: The teacher's row of the family table (names, layer paths, inputs).
         stage: Weights, layer map, and how means are taken.
         where: Recipe key that error messages name.
-        student_family: The student's row; default the one of the table.
+        student_family: The student's row of the family table; default by its model type.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Raises:
@@ -187,7 +187,7 @@ class TinyBertDistillation:
 
         Args:
             model: The student.
-            batch: The families' inputs, [B, S] each; more is ignored.
+            batch: The families' inputs, [B, S] each; other entries are ignored.
         """
         taught, mask = self.signals(batch), batch["attention_mask"]
         inputs = {name: batch[name] for name in self.family.inputs}

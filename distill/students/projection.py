@@ -33,7 +33,7 @@ class LayerProjection(nn.Module):
         width: Student's width d.
         teacher_width: Teacher's width D.
         layers: Student's layers.
-        kind: How many maps.
+        kind: Whether there is one map for all states or one for each.
     """
 
     def __init__(self, width: int, teacher_width: int, layers: int, kind: Projection) -> None:
@@ -70,8 +70,8 @@ def restore_projection(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) 
     """Create a projection from the arguments and weights that an earlier stage saved.
 
     Args:
-        facts: Its `LayerProjection.facts`.
-        weights: Its state dict.
+        facts: The projection's `LayerProjection.facts`.
+        weights: The projection's state dict.
     """
     with torch.random.fork_rng(devices=[]):
         projection = LayerProjection(facts["width"], facts["teacher_width"], facts["layers"], Projection(facts["kind"]))
@@ -100,7 +100,7 @@ def attach_projection(
     Args:
         student: A transformers model.
         teacher_width: Width of the teacher's hidden states.
-        kind: How many maps.
+        kind: Whether there is one map for all states or one for each.
         seed: Seed of the run; weights are normal with standard deviation 0.02, biases 0, whatever torch's global random
             state.
         where: Recipe key of the stage, which error messages name.

@@ -120,8 +120,8 @@ class CachedTeacher:
 
     Args:
         folder: Folder of the cache.
-        key: Digest of what it must have been made from.
-        wanted: The signals in it, which every call returns.
+        key: Digest of the weights, rows, signals and versions that the cache must have been made from.
+        wanted: The signals in the cache, which every call returns.
 
     Raises:
         InputError: If there is no complete cache, or it was made from something else.
@@ -214,7 +214,7 @@ def cached_teacher(
         family: Its row of the family table (names, layer paths, inputs).
         data: Rows of the same text at every step.
         wanted: Signals to store.
-        folder: The cache.
+        folder: Folder of the cache.
         batch: Rows per forward pass while building.
         half: Store fp16 instead of fp32.
         where: Recipe key that error messages name.

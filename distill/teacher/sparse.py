@@ -121,7 +121,7 @@ class SparseTeacher:
     """Reads a teacher's stored logits for the masked tokens of each training step.
 
     Attributes:
-        store: The store.
+        store: The store on disk.
         per_epoch: Steps of an epoch; see `BatchOrder`.
     """
 
@@ -167,7 +167,7 @@ def sparse_teacher(
         data: The rows of the stage.
         order: The batches of the stage.
         stage: Its steps, its temperature, and how much is kept of each distribution.
-        folder: The store.
+        folder: Folder of the store.
         half: Keep fp16 weights; see `_StoreSettings`.
         where: Recipe key that error messages name.
 
@@ -329,7 +329,7 @@ class _SparseStore:
 
     Args:
         folder: Holds one folder per epoch.
-        settings: What the store is of; epochs with other settings are refused.
+        settings: What decides the stored logits; epochs with other settings are refused.
     """
 
     def __init__(self, folder: Path, settings: _StoreSettings) -> None:
@@ -445,7 +445,7 @@ class _SparseWriter:
         Args:
             rows: Row numbers.
             positions: Positions of the masked tokens of each row, ascending, counted without padding.
-            teacher: Logits at all these positions, row after row.
+            teacher: Sampled logits at all these positions, row after row.
 
         Raises:
             ValueError: If the logits do not fit the store's settings, or a row comes twice.

@@ -66,7 +66,7 @@ class MaskingScheme(Protocol):
             step: The optimiser step.
 
         Returns:
-            New arrays.
+            New arrays of input ids and labels.
         """
         ...
 
@@ -106,7 +106,7 @@ def masking_of(
     Args:
         kind: How the masked tokens are chosen.
         counts: Occurrences of each token in the corpus, [V].
-        tokenizer: The teacher's.
+        tokenizer: The teacher's tokenizer.
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``): random choices depend on it, and errors name it.
         share: Share of the tokens to mask; unused by `none`.
@@ -350,8 +350,8 @@ class _RowMasking(ABC):
         """Choose the tokens of one row that are masked.
 
         Args:
-            tokens: Its n tokens.
-            apart: Those that may not be masked, [n].
+            tokens: The row's n token ids.
+            apart: True at tokens that may not be masked, [n].
             count: How many are to be masked, at least 1.
             noise: Uniform numbers in [0, 1), [n, 4]; the last column is used elsewhere.
 
@@ -546,14 +546,16 @@ def _draw_spans(
     cuts that word in two. Where no word of the row fits, the shortest is masked.
 
     Args:
-        firsts: First token of each word, ascending, [W].
-        ends: Behind its last token, [W]; words whose end is not the next one's first are not neighbours.
+        firsts: Position of the first token of each word, ascending, [W].
+        ends: Position behind the last token of each word, [W]; words whose end is not the next one's first are not
+            neighbours.
         count: How many tokens to mask, at least 1.
         noise: Uniform numbers in [0, 1), [n, 2] with n >= W.
         chances: Chance of each length from 1 on.
 
     Returns:
-        First and behind-last *word* of each span, none of which overlap, in the order in which they were drawn.
+        For each span the number of its first *word* and of the word behind its last; spans do not overlap, and are in
+        the order in which they were drawn.
     """
     sizes = ends - firsts
     joined = firsts[1:] == ends[:-1]

@@ -166,7 +166,7 @@ class Pairs:
         wordless: Tokens that belong to no word.
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``); random choices depend on it.
-        second: What the second segment is where it does not follow.
+        second: Where the second segment is from if it does not follow the first: another row, or swapped.
     """
 
     layout: PairLayout
@@ -276,11 +276,12 @@ def pairs_of(
     """Return the `Pairs` of a stage, which cut a corpus' rows in two with the tokenizer's special tokens for pairs.
 
     Args:
-        tokenizer: The teacher's. Where its vocabulary does not mark the beginnings of words, rows are cut between any tokens.
+        tokenizer: The teacher's tokenizer. Where its vocabulary does not mark the beginnings of words, rows are cut
+            between any tokens.
         vocabulary: V of the corpus: its `counts` have so many entries.
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``): random choices depend on it, and errors name it.
-        second: What the second segment is where it does not follow.
+        second: Where the second segment is from if it does not follow the first: another row, or swapped.
 
     Raises:
         InputError: If the tokenizer has no layout for two texts.
@@ -296,7 +297,7 @@ def _pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
     """Return the special tokens and segment ids that a tokenizer gives a pair of texts, found by tokenizing one.
 
     Args:
-        tokenizer: Of any family: BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, RoBERTa's
+        tokenizer: Tokenizer of any family: BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, RoBERTa's
             ``<s> A </s></s> B </s>`` with segment 0 alone.
         where: Recipe key that error messages name.
 

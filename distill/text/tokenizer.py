@@ -166,7 +166,8 @@ def continues_word(tokenizer: TextTokenizer, size: int) -> NDArray[np.bool_] | N
         size: V, the highest id plus one.
 
     Returns:
-        [V]; None where no token carries one of these marks: the words of such a vocabulary cannot be recognized.
+        True for tokens that continue a word, [V]; None where no token carries one of these marks: the words of such a
+        vocabulary cannot be recognized.
     """
     tokens = [tokenizer.token(i) for i in range(size)]
     marks = {mark: sum(t.startswith(mark) for t in tokens) for mark in (_WORDPIECE, _BYTES, _SENTENCEPIECE)}
@@ -206,7 +207,7 @@ def wordless_ids(tokenizer: TextTokenizer, size: int) -> list[int]:
     The unknown token is found by its name, as some tokenizer files do not declare it special.
 
     Args:
-        tokenizer: The teacher's.
+        tokenizer: The teacher's tokenizer.
         size: V, the highest id plus one.
     """
     unknown = (i for i in range(size) if tokenizer.token(i) in _UNKNOWN)

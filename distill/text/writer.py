@@ -166,10 +166,10 @@ class _RowBuilder:
     """Base of the two ways to build rows of token ids from tokenized texts.
 
     Attributes:
-        dropped: What did not become rows, so far.
+        dropped: Numbers of texts and rows that were left out so far.
 
     Args:
-        settings: Lengths and limits.
+        settings: Lengths of rows and limits of what is dropped.
         tokenizer: Source of the special tokens; the first one that it puts after a text separates packed texts.
     """
 
@@ -271,7 +271,7 @@ class _ShardWriter:
 
     Attributes:
         counts: Occurrences of each token, [V] int64.
-        done: The complete files.
+        done: Descriptions of the complete files.
         rows: Rows added so far.
 
     Args:

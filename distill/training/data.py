@@ -99,7 +99,7 @@ class PackedSet:
     Augmentation makes millions of rows.
 
     Args:
-        portions: The rows, some at a time; their targets are arrays with one entry per row.
+        portions: The tokenized rows, some at a time; their targets are arrays with one entry per row.
         tokenizer: Tokenizer that pads batches.
     """
 

@@ -32,7 +32,7 @@ class NotFiniteError(GateError):
     Args:
         purpose: What was trained (``finetune``, ``distill.0``).
         step: The step, from 1, as in ``metrics.jsonl``.
-        message: Values, what is kept, and the fix.
+        message: What was not finite, which checkpoint is kept, and the fix.
     """
 
     def __init__(self, purpose: str, step: int, message: str) -> None:
@@ -107,7 +107,7 @@ class NonFiniteErrors:
 
         Args:
             result: The losses and gradients of the step.
-            progress: The steps before it.
+            progress: State of the run, with the losses of the steps before.
             saved_step: Step of the newest checkpoint; 0 without one.
             model: The model with its weights before the step.
             scale: The smallest loss scale that was tried, where only the gradients were not finite.

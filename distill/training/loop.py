@@ -67,7 +67,7 @@ class Objective(Protocol):
             batch: Tensors with rows first: a step's batch, or part of it. Never without rows.
 
         Returns:
-            A plain scalar counts as a mean over rows.
+            Loss terms by name; a plain scalar counts as a mean over rows.
         """
         ...
 
@@ -101,7 +101,7 @@ def train(
 
     Args:
         model: The model to train.
-        objective: Computes the terms of the loss.
+        objective: Loss function that computes the named terms.
         data: Training rows.
         settings: Number of steps, batch size, learning rates.
         seed: Seed of the run.
@@ -111,7 +111,7 @@ def train(
             Process 0 alone writes it.
 
     Returns:
-        The losses, and what they were computed with.
+        The recorded losses, the number type, and the number of threads.
 
     Raises:
         NotFiniteError: If a loss, a gradient or a weight is NaN or infinite; the last two checkpoints stay.

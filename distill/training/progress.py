@@ -46,7 +46,7 @@ class Progress(BaseModel):
 
     Attributes:
         step: Steps done.
-        history: Losses so far.
+        history: Records of the mean losses so far.
         pending: Sums since the last record: loss and terms by name, and the number of steps that each was in.
         scaler: State of the loss scaler; empty without one.
     """
@@ -61,7 +61,8 @@ class Progress(BaseModel):
 
         Args:
             loss: Weighted loss of the step.
-            terms: Its unweighted terms; a term may be in some steps only, and its mean is over these.
+            terms: The step's unweighted loss terms by name; a term may be in some steps only, and its mean is over
+                these.
             rate: Learning rate.
             every: Steps between two records.
             steps: Steps of the whole run; the last one has a record.
@@ -97,7 +98,7 @@ def write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:
     Args:
         path: The file; None to write nothing.
         purpose: Name of the stage.
-        progress: Holds the records.
+        progress: State of the run, whose records are written.
     """
     if path is None:
         return

@@ -92,7 +92,7 @@ def generate(seed: int = 20260101) -> Corpus:
         seed: Decides every choice; equal seeds give equal corpora on every machine.
 
     Returns:
-        The corpus.
+        The rows of the train, dev and test splits.
 
     Raises:
         ValueError: If an intent has too few phrasings for its number of rows, or two intents share an utterance.
@@ -158,7 +158,7 @@ def write(corpus: Corpus, folder: Path) -> dict[str, Path]:
     too wherever Python is built with the same zlib.
 
     Args:
-        corpus: The corpus.
+        corpus: The corpus to write.
         folder: Where `train.jsonl.gz`, `dev.jsonl.gz` and `test.jsonl.gz` go; made if it is absent.
 
     Returns:

@@ -62,12 +62,12 @@ def make_spoken(words: list[Word], stream: Stream, *, held: bool) -> list[Word]:
     """Return an utterance as somebody would say or type it: with polite words, fillers, slips, and letter case.
 
     Args:
-        words: The plain utterance.
+        words: Tagged words of the plain utterance.
         stream: Source of the random choices.
-        held: Whether politeness that train never has may be used.
+        held: Whether polite phrases that train never has may be used.
 
     Returns:
-        The utterance, perhaps with more words.
+        Tagged words of the new utterance, perhaps more than before.
     """
     first, second = words[0].text, words[1].text if len(words) > 1 else ""
     is_command = words[0].tag == "O" and first in _COMMAND_VERBS
