@@ -119,9 +119,9 @@ class ExportFunctions:
     Only a run imports `export` and `quantize`, so it passes their functions to the method.
 
     Attributes:
-        prepare: Rewrites a copy of the student as the exporter does.
-        rules_of: Returns how the scheme rounds the numbers of a rewritten student.
-        judge: Compares the trained student with the one before, and decides which one is kept.
+        prepare: Function that rewrites a copy of the student as the exporter does.
+        rules_of: Function that returns how the scheme rounds the numbers of a rewritten student.
+        judge: Function that compares the trained student with the one before, and decides which one is kept.
     """
 
     prepare: Prepare
@@ -134,8 +134,8 @@ class StageJob(Generic[S]):
     """Everything that a method needs to train one stage of a recipe: models, settings, rows, folders, and the task.
 
     Attributes:
-        pair: Teacher, frozen, and student, and the settings.
-        rows: Returns the training rows; called after the models were checked.
+        pair: The frozen teacher, the student, and the settings of the stage.
+        rows: Function that returns the training rows; called after the models were checked.
         seed: Seed of the run; random choices depend on the stage's recipe key as well.
         work: Folder of the checkpoints; what a method stores goes next to it.
         metrics: A .jsonl file for losses.
@@ -143,7 +143,7 @@ class StageJob(Generic[S]):
         task: Task of the run's model.
         pooling: How token states become a vector, for feature-extraction.
         untrained: Whether no stage has trained the student yet, and the recipe names no folder to start it from.
-        exported: Returns how the student is exported and quantized.
+        exported: Function that returns the export functions, for method `qat`; else None.
     """
 
     pair: TeacherStudent[S]
@@ -166,7 +166,7 @@ class StageJob(Generic[S]):
         """Train the student in place on the stage's rows with the given loss; return the losses and the number type.
 
         Args:
-            objective: Computes the terms of the loss.
+            objective: Loss function that computes the named terms.
         """
         from pocketbert.distill.training.loop import train
 
@@ -183,9 +183,9 @@ class StageResult:
     """Result of training a stage, besides the student, which is trained in place.
 
     Attributes:
-        outcome: Losses, and what they were computed with.
+        outcome: Recorded losses, number type, and number of threads.
         carried: Parts for later stages, in addition to those that the job had.
-        notes: Sentences for the reader of the student's figures.
+        notes: Sentences that are shown with the student's figures.
     """
 
     outcome: Outcome
@@ -216,7 +216,7 @@ class Needs:
     Attributes:
         heads: Heads of both models.
         words: Whether the teacher's predictions of masked tokens are learned, so that the teacher must have that head.
-        advice: What to do if the teacher lacks the head.
+        advice: Problem to report if the teacher lacks the head.
     """
 
     heads: Heads = Heads.ENCODER
@@ -234,9 +234,11 @@ class Method:
     """A distillation method: its section of a recipe and the functions that train a stage of it.
 
     Attributes:
-        section: Its section of a recipe, with the method's name, whether it is general, and its checks of a recipe.
-        train: Trains one stage: builds the objective, runs or caches the teacher, and calls `StageJob.fit`.
-        needs: Returns what a stage (its section and recipe key) needs of its models.
+        section: Class of its section in a recipe, with the method's name, whether it is general, and its checks of a
+            recipe.
+        train: Function that trains one stage: builds the objective, runs or caches the teacher, and calls
+            `StageJob.fit`.
+        needs: Function that returns which heads a stage needs, given its section and recipe key.
     """
 
     section: type[Stage]
@@ -285,7 +287,7 @@ def find_invalid_signals(family: Family, terms: Mapping[str, Signal], where: str
 
     Args:
         family: A row of the family table.
-        terms: The signal that each weighted term learns from.
+        terms: Names of the weighted loss terms, and the signal that each of them learns from.
         where: Recipe key of the weights.
     """
     valid = ", ".join(family.signals)
@@ -331,8 +333,8 @@ def find_head_mismatch(pair: TeacherStudent[Any], key: str, reason: str = "", fi
     Args:
         pair: Teacher and student.
         key: Recipe key of the weight.
-        reason: Added to the message.
-        fix: Default to set the weight to 0, or give the student as many heads.
+        reason: Text that is added to the message.
+        fix: Advice in the message; by default to set the weight to 0, or give the student as many heads.
     """
     teacher, student = pair.teacher.config.num_attention_heads, pair.student.config.num_attention_heads
     if student == teacher:
@@ -401,7 +403,7 @@ def nearest_layer_of_kind(
         pair: Teacher and student.
         student_layer: The student's layer, from 1.
         teacher_layer: The teacher's layer, from 1, that the usual choice or the recipe names.
-        listed: Whether the recipe names it.
+        listed: Whether the recipe names the teacher's layer.
         where: Recipe key of the choice.
 
     Raises:

@@ -58,15 +58,15 @@ class MiniLmDistillation:
             put into eval mode.
         student: The model that will be trained; its attention implementation is switched.
         family: The teacher's row of the family table (names, layer paths, inputs).
-        stage: Weights, relation heads and teacher layer.
+        stage: Settings: weights of the terms, relation heads and teacher layer.
         where: Recipe key that error messages name.
         student_family: The student's row of the family table; default by its model type.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Attributes:
         weights: Weight of each term, those above 0.
-        heads: Relation heads.
-        layer: Teacher layer, from 0.
+        heads: Number of relation heads.
+        layer: Number of the teacher layer that is learned, from 0.
 
     Raises:
         InputError: Listing everything in which the models do not fit each other or the stage.

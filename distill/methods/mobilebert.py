@@ -106,9 +106,9 @@ class MobileBertDistillation:
 
     Args:
         teacher: Frozen model with its pre-training heads; its attention implementation is switched.
-        student: The model that will be trained, of the teacher's width; likewise.
+        student: The model that will be trained, of the teacher's width; its attention is switched too.
         family: The teacher's row of the family table (names, layer paths, inputs).
-        stage: Strategy, weights and layer map.
+        stage: Settings: strategy, weights of the terms, and layer map.
         where: Recipe key that error messages name.
         student_family: The student's row of the family table; default by its model type.
         adapter: Maps the teacher's states to the student's width, if the teacher is no IB-BERT. Everything outside the
@@ -116,7 +116,7 @@ class MobileBertDistillation:
 
     Attributes:
         weights: 1 for ``layer_1`` to ``layer_M``, which are weighted sums already; ``guesses`` and ``next_sentence``.
-        phases: Which of these are on at a step.
+        phases: The phases, which decide what terms are computed at a step.
         course: LAMB with the learning rates of the phases.
 
     Raises:
@@ -222,7 +222,7 @@ class MobileBertDistillation:
             family: Its row of the family table (names, layer paths, inputs).
             batch: See `__call__`.
             layer_numbers: The model's layer, from 0, for each layer of the student.
-            phase: Layers to collect.
+            phase: The phase, whose layers are collected.
             head: The masked-LM head; None to end the pass behind the last layer of the phase.
             masked: Indices of the tokens to predict in the flattened batch.
 

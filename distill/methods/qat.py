@@ -107,7 +107,7 @@ class _RowSubset:
     """A selection of the training rows; implements `pocketbert.distill.training.data.TrainData`.
 
     Attributes:
-        rows: All rows.
+        rows: All training rows.
         numbers: Row numbers of the subset.
     """
 

@@ -61,10 +61,10 @@ class TaskDistillation:
 
     Args:
         teacher: Frozen model with a head; its attention implementation is switched if attention is learned.
-        student: The model that will be trained; likewise.
+        student: The model that will be trained; its attention is switched likewise.
         family: The teacher's row of the family table (names, layer paths, inputs).
         task: Decides the loss of the outputs.
-        stage: Temperature, weights and layer map.
+        stage: Settings: temperature, weights of the terms, and layer map.
         where: Recipe key that error messages name.
         pooling: How token states become a vector, for feature-extraction.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.

@@ -111,9 +111,9 @@ class TinyBertDistillation:
 
     Args:
         teacher: Frozen model, with or without a head; its attention implementation is switched.
-        student: The model that will be trained, its projection attached; likewise.
+        student: The model that will be trained, with its projection attached; its attention is switched too.
         family: The teacher's row of the family table (names, layer paths, inputs).
-        stage: Weights, layer map, and how means are taken.
+        stage: Settings: weights of the terms, layer map, and how means are taken.
         where: Recipe key that error messages name.
         student_family: The student's row of the family table; default by its model type.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.

@@ -54,8 +54,8 @@ class Rates:
     """One number for each encoder layer and one for the rest of the model: learning rates, or multipliers of one.
 
     Attributes:
-        layers: For each encoder layer, bottom to top.
-        rest: For everything outside the encoder: embeddings and heads.
+        layers: Rate of each encoder layer, bottom to top.
+        rest: Rate of everything outside the encoder: embeddings and heads.
     """
 
     layers: tuple[float, ...]
@@ -67,11 +67,11 @@ class Phase:
     """Consecutive training steps in which the same loss terms are active and the same layers are trained.
 
     Attributes:
-        name: For logs, such as ``layer 3`` or ``pre-training distillation``.
+        name: Name for logs, such as ``layer 3`` or ``pre-training distillation``.
         steps: Number of steps.
-        layers: Layers whose transfer losses are on.
-        pretraining: Whether the loss of pre-training distillation is on.
-        rates: Multipliers of the learning rate.
+        layers: Layers whose transfer losses are computed.
+        pretraining: Whether the loss of pre-training distillation is computed.
+        rates: Multipliers of the learning rate for each layer and the rest of the model.
         warmup: Steps of a linear rise, then a linear fall to 1e-4 of the peak; None for the schedule of transfer.
     """
 
@@ -104,8 +104,8 @@ class TransferPhases:
     """The phases of a knowledge transfer in order, from the first training step to the last.
 
     Attributes:
-        strategy: Its name.
-        phases: One after the other.
+        strategy: Name of the strategy.
+        phases: The phases in order.
         published: Published number of all steps, for students of this depth.
         lr: Peak learning rate.
     """
@@ -308,7 +308,7 @@ class TransferCourse:
     clips with their gradients.
 
     Args:
-        phases: The strategy.
+        phases: The phases of the strategy.
         layer_path: Dotted path of the model's encoder layers.
         settings: Peak learning rate, weight decay, beta2 and epsilon.
     """

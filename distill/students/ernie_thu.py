@@ -147,11 +147,11 @@ class _EntityAttention(nn.Module):
         """Compute self-attention between the entity vectors.
 
         Args:
-            entities: [B, S, E].
+            entities: Entity vectors, [B, S, E].
             mask: 1 at an entity, [B, S].
 
         Returns:
-            [B, S, E].
+            Context vectors, [B, S, E].
         """
         batch, length, width = entities.shape
         split = (batch, length, self.heads, width // self.heads)
@@ -235,14 +235,14 @@ class ErnieThuLayer(nn.Module):
         """Compute the layer's new text and entity states.
 
         Args:
-            hidden_states: Text, [B, S, H].
-            attention_mask: In the form of transformers' attention functions.
-            entities: [B, S, E].
+            hidden_states: States of the text, [B, S, H].
+            attention_mask: Mask in the form of transformers' attention functions.
+            entities: States of the entities, [B, S, E].
             entity_mask: 1 where a mention begins, [B, S].
             **more: Passed to the attention function.
 
         Returns:
-            Text [B, S, H] and entities [B, S, E].
+            New states of the text [B, S, H] and of the entities [B, S, E].
         """
         states, _ = self.attention(hidden_states, attention_mask, **more)
         if self.kind is LayerKind.SIM:
@@ -340,9 +340,9 @@ class ErnieThuModel(_ErnieThuPreTrainedModel):
         """Compute the states of a text's tokens from token ids, and from its entities if given.
 
         Args:
-            input_ids: [B, S].
+            input_ids: Token ids, [B, S].
             attention_mask: [B, S], 1 for real tokens, or additive [B, 1, 1, S].
-            token_type_ids: [B, S].
+            token_type_ids: Segment of each token, [B, S].
             position_ids: Default 0 to S - 1; [B, S].
             inputs_embeds: Word embeddings instead of ids, [B, S, H].
             entity_vectors: Vectors of the entities at the first word piece of each mention, zeros elsewhere, [B, S, E].

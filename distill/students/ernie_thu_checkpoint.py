@@ -48,7 +48,7 @@ def rename_weights(state: Mapping[str, Any]) -> dict[str, Any]:
             which gives the same logits.
 
     Returns:
-        The weights, without copies.
+        The weights by their new names, without copies.
     """
     weights = {name: value for name, value in state.items() if not _REMOVED_LAYER.search(name)}
     if _TYPING_HEAD in weights and f"{_CLASSIFIER}.weight" not in weights:
@@ -62,7 +62,7 @@ def build_tokenizer_json(folder: Path) -> str:
     """Build the content of tokenizer.json from the vocab.txt (BERT's) of a released folder.
 
     Args:
-        folder: The folder.
+        folder: Folder with vocab.txt.
 
     Raises:
         InputError: If it has no vocabulary that can be read.

@@ -175,8 +175,8 @@ class _ActivationSums:
 
     Attributes:
         tokens: Real tokens of the running row; set before each forward pass.
-        sums: [neurons], fp64.
-        counts: Number of summed tokens.
+        sums: Sum of absolute activations of each neuron, [neurons] fp64, by path.
+        counts: Number of summed tokens, by path.
     """
 
     def __init__(self) -> None:

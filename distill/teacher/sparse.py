@@ -70,8 +70,8 @@ class _StoreSettings(BaseModel):
         seed: Seed of the samples.
         rows: Number of rows.
         vocabulary: Number of tokens.
-        k: Tokens kept exactly.
-        samples: Draws from the others.
+        k: Number of tokens kept exactly for each masked token.
+        samples: Number of samples from the other tokens.
         temperature: T of the distributions.
         half: Whether weights are fp16: off by up to 2^-11 of themselves, below 6e-5 by up to 3e-8.
     """
@@ -166,9 +166,9 @@ def sparse_teacher(
         teacher: Masked-language model in eval mode, not wrapped.
         data: The rows of the stage.
         order: The batches of the stage.
-        stage: Its steps, its temperature, and how much is kept of each distribution.
+        stage: Settings: steps, temperature, and how much is kept of each distribution.
         folder: Folder of the store.
-        half: Keep fp16 weights; see `_StoreSettings`.
+        half: Store weights as fp16; see `_StoreSettings`.
         where: Recipe key that error messages name.
 
     Raises:
@@ -328,7 +328,7 @@ class _SparseStore:
     """Folder of sampled logits, by epoch and row.
 
     Args:
-        folder: Holds one folder per epoch.
+        folder: Folder that holds one folder per epoch.
         settings: What decides the stored logits; epochs with other settings are refused.
     """
 

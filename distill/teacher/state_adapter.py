@@ -68,7 +68,7 @@ def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> St
     Args:
         teacher: Frozen model; put into eval mode.
         family: Its row of the family table (names, layer paths, inputs).
-        rows: Text as the student will read it.
+        rows: Training rows, as the student will read them.
         width: d, at most the teacher's D.
     """
     torch.set_num_threads(default_threads())
@@ -108,9 +108,9 @@ def reduce_embeddings(teacher: Any, student: Any, adapter: StateAdapter) -> None
     rest.
 
     Args:
-        teacher: With tables for words, positions and segments, as BERT has them.
+        teacher: A model with embedding tables for words, positions and segments, as BERT has them.
         student: A MobileBERT with trigram input, of the adapter's width; changed in place.
-        adapter: From the teacher's states to the student's width.
+        adapter: Map from the teacher's states to the student's width.
     """
     source, target = teacher.base_model.embeddings, student.base_model.embeddings
     words = source.word_embeddings.weight.double()

@@ -186,7 +186,7 @@ class EncodedRows:
     """Tokenized rows of a data set, held in memory; implements `TokenRows`.
 
     Args:
-        encoded: N rows.
+        encoded: N tokenized rows.
         vocabulary: Number of tokens V.
     """
 
@@ -223,7 +223,7 @@ def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
         tokenizer_digest: Digest of the model's tokenizer, when the corpus is for a model.
 
     Returns:
-        The corpus.
+        The corpus, whose rows are read on demand.
 
     Raises:
         InputError: If this is no corpus, one that is damaged, or one of another tokenizer.
@@ -270,7 +270,7 @@ def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDA
     """Memory-map one Arrow file of a corpus, and compare its size and its numbers of rows and tokens with corpus.json.
 
     Returns:
-        For each chunk where its rows begin and end, [rows + 1], and the ids of all rows.
+        For each chunk of the file the offsets at which its rows begin and end, [rows + 1], and the ids of all rows.
     """
     import pyarrow
 
@@ -322,9 +322,9 @@ class _Mixture:
     """Rows sampled from several corpora; see `mix_corpora`.
 
     Attributes:
-        corpora: The sources.
-        sources: Number of the source of each of the N rows, [N] int64.
-        places: Its row number there, [N] int64.
+        corpora: The corpora that rows are taken from.
+        sources: Index in `corpora` for each of the N rows, [N] int64.
+        places: Row number of each row in its corpus, [N] int64.
         lengths: Tokens of each row, [N] int64.
         counts: Occurrences of each token, [V] int64: the sources' own counts in proportion to the rows taken from
             them, so exact only for whole sources.
@@ -353,7 +353,7 @@ def mix_corpora(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, s
     depends on the seed, the shares and the sizes of the sources alone.
 
     Args:
-        corpora: The sources, made with the same tokenizer.
+        corpora: The corpora to take rows from, made with the same tokenizer.
         shares: Share of the rows from each source; positive, scaled to sum to 1. Rounded by largest remainder.
         rows: N, at least 1.
         seed: Decides which rows, and their order.

@@ -110,8 +110,8 @@ def masking_of(
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``): random choices depend on it, and errors name it.
         share: Share of the tokens to mask; unused by `none`.
-        smoothing: Exponent of the frequency; of `frequency` only.
-        similar: Similar words; needed by `similar`, and by nothing else.
+        smoothing: Exponent of the frequency; used by `frequency` only.
+        similar: Source of similar words; needed by the kind `similar` only.
 
     Raises:
         InputError: If the kind needs a mask token and the tokenizer has none, or it needs the beginnings of words and the
@@ -174,8 +174,8 @@ class Masking:
 
     Attributes:
         counts: Occurrences of each token in the corpus, [V].
-        mask_id: The mask token.
-        special_ids: Tokens that are never predicted, the unknown token among them.
+        mask_id: Id of the mask token.
+        special_ids: Ids of tokens that are never predicted, the unknown token among them.
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``); random choices depend on it.
         share: Share of the tokens to predict; special ones count here too, as in the released code.
@@ -241,7 +241,7 @@ def _draw_weighted(weights: NDArray[np.float64], noise: NDArray[np.float64], cou
     Args:
         weights: Weight of each position, [n]; those of weight 0 are never drawn.
         noise: A uniform number in [0, 1) for each, [n].
-        count: Number of positions.
+        count: Number of positions to draw.
     """
     possible = np.flatnonzero(weights)
     times = -np.log1p(-noise[possible]) / weights[possible]
@@ -290,8 +290,8 @@ class _RowMasking(ABC):
 
     Attributes:
         vocabulary: V; random tokens are drawn uniformly from all of it.
-        mask_id: The mask token.
-        wordless: Tokens that are never masked: special and unknown ones.
+        mask_id: Id of the mask token.
+        wordless: Ids of tokens that are never masked: special and unknown ones.
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``); random choices depend on it.
         share: Share of the tokens to mask.
@@ -480,7 +480,7 @@ class _SimilarMasking(_NgramMasking):
     the word, so that every token keeps its place, and a random word is as many random tokens.
 
     Attributes:
-        similar: The similar words.
+        similar: Source of similar words.
     """
 
     similar: SimilarWords

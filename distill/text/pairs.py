@@ -119,9 +119,9 @@ class PairLayout:
 
     Attributes:
         before: Special tokens before the first text, [b].
-        between: Between the texts, [m].
-        after: After the second one, [a].
-        segments: Segments of `before`, the first text, `between`, the second text and `after`.
+        between: Special tokens between the texts, [m].
+        after: Special tokens after the second text, [a].
+        segments: Segment ids of `before`, the first text, `between`, the second text and `after`.
     """
 
     before: _Ids
@@ -163,7 +163,7 @@ class Pairs:
     Attributes:
         layout: Special tokens and segments of a pair.
         continues: Which tokens continue a word, [V]; all False cuts between any two tokens.
-        wordless: Tokens that belong to no word.
+        wordless: Ids of tokens that belong to no word.
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``); random choices depend on it.
         second: Where the second segment is from if it does not follow the first: another row, or swapped.
@@ -278,7 +278,7 @@ def pairs_of(
     Args:
         tokenizer: The teacher's tokenizer. Where its vocabulary does not mark the beginnings of words, rows are cut
             between any tokens.
-        vocabulary: V of the corpus: its `counts` have so many entries.
+        vocabulary: Vocabulary size V of the corpus, the length of its `counts`.
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``): random choices depend on it, and errors name it.
         second: Where the second segment is from if it does not follow the first: another row, or swapped.
