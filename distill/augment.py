@@ -147,7 +147,7 @@ def _replace_words(
 
 
 def _match_case(word: str, candidate: str) -> str:
-    """Return a candidate with the capitals of the word that it replaces: all, the first letter, or its own spelling."""
+    """Return a candidate in the letter case of the word that it replaces: all capitals, one capital, or as it is."""
     if word.isupper():
         return candidate.upper()
     return candidate[0].upper() + candidate[1:] if word[0].isupper() else candidate

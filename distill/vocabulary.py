@@ -123,7 +123,7 @@ def select_pieces(
 
 
 def _special_tokens(tokenizer_json: Mapping[str, Any], config: Mapping[str, Any], id_of: Mapping[str, int]) -> set[str]:
-    """Return the tokens that pruning must keep: special and added tokens, [UNK], and those config.json names.
+    """Return the tokens that pruning must keep: special and added ones, [UNK], and those named in config.json.
 
     Tokens up to the padding token stay in any case: some position tables start counting behind its id, which must not change.
     """
@@ -450,7 +450,7 @@ class Coverage:
 
     @property
     def sentence(self) -> str:
-        """Sentence with these figures, for the log of a run."""
+        """Sentence with the figures of this object, for the log of a run."""
         return (
             f"of {self.rows:,} held-out rows {self.changed:.1%} are split into other pieces; {self.unseen:.1%} of their pieces do "
             f"not stay; they are {self.growth:.1%} longer"

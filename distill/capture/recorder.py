@@ -91,7 +91,7 @@ class AttentionRecorder:
         self._calls = 0
 
     def __enter__(self) -> AttentionRecorder:
-        """Become the active recorder, and clear what was recorded before."""
+        """Make this the active recorder of the next forward pass, and clear what an earlier pass recorded."""
         self._clear()
         self._calls = 0
         _active.append(self)
@@ -138,6 +138,7 @@ class AttentionRecorder:
             raise EndOfPassError(self)
 
     def _clear(self) -> None:
+        """Delete all recorded scores, queries, keys and values."""
         self.scores, self.relations = {}, {}
 
 

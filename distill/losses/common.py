@@ -73,7 +73,7 @@ def to_terms(made: Mapping[str, Term | Tensor], rows: int) -> dict[str, Term]:
 
 
 def count_items(objective: object, names: Iterable[str], batch: dict[str, Tensor]) -> dict[str, float]:
-    """Return, for each loss term, the items of a batch in its mean: what `Counting.counts` returns, else the rows.
+    """Return, for each loss term, the number of items of a batch in its mean: by `Counting.counts`, else the rows.
 
     Args:
         objective: An objective, which may implement `Counting`.
@@ -100,7 +100,7 @@ def count_rows(batch: dict[str, Tensor]) -> int:
 
 
 def scale_partial_mean(mean: Tensor, part: float, whole: float) -> Tensor:
-    """Scale the mean over a part of a batch to what it adds to the mean over the whole: ``mean * part / whole``.
+    """Scale the mean over a part of a batch to its share of the mean over the whole batch: ``mean * part / whole``.
 
     The scaled means of all parts sum to the mean of the whole. A part without items adds exactly 0, also to the
     gradient, even if its mean is 0/0; a part that is the whole adds its mean, bit for bit.

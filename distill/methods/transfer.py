@@ -293,7 +293,7 @@ def _pretraining_phase(depth: int) -> Phase:
 
 
 def _published(strategy: str, *phases: Phase) -> TransferPhases:
-    """Return the strategy with these phases, whose steps are the published number."""
+    """Return a strategy of the given phases, which counts their steps as the published number of steps."""
     return TransferPhases(strategy, phases, sum(phase.steps for phase in phases))
 
 

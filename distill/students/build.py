@@ -70,8 +70,8 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
     Args:
         teacher: A transformers model.
         family: Its row of the family table (names, layer paths, inputs).
-        section: Recipe section: layers, start, and family and sizes where they differ from the teacher's. With ``init:
-            pruned`` the teacher is one that `pocketbert.distill.students.pruning.pruned` made.
+        section: Recipe section: layers, start, and family and sizes where they differ from the teacher's. With
+            ``init: pruned`` the teacher is one that `pocketbert.distill.students.pruning.pruned` made.
         seed: Seed of random weights.
 
     Returns:

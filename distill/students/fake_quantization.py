@@ -94,7 +94,7 @@ def _set_activation(student: Any, key: str, name: str, modules: dict[str, nn.Mod
 
 
 def _is_relu6(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Return whether a call of a torch function, with these arguments, computes ReLU6."""
+    """Return whether calling a torch function with these arguments computes ReLU6."""
     if function is F.relu6:
         return True
     bounds = {**dict(zip(("min_val", "max_val"), arguments[1:3], strict=False)), **named}
@@ -176,7 +176,7 @@ def trace_prepared_weights(student: nn.Module, prepare: Prepare) -> PreparedWeig
 def _find_origins(
     before: Mapping[str, Tensor], student: nn.Module, prepare: Prepare, names: list[str]
 ) -> dict[str, _WeightOrigin] | None:
-    """Return how each tensor that depends on the named parameters is computed from them; None if one is not.
+    """Return how each tensor that changes with the named parameters follows from them; None if one cannot be explained.
 
     Allowed are multiples of one parameter, as it is or transposed.
 
