@@ -44,11 +44,11 @@ _Choices = tuple[tuple[Word, tuple[str, ...]], ...]
 
 @dataclass(frozen=True)
 class SourceRow:
-    """A row to augment.
+    """A row of a data set to be augmented.
 
     Attributes:
         number: Number of the row in its source: with the seed, it decides all random choices.
-        texts: Its text, or two.
+        texts: The row's text, or the two texts of a pair.
     """
 
     number: int
@@ -56,7 +56,7 @@ class SourceRow:
 
 
 class Augmenter:
-    """Makes copies of rows.
+    """Makes copies of text rows in which some words are replaced by similar ones.
 
     Algorithm 1 of the paper, with N = `settings.copies`, p = `settings.probability` and K = `settings.candidates`:
     each word of a copy is, with probability p, replaced by one of its K candidates, all equally likely. Candidates
@@ -71,11 +71,11 @@ class Augmenter:
     - the text between replaced words stays as it was, to the byte: the released code writes lower-case tokens.
 
     Args:
-        reader: Splits texts into words.
-        settings: The recipe's section.
+        reader: Reader that splits texts into words.
+        settings: The recipe's section ``data.augment``.
         seed: Seed of the run.
-        neighbours: Candidates of words of several tokens; of all words where `masked` is None.
-        masked: Candidates of words of one token.
+        neighbours: Finds replacements for words of several tokens; for all words where `masked` is None.
+        masked: Finds replacements for words of one token; None to use `neighbours` for these too.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Augmenter:
         self._neighbours, self._masked = neighbours, masked
 
     def copies(self, rows: Sequence[SourceRow]) -> list[list[tuple[str, ...]]]:
-        """Make copies of each row, without the row itself, at most `settings.copies`.
+        """Return, for each row, at most `settings.copies` varied copies of its texts, without the row itself.
 
         They depend on the seed, the row and its number, and not on the other rows.
         """
@@ -99,7 +99,7 @@ class Augmenter:
         return [self._vary_row(row, [choices[t] for t in row.texts]) for row in rows]
 
     def _find_candidates(self, texts: Sequence[str]) -> list[_Choices]:
-        """Return the words of each text with their candidates; words without candidates are left out."""
+        """Return each text's replaceable words with their candidates; words without candidates are left out."""
         word_texts, masked = self.reader.read(texts), self._masked
         near = [w.text for t in word_texts for w in t.words if masked is None or w.token is None]
         neighbours = dict(zip(near, self._neighbours.find(near), strict=True))
@@ -114,7 +114,7 @@ class Augmenter:
         return choices
 
     def _vary_row(self, row: SourceRow, choices: Sequence[_Choices]) -> list[_Texts]:
-        """Make the copies of one row; `choices` are those of each of its texts."""
+        """Return the varied copies of one row; `choices` holds the replaceable words of each of its texts."""
         copies, width = self.settings.copies, max(map(len, choices))
         if width == 0:
             return []
@@ -133,7 +133,7 @@ class Augmenter:
 def _replace_words(
     text: str, choices: _Choices, chances: Sequence[float], picks: Sequence[float], probability: float
 ) -> str:
-    """Replace words of a text by candidates; everything else stays as it was.
+    """Return a text in which random words are replaced by one of their candidates; all else stays as it was.
 
     `chances` and `picks` are numbers in [0, 1) for each word of `choices`: it is replaced if the first is below `probability`,
     p of the paper, and the second decides which candidate replaces it.
@@ -147,7 +147,7 @@ def _replace_words(
 
 
 def _match_case(word: str, candidate: str) -> str:
-    """Write a candidate as the word was: in capitals, with a capital, or as the vocabulary spells it."""
+    """Return a candidate in the letter case of the word that it replaces: all capitals, one capital, or as it is."""
     if word.isupper():
         return candidate.upper()
     return candidate[0].upper() + candidate[1:] if word[0].isupper() else candidate
@@ -158,12 +158,12 @@ def _match_case(word: str, candidate: str) -> str:
 
 @dataclass(frozen=True)
 class _MaskedText:
-    """A text with one token masked.
+    """A tokenized text in which one word is masked.
 
     Attributes:
-        ids: Tokens with special ones, [L] int64.
-        place: Position of the mask.
-        split: Where the second segment begins.
+        ids: Token ids of the model input, special tokens included, [L] int64.
+        place: Position of the mask token in `ids`.
+        split: Position in `ids` where the second segment begins.
         word: The masked word.
     """
 
@@ -174,7 +174,7 @@ class _MaskedText:
 
 
 class MaskedWords:
-    """Candidates that a masked-language model predicts in the place of a word.
+    """Finds replacements for words of one token: those that a masked-language model predicts in their place.
 
     As in the released code of TinyBERT the model reads the text with the word masked and, where its family has
     segments, the unchanged text as second segment: it predicts words that resemble the masked one, not any that fit.
@@ -182,12 +182,12 @@ class MaskedWords:
 
     Args:
         model: A model with a masked-language-model head, in eval mode.
-        family: Its row of the family table.
-        reader: Its tokenizer.
+        family: Its row of the family table (names, layer paths, inputs).
+        reader: Reader with the model's tokenizer.
         mask_id: Id of the mask token.
         positions: Longest input in tokens.
         count: Candidates per word, K of the paper.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class MaskedWords:
         self._room = max(1, (positions - special) // segments)
 
     def candidates(self, texts: Sequence[WordText]) -> list[list[tuple[str, ...]]]:
-        """Return candidates for the words of a single token of each text, in their order.
+        """Return, for each text, the candidates of each of its words of one token, in the order of the words.
 
         The candidates are the most probable words, at most `count`, in the order of the vocabulary. Only its whole
         words count (`WordReader.vocabulary`), and never the masked word itself. Their order has nothing to do with
@@ -223,7 +223,10 @@ class MaskedWords:
         return [[next(predicted) for _ in text_rows] for text_rows in masked]
 
     def _mask_word(self, ids: NDArray[np.int64], place: int, word: str) -> _MaskedText:
-        """Mask the token at `place`, and add special tokens and, where the family has segments, the unchanged text."""
+        """Return a model input in which the token at `place` is masked.
+
+        Special tokens are added and, where the family has segments, the unchanged text as second segment.
+        """
         first = max(0, min(place - self._room // 2, len(ids) - self._room))
         unchanged = ids[first : first + self._room]
         masked = unchanged.copy()
@@ -236,7 +239,7 @@ class MaskedWords:
         return _MaskedText(np.concatenate(parts), len(before) + place - first, split, word)
 
     def _predict_all(self, rows: Sequence[_MaskedText]) -> list[tuple[str, ...]]:
-        """Return the candidates of each row, computed in batches of rows of similar length."""
+        """Return the candidates of each masked text, computed in batches of texts of similar length."""
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
         candidates: list[tuple[str, ...]] = [()] * len(rows)
         start = 0
@@ -252,7 +255,7 @@ class MaskedWords:
 
     @torch.inference_mode()
     def _predict_batch(self, rows: Sequence[_MaskedText]) -> list[list[int]]:
-        """Return the indices of the most probable words in the list of candidates, the best first."""
+        """Return, for each masked text, indices of the most probable words in the list of words, best first."""
         width = max(len(row.ids) for row in rows)
         arrays = {name: np.zeros((len(rows), width), np.int64) for name in self._family.inputs}
         arrays["input_ids"][:] = self._pad_id
@@ -276,13 +279,13 @@ class MaskedWords:
 
 
 class CopyStore:
-    """Copies of rows by their place, in files of some rows each.
+    """Varied copies of rows, stored in files of `at_once` rows each, in the order of the rows.
 
     Args:
         folder: Folder of the files.
         key: Digest of what decides the copies: rows, settings, seed, models.
         rows: Number of rows.
-        at_once: Rows of a part.
+        at_once: Rows of each file.
     """
 
     def __init__(self, folder: Path, key: str, rows: int, at_once: int = _PART_ROWS) -> None:
@@ -295,15 +298,17 @@ class CopyStore:
         return -(-self.rows // self.at_once)
 
     def part(self, number: int) -> Path:
-        """Return the path of a part: a line per row, a list of its copies, each a list of one text or two."""
+        """Return the path of a file, with one line per row: the list of its copies, each a list of one text or two."""
         return self.folder / f"part-{number:06d}.jsonl"
 
     def fill(self, rows: Sequence[SourceRow], make: Callable[[], Augmenter]) -> None:
-        """Make the parts that are missing. A second process that needs the same waits for the first.
+        """Compute and write the files that are missing.
+
+        A second process that needs the same store waits for the first.
 
         Args:
-            rows: All rows.
-            make: Creates the augmenter, which loads models; called only where a part is missing.
+            rows: All rows of the data set.
+            make: Function that creates the augmenter, which loads models; called only if a file is missing.
 
         Raises:
             InputError: If the folder holds something else.
@@ -324,14 +329,17 @@ class CopyStore:
                     meter.advance(len(part_rows))
 
     def read(self) -> Iterator[list[tuple[str, ...]]]:
-        """Yield the copies of each row, in order."""
+        """Yield the list of copies of each row, in the order of the rows."""
         for number in range(self.parts):
             with self.part(number).open(encoding="utf-8", newline="\n") as stream:
                 for line in stream:
                     yield [tuple(texts) for texts in json.loads(line)]
 
     def _prepare_folder(self) -> None:
-        """Keep the folder if its copies are of the same key, else replace it by an empty one; refuse a foreign folder."""
+        """Keep the store's folder if its key is the same, else replace it by an empty one.
+
+        A folder of something else raises InputError.
+        """
         description = self.folder / _DESCRIPTION
         if description.is_file() and read_json(description) == self._description:
             return

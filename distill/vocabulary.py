@@ -44,7 +44,7 @@ from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet
 
 @dataclass(frozen=True)
 class PieceSelection:
-    """The pieces that a pruned vocabulary keeps. A piece's new id is its position in `kept_ids`.
+    """The word pieces that a pruned vocabulary keeps; a piece's new id is its position in `kept_ids`.
 
     Attributes:
         kept_ids: Ids in the original vocabulary, ascending.
@@ -56,16 +56,16 @@ class PieceSelection:
 
     @cached_property
     def new_ids(self) -> dict[int, int]:
-        """New id by original id."""
+        """New id of each kept piece, by its original id."""
         return {original: new for new, original in enumerate(self.kept_ids)}
 
     def to_original(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Translate ids of the pruned vocabulary, in an array of any shape, to those of the original one."""
+        """Translate an array of ids of the pruned vocabulary to ids of the original vocabulary."""
         return np.asarray(self.kept_ids, np.int64)[ids]
 
 
 def read_tokenizer_json(folder: Path) -> dict[str, Any]:
-    """Read tokenizer.json of a folder whose tokenizer can be pruned.
+    """Read a folder's tokenizer.json, after checking that pieces can be removed from its kind of tokenizer.
 
     Raises:
         InputError: If its algorithm is not WordPiece, BPE or Unigram.
@@ -76,7 +76,7 @@ def read_tokenizer_json(folder: Path) -> dict[str, Any]:
 
 
 def count_pieces(rows: Sequence[Encoded]) -> Counter[int]:
-    """Count how often each token id occurs in tokenized rows."""
+    """Return how often each token id occurs in tokenized rows, for ids that occur."""
     counts = np.bincount(np.concatenate([row.ids for row in rows])) if rows else np.zeros(0, int)
     return Counter({int(i): int(counts[i]) for i in np.flatnonzero(counts)})
 
@@ -93,7 +93,7 @@ def select_pieces(
     min_count: int = 1,
     keep_first: int = 0,
 ) -> PieceSelection:
-    """Choose the pieces to keep: frequent ones, special tokens, and what is needed to tokenize any word.
+    """Choose the word pieces to keep: frequent ones, special tokens, and those needed to tokenize any word.
 
     Args:
         tokenizer_json: Content of tokenizer.json.
@@ -123,7 +123,7 @@ def select_pieces(
 
 
 def _special_tokens(tokenizer_json: Mapping[str, Any], config: Mapping[str, Any], id_of: Mapping[str, int]) -> set[str]:
-    """Return the tokens that config.json, the post-processor or the tokenizer's own list name, and [UNK].
+    """Return the tokens that pruning must keep: special and added ones, [UNK], and those named in config.json.
 
     Tokens up to the padding token stay in any case: some position tables start counting behind its id, which must not change.
     """
@@ -139,35 +139,38 @@ def _special_tokens(tokenizer_json: Mapping[str, Any], config: Mapping[str, Any]
 
 
 class _Algorithm:
-    """How one kind of tokenizer stores its pieces, and which of them depend on each other.
+    """How a tokenizer algorithm stores its pieces, and which pieces it needs to build others.
 
     All methods take the ``model`` section of tokenizer.json.
     """
 
     def piece_ids(self, model: Mapping[str, Any]) -> dict[str, int]:
-        """Return the id of each piece."""
+        """Return the id of each piece, by its spelling."""
         return dict(model["vocab"])
 
     def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return the pieces without which some word could not be tokenized. `seen` are the pieces in the training rows."""
+        """Return the pieces without which some word could not be tokenized; `seen` are those in the training rows."""
         raise NotImplementedError
 
     def with_parts(self, model: Mapping[str, Any], pieces: Collection[str]) -> set[str]:
-        """Return the pieces together with all pieces that the algorithm builds them from."""
+        """Return `pieces` and all pieces that the algorithm needs to build them, such as both parts of a merge."""
         return set(pieces)
 
     def rebuild(self, model: Mapping[str, Any], new_ids: Mapping[str, int]) -> dict[str, Any]:
-        """Return the section with only the pieces of `new_ids`."""
+        """Return the ``model`` section of tokenizer.json with only the pieces of `new_ids`, under these ids."""
         return {**model, "vocab": {piece: new_ids[piece] for piece in model["vocab"] if piece in new_ids}}
 
 
 class _WordPiece(_Algorithm):
-    """Longest match first (Wu et al. 2016, section 4.1). A word with one character that has no piece becomes [UNK]."""
+    """Pruning of WordPiece, which takes the longest matching piece first (Wu et al. 2016, section 4.1).
+
+    A word with a character that has no piece becomes [UNK].
+    """
 
     LARGE_SCRIPTS = ("CJK", "HANGUL")
 
     def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return the initial and the continuing piece of each character of Latin, punctuation, and the scripts in `seen`.
+        """Return the one-character pieces, at and after a word's start, of Latin, punctuation and seen scripts.
 
         Of scripts with thousands of characters only those in `seen` are kept. Pieces with a character that has no piece of
         one character are kept too, because they could not be spelt without.
@@ -194,14 +197,14 @@ class _WordPiece(_Algorithm):
 
 
 class _Bpe(_Algorithm):
-    """Byte-pair encoding applies the first merge of its list that fits, repeatedly (Sennrich et al. 2016)."""
+    """Pruning of byte-pair encoding, which repeatedly applies the first merge that fits (Sennrich et al. 2016)."""
 
     def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return the pieces that no merge produces: the 256 bytes, or the characters."""
+        """Return the pieces that no merge produces: the 256 bytes, or the single characters."""
         return set(model["vocab"]) - {merged for _, merged in self._merges(model)}
 
     def with_parts(self, model: Mapping[str, Any], pieces: Collection[str]) -> set[str]:
-        """Return the pieces and, recursively, both parts of every merge that produces one of them."""
+        """Return the pieces and, recursively, the two parts of every merge that produces one of them."""
         parts_of: dict[str, list[str]] = {}
         for parts, merged in self._merges(model):
             parts_of.setdefault(merged, []).extend(parts)
@@ -213,14 +216,14 @@ class _Bpe(_Algorithm):
         return result
 
     def rebuild(self, model: Mapping[str, Any], new_ids: Mapping[str, int]) -> dict[str, Any]:
-        """Return the section with the kept pieces and the merges among them, in their original order."""
+        """Return the ``model`` section with the kept pieces, and those merges of the list whose pieces are all kept."""
         merges = zip(model["merges"], self._merges(model), strict=True)
         kept = [merge for merge, (parts, merged) in merges if new_ids.keys() >= {merged, *parts}]
         return {**super().rebuild(model, new_ids), "merges": kept}
 
     @staticmethod
     def _merges(model: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str]]:
-        """Yield the two parts of each merge and the piece that they make."""
+        """Yield each merge as its two parts, a tuple, and the piece that they are joined to."""
         prefix = model.get("continuing_subword_prefix") or ""
         for merge in model["merges"]:
             first, second = merge.split(" ", 1) if isinstance(merge, str) else merge
@@ -228,16 +231,19 @@ class _Bpe(_Algorithm):
 
 
 class _Unigram(_Algorithm):
-    """The tokenization with the largest sum of piece scores (Kudo 2018). Ids are positions in the list of pieces."""
+    """Pruning of Unigram, which takes the tokenization with the highest sum of piece scores (Kudo 2018).
+
+    Ids are positions in the list of pieces.
+    """
 
     BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 
     def piece_ids(self, model: Mapping[str, Any]) -> dict[str, int]:
-        """Return the position of each piece."""
+        """Return the position of each piece in the list of pieces, which is its id."""
         return {piece: i for i, (piece, _) in enumerate(model["vocab"])}
 
     def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return all single characters and bytes, [UNK], and the piece with the lowest score, which sets the score of [UNK]."""
+        """Return all one-character and byte pieces, [UNK], and the piece of lowest score, which sets that of [UNK]."""
         vocabulary = model["vocab"]
         result = {piece for piece, _ in vocabulary if len(piece) == 1 or self.BYTE_PIECE.fullmatch(piece)}
         result.add(min(vocabulary, key=lambda entry: entry[1])[0])
@@ -246,7 +252,7 @@ class _Unigram(_Algorithm):
         return result
 
     def rebuild(self, model: Mapping[str, Any], new_ids: Mapping[str, int]) -> dict[str, Any]:
-        """Return the section with the kept pieces, their scores, and the new id of [UNK]."""
+        """Return the ``model`` section with the kept pieces, their scores, and the new id of [UNK]."""
         result = {**model, "vocab": [[piece, score] for piece, score in model["vocab"] if piece in new_ids]}
         if model.get("unk_id") is not None:
             result["unk_id"] = new_ids[model["vocab"][model["unk_id"]][0]]
@@ -257,7 +263,7 @@ _ALGORITHMS: dict[str, _Algorithm] = {"WordPiece": _WordPiece(), "BPE": _Bpe(), 
 
 
 def _algorithm(tokenizer_json: Mapping[str, Any]) -> _Algorithm:
-    """Return how a tokenizer's algorithm is pruned.
+    """Return the pruning rules of a tokenizer's algorithm: WordPiece, BPE or Unigram.
 
     Raises:
         InputError: If the algorithm is not WordPiece, BPE or Unigram.
@@ -271,11 +277,12 @@ def _algorithm(tokenizer_json: Mapping[str, Any]) -> _Algorithm:
 
 
 def _script(character: str) -> str:
-    """Return the first word of a character's Unicode name: LATIN, CYRILLIC, CJK, ..."""
+    """Return a character's script, the first word of its Unicode name: LATIN, CYRILLIC, CJK, ..."""
     return unicodedata.name(character, "").partition(" ")[0].partition("-")[0]
 
 
 def _is_latin_or_punctuation(character: str) -> bool:
+    """Return whether a character is ASCII, a Latin letter, or punctuation."""
     return character.isascii() or _script(character) == "LATIN" or unicodedata.category(character).startswith("P")
 
 
@@ -285,7 +292,7 @@ def _is_latin_or_punctuation(character: str) -> bool:
 def write_pruned_tokenizer(
     source: Path, config: Mapping[str, Any], selection: PieceSelection, destination: Path
 ) -> None:
-    """Write the tokenizer files of `source` with the kept pieces and their new ids.
+    """Write a copy of a folder's tokenizer files that has only the selected pieces, under their new ids.
 
     vocab.json and merges.txt are written if the source has them; formats that only repeat tokenizer.json (spiece.model) are not.
 
@@ -316,7 +323,7 @@ def write_pruned_tokenizer(
 
 
 def _prune_tokenizer_json(tokenizer_json: Mapping[str, Any], selection: PieceSelection) -> dict[str, Any]:
-    """Return tokenizer.json with the kept pieces only, without padding and truncation.
+    """Return a copy of tokenizer.json with only the kept pieces, and with padding and truncation switched off.
 
     Raises:
         RuntimeError: If the tokenizers library assigns other ids than the embedding table will have.
@@ -340,17 +347,17 @@ def _prune_tokenizer_json(tokenizer_json: Mapping[str, Any], selection: PieceSel
 
 
 def prune_config(config: Mapping[str, Any], selection: PieceSelection, size_key: str = "vocab_size") -> dict[str, Any]:
-    """Return config.json with the new vocabulary size, under `size_key`, and the new ids of the tokens that it names."""
+    """Return a copy of config.json with the pruned vocabulary's size, under `size_key`, and the new token ids."""
     ids = {key: selection.new_ids.get(i) for key, i in _config_token_ids(config).items()}
     return {**config, **ids, size_key: len(selection.kept_ids)}
 
 
 def prune_embeddings(model: Any, family: Family, selection: PieceSelection) -> Any:
-    """Copy a model with only the kept rows of its word-embedding table.
+    """Return a copy of a model whose word-embedding table has only the rows of the kept pieces.
 
     Args:
         model: A transformers model without a head over the vocabulary. It is not changed.
-        family: The model's row in the family table.
+        family: The model's row of the family table (names, layer paths, inputs).
         selection: The pieces to keep.
 
     Returns:
@@ -382,7 +389,7 @@ def prune_embeddings(model: Any, family: Family, selection: PieceSelection) -> A
 
 
 def _token_ids(tokenizer_json: Mapping[str, Any]) -> dict[str, int]:
-    """Return the id of each token, added tokens included."""
+    """Return the id of each token of a tokenizer, added tokens included."""
     return {**_algorithm(tokenizer_json).piece_ids(tokenizer_json["model"]), **_added_tokens(tokenizer_json)}
 
 
@@ -392,14 +399,14 @@ def _added_tokens(tokenizer_json: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _config_token_ids(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the entries of config.json that hold a token id; XLM names them ``pad_index``, others ``pad_token_id``."""
+    """Return the entries of config.json whose value is a token id, such as ``pad_token_id`` (XLM: ``pad_index``)."""
     xlm_keys = ("pad_index", "unk_index", "bos_index", "eos_index", "mask_index")
     keys = [key for key in config if key.endswith("_token_id") or key in xlm_keys]
     return {key: config[key] for key in keys if type(config[key]) is int}
 
 
 def _post_processors(tokenizer_json: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the post-processors, those inside a sequence included."""
+    """Yield the post-processor sections of tokenizer.json, those nested in a sequence included."""
     pending = [tokenizer_json.get("post_processor")]
     while pending:
         processor = pending.pop()
@@ -409,7 +416,7 @@ def _post_processors(tokenizer_json: Mapping[str, Any]) -> Iterator[dict[str, An
 
 
 def _post_processor_tokens(tokenizer_json: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
-    """Yield the special tokens that post-processors insert, with their ids."""
+    """Yield each special token that the post-processors insert, with its id."""
     for processor in _post_processors(tokenizer_json):
         for token in (processor.get("special_tokens") or {}).values():
             yield from zip(token["tokens"], token["ids"], strict=True)
@@ -423,7 +430,9 @@ def _post_processor_tokens(tokenizer_json: Mapping[str, Any]) -> Iterable[tuple[
 
 @dataclass(frozen=True)
 class Coverage:
-    """How the pruned tokenizer splits held-out rows. Special tokens are not counted.
+    """How many pieces and tokens of held-out rows change when they are split by the pruned tokenizer.
+
+    Special tokens are not counted.
 
     Unknown tokens are no measure: every word can still be tokenized, so there are none while accuracy falls.
 
@@ -441,7 +450,7 @@ class Coverage:
 
     @property
     def sentence(self) -> str:
-        """The figures in one sentence, for the log of a run."""
+        """Sentence with the figures of this object, for the log of a run."""
         return (
             f"of {self.rows:,} held-out rows {self.changed:.1%} are split into other pieces; {self.unseen:.1%} of their pieces do "
             f"not stay; they are {self.growth:.1%} longer"
@@ -451,12 +460,12 @@ class Coverage:
 def measure_coverage(
     original: Sequence[Encoded], pruned: Sequence[Encoded], selection: PieceSelection, special_ids: Collection[int]
 ) -> Coverage:
-    """Compare the tokens of the same rows by the original and by the pruned tokenizer.
+    """Compare how the original and the pruned tokenizer split the same rows; return the shares that differ.
 
     Args:
-        original: Rows by the original tokenizer.
-        pruned: The same rows by the pruned one.
-        selection: The pieces that it keeps.
+        original: Rows tokenized by the original tokenizer.
+        pruned: The same rows tokenized by the pruned tokenizer.
+        selection: The pieces that the pruned tokenizer keeps.
         special_ids: Original ids of special tokens.
 
     Raises:
@@ -481,20 +490,20 @@ def measure_coverage(
 
 @dataclass(frozen=True)
 class PrunedTokenizer:
-    """A pruned tokenizer whose ids are translated back to the original vocabulary, which the student has while it is trained."""
+    """A pruned tokenizer that returns ids of the original vocabulary, which the student has during training."""
 
     tokenizer: TextTokenizer
     selection: PieceSelection
 
     def encode(self, text: Text) -> Encoded:
-        """Tokenize a text or a pair of texts into original ids."""
+        """Tokenize a text or a pair of texts, and return it with ids of the original vocabulary."""
         [row] = self.tokenizer.encode([text])
         return replace(row, ids=self.selection.to_original(row.ids))
 
 
 @dataclass(frozen=True)
 class ResplitRows:
-    """Training rows of which a share is split into smaller pieces at each step; implements `TrainData`.
+    """Training rows, of which a random share is split into smaller word pieces at each step; implements `TrainData`.
 
     Words outside the training rows will reach the student in smaller pieces than it was trained on. Splitting the rarer
     training words in the same way teaches it to read them. Teacher and student then see different tokens of the same text, so
@@ -520,11 +529,11 @@ class ResplitRows:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each row by the teacher's tokenizer."""
+        """Number of tokens of each row by the teacher's tokenizer."""
         return self.rows.lengths
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, torch.Tensor]:
-        """Return the tensors of `TrainSet.batch` with the student's inputs, and the teacher's under `TEACHER_PREFIX`.
+        """Return a batch: targets, the student's inputs with rows split anew, and the teacher's under `TEACHER_PREFIX`.
 
         Args:
             rows: Row numbers.
@@ -538,7 +547,10 @@ class ResplitRows:
         return tensors
 
     def _encode_row(self, row: int, step: int) -> Encoded:
-        """Split a row by a random smaller tokenizer, by the student's, or as the teacher's does."""
+        """Tokenize a row by a random smaller vocabulary, in a share of the cases, else by the student's tokenizer.
+
+        Without a student's tokenizer the teacher's tokens are returned.
+        """
         random = generator(self.seed, f"resplit/{self.purpose}", step, row)
         if self.smaller_tokenizers and random.random() < self.share:
             chosen = int(random.integers(len(self.smaller_tokenizers)))
@@ -549,12 +561,12 @@ class ResplitRows:
 
 
 def sample_rows(row_count: int, index: int, seed: int) -> NDArray[np.int64]:
-    """Draw the rows that define the smaller vocabulary number `index`: 1/4, 1/8, 1/16 or 1/32 of all, in turn.
+    """Draw the random rows whose pieces form smaller vocabulary number `index`: 1/4, 1/8, 1/16 or 1/32 of all, in turn.
 
     Words of the other rows are split as unseen words will be.
 
     Returns:
-        Row numbers.
+        The drawn row numbers.
     """
     size = max(1, row_count >> (2 + index % 4))
     return generator(seed, "smaller-vocabulary", index).permutation(row_count)[:size].astype(np.int64)

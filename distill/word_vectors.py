@@ -89,13 +89,13 @@ Negations are among them: no copy loses a "not", and none gets one.
 
 @dataclass(frozen=True)
 class Word:
-    """A word that may be replaced.
+    """A word in a text that may be replaced.
 
     Attributes:
-        start: Its first character in the text, in code points.
-        end: One behind its last one.
+        start: Position of the word's first character in the text, in code points.
+        end: Position behind its last character.
         text: The word as the text spells it.
-        token: Place of its only token among the text's tokens; None where it has several, or an unknown one.
+        token: Position of its only token among the text's tokens; None where it has several, or an unknown one.
     """
 
     start: int
@@ -106,7 +106,7 @@ class Word:
 
 @dataclass(frozen=True)
 class WordText:
-    """A text with its tokens and words.
+    """A text with its token ids and its replaceable words.
 
     Attributes:
         text: The text.
@@ -120,7 +120,7 @@ class WordText:
 
 
 class WordReader:
-    """Splits texts into words by the tokenizer's own pre-tokenization.
+    """Splits texts into words by the pre-tokenization of a tokenizer, and lists the whole words of its vocabulary.
 
     Attributes:
         base: The special tokens around a text, and the tokenizer's digest.
@@ -135,7 +135,7 @@ class WordReader:
         self._tokenizer = self.base.tokenizer
 
     def read(self, texts: Sequence[str]) -> list[WordText]:
-        """Return the tokens and the replaceable words of each text.
+        """Return each text with its token ids and its replaceable words.
 
         Raises:
             InputError: If the tokenizer cannot encode a text.
@@ -150,7 +150,7 @@ class WordReader:
         ]
 
     def _replaceable_words(self, text: str, encoding: Encoding) -> list[Word]:
-        """Group the tokens of a text by word, and return the words that may be replaced."""
+        """Group the tokens of an encoded text by word, and return the replaceable words in order."""
         tokens_by_word: dict[int, list[int]] = {}
         for place, number in enumerate(encoding.word_ids):
             if number is not None:
@@ -168,17 +168,17 @@ class WordReader:
         return sorted(words, key=lambda w: w.start)
 
     def pieces(self, words: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of single words as they occur within a text; none if one of them is unknown."""
+        """Return the token ids of each word as it is tokenized within a text; empty if one of them is unknown."""
         blank = "" if self.kind is TokenizerKind.WORDPIECE else " "
         encoded = self._tokenizer.encode_batch([blank + w for w in words], add_special_tokens=False)
         return [[] if self.base.unknown_id in e.ids else list(e.ids) for e in encoded]
 
     def text(self, pieces: Sequence[int]) -> str:
-        """Decode the tokens of a word, without blanks around it."""
+        """Return the text that the token ids of a word stand for, without blanks around it."""
         return str(self._tokenizer.decode(list(pieces))).strip()
 
     def vocabulary(self) -> dict[int, str]:
-        """Return the vocabulary entries that are whole replaceable words, by id, ascending.
+        """Return the vocabulary entries that are whole, replaceable words, by token id, ascending.
 
         Continuing pieces (``##ing``), special tokens, numbers and signs are not among them.
         """
@@ -195,7 +195,7 @@ class WordReader:
 
 
 def _is_replaceable(word: str) -> bool:
-    """Return whether a word may be replaced, and may replace others: three letters or more, and no English stop word.
+    """Return whether augmentation may replace a word: three letters or more, and no English stop word.
 
     Shorter entries of a vocabulary are fragments and initials for the most part. The letters must be of a script that has
     capitals (Latin, Greek, Cyrillic, Armenian): of scripts without, tokenizers of the family split Chinese and Japanese into
@@ -209,10 +209,10 @@ def _is_replaceable(word: str) -> bool:
 
 
 class WordVectors(Protocol):
-    """Words that may replace others, with their vectors.
+    """Interface of word vectors: the words that may replace others with their vectors, and the vector of any word.
 
     Attributes:
-        words: W words.
+        words: W words that may replace others.
         matrix: Their vectors of length 1, [W, H] float32.
     """
 
@@ -220,16 +220,16 @@ class WordVectors(Protocol):
     matrix: NDArray[np.float32]
 
     def of(self, words: Sequence[str]) -> NDArray[np.float32]:
-        """Return vectors of length 1 of any n words, [n, H] float32; zeros where a word has none."""
+        """Return a vector of length 1 for each of n words, [n, H] float32; zeros for a word without a vector."""
         ...
 
 
 class EmbeddingVectors:
-    """Word vectors from a teacher's input embeddings: the row of a word's token, or the mean of the rows of its tokens.
+    """Word vectors from a teacher's input embeddings: the row of a word's token, or the mean over its tokens.
 
     Args:
         table: The embedding table, [V, H] float32.
-        reader: The teacher's tokenizer.
+        reader: Reader with the teacher's tokenizer.
     """
 
     def __init__(self, table: NDArray[np.float32], reader: WordReader) -> None:
@@ -239,7 +239,7 @@ class EmbeddingVectors:
         self.matrix = _normalize(table[list(words_by_id)])
 
     def of(self, words: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of words; see `WordVectors.of`."""
+        """Return a vector of length 1 for each word; see `WordVectors.of`."""
         vectors = np.zeros((len(words), self._table.shape[1]), np.float32)
         for i, pieces in enumerate(self._reader.pieces(words)):
             if pieces:
@@ -248,10 +248,10 @@ class EmbeddingVectors:
 
 
 class FileVectors:
-    """Word vectors of a file.
+    """Word vectors that were read from a file.
 
     Args:
-        words: Its words.
+        words: Words of the file.
         matrix: Their vectors, [W, H] float32, none of them zero.
     """
 
@@ -260,7 +260,7 @@ class FileVectors:
         self._place = {word: i for i, word in enumerate(words)}
 
     def of(self, words: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of words, in lower case where the file lacks the word itself; see `WordVectors.of`."""
+        """Return a vector of length 1 for each word, looked up in lower case if the file lacks the word as it is."""
         places = [self._place.get(w, self._place.get(w.lower(), -1)) for w in words]
         vectors = self.matrix[places]
         vectors[np.array(places, np.int64) < 0] = 0
@@ -268,21 +268,21 @@ class FileVectors:
 
 
 def _normalize(matrix: _Vectors) -> _Vectors:
-    """Scale each row to length 1; rows of zeros stay."""
+    """Scale each row of a matrix to length 1; rows of zeros stay zero."""
     length = np.linalg.norm(matrix, axis=-1, keepdims=True)
     unit: _Vectors = (matrix / np.maximum(length, 1e-12)).astype(np.float32)
     return unit
 
 
 def read_word_vectors(path: Path, where: str = "data.augment.vectors") -> FileVectors:
-    """Read a text file of word vectors, ``word v1 v2 ...`` a line: GloVe, word2vec and fastText.
+    """Read word vectors from a text file of GloVe, word2vec or fastText: ``word v1 v2 ...`` in each line.
 
     The first 100,000 lines are read; words that may replace none and rows of zeros are left out. A first line of two whole
     numbers, as word2vec and fastText write it, is skipped.
 
     Args:
         path: The file, plain or ``.gz``.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Raises:
         InputError: Naming the lines that are no vectors, or stating that none is left.
@@ -304,7 +304,7 @@ def read_word_vectors(path: Path, where: str = "data.augment.vectors") -> FileVe
 
 
 def _read_lines(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, _Vectors]]:
-    """Yield each word with its vector; lines that are no vectors are added to `bad`."""
+    """Yield the word and the vector of each line; lines that are no vectors are added to `bad`."""
     size, first = 0, 1
     for number in range(1, _MOST_ROWS + 2):
         line = stream.readline(_LONGEST_LINE)
@@ -346,7 +346,7 @@ def _read_lines(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, _Vectors]
 
 
 class Neighbours:
-    """Finds the words nearest to a word, by the cosine of their vectors, for each distinct word once.
+    """Finds the vocabulary words nearest to a word by the cosine of their vectors; each distinct word is searched once.
 
     Args:
         vectors: The words and their vectors.
@@ -358,7 +358,7 @@ class Neighbours:
         self._known: dict[str, tuple[str, ...]] = {}
 
     def find(self, words: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return the neighbours of each word, at most `count`, in the order of the vocabulary; none of a word without a vector.
+        """Return the nearest words of each word, at most `count`, in vocabulary order; none if a word has no vector.
 
         The word itself, in whatever case, is not among them. Their order has nothing to do with nearness, so that rounding,
         which depends on what is computed together, cannot change which number a neighbour has.
@@ -370,7 +370,7 @@ class Neighbours:
         return [self._known[w] for w in words]
 
     def _search(self, words: list[str]) -> list[tuple[str, ...]]:
-        """Find the neighbours of some words in one product of matrices."""
+        """Compute the nearest words of some words with one matrix product."""
         vectors, vocabulary = self.vectors.of(words), self.vectors.words
         cosines = vectors @ self.vectors.matrix.T
         most = min(self.count + SPARE, len(vocabulary))
@@ -385,25 +385,25 @@ class Neighbours:
 
 
 def select_candidates(word: str, best: Sequence[int], vocabulary: Sequence[str], count: int) -> tuple[str, ...]:
-    """Return the best `count` words of a vocabulary that are not the word itself, in the order of the vocabulary.
+    """Return the best `count` words of a vocabulary, except the word itself, in the order of the vocabulary.
 
     Args:
         word: The word to be replaced.
-        best: Places in the vocabulary, the best one first.
+        best: Indices into `vocabulary`, the best one first.
         vocabulary: The words.
-        count: Most words.
+        count: Largest number of words to return.
     """
     others = [i for i in best if vocabulary[i].lower() != word.lower()][:count]
     return tuple(vocabulary[i] for i in sorted(others))
 
 
 class NearestWords:
-    """The nearest words of a word that the tokenizer splits into as many tokens; implements `SimilarWords` of the masking.
+    """Finds the nearest words that have as many tokens as a word; implements `SimilarWords` of the masking.
 
     Args:
         vectors: The words and their vectors: of a file, or a teacher's embeddings.
-        reader: The teacher's tokenizer.
-        vocabulary: V; words with a token beyond it are left out.
+        reader: Reader with the teacher's tokenizer.
+        vocabulary: Vocabulary size V; words with a token id of V or more are left out.
         count: Nearest words to choose from.
     """
 
@@ -412,7 +412,7 @@ class NearestWords:
         self._known: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
 
     def of(self, word: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
-        """Return the tokens of words similar to a word, given by its tokens."""
+        """Return the token ids of the nearest words that have as many tokens as `word`, itself given as token ids."""
         if word not in self._known:
             text = self._reader.text(word)
             (neighbours,) = self._neighbours.find([text]) if text else ((),)

@@ -22,7 +22,7 @@ _ATTENTION, _MODEL = "LongformerSelfAttention", "LongformerModel"
 
 
 def _install(model: Any) -> None:
-    """Switch a model to attention over all pairs of tokens, which records; weights stay, results up to rounding."""
+    """Make a Longformer compute attention over all pairs of tokens and record it; results stay equal up to rounding."""
     for module in model.modules():
         if type(module).__name__ == _ATTENTION:
             module.forward = MethodType(_attend, module)
@@ -31,7 +31,7 @@ def _install(model: Any) -> None:
 
 
 def is_installed(model: Any) -> bool:
-    """Return whether the attention of a model was switched."""
+    """Return whether a model's attention was replaced by the recording one."""
     return any(type(m).__name__ == _ATTENTION and "forward" in vars(m) for m in model.modules())
 
 
@@ -44,7 +44,7 @@ def _attend(
     is_global_attn: bool,
     output_attentions: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Compute attention in windows and with global tokens, and fill the active recorder.
+    """Compute Longformer's windowed and global attention of one layer, and store its inputs in the active recorder.
 
     Each token attends to its window and to the global tokens, and a global token to all.
     Source: Beltagy, Peters and Cohan 2020, arXiv 2004.05150, section 3.1, without dilation.
@@ -99,7 +99,7 @@ def _split_heads(module: Any, states: Tensor) -> Tensor:
 
 
 def _masked_scores(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
-    """Compute scaled products, [B, H, S, S], with -1e4 added to pairs that are not allowed."""
+    """Return scaled query-key products, [B, H, S, S], with -1e4 added to pairs of tokens that are not allowed."""
     products = torch.matmul(query * query.shape[-1] ** -0.5, key.transpose(2, 3))
     return products + (~allowed).to(products.dtype) * MASKED_SCORE
 
@@ -107,7 +107,7 @@ def _masked_scores(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
 def _without_padding(
     input_ids: Any, attention_mask: Any, token_type_ids: Any, position_ids: Any, inputs_embeds: Any, pad_token_id: int
 ) -> tuple[Any, ...]:
-    """Return a model's inputs as they are; replaces the method that pads them to a multiple of the window."""
+    """Return a model's inputs unchanged; replaces the method that pads them to a multiple of the window."""
     return 0, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
 
 

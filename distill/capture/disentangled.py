@@ -20,7 +20,7 @@ from pocketbert.distill.capture.recorder import MASKED_SCORE, CapturingModule, Q
 
 
 class _CapturingV1(AttentionV1, CapturingModule):  # type: ignore[misc]
-    """The attention of v1, with one projection to queries, keys and values; weights and results stay the same."""
+    """Attention of DeBERTa v1 that fills the active recorder; weights and results stay the same."""
 
     def forward(
         self,
@@ -31,7 +31,7 @@ class _CapturingV1(AttentionV1, CapturingModule):  # type: ignore[misc]
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the attention of one layer; if the recorder ends the pass, no context is computed.
+        """Compute the attention of one layer; if the recorder ends the forward pass here, no context is computed.
 
         Args:
             hidden_states: [B, S, d].
@@ -61,7 +61,7 @@ class _CapturingV1(AttentionV1, CapturingModule):  # type: ignore[misc]
 
 
 class _CapturingV2(AttentionV2, CapturingModule):  # type: ignore[misc]
-    """The attention of v2 and v3, which has batch and heads in one dimension; weights and results stay the same."""
+    """Attention of DeBERTa v2 and v3 that fills the active recorder; weights and results stay the same."""
 
     def forward(
         self,
@@ -72,7 +72,7 @@ class _CapturingV2(AttentionV2, CapturingModule):  # type: ignore[misc]
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the attention of one layer, see `_CapturingV1.forward`; `relative_pos` may be buckets."""
+        """Compute the attention of one layer; see `_CapturingV1.forward`. `relative_pos` may be buckets."""
         _require_own_queries(query_states)
         batch, heads = len(hidden_states), self.num_attention_heads
         flat = [
@@ -94,7 +94,7 @@ _CAPTURING = {AttentionV1: _CapturingV1, AttentionV2: _CapturingV2}
 
 
 def _install(model: Any) -> None:
-    """Turn the attention of each layer into one that records.
+    """Replace the class of each DeBERTa attention module by one that records.
 
     Raises:
         InputError: If the heads of the model mix their scores (``talking_head``), which is not implemented here.
@@ -108,7 +108,7 @@ def _install(model: Any) -> None:
 
 
 def _require_own_queries(query_states: Tensor | None) -> None:
-    """Raise ValueError if there are queries of other states, which only a decoder has."""
+    """Raise ValueError if queries are computed from other states, as only a decoder does."""
     if query_states is not None:
         raise ValueError("the capturing attention of an encoder takes no queries of other states")
 
@@ -116,7 +116,7 @@ def _require_own_queries(query_states: Tensor | None) -> None:
 def _attend(
     module: Any, vectors: QueryKeyValue, scores: Tensor, mask: Tensor, output_attentions: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Mask the scores, fill the active recorder, and return context and, if requested, probabilities."""
+    """Mask the scores, store them in the active recorder, and return the context and, if requested, probabilities."""
     # only by keys, as in every other family; transformers also masks all keys of padded queries, which nothing reads
     scores = scores.masked_fill(~mask.bool().any(-2, keepdim=True), MASKED_SCORE)
     recorder = active_recorder()

@@ -28,11 +28,11 @@ _HEADS = ("ForMaskedLM", "ForPreTraining")
 
 @dataclass(frozen=True)
 class TokenOutput:
-    """Result of `LmHead.run` for a batch.
+    """Result of `LmHead.run`: hidden states, and logits of the selected tokens.
 
     Attributes:
         hidden: Last hidden states, after the final norm, [B, S, d].
-        logits: At the selected tokens, in their order in the batch, [n, V].
+        logits: Vocabulary logits of the selected tokens, in their order in the batch, [n, V].
         next_sentence: Logits of "the second segment follows the first" and "does not", [B, 2]; None for a model
             without that head. For a head of sentence order, of "in order" and "swapped".
     """
@@ -43,11 +43,11 @@ class TokenOutput:
 
 
 class LmHead:
-    """The masked-language-model head of a model, computed only for selected tokens.
+    """Runs a masked-language model whose head (vocabulary projection) is computed only for selected tokens.
 
     Args:
-        model: A transformers model, not wrapped.
-        where: Recipe key, for errors.
+        model: A transformers model, not wrapped by DDP or the like.
+        where: Recipe key that error messages name.
 
     Attributes:
         has_next_sentence: Whether the model has a next-sentence head too.
@@ -67,11 +67,11 @@ class LmHead:
         self._first_module = first_module
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor], selected: Tensor) -> TokenOutput:
-        """Run one forward pass, with the head computed only for selected tokens.
+        """Run the model, with its head computed only for selected tokens; return hidden states and logits.
 
         Args:
-            model: The model, or its wrapper.
-            inputs: Its inputs, [B, S] each.
+            model: The model of this head, or its DDP wrapper.
+            inputs: The model's inputs by name, [B, S] each.
             selected: Indices of the tokens to project, in the batch flattened to B * S; [n] int64.
 
         Returns:
@@ -101,7 +101,7 @@ class LmHead:
 
 
 def _first_head_module(model: Any) -> nn.Module | None:
-    """Return the module of the head that takes the encoder's output, by the path in the row of the model's family."""
+    """Return the first module of a model's masked-LM head, which takes the encoder's output; None if there is none."""
     name = type(model).__name__
     for family in all_families():
         if family.lm_head is not None and name in [family.class_name(suffix) for suffix in _HEADS]:
@@ -112,12 +112,12 @@ def _first_head_module(model: Any) -> nn.Module | None:
 
 
 def flat_indices(mask: Tensor) -> Tensor:
-    """Return the indices of the non-zero entries of a [B, S] mask in the flattened batch, [n] int64."""
+    """Return the positions of non-zero entries of a [B, S] mask in the batch flattened to B * S, [n] int64."""
     return torch.nonzero(mask.flatten()).squeeze(1)
 
 
 class LayerOutputs:
-    """Collects the outputs of chosen encoder layers.
+    """Context manager that collects the outputs of chosen encoder layers during a forward pass.
 
     Use as a context manager around one forward pass. A recorder of attention scores goes around it, not inside, and
     has the depth that is run.
@@ -125,11 +125,11 @@ class LayerOutputs:
     Args:
         model: A transformers model.
         layer_path: Dotted path from the class with a head to the list of encoder layers.
-        layers: Numbers of the layers, from 0.
-        stop: End the pass behind the last of them, and leave the ``with`` block; gradients are the same.
+        layers: Numbers of the chosen layers, from 0.
+        stop: End the pass behind the last chosen layer, and leave the ``with`` block; gradients are the same.
 
     Attributes:
-        states: By layer, each [B, S, d].
+        states: Output of each chosen layer by its number, [B, S, d].
 
     Raises:
         ValueError: If the model has no such layer.
@@ -153,7 +153,7 @@ class LayerOutputs:
         self._handles: list[Any] = []
 
     def __enter__(self) -> LayerOutputs:
-        """Start collecting."""
+        """Register the hooks that collect the outputs of one forward pass."""
         self.states, self._runs = {}, 0
         for number, layer in self._layers:
             self._handles.append(layer.register_forward_hook(self._hook(number)))
@@ -162,7 +162,7 @@ class LayerOutputs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Stop, and check that every wanted layer ran.
+        """Remove the hooks, and check that every wanted layer ran.
 
         Returns:
             Whether this object itself ended the pass.
@@ -183,10 +183,10 @@ class LayerOutputs:
         return ended
 
     def _hook(self, number: int) -> Any:
-        """Return a forward hook that stores a layer's output, and ends the pass behind the last wanted layer."""
+        """Return a forward hook for a layer that stores its output, and ends the pass behind the last wanted layer."""
 
         def store_output(_module: nn.Module, _arguments: Any, output: Any) -> None:
-            """Store the output of one run of the layer."""
+            """Store the layer's output if it is wanted."""
             run = self._runs if self._shared else number
             self._runs += 1
             if run in self._wanted:

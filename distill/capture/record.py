@@ -22,17 +22,17 @@ from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModu
 def record_attention(
     model: Any, family: Family, layers: Iterable[int], relations: Iterable[int] = (), *, stop: bool = False
 ) -> AttentionRecorder:
-    """Switch a model's attention to one that records its inputs, and create the recorder.
+    """Make a model's attention record scores, queries, keys and values, and return the recorder.
 
     Args:
         model: A transformers model; its attention implementation is switched.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         layers: Layers whose scores to keep, from 0.
         relations: Layers whose queries, keys and values to keep.
         stop: Whether a pass ends within the last of these layers; see `AttentionRecorder`.
 
     Returns:
-        The recorder; wrap each forward pass in it.
+        The recorder, a context manager for each forward pass.
 
     Raises:
         InputError: If the family's row names a capture that is not registered, or the layers of the model cannot be
@@ -45,7 +45,7 @@ def record_attention(
 
 
 def records_attention(model: Any) -> bool:
-    """Return whether a transformers model's attention was switched to one that records.
+    """Return whether a model's attention was replaced by one that records; see `record_attention`.
 
     Args:
         model: A transformers model.
@@ -56,7 +56,7 @@ def records_attention(model: Any) -> bool:
 
 
 def query_width(config: Any) -> int:
-    """Return the width of a token's query in all heads together, from a model's configuration.
+    """Return the number of channels of a token's query over all heads, from a model's configuration.
 
     It is the width of the model, except for MobileBERT, whose attention lies within the bottleneck.
     """

@@ -35,7 +35,7 @@ _active: list[AttentionRecorder] = []
 
 @dataclass(frozen=True)
 class QueryKeyValue:
-    """Queries, keys and values of one layer, head by head, as the model passes them to its attention function.
+    """Queries, keys and values of one layer by head, as the model passes them to its attention function.
 
     They include biases, and rotary positions if the model has them, but not the scaling of the scores, unless the
     model scales its queries itself.
@@ -52,14 +52,14 @@ class QueryKeyValue:
 
 
 class EndOfPassError(Exception):
-    """Ends a forward pass behind the last wanted layer; caught by the context manager that raised it, its `owner`."""
+    """Raised to end a forward pass behind the last wanted layer; the context manager `owner` raises and catches it."""
 
     def __init__(self, owner: object) -> None:
         self.owner = owner
 
 
 class AttentionRecorder:
-    """A recorder of the attention inputs of chosen layers during forward passes.
+    """Context manager that stores attention scores, queries, keys and values of chosen layers in a forward pass.
 
     Use as a context manager around one forward pass; leaving it checks that the attention of every layer called. After
     an error nothing is kept.
@@ -73,8 +73,8 @@ class AttentionRecorder:
             the pass goes on to its end.
 
     Attributes:
-        scores: By layer, each [B, H, S, S], the additive mask applied.
-        relations: By layer.
+        scores: Attention scores before the softmax by layer, [B, H, S, S] each, the additive mask applied.
+        relations: Queries, keys and values by layer.
 
     Raises:
         ValueError: If the model has no such layer.
@@ -91,7 +91,7 @@ class AttentionRecorder:
         self._calls = 0
 
     def __enter__(self) -> AttentionRecorder:
-        """Start recording one forward pass."""
+        """Make this the active recorder of the next forward pass, and clear what an earlier pass recorded."""
         self._clear()
         self._calls = 0
         _active.append(self)
@@ -100,7 +100,7 @@ class AttentionRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Stop, and check the number of layers that called.
+        """Stop recording, and check that every layer's attention called the recorder.
 
         Returns:
             Whether the recorder itself ended the pass.
@@ -125,25 +125,29 @@ class AttentionRecorder:
         return ended
 
     def next_layer(self) -> int:
-        """Return the number of the calling layer, from 0, in call order, which also works for shared weights."""
+        """Count a call of a layer's attention, and return the layer's number from 0.
+
+        Layers are numbered in call order, which also works for shared weights.
+        """
         self._calls += 1
         return self._calls - 1
 
     def end_behind(self, layer: int) -> None:
-        """End the pass if `layer` is the last wanted one and the recorder stops there; called after recording."""
+        """Raise EndOfPassError if `layer` is the last wanted layer and the recorder ends passes there."""
         if layer == self._last:
             raise EndOfPassError(self)
 
     def _clear(self) -> None:
+        """Delete all recorded scores, queries, keys and values."""
         self.scores, self.relations = {}, {}
 
 
 class CapturingModule:
-    """Base class of attention modules that fill recorders without transformers' attention interface."""
+    """Base class of attention modules that fill the active recorder without transformers' attention interface."""
 
 
 def active_recorder() -> AttentionRecorder | None:
-    """Return the recorder of the forward pass that is running, if any."""
+    """Return the recorder of the forward pass in progress; None if there is none."""
     return _active[-1] if _active else None
 
 
@@ -160,7 +164,7 @@ def capturing_attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Compute scaled dot-product attention, and fill the active recorder.
+    """Compute scaled dot-product attention, and store its scores, queries, keys and values in the active recorder.
 
     If the recorder ends the pass here, neither probabilities nor context are computed.
 
@@ -207,7 +211,7 @@ def additive_mask(
     device: torch.device | None = None,
     **__: Any,
 ) -> Tensor | None:
-    """Build the mask that transformers passes to `capturing_attention`.
+    """Build the additive attention mask that transformers passes to `capturing_attention`.
 
     Args:
         attention_mask: 1 for real tokens, [B, S]; None if all are real.
@@ -229,7 +233,7 @@ def additive_mask(
 
 
 def _install(model: Any) -> None:
-    """Switch a model to the capturing attention; weights and results stay the same."""
+    """Make a model use `capturing_attention`; weights and results stay the same."""
     AttentionInterface.register(ATTENTION_NAME, capturing_attention)
     AttentionMaskInterface.register(ATTENTION_NAME, additive_mask)
     model.set_attn_implementation(ATTENTION_NAME)

@@ -12,7 +12,7 @@ from pocketbert.distill.capture.recorder import CapturingModule, additive_mask, 
 
 
 class _CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: ignore[misc]
-    """transformers' module with `capturing_attention`; weights and results stay the same."""
+    """XLM's attention module, computed by `capturing_attention`; weights and results stay the same."""
 
     def forward(
         self,
@@ -23,7 +23,7 @@ class _CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: ign
         output_attentions: bool = False,
         **_: Any,
     ) -> tuple[Tensor, ...]:
-        """Compute attention to all real tokens.
+        """Compute self-attention over all real tokens of an encoder, and store it in the active recorder.
 
         Args:
             input: [B, S, d].
@@ -53,7 +53,7 @@ class _CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: ign
 
 
 def _install(model: Any) -> None:
-    """Turn the attention of each layer into one that records."""
+    """Replace the class of each XLM attention module by one that records."""
     for module in model.modules():
         if type(module) is MultiHeadAttention:
             module.__class__ = _CapturingSelfAttention

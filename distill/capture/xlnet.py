@@ -18,7 +18,7 @@ from pocketbert.distill.capture.recorder import MASKED_SCORE, CapturingModule, Q
 
 
 class _CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # type: ignore[misc]
-    """transformers' module, which fills the active recorder; weights and results stay the same."""
+    """XLNet's relative attention module that fills the active recorder; weights and results stay the same."""
 
     def rel_attn_core(
         self,
@@ -30,7 +30,7 @@ class _CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # t
         attn_mask: Tensor | None = None,
         output_attentions: bool = False,
     ) -> Any:
-        """Compute the attention of one layer; if the recorder ends the pass, no context is computed.
+        """Compute the attention of one layer; if the recorder ends the forward pass here, no context is computed.
 
         Args:
             q_head: Queries, [S, B, H, head size].
@@ -73,7 +73,7 @@ class _CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # t
 
 
 def _install(model: Any) -> None:
-    """Turn the attention of each layer into one that records."""
+    """Replace the class of each XLNet attention module by one that records."""
     for module in model.modules():
         if type(module) is XLNetRelativeAttention:
             module.__class__ = _CapturingRelativeAttention

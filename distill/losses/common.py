@@ -28,7 +28,7 @@ from torch.autograd.function import once_differentiable
 
 @dataclass(frozen=True)
 class Term:
-    """One term of a loss over some rows: a mean, and the number of items that it is over.
+    """A named part of a loss over some rows: its mean, and the number of items (rows, tokens) in the mean.
 
     Means of parts of unequal size do not average to the mean of the whole: three ranks with 100, 100 and
     10 labelled tokens would weigh the last ten tenfold. With its count, a part's mean is weighted correctly.
@@ -44,7 +44,7 @@ class Term:
 
     @classmethod
     def of(cls, mean: Tensor, count: Tensor | float) -> Term:
-        """Create a term with its count as a tensor on the device of the mean.
+        """Create a term from a mean and a count, which becomes a tensor on the mean's device.
 
         Args:
             mean: Mean over the items, scalar.
@@ -55,28 +55,28 @@ class Term:
 
 @runtime_checkable
 class Counting(Protocol):
-    """An objective with terms that are means over something else than rows."""
+    """Interface of an objective some of whose loss terms are means over tokens or pairs instead of rows."""
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of items in the mean of each such term, by name, from the batch only: no forward pass."""
+        """Return, for each such term, the number of items in its mean, from the batch alone, without a forward pass."""
         ...
 
 
 def to_terms(made: Mapping[str, Term | Tensor], rows: int) -> dict[str, Term]:
-    """Convert the result of an objective to terms: a plain tensor is a mean over the rows.
+    """Convert an objective's result to terms by name; a plain tensor counts as a mean over the rows.
 
     Args:
-        made: Terms by name.
-        rows: Rows of the batch they were computed on.
+        made: The objective's result: terms by name.
+        rows: Number of rows of the batch.
     """
     return {name: t if isinstance(t, Term) else Term.of(t, rows) for name, t in made.items()}
 
 
 def count_items(objective: object, names: Iterable[str], batch: dict[str, Tensor]) -> dict[str, float]:
-    """Count the items in the mean of each term of an objective: what `Counting.counts` returns, else the rows.
+    """Return, for each loss term, the number of items of a batch in its mean: by `Counting.counts`, else the rows.
 
     Args:
-        objective: A `Counting`, or anything else.
+        objective: An objective, which may implement `Counting`.
         names: Names of its terms.
         batch: Tensors whose first dimension is rows.
     """
@@ -88,7 +88,7 @@ def count_items(objective: object, names: Iterable[str], batch: dict[str, Tensor
 
 
 def count_rows(batch: dict[str, Tensor]) -> int:
-    """Count the rows of a batch.
+    """Return the number of rows of a batch; raise ValueError if its tensors differ in it.
 
     Raises:
         ValueError: If its tensors disagree: such a batch cannot be divided by rows.
@@ -100,7 +100,7 @@ def count_rows(batch: dict[str, Tensor]) -> int:
 
 
 def scale_partial_mean(mean: Tensor, part: float, whole: float) -> Tensor:
-    """Scale a part's mean to what it adds to the mean over the whole: ``mean * part / whole``, scalar.
+    """Scale the mean over a part of a batch to its share of the mean over the whole batch: ``mean * part / whole``.
 
     The scaled means of all parts sum to the mean of the whole. A part without items adds exactly 0, also to the
     gradient, even if its mean is 0/0; a part that is the whole adds its mean, bit for bit.
@@ -119,7 +119,7 @@ def scale_partial_mean(mean: Tensor, part: float, whole: float) -> Tensor:
 
 
 def soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute the KL divergence of temperature-softened class distributions, times T^2.
+    """Compute the KL divergence of the teacher's and the student's temperature-softened class distributions, times T^2.
 
     ``T^2 * mean_B sum_C p_T (log p_T - log p_S)`` with ``p = softmax(z / T)`` (Hinton et al. 2015,
     arXiv 1503.02531, section 2; the T^2 keeps the gradient's size independent of T).
@@ -138,7 +138,7 @@ def soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
 
 
 def hard_targets(student: Tensor, labels: Tensor) -> Tensor:
-    """Compute the cross-entropy with gold labels.
+    """Compute the cross-entropy of the student's logits with gold labels.
 
     Args:
         student: Logits, [B, C].
@@ -154,7 +154,7 @@ def hard_targets(student: Tensor, labels: Tensor) -> Tensor:
 
 
 def hidden_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean squared error of hidden states over real tokens and all channels.
+    """Compute the mean squared error of two models' hidden states over real tokens and all channels.
 
     ``L_hidn`` of TinyBERT (Jiao et al. 2020, arXiv 1909.10351, eq. 8) with equal widths, so without a
     projection, and without the padded rows that the released code lets in.
@@ -162,7 +162,7 @@ def hidden_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     Args:
         student: Hidden states, [B, S, d].
         teacher: Hidden states, [B, S, d].
-        mask: [B, S].
+        mask: 1 at real tokens, [B, S].
 
     Returns:
         Scalar, float32 or wider.
@@ -171,7 +171,7 @@ def hidden_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
 
 
 def attention_kl(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Compute the KL divergence of attention distributions, averaged over heads and real query positions.
+    """Compute the KL divergence of two models' attention distributions, averaged over heads and real query positions.
 
     ``mean_{B,H,q} sum_k p_T (log p_T - log p_S)`` (MobileBERT, Sun et al. 2020, arXiv 2004.02984, attention transfer;
     MiniLM, Wang et al. 2020, arXiv 2002.10957, eq. 1).
@@ -179,7 +179,7 @@ def attention_kl(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     Args:
         student: Pre-softmax scores with the additive mask applied, [B, H, S, S].
         teacher: Likewise, [B, H, S, S]; as many heads.
-        mask: [B, S]; decides which query rows count.
+        mask: 1 at real tokens, [B, S]; padded queries are left out.
 
     Returns:
         Scalar, in nats.
@@ -189,7 +189,7 @@ def attention_kl(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
 
 
 def mean_over_layers(losses: list[Tensor]) -> Tensor:
-    """Average per-layer losses.
+    """Return the mean of per-layer losses.
 
     Raises:
         ValueError: If there are none: a layer loss over nothing would silently be 0.
@@ -200,7 +200,7 @@ def mean_over_layers(losses: list[Tensor]) -> Tensor:
 
 
 def attention_score_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean squared error of attention scores over heads and pairs of a real query and a real key.
+    """Compute the mean squared error of two models' attention scores over heads and pairs of real tokens.
 
     ``L_attn = 1/H * sum_i MSE(A_i^S, A_i^T)`` with A before the softmax (Jiao et al. 2020, arXiv 1909.10351, eq. 7),
     the mean over ``sum_B n_b^2`` pairs, n_b being the tokens of row b.
@@ -208,7 +208,7 @@ def attention_score_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tenso
     Args:
         student: Scores before the softmax, additive mask applied, finite, [B, H, S, S].
         teacher: Likewise; as many heads.
-        mask: [B, S].
+        mask: 1 at real tokens, [B, S].
 
     Returns:
         Scalar, float32 or wider.
@@ -218,12 +218,12 @@ def attention_score_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tenso
 
 
 def count_token_pairs(mask: Tensor) -> Tensor:
-    """Count the pairs of real tokens, ``sum_B n_b^2``, the items of `attention_score_mse`; float32 scalar."""
+    """Return the number of pairs of real tokens in a batch, ``sum_B n_b^2``, as a float32 scalar."""
     return mask.sum(1).square().sum().float()
 
 
 def sum_over_layers(losses: Sequence[Tensor]) -> Tensor:
-    """Add up per-layer losses with weight 1 each (Jiao et al. 2020, arXiv 1909.10351, eqs. 6 and 11).
+    """Return the sum of per-layer losses, each with weight 1 (Jiao et al. 2020, arXiv 1909.10351, eqs. 6 and 11).
 
     Raises:
         ValueError: If there are none: a layer loss over nothing would silently be 0.
@@ -238,7 +238,9 @@ _REFERENCE_MASKED = -1e2
 
 
 def reference_score_mse(student: Tensor, teacher: Tensor) -> Tensor:
-    """Compute the error of attention scores as TinyBERT's released code: masked scores are 0, mean over B * H * S * S.
+    """Compute the error of attention scores as TinyBERT's released code does, with padding in the mean.
+
+    Masked scores are 0, and the mean is over B * H * S * S.
 
     Padded keys add 0 and stay in the denominator; padded queries count as real ones do.
 
@@ -254,7 +256,7 @@ def reference_score_mse(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def reference_state_mse(student: Tensor, teacher: Tensor) -> Tensor:
-    """Compute the error of hidden states as TinyBERT's released code: squares, mean over B * S * d with padding.
+    """Compute the mean squared error of hidden states as TinyBERT's released code does, with padding in the mean.
 
     Args:
         student: Projected hidden states or embeddings, [B, S, d].
@@ -267,7 +269,7 @@ def reference_state_mse(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Convert to float32 unless float64: in half precision the difference of close numbers is mostly rounding."""
+    """Convert a tensor to float32 unless it is float64; differences of close numbers are lost in half precision."""
     return x if x.dtype is torch.float64 else x.float()
 
 
@@ -291,7 +293,9 @@ _ACCELERATOR_CHUNK = 1 << 26
 
 
 def divergence_sum(student: Tensor, teacher: Tensor, weight: Tensor | None = None, temperature: float = 1.0) -> Tensor:
-    """Compute ``sum_r w_r KL(softmax(t_r / T) || softmax(s_r / T))`` over rows r.
+    """Compute the weighted sum of KL divergences from teacher to student over rows of scores.
+
+    It is ``sum_r w_r KL(softmax(t_r / T) || softmax(s_r / T))``.
 
     Args:
         student: Scores before the softmax, [..., C].
@@ -314,11 +318,11 @@ def divergence_sum(student: Tensor, teacher: Tensor, weight: Tensor | None = Non
 
 
 class _Divergence(torch.autograd.Function):
-    """The divergence of [R, C] as a differentiable function."""
+    """Autograd function of `divergence_sum` for scores [R, C], which needs less memory than autograd's operations."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, weight: Tensor | None, temperature: float) -> Tensor:
-        """Compute the sum, and if needed its gradient: ``w_r (softmax(s_r / T) - softmax(t_r / T)) / T``."""
+        """Compute the sum, and, if needed, its gradient ``w_r (softmax(s_r / T) - softmax(t_r / T)) / T``."""
         dtype = torch.promote_types(student.dtype, torch.float32)
         total = torch.zeros((), dtype=dtype, device=student.device)
         needs_gradient = bool(ctx.needs_input_grad[0])
@@ -343,18 +347,19 @@ class _Divergence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None, None]:
-        """Return the gradient of the student's scores."""
+        """Return the gradient with respect to the student's scores."""
         (gradient,) = ctx.saved_tensors
         return (gradient * (outer[0] * ctx.factor)).to(ctx.dtype), None, None, None
 
 
 def _log_softmax(scores: Tensor, dtype: torch.dtype, temperature: float) -> Tensor:
+    """Return the log-softmax of scores divided by the temperature, in the given number type."""
     scores = scores.to(dtype)
     return F.log_softmax(scores if temperature == 1 else scores / temperature, -1)
 
 
 def _squared_error_sum(student: Tensor, teacher: Tensor, counted: Tensor) -> Tensor:
-    """Compute ``sum (s - t)^2`` of two signals, rows first, over the positions where `counted` is 1; float32 or wider.
+    """Compute the sum of squared differences of two tensors (rows first) where `counted` is 1; float32 or wider.
 
     `counted` expands to the signals' shape. The teacher gets no gradient, the student one that is exactly 0 at other
     positions. Differentiable once; raises ValueError if the shapes differ.
@@ -366,11 +371,11 @@ def _squared_error_sum(student: Tensor, teacher: Tensor, counted: Tensor) -> Ten
 
 
 class _SquaredError(torch.autograd.Function):
-    """The sum of squared differences as a differentiable function."""
+    """Autograd function of the sum of squared differences, computed some rows at a time."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, counted: Tensor) -> Tensor:
-        """Compute the sum, and keep the difference."""
+        """Compute the sum, and keep the differences for the gradient."""
         # in half precision the difference of close numbers is mostly rounding
         dtype = torch.promote_types(student.dtype, torch.float32)
         difference = torch.empty(student.shape, dtype=dtype, device=student.device)
@@ -389,6 +394,6 @@ class _SquaredError(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient of the student's signal, ``2 (s - t)`` at positions that count."""
+        """Return the gradient with respect to the student's tensor, ``2 (s - t)`` where positions count."""
         (difference,) = ctx.saved_tensors
         return (difference * (2 * outer[0])).to(ctx.dtype), None, None

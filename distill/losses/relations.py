@@ -31,16 +31,16 @@ A CPU is faster if they stay in its cache.
 def relation_heads(
     student_width: int, teacher_width: int, wanted: int | None = None, where: str = "relation_heads"
 ) -> int:
-    """Return the number of relation heads A that divides the queries, keys and values of both models.
+    """Return the number of relation heads A into which the queries, keys and values of both models can be split.
 
     Args:
-        student_width: Numbers of the student's query in all heads together; see `query_width`.
-        teacher_width: The teacher's.
+        student_width: Channels of the student's query over all heads; see `query_width`.
+        teacher_width: Channels of the teacher's query over all heads.
         wanted: An explicit number; default 48 or the largest possible number below.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Returns:
-        A.
+        The number A.
 
     Raises:
         InputError: If the explicit number does not divide both, with those that do.
@@ -59,7 +59,7 @@ def relation_heads(
 
 
 def relation_kl(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> Tensor:
-    """Compute the KL divergence of self-relations, averaged over relation heads and real query positions.
+    """Compute MiniLM's loss: the KL divergence of token-to-token relations, over relation heads and real queries.
 
     ``1/(A |x|) * sum_A sum_q KL(R_T || R_S)`` with ``R = softmax(X X^T / sqrt(d_r))`` over the real keys, for X
     the queries, keys or values (MiniLMv2, Wang et al. 2021, arXiv 2012.15828, section 3.1, eq. 1-5). With A the
@@ -71,10 +71,10 @@ def relation_kl(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> T
     the student's vectors, not as the relations, which take S / d_r times as much.
 
     Args:
-        student: [B, H, S, head size].
-        teacher: [B, H, S, head size]; heads and sizes may be others. Gets no gradient.
+        student: The student's queries, keys or values, [B, H, S, head size].
+        teacher: The teacher's, [B, H, S, head size]; numbers of heads and sizes may differ. Gets no gradient.
         mask: 1 at real tokens, [B, S].
-        heads: A; divides H * head size of both.
+        heads: Relation heads A, which divide H * head size of both models.
 
     Returns:
         Scalar, in nats, 0 if there is no real token; differentiable once.
@@ -90,11 +90,11 @@ def relation_kl(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> T
 
 
 class _RelationDivergence(torch.autograd.Function):
-    """The divergence of relations of [B, S, width] as a differentiable function."""
+    """Autograd function of `relation_kl` for vectors [B, S, width], which needs little memory."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> Tensor:
-        """Compute the mean divergence chunk by chunk, and if needed the gradient of the sum."""
+        """Compute the mean divergence some rows at a time, and, if needed, the gradient of its sum."""
         length, device = mask.shape[1], student.device.type
         dtype = torch.promote_types(student.dtype, torch.float32)
         total = torch.zeros((), dtype=dtype, device=student.device)
@@ -126,7 +126,7 @@ class _RelationDivergence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None, None]:
-        """Return the gradient of the student's vectors."""
+        """Return the gradient with respect to the student's vectors."""
         gradient, count = ctx.saved_tensors
         return (gradient * (outer[0] / count)).to(ctx.dtype), None, None, None
 
@@ -137,6 +137,9 @@ def _split_heads(vectors: Tensor, heads: int) -> Tensor:
 
 
 def _log_relations(vectors: Tensor, padded: Tensor) -> Tensor:
-    """Compute log-relations, [B, A, S, d_r] to [B, A, S, S]; those to padded keys are finite, and their exp is 0."""
+    """Compute log-softmax relations between all tokens, [B, A, S, d_r] to [B, A, S, S].
+
+    Those to padded keys are finite, and their exp is 0.
+    """
     scores = torch.matmul(vectors * vectors.shape[-1] ** -0.5, vectors.transpose(2, 3))
     return F.log_softmax(scores.masked_fill_(padded, torch.finfo(scores.dtype).min), -1)

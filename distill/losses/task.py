@@ -25,15 +25,15 @@ _PADDED_SCORE = -1e4
 
 
 def gold_loss(task: Task, outputs: Any, batch: Mapping[str, Tensor]) -> Term:
-    """Compute the task's loss against gold labels.
+    """Compute a task's loss of the model's outputs against the gold labels.
 
     Cross-entropy for labels, tokens and masked words; binary cross-entropy averaged over labels for multi-label;
     squared error for regression, binary cross-entropy if its outputs go through a sigmoid; the mean of the two
     cross-entropies of start and end for answers (Devlin et al. 2019, arXiv 1810.04805, sections 4 and 5).
 
     Args:
-        task: Decides the loss.
-        outputs: The model's outputs.
+        task: Task of the model, such as classification; decides the loss.
+        outputs: The result of the transformers model.
         batch: Targets by name: ``labels`` [B], [B, C] or [B, S], or ``start_positions`` and ``end_positions`` [B].
     """
     if task.name is TaskName.QUESTION_ANSWERING:
@@ -64,19 +64,19 @@ def soft_loss(
     temperature: float,
     pooling: Pooling,
 ) -> Term:
-    """Compute the task's loss against a teacher's outputs; it is 0 where the two agree.
+    """Compute a task's loss of the student's outputs against the teacher's; it is 0 where both agree.
 
     For label distributions the KL divergence at a temperature, times T^2 (Hinton et al. 2015, arXiv 1503.02531), for
     each label by itself in multi-label; for numbers the squared error; for start and end the mean of the two
     divergences over the real tokens; for vectors 1 minus the cosine of the pooled states.
 
     Args:
-        task: Decides the loss.
-        outputs: The student's outputs.
+        task: Task of the model, such as classification; decides the loss.
+        outputs: The result of the student, a transformers model.
         teacher_outputs: The teacher's outputs by name.
         batch: ``attention_mask`` [B, S], and ``labels`` [B, S] if they mark the labelled tokens.
         temperature: T > 0.
-        pooling: How token states become a vector.
+        pooling: How token states become a vector, for feature-extraction.
     """
     mask = batch["attention_mask"]
     if task.name is TaskName.QUESTION_ANSWERING:
@@ -104,7 +104,7 @@ def soft_loss(
 
 
 def count_labelled_tokens(task: Task, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Count the items of the terms ``labels`` and ``logits`` if these are means over tokens; empty if over rows."""
+    """Return the number of labelled tokens for the terms ``labels`` and ``logits``; empty if they are over rows."""
     if task.level is not Level.TOKEN or task.name is TaskName.QUESTION_ANSWERING:
         return {}
     tokens = (batch["labels"] != IGNORED_LABEL).sum()
@@ -112,11 +112,11 @@ def count_labelled_tokens(task: Task, batch: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _pool_states(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """Pool token states to one vector per text, [B, d] float32, not normalised: only directions are compared.
+    """Pool a text's token states to one vector, [B, d] float32, not normalised.
 
     Args:
         states: Token states, [B, S, d].
-        mask: [B, S].
+        mask: 1 at real tokens, [B, S].
         pooling: Mean of real tokens, or the first one.
     """
     if pooling.kind is PoolingKind.CLS:
@@ -126,7 +126,7 @@ def _pool_states(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
 
 
 def _binary_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute T^2 times the KL divergence of each label's softened yes and no, averaged over rows and labels."""
+    """Compute the KL divergence of each label's softened yes/no distributions, times T^2, over rows and labels."""
     s, t = student.float() / temperature, teacher.float() / temperature
     yes = torch.sigmoid(t)
     per_label = yes * (F.logsigmoid(t) - F.logsigmoid(s)) + (1 - yes) * (F.logsigmoid(-t) - F.logsigmoid(-s))
@@ -134,7 +134,7 @@ def _binary_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -
 
 
 def _answer_scores(outputs: Any, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return start and end scores with padding excluded, [B, S] float32 each."""
+    """Return the start and the end scores of an answer, [B, S] float32 each, with -1e4 added at padding."""
     take = outputs.__getitem__ if isinstance(outputs, Mapping) else lambda name: getattr(outputs, name)
     padding = (1.0 - mask.float()) * _PADDED_SCORE
     return take("start_logits").float() + padding, take("end_logits").float() + padding

@@ -25,7 +25,7 @@ from pocketbert.distill.losses.common import Term, divergence_sum
 
 
 def masked_lm(student: Tensor, labels: Tensor) -> Term:
-    """Compute the cross-entropy of the masked tokens (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
+    """Compute the cross-entropy of masked-token predictions (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
 
     Args:
         student: Logits at the selected tokens, [n, V].
@@ -43,7 +43,7 @@ def masked_lm(student: Tensor, labels: Tensor) -> Term:
 
 
 def next_sentence(logits: Tensor, labels: Tensor) -> Term:
-    """Compute the cross-entropy of next-sentence prediction (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
+    """Compute the cross-entropy of next-sentence predictions (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
 
     Args:
         logits: Of "follows" and "does not follow", [B, 2].
@@ -57,7 +57,7 @@ def next_sentence(logits: Tensor, labels: Tensor) -> Term:
 
 
 def token_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Term:
-    """Compute the KL divergence of temperature-softened vocabulary distributions, times T^2.
+    """Compute the KL divergence of teacher and student predictions over the vocabulary, softened by T, times T^2.
 
     ``T^2 * (1/n) * sum_n sum_V p_T (log p_T - log p_S)`` with ``p = softmax(z / T)``: L_ce of DistilBERT (Sanh et
     al. 2019, arXiv 1910.01108, section 3) as the released code computes it. The paper writes a cross-entropy; the
@@ -76,7 +76,9 @@ def token_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> 
 
 
 def cosine_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Term:
-    """Compute ``1 - cos`` of the last hidden states (L_cos, Sanh et al. 2019, arXiv 1910.01108, section 3).
+    """Compute 1 minus the cosine of student and teacher hidden states, averaged over real tokens.
+
+    It is L_cos of Sanh et al. 2019, arXiv 1910.01108, section 3.
 
     Computed as ``|a/|a| - b/|b||^2 / 2``, the same number, which is exactly 0 for equal states and does not lose
     its digits close to 0 as a difference from 1 does.
@@ -108,7 +110,9 @@ _POSITIONS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class SparseLogits:
-    """Estimates of a teacher's distributions at N positions: ``E sum_j weights_j f(ids_j) = sum_v p_T(v) f(v)``.
+    """A sample of the teacher's vocabulary distribution at each of N positions, as token ids with weights.
+
+    In expectation ``sum_j weights_j f(ids_j) = sum_v p_T(v) f(v)``.
 
     Attributes:
         ids: Token ids, [N, K] int32; first the k most probable, then the sampled ones.
@@ -130,20 +134,20 @@ class SparseLogits:
         return len(self.ids)
 
     def to(self, device: torch.device) -> SparseLogits:
-        """Return the estimates on another device."""
+        """Return a copy on another device."""
         ids, weights, entropy = (x.to(device) for x in (self.ids, self.weights, self.negative_entropy))
         return SparseLogits(ids, weights, entropy, self.vocabulary, self.temperature)
 
 
 def draw_uniform_numbers(positions: int, samples: int, seed: int, row: int, epoch: int) -> Tensor:
-    """Draw the random numbers for `sparsify` of one row in one epoch, which do not depend on the row's batch.
+    """Draw the random numbers with which `sparsify` samples a row in an epoch; they do not depend on the batch.
 
     Args:
-        positions: Distilled positions of the row.
+        positions: Number of the row's masked tokens.
         samples: Draws at each position.
         seed: The run's seed.
         row: Row number.
-        epoch: Epoch.
+        epoch: Number of the epoch, from 0.
 
     Returns:
         [positions, samples] fp32 in [0, 1].
@@ -154,21 +158,21 @@ def draw_uniform_numbers(positions: int, samples: int, seed: int, row: int, epoc
 
 @torch.no_grad()
 def sparsify(logits: Tensor, k: int, draws: Tensor, temperature: float = 1.0) -> SparseLogits:
-    """Keep the k most probable tokens of each position exactly, and a weighted sample of the others.
+    """Reduce logits to the k most probable tokens of each position, exactly, and a weighted sample of the others.
 
     m ids are drawn with replacement in proportion to p_T among the others, each with the weight (mass of the
     others) / m; an id drawn twice has twice the weight. The draws are stratified, one from each m-th of the mass:
     as unbiased as independent ones, and never of larger variance.
 
     Args:
-        logits: The teacher's, [N, V].
+        logits: The teacher's logits at N positions, [N, V].
         k: Tokens kept exactly, 0 to V.
         draws: Uniform numbers in [0, 1], [N, m]; see `draw_uniform_numbers`. With m = 0 the tail is cut off, and
             the estimate is biased unless k = V.
         temperature: T > 0; distributions are softened before they are sampled.
 
     Returns:
-        k + m ids a position, on the device of the logits.
+        A sample of k + m token ids per position, on the device of the logits.
 
     Raises:
         ValueError: If k or the draws do not fit the logits.
@@ -194,7 +198,7 @@ def sparsify(logits: Tensor, k: int, draws: Tensor, temperature: float = 1.0) ->
 
 
 def _sample(rest: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw ids from unnormalised probabilities [N, V] by inverting their cumulative sums.
+    """Draw token ids in proportion to unnormalised probabilities [N, V].
 
     Returns:
         Ids and weights, [N, m] each; equal ids are merged.
@@ -217,14 +221,14 @@ def _sample(rest: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sparse_token_soft_targets(student: Tensor, teacher: SparseLogits) -> Term:
-    """Estimate `token_soft_targets` from a sample of the teacher's distributions, at the teacher's temperature.
+    """Compute `token_soft_targets` approximately, from a sample of the teacher's distributions.
 
     ``-T^2 * mean_n sum_j weights_j log p_S(ids_j)``, with ``p_S = softmax(z_S / T)``, estimates the cross-entropy. The
     teacher's entropy is exact: near a perfect student the number may fall below 0.
 
     Args:
         student: Logits at the selected tokens, [n, V].
-        teacher: At the same tokens, over the same vocabulary.
+        teacher: Sample of the teacher's distributions at the same tokens, over the same vocabulary.
 
     Returns:
         Mean over the n tokens, in nats; right in expectation, and so is its gradient.
@@ -249,7 +253,7 @@ def sparse_token_soft_targets(student: Tensor, teacher: SparseLogits) -> Term:
 
 
 def replaced_tokens(logits: Tensor, replaced: Tensor, mask: Tensor) -> Term:
-    """Compute the cross-entropy of replaced-token detection.
+    """Compute the cross-entropy of predicting which tokens were replaced (ELECTRA's discriminator loss).
 
     L_Disc of ELECTRA (Clark et al. 2020, arXiv 2003.10555, section 2):
     ``-log D`` at tokens that are the original ones, also where a generator drew them, and ``-log(1 - D)`` at replaced
@@ -257,7 +261,7 @@ def replaced_tokens(logits: Tensor, replaced: Tensor, mask: Tensor) -> Term:
 
     Args:
         logits: Above 0 where a token is predicted to be replaced, [B, S].
-        replaced: 1 where it is, [B, S].
+        replaced: 1 where a token was replaced, [B, S].
         mask: 1 at real tokens, [B, S].
 
     Returns:
@@ -269,7 +273,9 @@ def replaced_tokens(logits: Tensor, replaced: Tensor, mask: Tensor) -> Term:
 
 
 def replaced_soft_targets(student: Tensor, teacher: Tensor, mask: Tensor, temperature: float) -> Term:
-    """Compute ``T^2 KL(sigmoid(t / T) || sigmoid(s / T))`` of binary distributions, token by token.
+    """Compute the KL divergence of teacher and student predictions of which tokens were replaced, times T^2.
+
+    Per token it is ``T^2 KL(sigmoid(t / T) || sigmoid(s / T))``.
 
     Args:
         student: Logits, [B, S].

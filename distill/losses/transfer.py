@@ -27,21 +27,21 @@ _EPSILON = 1e-12
 
 
 def counted_mask(mask: Tensor, reference: bool = False) -> Tensor:
-    """Return the mask of the tokens in the means of this file: the real ones, or all as in the released code.
+    """Return the mask of the tokens that losses average over: the real ones, or all tokens with `reference`.
 
     Args:
         mask: [B, S], 1 at real tokens.
         reference: Whether padding counts.
 
     Returns:
-        [B, S]; its sum is the count of the terms.
+        Mask [B, S]; its sum is the number of items of the losses' means.
     """
     return torch.ones_like(mask) if reference else mask
 
 
 @dataclass(frozen=True)
 class FeatureTransfer:
-    """Feature map transfer of one layer in three parts: normalised states, their means, and their variances.
+    """MobileBERT's feature map transfer loss of one layer, in three parts: normalised states, means, variances.
 
     MobileBERT's states reach 1e6 in a few channels; a plain squared error is decided by these only.
 
@@ -57,7 +57,9 @@ class FeatureTransfer:
 
 
 def feature_transfer(student: Tensor, teacher: Tensor, counted: Tensor) -> FeatureTransfer:
-    """Compute the feature map transfer of one layer (Sun et al. 2020, arXiv 2004.02984, eq. 2) as the released code.
+    """Compute MobileBERT's feature map transfer loss between a student layer's and a teacher layer's output.
+
+    It is eq. 2 of Sun et al. 2020, arXiv 2004.02984, as in the released code.
 
     The paper's ``L_FMT = 1/(TN) sum_{t,n} (H^tr - H^st)^2`` is of the states as they are. The released code normalises
     both over the channels, without learned scale and shift, and adds a term for each of the statistics that this takes
@@ -67,7 +69,7 @@ def feature_transfer(student: Tensor, teacher: Tensor, counted: Tensor) -> Featu
     Args:
         student: A layer's output, [B, S, d].
         teacher: The output of the layer that it learns from, [B, S, d]; gets no gradient.
-        counted: `counted_mask`, [B, S].
+        counted: 1 at tokens that count, [B, S]; see `counted_mask`.
 
     Returns:
         Three means over the counted tokens, float32 or wider; 0 if there are none.
@@ -91,7 +93,7 @@ def feature_transfer(student: Tensor, teacher: Tensor, counted: Tensor) -> Featu
 
 
 def pretraining_distillation(student: Tensor, teacher: Tensor, labels: Tensor, truth: float = 0.5) -> Term:
-    """Compute the cross-entropy of the masked tokens with a mixture of the original ids and the teacher's predictions.
+    """Compute the cross-entropy of masked tokens against a mixture of original ids and teacher predictions.
 
     ``alpha L_MLM + (1 - alpha) L_KD`` of ``L_PD = alpha L_MLM + (1 - alpha) L_KD + L_NSP`` (Sun et al. 2020, arXiv
     2004.02984, eq. 4), as one cross-entropy ``-sum_V q log p_S`` with ``q = alpha onehot + (1 - alpha) softmax(z_T)``,

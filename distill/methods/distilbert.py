@@ -34,7 +34,7 @@ from pocketbert.distill.training.data import BatchOrder
 
 
 def train(job: StageJob[DistilBertStage]) -> StageResult:
-    """Train a stage; with ``cache``, the teacher's predictions for all steps are computed and stored first."""
+    """Train a stage of method `distilbert`; with ``cache``, first compute and store the teacher's predictions."""
     pair, stage = job.pair, job.pair.stage
     if stage.freeze_positions:
         freeze_positions(pair.student)
@@ -48,12 +48,14 @@ def train(job: StageJob[DistilBertStage]) -> StageResult:
 
 
 def needs(stage: DistilBertStage, where: str) -> Needs:
-    """Return the masked-LM head for both models, the teacher's trained."""
+    """Return that both models need the masked-LM head, and the teacher a trained one."""
     return Needs(Heads.WORDS, words=True)
 
 
 class DistilBertDistillation:
-    """Objective: the triple loss of DistilBERT (Sanh et al. 2019, arXiv 1910.01108, section 3).
+    """Objective: DistilBERT's triple loss of teacher predictions, masked words and hidden states.
+
+    It is that of Sanh et al. 2019, arXiv 1910.01108, section 3.
 
     Teacher and student read the same masked text, and no segment ids, as in the released code: a teacher that has
     a segment table falls back to segment 0. They may be of different classes. Only the tokens that a term is
@@ -62,9 +64,9 @@ class DistilBertDistillation:
     Args:
         teacher: Masked-language model that was pre-trained; put into eval mode.
         student: Masked-language model that will be trained, not yet wrapped.
-        family: The teacher's row of the family table.
-        stage: Weights, temperature, and which tokens.
-        where: Recipe key, for errors.
+        family: The teacher's row of the family table (names, layer paths, inputs).
+        stage: Settings: weights of the terms, temperature, and which tokens are learned.
+        where: Recipe key that error messages name.
 
     Raises:
         InputError: Listing everything in which the two models do not fit each other or the stage.
@@ -82,10 +84,10 @@ class DistilBertDistillation:
         self._cached: SparseTeacher | None = None
 
     def replay(self, cached: SparseTeacher) -> None:
-        """Learn from stored predictions of the teacher; the teacher itself is released, and neither runs nor moves.
+        """Replace the teacher by its stored predictions; the teacher model is released and no longer run.
 
         Args:
-            cached: Its predictions of the masked tokens of every step.
+            cached: The teacher's stored predictions of the masked tokens of every step.
 
         Raises:
             InputError: If the stage learns something else than these predictions.
@@ -104,18 +106,18 @@ class DistilBertDistillation:
         self._cached, self.teacher, self._teacher_head = cached, None, None
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of tokens in the mean of each term, computed from the batch only."""
+        """Return, for each loss term, how many tokens of a batch its mean is over."""
         real, masked = batch["attention_mask"].sum(), (batch["labels"] != IGNORED_LABEL).sum()
         counts = {"logits": masked if self.stage.masked_only else real, "mlm": masked, "cosine": real}
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the terms ``logits``, ``mlm``, ``cosine``, those with a weight.
+        """Run both models on a batch, and return those of the terms ``logits``, ``mlm``, ``cosine`` that have a weight.
 
         Args:
-            model: The student, or its wrapper.
+            model: The student, or its DDP wrapper.
             batch: ``input_ids``, ``attention_mask`` and ``labels``, [B, S] each; after `replay` also ``rows`` and
-                ``steps``, [B]. More is ignored.
+                ``steps``, [B]. Other entries are ignored.
         """
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         mask, labels, device = batch["attention_mask"], batch["labels"], batch["input_ids"].device
@@ -142,7 +144,7 @@ class DistilBertDistillation:
 
 
 def _check_models(pair: TeacherStudent[DistilBertStage]) -> None:
-    """Check that the triple loss can compare two models; raise InputError listing everything that does not fit."""
+    """Raise InputError with all reasons why the triple loss cannot compare the models, such as different widths."""
     problems, key, family = list[Problem](), f"{pair.where}.weights", pair.family
     if pair.stage.weights.logits and Objective.MASKED_LM not in family.objectives:
         listed = ", ".join(family.objectives)

@@ -40,14 +40,14 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class TeacherStudent(Generic[S]):
-    """A teacher and a student in one stage of a recipe.
+    """A teacher and a student, with the settings of the recipe stage in which they are trained.
 
     Attributes:
         teacher: Model to learn from.
         student: Model that is trained.
-        family: The teacher's row of the family table.
+        family: The teacher's row of the family table (names, layer paths, inputs).
         stage: Settings of the stage.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
     """
 
     teacher: Any
@@ -65,11 +65,11 @@ class TeacherStudent(Generic[S]):
 
 @dataclass(frozen=True)
 class CarriedPart:
-    """Something that a stage passes to later stages in addition to the student, such as a projection.
+    """Tensors and values that a stage passes to later stages besides the student, such as a trained projection.
 
     Attributes:
         tensors: Tensors by name.
-        facts: JSON values by name.
+        facts: Other values, as JSON, by name.
     """
 
     tensors: Mapping[str, Tensor]
@@ -82,14 +82,14 @@ CarriedParts = Mapping[str, CarriedPart]
 
 @dataclass(frozen=True)
 class TrainedCandidate:
-    """A student trained for a quantization scheme, to be compared with the student before the stage.
+    """A student trained for a quantized file, and all that is needed to compare it with the student before the stage.
 
     Attributes:
         former: The student before the stage, rewritten for export.
         student: The trained student.
-        learned: Its activation ranges.
-        calibration: Inputs [1, L] of the rows to measure ranges on, by name.
-        selection: Inputs of held-out rows.
+        learned: The trained student's activation ranges.
+        calibration: For each row to measure ranges on, the model's inputs [1, L] by name.
+        selection: For each held-out row, on which the students are compared, the model's inputs [1, L] by name.
     """
 
     former: nn.Module
@@ -101,11 +101,11 @@ class TrainedCandidate:
 
 @dataclass(frozen=True)
 class CandidateDecision:
-    """Result of the comparison of a `TrainedCandidate`.
+    """Result of comparing a `TrainedCandidate` with the student before the stage: which one is kept, and the figures.
 
     Attributes:
         kept: Whether the trained student is kept.
-        note: The figures, in a sentence.
+        note: Sentence with the figures of the comparison.
     """
 
     kept: bool
@@ -114,14 +114,14 @@ class CandidateDecision:
 
 @dataclass(frozen=True)
 class ExportFunctions:
-    """How a student is exported and quantized, for method `qat`, which trains for one file.
+    """Functions that export, quantize and compare a student, for method `qat`, which trains for one quantized file.
 
     Only a run imports `export` and `quantize`, so it passes their functions to the method.
 
     Attributes:
-        prepare: Rewrites a copy of the student as the exporter does.
-        rules_of: Returns how the scheme rounds the numbers of a rewritten student.
-        judge: Compares the trained student with the one before, and decides which one is kept.
+        prepare: Function that rewrites a copy of the student as the exporter does.
+        rules_of: Function that returns how the scheme rounds the numbers of a rewritten student.
+        judge: Function that compares the trained student with the one before, and decides which one is kept.
     """
 
     prepare: Prepare
@@ -131,11 +131,11 @@ class ExportFunctions:
 
 @dataclass(frozen=True)
 class StageJob(Generic[S]):
-    """One stage to be trained.
+    """Everything that a method needs to train one stage of a recipe: models, settings, rows, folders, and the task.
 
     Attributes:
-        pair: Teacher, frozen, and student, and the settings.
-        rows: Returns the training rows; called after the models were checked.
+        pair: The frozen teacher, the student, and the settings of the stage.
+        rows: Function that returns the training rows; called after the models were checked.
         seed: Seed of the run; random choices depend on the stage's recipe key as well.
         work: Folder of the checkpoints; what a method stores goes next to it.
         metrics: A .jsonl file for losses.
@@ -143,7 +143,7 @@ class StageJob(Generic[S]):
         task: Task of the run's model.
         pooling: How token states become a vector, for feature-extraction.
         untrained: Whether no stage has trained the student yet, and the recipe names no folder to start it from.
-        exported: Returns how the student is exported and quantized.
+        exported: Function that returns the export functions, for method `qat`; else None.
     """
 
     pair: TeacherStudent[S]
@@ -159,14 +159,14 @@ class StageJob(Generic[S]):
 
     @property
     def cache(self) -> Path:
-        """Folder for stored outputs of the teacher, next to the checkpoints."""
+        """Folder for the teacher's stored outputs, next to the folder of the checkpoints."""
         return self.work.parent / f"{self.pair.where}-cache"
 
     def fit(self, objective: Objective) -> Outcome:
-        """Train the student in place with the stage's settings.
+        """Train the student in place on the stage's rows with the given loss; return the losses and the number type.
 
         Args:
-            objective: Computes the terms of the loss.
+            objective: Loss function that computes the named terms.
         """
         from pocketbert.distill.training.loop import train
 
@@ -174,18 +174,18 @@ class StageJob(Generic[S]):
         return train(pair.student, objective, self.rows(), pair.stage, self.seed, pair.where, self.work, self.metrics)
 
     def with_stage(self, stage: Any) -> StageJob[Any]:
-        """Return the same job with other settings."""
+        """Return a copy of this job whose settings of the stage are `stage`."""
         return replace(self, pair=replace(self.pair, stage=stage))
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """Result of a stage, apart from the student, which is trained in place.
+    """Result of training a stage, besides the student, which is trained in place.
 
     Attributes:
-        outcome: Losses, and what they were computed with.
+        outcome: Recorded losses, number type, and number of threads.
         carried: Parts for later stages, in addition to those that the job had.
-        notes: Sentences for the reader of the student's figures.
+        notes: Sentences that are shown with the student's figures.
     """
 
     outcome: Outcome
@@ -197,7 +197,7 @@ class StageResult:
 
 
 class Heads(IntEnum):
-    """Heads that teacher and student are loaded with in general stages; a larger number has all of a smaller one."""
+    """Heads of teacher and student in stages on plain text; a larger number includes the heads of the smaller ones."""
 
     ENCODER = 0
     """None: the encoder."""
@@ -211,12 +211,12 @@ class Heads(IntEnum):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a stage needs of its models. Stages on the task's text always have the task's head on both models.
+    """Heads that a stage needs on its models. Stages on the task's text always have the task's head on both models.
 
     Attributes:
         heads: Heads of both models.
         words: Whether the teacher's predictions of masked tokens are learned, so that the teacher must have that head.
-        advice: What to do if the teacher lacks the head.
+        advice: Problem to report if the teacher lacks the head.
     """
 
     heads: Heads = Heads.ENCODER
@@ -225,17 +225,20 @@ class Needs:
 
 
 def _needs_encoders(stage: Any, where: str) -> Needs:
+    """Return that a stage needs models without a head, the default of `Method.needs`."""
     return Needs()
 
 
 @dataclass(frozen=True)
 class Method:
-    """A distillation method.
+    """A distillation method: its section of a recipe and the functions that train a stage of it.
 
     Attributes:
-        section: Its section of a recipe, with the method's name, whether it is general, and its checks of a recipe.
-        train: Trains one stage: builds the objective, runs or caches the teacher, and calls `StageJob.fit`.
-        needs: Returns what a stage (its section and recipe key) needs of its models.
+        section: Class of its section in a recipe, with the method's name, whether it is general, and its checks of a
+            recipe.
+        train: Function that trains one stage: builds the objective, runs or caches the teacher, and calls
+            `StageJob.fit`.
+        needs: Function that returns which heads a stage needs, given its section and recipe key.
     """
 
     section: type[Stage]
@@ -252,10 +255,10 @@ _METHODS: dict[str, Method] = {}
 
 
 def register_method(method: Method) -> Method:
-    """Register a distillation method: recipes accept its section, and runs train it.
+    """Register a distillation method, so that recipes accept its section and runs can train it.
 
     Args:
-        method: Section and code.
+        method: The method's recipe section and functions.
 
     Raises:
         ValueError: If another method has the name.
@@ -269,7 +272,7 @@ def register_method(method: Method) -> Method:
 
 
 def registered_methods() -> dict[str, Method]:
-    """Return the methods by name, in the order of registration."""
+    """Return the registered methods by their names in recipes, in the order of registration."""
     return dict(_METHODS)
 
 
@@ -280,11 +283,11 @@ _FULL_ATTENTION = "full_attention"
 
 
 def find_invalid_signals(family: Family, terms: Mapping[str, Signal], where: str) -> list[Problem]:
-    """List the terms that learn from a signal which a family does not offer.
+    """List a problem for each loss term whose signal (logits, hidden states, ...) a model family cannot provide.
 
     Args:
         family: A row of the family table.
-        terms: The signal that each weighted term learns from.
+        terms: Names of the weighted loss terms, and the signal that each of them learns from.
         where: Recipe key of the weights.
     """
     valid = ", ".join(family.signals)
@@ -300,7 +303,7 @@ def find_invalid_signals(family: Family, terms: Mapping[str, Signal], where: str
 
 
 def find_vocabulary_mismatch(pair: TeacherStudent[Any]) -> list[Problem]:
-    """Return a problem if teacher and student have vocabularies of different sizes, else an empty list."""
+    """Return a list of one problem if teacher and student have vocabularies of different sizes, else an empty list."""
     teacher, student = pair.teacher.config, pair.student.config
     if student.vocab_size == teacher.vocab_size:
         return []
@@ -313,7 +316,10 @@ def find_vocabulary_mismatch(pair: TeacherStudent[Any]) -> list[Problem]:
 
 
 def find_width_mismatch(pair: TeacherStudent[Any], key: str) -> list[Problem]:
-    """Return a problem of the weight at a recipe key if teacher and student have other widths, else an empty list."""
+    """Return a list with one problem if teacher and student differ in hidden size, else an empty list.
+
+    The problem names `key`, the recipe key of the loss weight that needs equal widths.
+    """
     teacher, student = pair.teacher.config.hidden_size, pair.student.config.hidden_size
     if student == teacher:
         return []
@@ -322,13 +328,13 @@ def find_width_mismatch(pair: TeacherStudent[Any], key: str) -> list[Problem]:
 
 
 def find_head_mismatch(pair: TeacherStudent[Any], key: str, reason: str = "", fix: str = "") -> list[Problem]:
-    """Return a problem of the weight at a recipe key if teacher and student differ in their heads, else an empty list.
+    """Return a list of one problem if teacher and student differ in their number of heads, else an empty list.
 
     Args:
         pair: Teacher and student.
         key: Recipe key of the weight.
-        reason: Added to the message.
-        fix: Default to set the weight to 0, or give the student as many heads.
+        reason: Text that is added to the message.
+        fix: Advice in the message; by default to set the weight to 0, or give the student as many heads.
     """
     teacher, student = pair.teacher.config.num_attention_heads, pair.student.config.num_attention_heads
     if student == teacher:
@@ -338,7 +344,7 @@ def find_head_mismatch(pair: TeacherStudent[Any], key: str, reason: str = "", fi
 
 
 def check_and_map_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> list[int]:
-    """Map the layers of two models, and raise all problems of the models together.
+    """Return the teacher layer of each student layer; raise one InputError with all problems of the two models.
 
     Args:
         pair: Teacher and student; the stage has weights and may list a map.
@@ -361,7 +367,7 @@ def check_and_map_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> 
 
 
 def map_layers(pair: TeacherStudent[Any], attention: bool) -> list[int]:
-    """Map student layers to teacher layers; if attention is learned, to layers of the same kind of attention.
+    """Return the teacher layer that each student layer learns from; for attention, one of the same kind of attention.
 
     Args:
         pair: Teacher and student; the stage may list a map.
@@ -388,7 +394,7 @@ def map_layers(pair: TeacherStudent[Any], attention: bool) -> list[int]:
 def nearest_layer_of_kind(
     pair: TeacherStudent[Any], student_layer: int, teacher_layer: int, listed: bool, where: str
 ) -> int:
-    """Return the teacher layer nearest to a chosen one that has the student layer's kind of attention.
+    """Return the teacher layer nearest to `teacher_layer` that has the student layer's kind of attention.
 
     Attention is full, or in a window. Scores of tokens outside a window mean nothing, so that a layer with a window
     cannot teach one without, nor the other way round. The kinds are ``layer_types`` of both configurations.
@@ -397,7 +403,7 @@ def nearest_layer_of_kind(
         pair: Teacher and student.
         student_layer: The student's layer, from 1.
         teacher_layer: The teacher's layer, from 1, that the usual choice or the recipe names.
-        listed: Whether the recipe names it.
+        listed: Whether the recipe names the teacher's layer.
         where: Recipe key of the choice.
 
     Raises:

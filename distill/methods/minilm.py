@@ -37,13 +37,13 @@ _SIGNALS = {
 
 
 def train(job: StageJob[MiniLmStage]) -> StageResult:
-    """Train a stage with the objective `MiniLmDistillation`."""
+    """Train a stage of method `minilm` on the job's rows; return the losses."""
     pair = job.pair
     return StageResult(job.fit(MiniLmDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)))
 
 
 class MiniLmDistillation:
-    """Objective: the relations of one teacher layer, learned by the student's last layer.
+    """Objective: the student's last layer learns the self-attention relations of one teacher layer (MiniLM).
 
     With the default weights MiniLMv2 (Wang et al. 2021, arXiv 2012.15828, section 3.1): query, key and value relations,
     for which depth, width and heads are free. With attention and value weighted it is MiniLM (Wang et al. 2020,
@@ -57,16 +57,16 @@ class MiniLmDistillation:
         teacher: Pre-trained model, frozen by the caller; its attention implementation is switched, and it is
             put into eval mode.
         student: The model that will be trained; its attention implementation is switched.
-        family: The teacher's row of the family table.
-        stage: Weights, relation heads and teacher layer.
-        where: Recipe key, for errors.
-        student_family: The student's row; default the one of the table.
+        family: The teacher's row of the family table (names, layer paths, inputs).
+        stage: Settings: weights of the terms, relation heads and teacher layer.
+        where: Recipe key that error messages name.
+        student_family: The student's row of the family table; default by its model type.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Attributes:
         weights: Weight of each term, those above 0.
-        heads: Relation heads.
-        layer: Teacher layer, from 0.
+        heads: Number of relation heads.
+        layer: Number of the teacher layer that is learned, from 0.
 
     Raises:
         InputError: Listing everything in which the models do not fit each other or the stage.
@@ -105,7 +105,7 @@ class MiniLmDistillation:
 
     @staticmethod
     def wanted(stage: MiniLmStage, layer: int) -> Wanted:
-        """Return the signals that a stage needs of a model.
+        """Return the signals to record from one layer of a model: attention scores, and queries, keys and values.
 
         Args:
             stage: Weights of the terms.
@@ -119,15 +119,15 @@ class MiniLmDistillation:
         )
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of real tokens for every term; see `pocketbert.distill.losses.common.Counting`."""
+        """Return the number of real tokens of a batch for every term; see `losses.common.Counting`."""
         return dict.fromkeys(self.weights, batch["attention_mask"].sum())
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the terms ``attention``, ``query``, ``key``, ``value``, those with a weight.
+        """Run both models on a batch; return those of ``attention``, ``query``, ``key``, ``value`` that have a weight.
 
         Args:
-            model: The student, or its wrapper.
-            batch: The inputs of both families, [B, S] each; more is ignored.
+            model: The student, or its DDP wrapper.
+            batch: The inputs of both families, [B, S] each; other entries are ignored.
         """
         taught = self.signals(batch)
         with self._student:
@@ -145,7 +145,7 @@ class MiniLmDistillation:
 
 
 def _teacher_layer(depth: int, listed: int | None = None) -> int:
-    """Return the teacher layer to learn from, counted from 1: the recipe's, else the last, or the 21st of 24.
+    """Return the number (from 1) of the teacher layer to learn from: `listed`, else 21 of 24 layers, else the last.
 
     An upper-middle layer of a large teacher teaches better than its last (Wang et al. 2021, arXiv 2012.15828: the
     21st of BERT-large's 24).
@@ -154,7 +154,7 @@ def _teacher_layer(depth: int, listed: int | None = None) -> int:
 
 
 def _check_relations(pair: TeacherStudent[MiniLmStage], student_family: Family) -> None:
-    """Check that the relations of two models can be compared; raise InputError listing everything that does not fit."""
+    """Raise InputError with all reasons why the attention and relations of teacher and student cannot be compared."""
     problems, stage, where, family = list[Problem](), pair.stage, pair.where, pair.family
     teacher, student = pair.teacher.config, pair.student.config
     weighted = stage.weights.weighted()

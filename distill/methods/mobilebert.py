@@ -51,7 +51,7 @@ _ADAPTER = "adapter"
 
 
 def train(job: StageJob[MobileBertStage]) -> StageResult:
-    """Train a stage of knowledge transfer.
+    """Train a stage of MobileBERT's knowledge transfer, and pass the adapter on if the teacher needs one.
 
     A teacher without bottlenecks is connected through an adapter, which later stages use again; a student that no stage
     has trained yet then gets its embeddings from the teacher's.
@@ -83,7 +83,7 @@ def train(job: StageJob[MobileBertStage]) -> StageResult:
 
 
 def needs(stage: MobileBertStage, where: str) -> Needs:
-    """Return the pre-training heads; the teacher needs its own only if its predictions are learned."""
+    """Return the pre-training heads that both models need; the teacher's is trained if its predictions are learned."""
     learns_predictions = bool(stage.truth < 1 and stage.weights.guesses)
     advice = Problem(
         f"{where}.truth",
@@ -95,7 +95,7 @@ def needs(stage: MobileBertStage, where: str) -> Needs:
 
 
 class MobileBertDistillation:
-    """Objective: MobileBERT's losses (Sun et al. 2020, arXiv 2004.02984, eqs. 2 to 4), each in its phase.
+    """Objective: MobileBERT's losses (Sun et al. 2020, arXiv 2004.02984, eqs. 2 to 4), switched on phase by phase.
 
     Of each layer of the phase: ``100 FMT + 5000 mean term + 5 variance term + AT`` with the weights of the released
     code, divided by the student's depth; in pre-training distillation ``L_PD``. Student layer m learns from teacher
@@ -106,17 +106,17 @@ class MobileBertDistillation:
 
     Args:
         teacher: Frozen model with its pre-training heads; its attention implementation is switched.
-        student: The model that will be trained, of the teacher's width; likewise.
-        family: The teacher's row of the family table.
-        stage: Strategy, weights and layer map.
-        where: Recipe key, for errors.
-        student_family: The student's row; default the one of the table.
+        student: The model that will be trained, of the teacher's width; its attention is switched too.
+        family: The teacher's row of the family table (names, layer paths, inputs).
+        stage: Settings: strategy, weights of the terms, and layer map.
+        where: Recipe key that error messages name.
+        student_family: The student's row of the family table; default by its model type.
         adapter: Maps the teacher's states to the student's width, if the teacher is no IB-BERT. Everything outside the
             student's encoder then learns at the rates of its first layer.
 
     Attributes:
         weights: 1 for ``layer_1`` to ``layer_M``, which are weighted sums already; ``guesses`` and ``next_sentence``.
-        phases: Which of these are on at a step.
+        phases: The phases, which decide what terms are computed at a step.
         course: LAMB with the learning rates of the phases.
 
     Raises:
@@ -155,7 +155,7 @@ class MobileBertDistillation:
             record_attention(model, row, ())  # switches its attention to the one that is captured
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of tokens in the mean of a layer's term, of masked tokens, and of pairs."""
+        """Return, for each loss term, the items in its mean: tokens, masked tokens (guesses), or text pairs."""
         tokens = counted_mask(batch["attention_mask"], self.stage.reference).sum()
         counts = dict.fromkeys(self._layer_names, tokens)
         counts["guesses"] = (batch["labels"] != IGNORED_LABEL).sum()
@@ -164,12 +164,12 @@ class MobileBertDistillation:
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the terms that are on at the batch's step.
+        """Run both models on a batch, and return the loss terms of the phase that the batch's step belongs to.
 
         Args:
             model: The student.
             batch: The families' inputs (with masked tokens) and ``labels`` (original ids of these, else -100), [B, S]
-                each; ``steps``, [B], the step; of pairs also ``next_sentence_label``, [B]. More is ignored.
+                each; ``steps``, [B], the step; of pairs also ``next_sentence_label``, [B]. Other entries are ignored.
         """
         phase = self.phases.phase_of(int(batch[STEP_NUMBERS][0]))
         masked = flat_indices(batch["labels"] != IGNORED_LABEL)
@@ -193,7 +193,10 @@ class MobileBertDistillation:
     def _run_teacher(
         self, batch: dict[str, Tensor], phase: Phase, masked: Tensor
     ) -> tuple[TokenOutput | None, dict[int, _BlockSignals]]:
-        """Run the teacher as far as the phase learns from it."""
+        """Run the teacher on a batch; return its predictions and block outputs as far as the phase's losses need them.
+
+        Returns (None, {}) if the phase learns nothing from the teacher; see `_run` for the parts.
+        """
         head = self._teacher_head if phase.pretraining else None
         if head is None and not phase.layers:
             return None, {}
@@ -212,14 +215,14 @@ class MobileBertDistillation:
         head: LmHead | None,
         masked: Tensor,
     ) -> tuple[TokenOutput | None, dict[int, _BlockSignals]]:
-        """Run one model as far as the phase needs it.
+        """Run one model on a batch; return its head's predictions and the signals of the blocks the phase compares.
 
         Args:
             model: Teacher or student.
-            family: Its row of the family table.
+            family: Its row of the family table (names, layer paths, inputs).
             batch: See `__call__`.
             layer_numbers: The model's layer, from 0, for each layer of the student.
-            phase: Layers to collect.
+            phase: The phase, whose layers are collected.
             head: The masked-LM head; None to end the pass behind the last layer of the phase.
             masked: Indices of the tokens to predict in the flattened batch.
 
@@ -239,7 +242,7 @@ class MobileBertDistillation:
         return (output if head is not None else None), blocks
 
     def _block_loss(self, student: _BlockSignals, teacher: _BlockSignals, counted: Tensor) -> Tensor:
-        """Return the weighted transfer loss of one block, divided by the student's depth."""
+        """Return the weighted transfer loss of one student block and its teacher block, divided by the depth."""
         weights = self.stage.weights
         (states, scores), (teacher_states, teacher_scores) = student, teacher
         if self._adapter is not None:
@@ -252,7 +255,7 @@ class MobileBertDistillation:
 
 
 def _check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int]:
-    """Check that the blocks of two models can be compared, and return the teacher layer (from 1) of each student layer.
+    """Check that the blocks of two models are comparable; return the teacher layer (from 1) for each student layer.
 
     `width` is that of the teacher's states, after the adapter if there is one. Raises InputError listing everything
     that does not fit, with the alternatives.
@@ -275,13 +278,13 @@ def _check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int
 
 
 class Pretraining:
-    """Objective: ``L_MLM + L_NSP`` of BERT (Devlin et al. 2019, arXiv 1810.04805, section 3.1), also for IB-BERT.
+    """Objective: BERT's pre-training loss ``L_MLM + L_NSP`` (Devlin et al. 2019, arXiv 1810.04805), also for IB-BERT.
 
     Only masked tokens reach the vocabulary projection.
 
     Args:
         model: The model to train, not yet wrapped: with both heads, or the masked-LM head only.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         next_sentence: Whether next-sentence prediction is trained too; batches then come from
             `pocketbert.distill.text.pairs.GeneralSet` with pairs.
         where: Name of the model, for errors.
@@ -301,17 +304,17 @@ class Pretraining:
         self.weights = {"mlm": 1.0, **({"next_sentence": 1.0} if next_sentence else {})}
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of masked tokens and of pairs; see `pocketbert.distill.losses.common.Counting`."""
+        """Return, for each term, its items in a batch: masked tokens, or text pairs; see `losses.common.Counting`."""
         labels = {"mlm": "labels", "next_sentence": NEXT_SENTENCE_LABEL}
         return {name: (batch[labels[name]] != IGNORED_LABEL).sum() for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the terms ``mlm`` and, if it is trained, ``next_sentence``.
+        """Run the model on a batch, and return the terms ``mlm`` and, if it is trained, ``next_sentence``.
 
         Args:
-            model: The model, or its wrapper.
+            model: The model, or its DDP wrapper.
             batch: The family's inputs (with masked tokens) and ``labels`` (original ids of these, else -100), [B, S]
-                each; for pairs ``next_sentence_label`` too, [B]. More is ignored.
+                each; for pairs ``next_sentence_label`` too, [B]. Other entries are ignored.
         """
         inputs = {name: batch[name] for name in self.family.inputs}
         masked = flat_indices(batch["labels"] != IGNORED_LABEL)

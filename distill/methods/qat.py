@@ -57,7 +57,7 @@ _MAX_SELECTION_ROWS = 600
 
 
 def train(job: StageJob[QatStage]) -> StageResult:
-    """Train a stage, and pass the learned ranges on as `LEARNED_RANGES_PART` if the trained student is kept.
+    """Train a student for one quantized file; keep it, with its activation ranges, only if that file gets better.
 
     Raises:
         InputError: If the module that the student's files are exported from cannot be trained, or there are too few
@@ -104,10 +104,10 @@ def train(job: StageJob[QatStage]) -> StageResult:
 
 @dataclass(frozen=True)
 class _RowSubset:
-    """Some of the training rows; implements `pocketbert.distill.training.data.TrainData`.
+    """A selection of the training rows; implements `pocketbert.distill.training.data.TrainData`.
 
     Attributes:
-        rows: All rows.
+        rows: All training rows.
         numbers: Row numbers of the subset.
     """
 
@@ -116,22 +116,24 @@ class _RowSubset:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each row."""
+        """Number of tokens of each row."""
         lengths = self.rows.lengths  # computed anew by each access
         return [lengths[n] for n in self.numbers]
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Return the tensors of some rows; see `TrainData.batch`."""
+        """Return the tensors of a batch by name, for row numbers counted within this subset; see `TrainData.batch`."""
         return self.rows.batch([self.numbers[n] for n in rows], step)
 
     def single_inputs(self, names: Sequence[str]) -> list[dict[str, Tensor]]:
-        """Return the named inputs of each row by itself, without padding, [1, L] each."""
+        """Return a mapping of the named model inputs for each row by itself, without padding, tensors [1, L]."""
         singles = (self.batch([n], 0) for n in range(len(self.numbers)))
         return [{name: single[name] for name in names} for single in singles]
 
 
 def _divide_rows(rows: TrainData, where: str) -> tuple[_RowSubset, _RowSubset, _RowSubset]:
-    """Divide rows by the hash of their token ids: at most a quarter is held out for selection, the others train.
+    """Divide training rows into three sets: to train on, to measure activation ranges on, and to compare students on.
+
+    Rows are ordered by a hash of their token ids, and at most a quarter is held out for the comparison.
 
     Rows with the same ids stay together, so that no text is on both sides. Returns the rows to train on, those of them
     to measure ranges on, and the rows to select on; raises InputError if there are too few.
@@ -155,15 +157,17 @@ def _divide_rows(rows: TrainData, where: str) -> tuple[_RowSubset, _RowSubset, _
 
 
 class QuantizedTraining:
-    """Objective: KL divergence and squared error between the fp32 outputs before the stage and the rounded outputs now.
+    """Objective: make the outputs of the quantized student equal those of the fp32 student before the stage.
+
+    The terms are the KL divergence and the squared error between the two.
 
     Args:
         prepared: The rewritten student, and how its weights follow from the student's.
         former: The rewritten student before the stage, which gives the fp32 outputs.
         rounded: The rewritten student with rounded numbers.
-        family: The student's row of the family table.
+        family: The student's row of the family table (names, layer paths, inputs).
         task: Decides the divergence, and over which tokens it is.
-        stage: Rates.
+        stage: Settings of the stage, among them the learning rates.
         pooling: How token states become a vector, for feature-extraction.
 
     Attributes:
@@ -188,12 +192,12 @@ class QuantizedTraining:
         self._teacher = copy.deepcopy(former).eval().requires_grad_(False)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of labelled tokens for both terms, if they are means over tokens."""
+        """Return the number of labelled tokens for both terms; empty if their means are over rows."""
         counts = count_labelled_tokens(self._task, batch)
         return dict.fromkeys(self.weights, counts["logits"]) if counts else {}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the terms ``logits`` and ``squared``.
+        """Run the fp32 student and the rounded one on a batch, and return the terms ``logits`` and ``squared``.
 
         Args:
             model: The student, with its ranges attached.
@@ -214,12 +218,13 @@ class QuantizedTraining:
         return {"logits": soft, "squared": Term(squared, soft.count)}
 
     def _by_name(self, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the outputs of an exported module by the names of the task's outputs."""
         return dict(zip(self._task.outputs, outputs, strict=True))
 
     def _squared_error(
         self, outputs: Mapping[str, Tensor], expected: Mapping[str, Tensor], batch: Mapping[str, Tensor]
     ) -> Tensor:
-        """Return the mean squared error of the outputs; of outputs per token, over the tokens that count."""
+        """Return the mean squared error between rounded and fp32 outputs, over real or labelled tokens, or rows."""
         errors = []
         for name in self._task.outputs:
             actual, target = outputs[name], expected[name]
@@ -235,10 +240,10 @@ class QuantizedTraining:
 
 
 class _QatOptimizer(AdamWCourse):
-    """AdamW with another learning rate for the ranges, whose logarithms are trained.
+    """AdamW with a separate learning rate for the activation ranges, whose logarithms are trained.
 
     Args:
-        settings: Steps and rates.
+        settings: Number of steps and learning rates.
     """
 
     def __init__(self, settings: QatStage) -> None:
@@ -246,7 +251,7 @@ class _QatOptimizer(AdamWCourse):
         self._stage = settings
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Create AdamW over matrices, vectors and ranges."""
+        """Create AdamW with one parameter group each for matrices, vectors and activation ranges."""
         stage, ranges = self._stage, [*getattr(model, _RANGES_MODULE).parameters()]
         range_ids = {id(p) for p in ranges}
         weights = [p for p in model.parameters() if p.requires_grad and id(p) not in range_ids]
@@ -255,7 +260,7 @@ class _QatOptimizer(AdamWCourse):
         return torch.optim.AdamW(groups, lr=stage.lr, betas=(0.9, stage.beta2), eps=stage.eps, fused=True)
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Set the learning rate of every group, and return that of the weights."""
+        """Set the learning rate of every parameter group for a step, and return that of the weights."""
         rate = super().prepare(optimizer, step)
         for group in optimizer.param_groups:
             group["lr"] = rate * group["part"]
@@ -270,7 +275,7 @@ def _name_ranges(
     form: ExportFunctions,
     stage: QatStage,
 ) -> LearnedRanges:
-    """Key the trained ranges by fingerprints of the weights that the student's files will hold.
+    """Return the trained activation ranges, keyed by fingerprints of the weights in the exported file.
 
     A linear layer that the exporter now rewrites otherwise than before training, because other channels are outliers,
     gets none: its range is then measured as without training. The student is given without ranges attached.

@@ -34,7 +34,7 @@ _HEAD = "ForPreTraining"
 
 
 def train(job: StageJob[ReplacedTokensStage]) -> StageResult:
-    """Train a stage; the generator is part of the student only during training, and is dropped afterwards.
+    """Train a stage of method `replaced-tokens` with its generator, which is removed from the student afterwards.
 
     Raises:
         InputError: If the models do not fit the method, or the generator has another vocabulary than the teacher.
@@ -60,12 +60,12 @@ def train(job: StageJob[ReplacedTokensStage]) -> StageResult:
 
 
 def needs(stage: ReplacedTokensStage, where: str) -> Needs:
-    """Return the head of replaced-token detection for both models, the teacher's trained."""
+    """Return that both models need the head of replaced-token detection, and the teacher a trained one."""
     return Needs(Heads.TOKENS, words=True)
 
 
 class ReplacedTokens:
-    """Objective: ELECTRA's replaced-token detection, and the teacher's outputs.
+    """Objective: the student detects which tokens a generator replaced, as ELECTRA, and learns the teacher's outputs.
 
     ``L_MLM + 50 L_Disc`` is ELECTRA's (Clark et al. 2020, arXiv 2003.10555, section 2).
 
@@ -97,18 +97,18 @@ class ReplacedTokens:
         generator.requires_grad_("generator" in self.weights)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of masked tokens and of real tokens; see `pocketbert.distill.losses.common.Counting`."""
+        """Return, for each term, how many tokens of a batch its mean is over; see `losses.common.Counting`."""
         real = batch["attention_mask"].sum()
         counts = {"generator": (batch["labels"] != IGNORED_LABEL).sum(), "replaced": real, "logits": real}
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the weighted terms ``generator``, ``replaced`` and ``logits``.
+        """Replace masked tokens by drawn ones; return the weighted terms ``generator``, ``replaced`` and ``logits``.
 
         Args:
-            model: The student, or its wrapper.
+            model: The student, or its DDP wrapper.
             batch: The family's inputs and ``labels`` (original ids of masked tokens, else -100), [B, S] each; ``rows``
-                and ``steps``, [B]. More is ignored.
+                and ``steps``, [B]. Other entries are ignored.
         """
         labels, mask = batch["labels"], batch["attention_mask"]
         is_masked = labels != IGNORED_LABEL
@@ -136,7 +136,7 @@ class ReplacedTokens:
         return terms
 
     def _uniform_noise(self, batch: dict[str, Tensor], is_masked: Tensor) -> Tensor:
-        """Draw a uniform number in [0, 1) for each masked token, row after row, [n]."""
+        """Draw a random number in [0, 1) for each masked token of a batch, row after row, [n]."""
         purpose = f"replaced/{self.where}"
         masked_per_row = is_masked.sum(1).tolist()
         numbers = [
@@ -149,7 +149,9 @@ class ReplacedTokens:
 
 
 def _draw_tokens(logits: Tensor, noise: Tensor) -> Tensor:
-    """Draw a token id from each row of logits [n, V]: the first whose cumulative probability is above the noise.
+    """Draw a token id from the softmax of each row of logits [n, V], with the given random numbers.
+
+    It is the first id whose cumulative probability is above the number.
 
     The noise is uniform in [0, 1), [n].
     """
@@ -159,7 +161,7 @@ def _draw_tokens(logits: Tensor, noise: Tensor) -> Tensor:
 
 
 def _check_models(pair: TeacherStudent[ReplacedTokensStage]) -> None:
-    """Raise InputError if the teacher's family is not trained to detect replaced tokens, or a model lacks that head."""
+    """Raise InputError if the teacher's family or the class of a model has no replaced-token detection."""
     problems = []
     if Objective.REPLACED_TOKEN not in pair.family.objectives:
         listed = ", ".join(pair.family.objectives)

@@ -34,10 +34,10 @@ for _row in ROWS:
 
 
 def find_method(stage: Stage) -> Method:
-    """Return the row of a stage's method.
+    """Return the registered `Method` (recipe section and training function) of a stage.
 
     Args:
-        stage: An entry of `distill`.
+        stage: The stage's section, an entry of `distill` in a recipe.
 
     Raises:
         LookupError: If its section was registered without code.

@@ -35,7 +35,7 @@ from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, checked_h
 
 
 def train(job: StageJob[TaskStage]) -> StageResult:
-    """Train a stage; with ``cache_teacher``, the teacher runs once on every row and its signals are read from disk."""
+    """Train a stage of method `task`, from a cache of the teacher's outputs if ``cache_teacher`` asks for one."""
     pair, stage = job.pair, job.pair.stage
     objective = TaskDistillation(
         pair.teacher, pair.student, pair.family, job.task, stage, pair.where, pooling=job.pooling
@@ -61,11 +61,11 @@ class TaskDistillation:
 
     Args:
         teacher: Frozen model with a head; its attention implementation is switched if attention is learned.
-        student: The model that will be trained; likewise.
-        family: The teacher's row of the family table.
+        student: The model that will be trained; its attention is switched likewise.
+        family: The teacher's row of the family table (names, layer paths, inputs).
         task: Decides the loss of the outputs.
-        stage: Temperature, weights and layer map.
-        where: Recipe key, for errors.
+        stage: Settings: temperature, weights of the terms, and layer map.
+        where: Recipe key that error messages name.
         pooling: How token states become a vector, for feature-extraction.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
@@ -99,7 +99,7 @@ class TaskDistillation:
 
     @staticmethod
     def wanted(stage: TaskStage, layers: Sequence[int]) -> Wanted:
-        """Return the signals that a stage needs of its teacher.
+        """Return which outputs, hidden states and attention scores of the teacher the weighted terms need.
 
         Args:
             stage: Weights of the terms.
@@ -113,13 +113,16 @@ class TaskDistillation:
         )
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of items in the mean of each term that is not over rows; see `Counting`."""
+        """Return the number of tokens in a batch for each term whose mean is over tokens; see `Counting`."""
         tokens = batch["attention_mask"].sum()
         counts = {**count_labelled_tokens(self.task, batch), "hidden": tokens, "attention": tokens}
         return {name: counts[name] for name in self.weights if name in counts}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the terms ``logits``, ``hidden``, ``attention`` and ``labels``, those with a weight."""
+        """Run student and teacher on a batch, and return the terms that have a weight.
+
+        The terms are ``logits``, ``hidden``, ``attention`` and ``labels``.
+        """
         learns_hidden = Signal.HIDDEN.value in self.weights
         taught = self.signals(batch)
         with self._student:
@@ -142,7 +145,7 @@ class TaskDistillation:
 
 
 def _check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:
-    """Check that the family and the sizes of the models allow the weighted signals; raise InputError if not."""
+    """Raise InputError if the model family, the task, or the models' sizes rule out a weighted loss term."""
     signals, key = pair.stage.signals, f"{pair.where}.signals"
     widths = pair.student.config.hidden_size, pair.teacher.config.hidden_size
     problems = find_invalid_signals(pair.family, {s.value: s for s in signals.active()}, key)
@@ -167,7 +170,7 @@ class Finetune:
 
     Attributes:
         family: Decides the model's inputs.
-        task: Decides the loss.
+        task: Task of the model, such as classification; decides the loss.
         weights: One term, ``labels``.
     """
 
@@ -176,10 +179,10 @@ class Finetune:
     weights: dict[str, float] = field(default_factory=lambda: {"labels": 1.0})
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of labelled tokens, if the loss is a mean over these; see `Counting`."""
+        """Return the number of labelled tokens in a batch, if the loss is a mean over these, else an empty mapping."""
         return count_labelled_tokens(self.task, batch)
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the term ``labels``; see `pocketbert.distill.training.loop.Objective`."""
+        """Run the model on a batch, and return its loss against the gold labels as the term ``labels``."""
         output = model(**{name: batch[name] for name in self.family.inputs})
         return {"labels": gold_loss(self.task, output, batch)}

@@ -59,7 +59,10 @@ _PROJECTION = "projection"
 
 
 def train_layers(job: StageJob[LayerStage]) -> StageResult:
-    """Train a general or an intermediate stage; the projection is part of the student only during training."""
+    """Train a student on the teacher's layers, with a projection to the teacher's width that later stages use again.
+
+    The projection is part of the student only during training.
+    """
     pair, part = job.pair, job.carried.get(_PROJECTION)
     earlier = restore_projection(part.facts, part.tensors) if part else None
     width = pair.teacher.config.hidden_size
@@ -76,12 +79,12 @@ def train_layers(job: StageJob[LayerStage]) -> StageResult:
 
 
 def train_prediction(job: StageJob[TinyBertPredictionStage]) -> StageResult:
-    """Train a prediction stage as a stage of method `task` that learns only the outputs."""
+    """Train a student on the teacher's outputs alone, as a stage of method `task`."""
     return task_method.train(job.with_stage(_to_task_stage(job.pair.stage, job.task)))
 
 
 def _to_task_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
-    """Translate a prediction stage to a stage of method `task`.
+    """Return the settings of a `tinybert-prediction` stage as settings of method `task`.
 
     ``L_pred = CE(z_T / t, z_S / t)`` (Jiao et al. 2020, arXiv 1909.10351, eq. 10): only the teacher's outputs, and for
     regression, as in the released code, only the gold scores. The cross-entropy's gradient is that of the KL
@@ -108,11 +111,11 @@ class TinyBertDistillation:
 
     Args:
         teacher: Frozen model, with or without a head; its attention implementation is switched.
-        student: The model that will be trained, its projection attached; likewise.
-        family: The teacher's row of the family table.
-        stage: Weights, layer map, and how means are taken.
-        where: Recipe key, for errors.
-        student_family: The student's row; default the one of the table.
+        student: The model that will be trained, with its projection attached; its attention is switched too.
+        family: The teacher's row of the family table (names, layer paths, inputs).
+        stage: Settings: weights of the terms, layer map, and how means are taken.
+        where: Recipe key that error messages name.
+        student_family: The student's row of the family table; default by its model type.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Raises:
@@ -153,7 +156,7 @@ class TinyBertDistillation:
 
     @staticmethod
     def wanted(stage: LayerStage, layers: Sequence[int]) -> Wanted:
-        """Return the signals that a stage needs of its teacher: only those of mapped layers.
+        """Return which hidden states and attention scores of the mapped teacher layers the weighted terms need.
 
         Args:
             stage: Weights of the terms.
@@ -165,7 +168,10 @@ class TinyBertDistillation:
         return Wanted(outputs=False, hidden=hidden, attention=attention)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Count pairs of real tokens for ``attention``, real tokens for the others; rows with `reference`."""
+        """Return, for each term, its items in a batch: pairs of real tokens (``attention``), real tokens, or rows.
+
+        With `reference` all are rows.
+        """
         mask = batch["attention_mask"]
         if self.stage.reference:
             # all rows of a step are equally wide, however they are divided
@@ -175,11 +181,13 @@ class TinyBertDistillation:
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Compute the weighted terms ``attention``, ``hidden`` and ``embeddings``; the first two are sums over layers.
+        """Run both models on a batch; return those of ``attention``, ``hidden``, ``embeddings`` that have a weight.
+
+        The first two are sums over the student's layers.
 
         Args:
             model: The student.
-            batch: The families' inputs, [B, S] each; more is ignored.
+            batch: The families' inputs, [B, S] each; other entries are ignored.
         """
         taught, mask = self.signals(batch), batch["attention_mask"]
         inputs = {name: batch[name] for name in self.family.inputs}
@@ -207,16 +215,18 @@ class TinyBertDistillation:
         return {name: Term.of(mean, counts[name]) for name, mean in means.items()}
 
     def _score_error(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        """Return the squared error of two layers' attention scores, by the released code's formula with `reference`."""
         if self.stage.reference:
             return reference_score_mse(student, teacher)
         return attention_score_mse(student, teacher, mask)
 
     def _state_error(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        """Return the squared error of two hidden states, by the released code's formula with `reference`."""
         return reference_state_mse(student, teacher) if self.stage.reference else hidden_mse(student, teacher, mask)
 
 
 def _check_layers(pair: TeacherStudent[LayerStage]) -> list[int]:
-    """Check that the layers of two models can be compared, and return the teacher layer (from 1) of each student layer.
+    """Check that the layers of two models are comparable; return the teacher layer (from 1) for each student layer.
 
     Raises InputError listing everything that does not fit, with the alternatives.
     """

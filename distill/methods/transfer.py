@@ -51,11 +51,11 @@ _PUBLISHED_DEPTH = 24
 
 @dataclass(frozen=True)
 class Rates:
-    """One number for each part of a model: multipliers of the learning rate, or learning rates.
+    """One number for each encoder layer and one for the rest of the model: learning rates, or multipliers of one.
 
     Attributes:
-        layers: For each encoder layer, bottom to top.
-        rest: For everything outside the encoder: embeddings and heads.
+        layers: Rate of each encoder layer, bottom to top.
+        rest: Rate of everything outside the encoder: embeddings and heads.
     """
 
     layers: tuple[float, ...]
@@ -64,14 +64,14 @@ class Rates:
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps in which the same losses are on and the same layers learn.
+    """Consecutive training steps in which the same loss terms are active and the same layers are trained.
 
     Attributes:
-        name: For logs, such as ``layer 3`` or ``pre-training distillation``.
+        name: Name for logs, such as ``layer 3`` or ``pre-training distillation``.
         steps: Number of steps.
-        layers: Layers whose transfer losses are on.
-        pretraining: Whether the loss of pre-training distillation is on.
-        rates: Multipliers of the learning rate.
+        layers: Layers whose transfer losses are computed.
+        pretraining: Whether the loss of pre-training distillation is computed.
+        rates: Multipliers of the learning rate for each layer and the rest of the model.
         warmup: Steps of a linear rise, then a linear fall to 1e-4 of the peak; None for the schedule of transfer.
     """
 
@@ -83,7 +83,7 @@ class Phase:
     warmup: int | None = None
 
     def background(self, step: int) -> float:
-        """Return the factor on all learning rates at a step of the phase, above 0 and at most 1.
+        """Return the schedule's factor on all learning rates at a step of the phase, above 0 and at most 1.
 
         With ``s = (step + 1) / steps``: in transfer ``min(10 s, 0.9 + 0.1 sqrt(1 - s))``, a rise through the first
         tenth and a slow fall from 1 to 0.9; with a warm-up ``(step + 1) / warmup``, then ``1 - (1 - 1e-4) s``.
@@ -101,11 +101,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class TransferPhases:
-    """A strategy of knowledge transfer from its first step to its last.
+    """The phases of a knowledge transfer in order, from the first training step to the last.
 
     Attributes:
-        strategy: Its name.
-        phases: One after the other.
+        strategy: Name of the strategy.
+        phases: The phases in order.
         published: Published number of all steps, for students of this depth.
         lr: Peak learning rate.
     """
@@ -117,27 +117,31 @@ class TransferPhases:
 
     @property
     def depth(self) -> int:
-        """Encoder layers of the student."""
+        """Number of encoder layers of the student."""
         return len(self.phases[0].rates.layers)
 
     @property
     def steps(self) -> int:
-        """Steps of all phases."""
+        """Number of training steps of all phases together."""
         return self._ends[-1]
 
     @property
     def name(self) -> str:
-        """The strategy, with a note if there are fewer steps than published. No phase can have more."""
+        """Name of the strategy, with a note if it has fewer steps than published.
+
+        No phase can have more.
+        """
         if self.steps == self.published:
             return self.strategy
         return f"{self.strategy}, reduced to {self.steps:,} of {self.published:,} steps"
 
     @cached_property
     def _ends(self) -> list[int]:
+        """Number of steps up to the end of each phase."""
         return list(accumulate(phase.steps for phase in self.phases))
 
     def number_of(self, step: int) -> int:
-        """Return the number of the phase, from 0, that a step belongs to.
+        """Return the number, from 0, of the phase in which a training step lies.
 
         Raises:
             ValueError: If there is no such step.
@@ -147,7 +151,7 @@ class TransferPhases:
         return bisect_right(self._ends, step)
 
     def phase_of(self, step: int) -> Phase:
-        """Return the phase that a step belongs to."""
+        """Return the phase in which a training step lies."""
         return self.phases[self.number_of(step)]
 
     def begins(self, step: int) -> bool:
@@ -155,27 +159,27 @@ class TransferPhases:
         return self._step_in_phase(step) == 0
 
     def gates(self, step: int) -> tuple[float, ...]:
-        """Return the weight of each layer's transfer losses at a step: ``1 / depth`` if they are on, otherwise 0."""
+        """Return the weight of each layer's transfer loss at a step: ``1 / depth`` in its phase, otherwise 0."""
         phase = self.phase_of(step)
         return tuple(1 / self.depth if layer in phase.layers else 0.0 for layer in range(self.depth))
 
     def rates(self, step: int) -> Rates:
-        """Return the multiplier of the learning rate of each part at a step."""
+        """Return the multipliers of the learning rate of each layer and of the rest of the model at a step."""
         return self.phase_of(step).rates
 
     def learning_rates(self, step: int) -> Rates:
-        """Return the learning rate of each part at a step: peak, times the phase's background, times the multiplier."""
+        """Return the learning rate of each layer and of the rest of the model at a training step."""
         phase = self.phase_of(step)
         factor = self.lr * phase.background(self._step_in_phase(step))
         return Rates(tuple(factor * rate for rate in phase.rates.layers), factor * phase.rates.rest)
 
     def reduced(self, steps: int, transfer: int | None = None, where: str = "distill.0") -> TransferPhases:
-        """Return the strategy in fewer steps, with phases and warm-ups shortened in proportion.
+        """Return a copy of the strategy with fewer steps: phases and warm-ups are shortened in proportion.
 
         Args:
             steps: Steps of all phases together.
             transfer: Steps of the phases before pre-training distillation together; default their share in all.
-            where: Recipe key of the stage, for errors.
+            where: Recipe key of the stage, which error messages name.
 
         Raises:
             InputError: If a phase would have no step left, or there are more steps than now.
@@ -190,7 +194,7 @@ class TransferPhases:
         return replace(self, phases=tuple(shorter))
 
     def with_embeddings(self) -> TransferPhases:
-        """Return the strategy with everything outside the encoder learning at the rates of the first layer.
+        """Return a copy in which embeddings and heads are trained too, at the learning rates of the first layer.
 
         Not published: for a student whose embeddings are no copy of its teacher's.
         """
@@ -198,12 +202,13 @@ class TransferPhases:
         return replace(self, phases=tuple(phases))
 
     def _step_in_phase(self, step: int) -> int:
+        """Return the number of a training step, from 0, counted within its phase."""
         number = self.number_of(step)
         return step - (self._ends[number - 1] if number else 0)
 
 
 def _shorten(phases: Sequence[Phase], steps: int, where: str, strategy: str) -> list[Phase]:
-    """Divide fewer steps among phases in proportion to their steps; raise InputError if one would have none."""
+    """Return copies of phases that share out `steps` in proportion; raise InputError if one gets none."""
     total = sum(phase.steps for phase in phases)
     least = -(-total // min(phase.steps for phase in phases))
     if not least <= steps <= total:
@@ -227,7 +232,7 @@ def _shorten(phases: Sequence[Phase], steps: int, where: str, strategy: str) -> 
 
 
 def progressive(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
-    """Plan layer after layer from the bottom, then pre-training distillation (PKT), as MobileBERT was trained.
+    """Return MobileBERT's strategy (PKT): one phase per layer from the bottom up, then pre-training distillation.
 
     The layer that is transferred learns at 3 times the rate, those below at 0.3 times, those above and everything
     outside the encoder not at all. In pre-training distillation all learn alike.
@@ -243,7 +248,9 @@ def progressive(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
 
 
 def joint(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
-    """Plan all layers at once, with as many steps as in `progressive`, then pre-training distillation (JKT).
+    """Return the strategy JKT: one phase that transfers all layers at once, then pre-training distillation.
+
+    The first phase has as many steps as the layers of `progressive` have together.
 
     The rates of the first phase were not published: here every layer has the plain rate on the schedule of transfer,
     and what is outside the encoder is not trained, as in `progressive`.
@@ -257,7 +264,9 @@ def joint(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
 
 
 def auxiliary(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
-    """Plan one phase of all layers and pre-training distillation, with as many steps as `progressive` has (AKT).
+    """Return the strategy AKT: a single phase that trains all layers and pre-training distillation together.
+
+    It has as many steps as `progressive`.
 
     The rates were not published: here they have the schedule of pre-training distillation.
 
@@ -278,11 +287,13 @@ STRATEGIES = {
 
 
 def _pretraining_phase(depth: int) -> Phase:
+    """Return the phase of pre-training distillation, in which all layers learn at the same rate."""
     rates = Rates((1.0,) * depth, 1.0)
     return Phase("pre-training distillation", _PRETRAINING_STEPS, (), True, rates, _PRETRAINING_WARMUP_STEPS)
 
 
 def _published(strategy: str, *phases: Phase) -> TransferPhases:
+    """Return a strategy of the given phases, which counts their steps as the published number of steps."""
     return TransferPhases(strategy, phases, sum(phase.steps for phase in phases))
 
 
@@ -290,14 +301,14 @@ def _published(strategy: str, *phases: Phase) -> TransferPhases:
 
 
 class TransferCourse:
-    """LAMB with a learning rate for each layer, as the phases set it.
+    """LAMB with a learning rate for each encoder layer, as `TransferPhases` sets it for each step.
 
     At the beginning of a phase all moments are set to 0. Parameters with rate 0 get no gradient: they enter neither
     momentum nor the norm to clip, and nothing is computed for them. The released code keeps their moments at 0, but
     clips with their gradients.
 
     Args:
-        phases: The strategy.
+        phases: The phases of the strategy.
         layer_path: Dotted path of the model's encoder layers.
         settings: Peak learning rate, weight decay, beta2 and epsilon.
     """
@@ -307,13 +318,16 @@ class TransferCourse:
         self._path, self._settings = layer_path, settings
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Create LAMB with groups for each layer."""
+        """Create LAMB with separate parameter groups for each encoder layer and for the rest of the model."""
         settings = self._settings
         groups = _layer_groups(model, self._path, settings.weight_decay)
         return Lamb(groups, lr=settings.lr, betas=(0.9, settings.beta2), eps=settings.eps)
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Set every group's learning rate for a step, and return the largest one."""
+        """Set every parameter group's learning rate for a step; return the largest one.
+
+        A new phase clears all moments.
+        """
         if self._phases.begins(step):
             optimizer.state.clear()
         rates = self._phases.learning_rates(step)
@@ -325,7 +339,7 @@ class TransferCourse:
 
 
 def _layer_groups(model: nn.Module, layer_path: str, weight_decay: float = 0.01) -> list[dict[str, Any]]:
-    """Group trained parameters by encoder layer, and each group's by whether they have weight decay.
+    """Return optimizer groups of the trained parameters: for each encoder layer, with and without weight decay.
 
     Parameters of one dimension (biases, scales and shifts of norms) have no decay. Each group has the key ``layer``:
     its number from 0, or None for everything outside the encoder. Raises ValueError if there are no layers at the path,

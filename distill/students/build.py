@@ -27,13 +27,14 @@ from pocketbert.distill.students.layer_map import copied_layers, layer_map, shor
 
 @dataclass(frozen=True)
 class ClassChange:
-    """How a model of one family starts a student of another.
+    """How to build a student of one model family from a teacher of another, such as a DistilBERT from a BERT.
 
     Attributes:
         teacher: Name of the teacher's row of the family table.
-        student: Name of the student's.
-        config: The student's configuration from the teacher's.
-        weights: The student's state dict from (the teacher's, its layers from 1, whether segment 0 is folded in).
+        student: Name of the student's row.
+        config: Function that makes the student's configuration from the teacher's.
+        weights: Function that makes the student's state dict from the teacher's, the copied teacher layers (from 1),
+            and whether the vector of segment 0 is added to the position table.
         heads: Class suffixes that change, old to new (``ForPreTraining`` to ``ForMaskedLM``); others stay.
         layers: Teacher layers (from 1) that the student's authors chose, by (student depth, teacher depth).
     """
@@ -50,26 +51,27 @@ CLASS_CHANGES: Registry[ClassChange] = Registry("class-change", "register_class_
 
 
 def register_class_change(change: ClassChange) -> None:
-    """Register how a teacher of one family starts a student of another.
+    """Register how a student of one model family is built from a teacher of another.
 
     Args:
-        change: The change; it replaces the one between the same families.
+        change: Functions that convert configuration and weights; replaces the change between the same families.
     """
     CLASS_CHANGES.register(_key(change), change)
 
 
 def _key(change: ClassChange) -> str:
+    """Return the name under which a change between two families is registered."""
     return f"{change.teacher} to {change.student}"
 
 
 def build_student(teacher: Any, family: Family, section: StudentSection, seed: int) -> Any:
-    """Build a student for a teacher.
+    """Build an untrained student for a teacher: with copied teacher layers, or with random weights.
 
     Args:
         teacher: A transformers model.
-        family: Its row of the family table.
-        section: Layers, start, and family and sizes where they differ from the teacher's. With ``init: pruned`` the
-            teacher is one that `pocketbert.distill.students.pruning.pruned` made.
+        family: Its row of the family table (names, layer paths, inputs).
+        section: Recipe section: layers, start, and family and sizes where they differ from the teacher's. With
+            ``init: pruned`` the teacher is one that `pocketbert.distill.students.pruning.pruned` made.
         seed: Seed of random weights.
 
     Returns:
@@ -112,7 +114,7 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
 
 
 def _find_change(teacher: str, student: str) -> ClassChange:
-    """Return the change from a teacher's family to a student's, or raise InputError with the possible families."""
+    """Return the registered change between two families; raise InputError with the possible ones if it is missing."""
     changes = CLASS_CHANGES.values()
     for change in changes:
         if (change.teacher, change.student) == (teacher, student):
@@ -123,7 +125,7 @@ def _find_change(teacher: str, student: str) -> ClassChange:
 
 
 def _corresponding_class(teacher: Any, family: Family, change: ClassChange) -> Any:
-    """Return the class of the student's family with the head of the teacher's class."""
+    """Return the transformers class of the student's family that has the same head as the teacher's class."""
     import transformers
 
     suffix = type(teacher).__name__.removeprefix(family.classes)
@@ -136,7 +138,7 @@ def _corresponding_class(teacher: Any, family: Family, change: ClassChange) -> A
 
 
 def _set_sizes(config: Any, model_class: Any, family: Family, section: StudentSection) -> None:
-    """Set depth, widths and attention implementation of the student; raise InputError if they do not fit."""
+    """Set a student's depth, widths and heads in its configuration; raise InputError if they do not fit."""
     config.num_hidden_layers = section.layers
     for key, usual_name in (
         ("hidden", "hidden_size"),
@@ -161,7 +163,7 @@ def _set_sizes(config: Any, model_class: Any, family: Family, section: StudentSe
 
 
 def _select_layers(state: dict[str, Tensor], layer_path: str, chosen: list[int]) -> dict[str, Tensor]:
-    """Copy a teacher's state dict with only the chosen layers (from 1) at a path, renumbered for the student."""
+    """Return a copy of a state dict in which only the chosen layers (from 1) remain, renumbered from 0."""
     if not any(name.startswith(f"{layer_path}.") for name in state):
         # an encoder without a head lacks the first part of the path
         layer_path = layer_path.partition(".")[2]
@@ -176,7 +178,7 @@ def _select_layers(state: dict[str, Tensor], layer_path: str, chosen: list[int])
 
 
 def freeze_positions(model: torch.nn.Module) -> None:
-    """Exclude the position table from training, as the original DistilBERT run did.
+    """Freeze the table of position embeddings of a model, as in the original training of DistilBERT.
 
     Args:
         model: A model with learned absolute positions.
@@ -218,7 +220,10 @@ _LAYER_WEIGHT = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.([^.]+)")
 
 
 def _distilbert_config(teacher: Any) -> Any:
-    """Return a DistilBERT configuration with a BERT's sizes, rates and labels; its norms have epsilon 1e-12."""
+    """Return a DistilBERT configuration with the sizes, dropout rates and labels of a BERT configuration.
+
+    Its norms have epsilon 1e-12.
+    """
     from transformers import DistilBertConfig
 
     return DistilBertConfig(
@@ -241,7 +246,7 @@ def _distilbert_config(teacher: Any) -> Any:
 
 
 def _distilbert_weights(teacher: Mapping[str, Tensor], chosen: list[int], fold_segments: bool) -> dict[str, Tensor]:
-    """Copy a BERT's weights, with the chosen layers (from 1), under the names of the corresponding class of DistilBERT.
+    """Copy a BERT's weights, only the chosen layers (from 1), under the parameter names of DistilBERT.
 
     DistilBERT has no segment table. The released code drops the vector of segment 0, which the teacher adds at every
     position. Folded into the position table it is kept, and the student's embedding output equals the teacher's.

@@ -29,12 +29,12 @@ from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB
 
 
 def _import_ib_bert() -> None:
-    """Register the classes of IB-BERT with transformers."""
+    """Import the model classes of IB-BERT, which registers them with transformers."""
     from pocketbert.distill.students import ib_bert  # noqa: F401 - it registers its classes when it is imported
 
 
 def _rename_mobilebert_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rename the weights of an original MobileBERT or IB-BERT checkpoint; others are returned as they are."""
+    """Rename TensorFlow weights of MobileBERT or IB-BERT to PyTorch names; other weights are returned as they are."""
     from pocketbert.distill.students.ib_bert import rename_weights
 
     # variables of TensorFlow have slashes in their names, parameters of torch have none
@@ -42,11 +42,12 @@ def _rename_mobilebert_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _import_ernie_thu() -> None:
-    """Register the classes of ERNIE (Tsinghua) with transformers."""
+    """Import the model classes of ERNIE (Tsinghua), which registers them with transformers."""
     from pocketbert.distill.students import ernie_thu  # noqa: F401 - it registers its classes when it is imported
 
 
 def _rename_ernie_thu_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rename the weights of a released checkpoint of ERNIE (Tsinghua) to those of the package's classes."""
     from pocketbert.distill.students.ernie_thu_checkpoint import rename_weights
 
     return rename_weights(state)
@@ -55,13 +56,14 @@ def _rename_ernie_thu_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
 def _set_ernie_thu_form(
     model: Any, form: ExportForm | None, folder: Path, entities: Path | None
 ) -> list[dict[str, str]]:
-    """Give a model the entity table of an export form; return the entities of the table."""
+    """Give a model the table of entity vectors that an export form needs; return the table's entities."""
     from pocketbert.distill.students.ernie_thu_checkpoint import set_export_form
 
     return set_export_form(model, form, folder, entities)
 
 
 def _ernie_thu_tokenizer_json(folder: Path) -> str:
+    """Return the content of tokenizer.json, built from the vocab.txt of a released folder."""
     from pocketbert.distill.students.ernie_thu_checkpoint import build_tokenizer_json
 
     return build_tokenizer_json(folder)
@@ -86,7 +88,7 @@ _NORMALIZED_TEXTS = (
 
 
 def _refuse_pickled_vocabulary(folder: Path) -> None:
-    """Raise InputError if a folder has only the vocabulary of v1's original code, which is a pickle."""
+    """Raise InputError if a folder of DeBERTa v1 has its vocabulary only as a pickle, which could run code."""
     if (folder / _PICKLED_VOCABULARY).is_file() and not (folder / "vocab.json").is_file():
         what = "a pickle of the original code, which is not opened: it may run code."
         fix = "Put vocab.json and merges.txt of the same checkpoint into the folder; its authors publish both."
@@ -94,7 +96,7 @@ def _refuse_pickled_vocabulary(folder: Path) -> None:
 
 
 def _use_one_separator(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Put one separator between the texts of a pair, in tokenizer.json as transformers made it from vocab.json."""
+    """Return tokenizer.json with one separator between the texts of a pair instead of transformers' two."""
     template = content["post_processor"]
     start, text, end = template["single"]
     last = {"SpecialToken": {**end["SpecialToken"], "type_id": 1}}
@@ -103,7 +105,7 @@ def _use_one_separator(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _use_sentencepiece_normalizer(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Give tokenizer.json the normalization of the folder's spm.model, and compare its ids with those of sentencepiece.
+    """Return tokenizer.json with the normalization of the folder's spm.model, checked against sentencepiece.
 
     Without spm.model the content is returned as it is. Raises MissingBackendError if sentencepiece is not installed,
     and InputError if the texts of the comparison still get other tokens.
@@ -149,7 +151,7 @@ def _use_sentencepiece_normalizer(folder: Path, content: dict[str, Any]) -> dict
 
 
 def _add_default_language(model: Any) -> None:
-    """Make a model with several languages use the language of config.json's ``lang_id`` if its inputs name none.
+    """Add a hook to a model of several languages, which uses ``lang_id`` of config.json if the inputs name no language.
 
     transformers then adds no language at all, an input that the model has not seen in its pre-training. The hook on the
     encoder makes training, golden rows and exported files alike. Raises InputError if the model has no such language.
@@ -166,7 +168,7 @@ def _add_default_language(model: Any) -> None:
 
 
 def _with_language(encoder: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Forward pre-hook: add ``langs``, the default language at every token, to the inputs of the encoder."""
+    """Add ``langs``, the default language at every token, to an encoder's inputs; a forward pre-hook."""
     import torch
 
     ids = arguments[0] if arguments else named.get("input_ids")
@@ -251,7 +253,7 @@ _WORD = "|".join(
 
 
 def _xlm_tokenizer_json(folder: Path) -> str:
-    """Convert vocab.json and merges.txt of XLM to the content of a tokenizer.json.
+    """Build the content of tokenizer.json from the vocab.json and merges.txt of an XLM folder.
 
     Raises InputError if a file is missing or broken, or the words of all its languages are found by separate programs.
     """
@@ -300,7 +302,7 @@ def _xlm_tokenizer_json(folder: Path) -> str:
 
 
 def _refuse_segmented_languages(folder: Path, settings: dict[str, Any]) -> None:
-    """Raise InputError if the words of all languages of a model are found by separate programs."""
+    """Raise InputError if all languages of an XLM need other programs to find their words (zh, ja, th)."""
     config = folder / "config.json"
     languages = settings.get("lang2id") or (read_json(config) if config.is_file() else {}).get("lang2id") or {}
     segmented = [name for name in _SEGMENTED_LANGUAGES if name in languages]
@@ -314,7 +316,10 @@ def _refuse_segmented_languages(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _moses_normalizers(lower: bool) -> list[dict[str, Any]]:
-    """Return the normalizers that do what Moses does before it splits words; `lower` also strips accents."""
+    """Return normalizers for tokenizer.json that replace characters as Moses does.
+
+    `lower` adds lower case and removes accents.
+    """
 
     def replace(kind: str, pattern: str, content: str) -> dict[str, Any]:
         return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
@@ -329,7 +334,7 @@ def _moses_normalizers(lower: bool) -> list[dict[str, Any]]:
 
 
 def _special_token_template(ids: dict[str, int]) -> dict[str, Any]:
-    """Return the post-processor of tokenizer.json: ``<s> A </s>``, and ``<s> A </s> B </s>`` for a pair."""
+    """Return the post-processor for tokenizer.json: ``<s> A </s>``, and ``<s> A </s> B </s>`` for a pair."""
 
     def token(name: str) -> dict[str, Any]:
         return {"SpecialToken": {"id": name, "type_id": 0}}

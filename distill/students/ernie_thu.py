@@ -68,7 +68,7 @@ _OPEN_FROM = 2.0**-6
 
 
 class LayerKind(StrEnum):
-    """Use of the entities in a layer, by the names of the released ``ernie_config.json``."""
+    """How a layer uses entities, by the names of the released ``ernie_config.json``."""
 
     SIM = "sim"
     """None: BERT's layer."""
@@ -79,7 +79,7 @@ class LayerKind(StrEnum):
 
 
 class ErnieThuConfig(BertConfig):  # type: ignore[misc]
-    """Sizes of an ERNIE of Tsinghua (Zhang et al. 2019, arXiv 1905.07129); the defaults are the released ERNIE-base.
+    """Configuration of ERNIE (Tsinghua; Zhang et al. 2019, arXiv 1905.07129); defaults are the released ERNIE-base.
 
     Attributes:
         layer_kinds: Kind of each layer, see `LayerKind`; layers that the list lacks are ``sim``. The released file
@@ -102,7 +102,7 @@ class ErnieThuConfig(BertConfig):  # type: ignore[misc]
     entity_rows: int = 0
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Raise InputError if the values describe no ERNIE."""
+        """Raise InputError if layer kinds or entity sizes do not fit together."""
         super().__post_init__(**kwargs)
         kinds, problems = list(self.layer_kinds or ()), []
         if unknown := sorted(set(kinds) - set(LayerKind)):
@@ -118,7 +118,7 @@ class ErnieThuConfig(BertConfig):  # type: ignore[misc]
             raise InputError(problems)
 
     def kinds(self) -> list[LayerKind]:
-        """Return the kind of each layer."""
+        """Return how each layer uses entities, as a list of `LayerKind`."""
         depth = self.num_hidden_layers
         if self.layer_kinds is not None:
             listed = [LayerKind(k) for k in self.layer_kinds[:depth]]
@@ -128,13 +128,13 @@ class ErnieThuConfig(BertConfig):  # type: ignore[misc]
 
 
 def mask_of_vectors(vectors: Tensor) -> Tensor:
-    """Compute the entity mask from entity vectors, [B, S, E] to [B, S]: 1 at an entity, 0 where all numbers are 0."""
+    """Return 1 where a token has an entity vector and 0 where the vector is all zeros, [B, S, E] to [B, S]."""
     # arithmetic, for exported graphs; a power of two, so that fp16 gives 1 exactly
     return vectors.abs().sum(-1).clamp(0.0, _OPEN_FROM) * (1 / _OPEN_FROM)
 
 
 class _EntityAttention(nn.Module):
-    """Attention between entities, without transformers' attention interface, where recorders count layers of text."""
+    """Self-attention between entity vectors, which recorders of the text's attention do not capture."""
 
     def __init__(self, config: ErnieThuConfig) -> None:
         super().__init__()
@@ -144,14 +144,14 @@ class _EntityAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, entities: Tensor, mask: Tensor) -> Tensor:
-        """Compute the attention.
+        """Compute self-attention between the entity vectors.
 
         Args:
-            entities: [B, S, E].
+            entities: Entity vectors, [B, S, E].
             mask: 1 at an entity, [B, S].
 
         Returns:
-            [B, S, E].
+            Context vectors, [B, S, E].
         """
         batch, length, width = entities.shape
         split = (batch, length, self.heads, width // self.heads)
@@ -165,7 +165,7 @@ class _EntityAttention(nn.Module):
 
 
 class _EntityOutput(nn.Module):
-    """A linear layer, a residual and a normalization after the attention between entities."""
+    """Linear layer, residual and layer normalization after the attention between entities."""
 
     def __init__(self, config: ErnieThuConfig) -> None:
         super().__init__()
@@ -174,12 +174,12 @@ class _EntityOutput(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, context: Tensor, entities: Tensor) -> Tensor:
-        """Add the context to the entities, [B, S, E] twice to [B, S, E]."""
+        """Add the attention's context to the entity states and normalize, [B, S, E] twice to [B, S, E]."""
         return self.LayerNorm(self.dropout(self.dense(context)) + entities)  # type: ignore[no-any-return]
 
 
 class _ErnieThuAttention(BertAttention):  # type: ignore[misc]
-    """Attention of the text, and in a `norm` layer between the entities."""
+    """BERT's attention of the text; in a `norm` layer also attention between the entities."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
         super().__init__(config)
@@ -187,14 +187,14 @@ class _ErnieThuAttention(BertAttention):  # type: ignore[misc]
             self.self_ent, self.output_ent = _EntityAttention(config), _EntityOutput(config)
 
     def entities(self, entities: Tensor, mask: Tensor) -> Tensor:
-        """Compute the feed-forward part's input from the entities, [B, S, E] and [B, S] to [B, S, E]."""
+        """Return the entity states for the feed-forward part, 0 at other tokens, [B, S, E] and [B, S] to [B, S, E]."""
         if hasattr(self, "self_ent"):
             entities = self.output_ent(self.self_ent(entities, mask), entities)
         return entities * mask[:, :, None].to(entities.dtype)
 
 
 class _ErnieThuIntermediate(BertIntermediate):  # type: ignore[misc]
-    """First half of the feed-forward part, which fuses both streams."""
+    """First half of the feed-forward part, which adds up text and entity states."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
         super().__init__(config)
@@ -202,12 +202,12 @@ class _ErnieThuIntermediate(BertIntermediate):  # type: ignore[misc]
             self.dense_ent = nn.Linear(config.entity_size, config.intermediate_size)
 
     def fused(self, states: Tensor, entities: Tensor) -> Tensor:
-        """Fuse both streams, [B, S, H] and [B, S, E] to [B, S, feed-forward width]."""
+        """Add projected text and entity states, [B, S, H] and [B, S, E], and activate: [B, S, feed-forward width]."""
         return self.intermediate_act_fn(self.dense(states) + self.dense_ent(entities))  # type: ignore[no-any-return]
 
 
 class _ErnieThuOutput(BertOutput):  # type: ignore[misc]
-    """Second half of the feed-forward part, with an output for each stream."""
+    """Second half of the feed-forward part, with one output for the text and one for the entities."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
         super().__init__(config)
@@ -216,12 +216,12 @@ class _ErnieThuOutput(BertOutput):  # type: ignore[misc]
             self.LayerNorm_ent = nn.LayerNorm(config.entity_size, eps=config.layer_norm_eps)
 
     def entities(self, hidden: Tensor, entities: Tensor) -> Tensor:
-        """Compute the new entities, [B, S, feed-forward width] and [B, S, E] to [B, S, E]."""
+        """Return the layer's entity output from the fused states and a residual, [B, S, E]."""
         return self.LayerNorm_ent(self.dropout(self.dense_ent(hidden)) + entities)  # type: ignore[no-any-return]
 
 
 class ErnieThuLayer(nn.Module):
-    """One layer of any kind."""
+    """One encoder layer of kind `sim`, `mix` or `norm`."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
         super().__init__()
@@ -232,17 +232,17 @@ class ErnieThuLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None, entities: Tensor, entity_mask: Tensor, **more: Any
     ) -> tuple[Tensor, Tensor]:
-        """Run the layer.
+        """Compute the layer's new text and entity states.
 
         Args:
-            hidden_states: Text, [B, S, H].
-            attention_mask: In the form of transformers' attention functions.
-            entities: [B, S, E].
+            hidden_states: States of the text, [B, S, H].
+            attention_mask: Mask in the form of transformers' attention functions.
+            entities: States of the entities, [B, S, E].
             entity_mask: 1 where a mention begins, [B, S].
             **more: Passed to the attention function.
 
         Returns:
-            Text [B, S, H] and entities [B, S, E].
+            New states of the text [B, S, H] and of the entities [B, S, E].
         """
         states, _ = self.attention(hidden_states, attention_mask, **more)
         if self.kind is LayerKind.SIM:
@@ -253,7 +253,7 @@ class ErnieThuLayer(nn.Module):
 
 
 class _ErnieThuEncoder(nn.Module):
-    """The stack of layers."""
+    """All encoder layers, one after the other."""
 
     def __init__(self, config: ErnieThuConfig) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class _ErnieThuEncoder(nn.Module):
         entity_mask: Tensor | None = None,
         **more: Any,
     ) -> BaseModelOutput:
-        """Run all layers; see `ErnieThuModel.forward`."""
+        """Run all layers and return the last text states; see `ErnieThuModel.forward`."""
         if entity_vectors is None or entity_mask is None:
             entity_vectors = hidden_states.new_zeros(*hidden_states.shape[:2], self.entity_size)
             entity_mask = hidden_states.new_zeros(hidden_states.shape[:2])
@@ -284,7 +284,7 @@ class _ErnieThuEncoder(nn.Module):
 
 
 class _ErnieThuPreTrainedModel(BertPreTrainedModel):  # type: ignore[misc]
-    """Base class of all models."""
+    """Base class of all ERNIE (Tsinghua) models."""
 
     config_class = ErnieThuConfig
     _can_record_outputs = {"hidden_states": ErnieThuLayer, "attentions": BertSelfAttention}  # noqa: RUF012 - as transformers has it
@@ -297,7 +297,7 @@ class _ErnieThuPreTrainedModel(BertPreTrainedModel):  # type: ignore[misc]
 
 
 class ErnieThuModel(_ErnieThuPreTrainedModel):
-    """The encoder: token ids, and entities if there are any, to hidden states of the text.
+    """The encoder without a head: from token ids, and optionally entities, to hidden states of the text.
 
     Args:
         config: Sizes.
@@ -316,11 +316,11 @@ class ErnieThuModel(_ErnieThuPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the word embeddings."""
+        """Return the module of the word embeddings."""
         return self.embeddings.word_embeddings  # type: ignore[no-any-return]
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the word embeddings."""
+        """Replace the module of the word embeddings."""
         self.embeddings.word_embeddings = value
 
     @merge_with_config_defaults  # type: ignore[untyped-decorator]
@@ -337,12 +337,12 @@ class ErnieThuModel(_ErnieThuPreTrainedModel):
         entity_ids: Tensor | None = None,
         **more: Any,
     ) -> BaseModelOutputWithPooling:
-        """Run the encoder.
+        """Compute the states of a text's tokens from token ids, and from its entities if given.
 
         Args:
-            input_ids: [B, S].
+            input_ids: Token ids, [B, S].
             attention_mask: [B, S], 1 for real tokens, or additive [B, 1, 1, S].
-            token_type_ids: [B, S].
+            token_type_ids: Segment of each token, [B, S].
             position_ids: Default 0 to S - 1; [B, S].
             inputs_embeds: Word embeddings instead of ids, [B, S, H].
             entity_vectors: Vectors of the entities at the first word piece of each mention, zeros elsewhere, [B, S, E].
@@ -395,7 +395,10 @@ class ErnieThuForPreTraining(BertForPreTraining, _ErnieThuPreTrainedModel):  # t
 
 
 class ErnieThuForSequenceClassification(BertForSequenceClassification, _ErnieThuPreTrainedModel):  # type: ignore[misc]
-    """ERNIE with a linear head on the pooled state; the entity-typing head of the authors is one without a bias."""
+    """ERNIE with a linear classification head on the pooled state.
+
+    The entity-typing head of the authors is one without a bias.
+    """
 
     config_class = ErnieThuConfig
 
@@ -434,6 +437,7 @@ class ErnieThuForQuestionAnswering(BertForQuestionAnswering, _ErnieThuPreTrained
 
 
 def _head_dropout(config: ErnieThuConfig) -> nn.Dropout:
+    """Return the dropout before a classification head, at the configured rate."""
     rate = config.classifier_dropout
     return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 

@@ -41,14 +41,14 @@ _KEY = "export.entities"
 
 
 def rename_weights(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename a released checkpoint to the weights of the classes in `pocketbert.distill.students.ernie_thu`.
+    """Rename the weights of a released checkpoint to the parameters of the classes in `ernie_thu`.
 
     Args:
         state: Weights by name. The authors' entity-typing head has no bias: it becomes a classifier whose bias is zero,
             which gives the same logits.
 
     Returns:
-        The weights, without copies.
+        The weights by their new names, without copies.
     """
     weights = {name: value for name, value in state.items() if not _REMOVED_LAYER.search(name)}
     if _TYPING_HEAD in weights and f"{_CLASSIFIER}.weight" not in weights:
@@ -59,10 +59,10 @@ def rename_weights(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_tokenizer_json(folder: Path) -> str:
-    """Build tokenizer.json from the vocab.txt of a released folder, BERT's; it has no config.json that names its class.
+    """Build the content of tokenizer.json from the vocab.txt (BERT's) of a released folder.
 
     Args:
-        folder: The folder.
+        folder: Folder with vocab.txt.
 
     Raises:
         InputError: If it has no vocabulary that can be read.
@@ -79,11 +79,11 @@ def build_tokenizer_json(folder: Path) -> str:
 
 
 def set_export_form(model: Any, form: ExportForm | None, folder: Path, entities: Path | None) -> list[dict[str, str]]:
-    """Give a model the entity table of an export form, or remove its table.
+    """Give a model the table of entity vectors that an export form needs, or remove its table; return the entities.
 
     Args:
         model: One of the classes of ERNIE (Tsinghua); it is changed.
-        form: The form; None for text only.
+        form: Variant of the exported file, which decides how it reads entities; None for text only.
         folder: Folder that the model was loaded from.
         entities: File of the entities to keep, one id or title in each line, or .jsonl with a column ``entities``.
             Needed if the folder has no table that was made before.
@@ -114,7 +114,7 @@ def set_export_form(model: Any, form: ExportForm | None, folder: Path, entities:
 
 
 def _read_entity_names(path: Path) -> list[str]:
-    """Read ids or titles, each once, in the order of the file.
+    """Read the entity ids or titles that a file lists, each once, in the file's order.
 
     Raises:
         InputError: If there is no such file, or nothing in it.
@@ -133,7 +133,7 @@ def _read_entity_names(path: Path) -> list[str]:
 
 
 def _mentioned_entities(line: str, where: str) -> list[str]:
-    """Return the ids or names of the mentions in the column ``entities`` of a .jsonl row."""
+    """Return the ids or names of the entities that a .jsonl row mentions in its column ``entities``."""
     try:
         mentions = json.loads(line).get("entities") or []
         names = [mention.get("id") or mention.get("name") for mention in mentions]
@@ -145,7 +145,7 @@ def _mentioned_entities(line: str, where: str) -> list[str]:
 def _select_table_rows(
     folder: Path, names: list[str] | None, table: NDArray[np.float32]
 ) -> tuple[list[dict[str, str]], NDArray[np.float32]]:
-    """Select the named entities and their vectors from the model's table, or all without names."""
+    """Return the named entities and their vectors from the model's own table; all of them if `names` is None."""
     entities = read_entities(folder / ENTITIES_FILE)
     if len(entities) != len(table) - 1:
         raise InputError(Problem(str(folder / ENTITIES_FILE), f"lists {len(entities)} entities, not {len(table) - 1}."))
@@ -161,7 +161,7 @@ def _select_table_rows(
 def _select_released_rows(
     folder: Path, names: list[str] | None, width: int
 ) -> tuple[list[dict[str, str]], NDArray[np.float32]]:
-    """Select the named entities and their vectors of a width from the authors' files.
+    """Return the named entities and their vectors, read from the authors' three files.
 
     Raises InputError if the files are missing, no names are given, or one of them is not in the files.
     """
@@ -195,7 +195,7 @@ def _select_released_rows(
 
 
 def _read_second_columns(path: Path, keys: set[str]) -> dict[str, str]:
-    """Read the second column of the first line of each key; the first column is the key."""
+    """Read a two-column file, and return the second column for each of `keys`, found in the first."""
     values: dict[str, str] = {}
     for line in _read_lines(path, str(path)):
         key, _, value = line.rstrip("\r\n").partition("\t")
@@ -205,7 +205,7 @@ def _read_second_columns(path: Path, keys: set[str]) -> dict[str, str]:
 
 
 def _read_vectors(path: Path, numbers: set[int], width: int) -> dict[int, NDArray[np.float32]]:
-    """Read the vectors in the lines with some numbers, from 0; raise InputError if one is no finite vector."""
+    """Read the vectors in the lines with the given numbers (from 0); raise InputError if one is no finite vector."""
     vectors = {}
     for number, line in enumerate(_read_lines(path, str(path))):
         if number not in numbers:
@@ -235,7 +235,7 @@ def _read_lines(path: Path, where: str) -> Iterator[str]:
 
 
 def _refuse_unknown(unknown: list[str], file: str) -> None:
-    """Raise InputError that shows the first five of some unknown entities, if there are any."""
+    """Raise InputError that shows the first five of the unknown entities, if there are any."""
     if unknown:
         more = f" and {len(unknown) - 5:,} more" if len(unknown) > 5 else ""
         shown = ", ".join(repr(name[:60]) for name in unknown[:5])

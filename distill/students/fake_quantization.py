@@ -51,14 +51,14 @@ _TOLERANCE = 1e-5
 
 
 def clip_activations(student: Any, where: str) -> Callable[[], None]:
-    """Replace relu by relu6 in a model's modules and configuration, so that feed-forward activations lie in 0 to 6.
+    """Replace ReLU by ReLU6 in a model and its configuration, so that feed-forward activations stay in 0 to 6.
 
     Source: the configuration for quantization-aware training of MobileBERT (Sun et al. 2020, arXiv 2004.02984),
     config/uncased_L-24_H-128_B-512_A-4_F-4_OPT_QAT.json of the original code.
 
     Args:
         student: A transformers model. **It is changed in place.**
-        where: Recipe key of the choice, for errors.
+        where: Recipe key of the choice, which error messages name.
 
     Returns:
         A function that undoes the change.
@@ -86,7 +86,7 @@ def clip_activations(student: Any, where: str) -> Callable[[], None]:
 
 
 def _set_activation(student: Any, key: str, name: str, modules: dict[str, nn.Module]) -> None:
-    """Set the activation's name in the configuration, and put modules in at their paths."""
+    """Set the activation in a model's configuration, and put the given activation modules at their paths."""
     setattr(student.config, key, name)
     for path, module in modules.items():
         parent, _, attribute = path.rpartition(".")
@@ -94,7 +94,7 @@ def _set_activation(student: Any, key: str, name: str, modules: dict[str, nn.Mod
 
 
 def _is_relu6(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Return whether a call of a torch function, as `TorchFunctionMode` gets it, computes relu6."""
+    """Return whether calling a torch function with these arguments computes ReLU6."""
     if function is F.relu6:
         return True
     bounds = {**dict(zip(("min_val", "max_val"), arguments[1:3], strict=False)), **named}
@@ -106,7 +106,7 @@ def _is_relu6(function: Any, arguments: Sequence[Any], named: Mapping[str, Any])
 
 @dataclass(frozen=True)
 class _WeightOrigin:
-    """How a weight of the rewritten module is computed: ``parameter * factor`` or ``parameter.T * factor``.
+    """How a weight of the exported module is computed from the student: ``parameter * factor``, perhaps transposed.
 
     Attributes:
         name: Path of the student's parameter.
@@ -119,14 +119,14 @@ class _WeightOrigin:
     factor: Tensor
 
     def compute(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Compute the weight from the student's parameters."""
+        """Compute this weight from the student's parameters by name."""
         value = parameters[self.name]
         return (value.t() if self.transposed else value) * self.factor.to(value.device)
 
 
 @dataclass(frozen=True)
 class PreparedWeights:
-    """A student rewritten for export, and how its weights follow from the student's parameters.
+    """The module that a student is exported from, and how its weights follow from the student's parameters.
 
     Attributes:
         module: The rewritten module, with the weights of the student at that time.
@@ -137,13 +137,13 @@ class PreparedWeights:
     origins: Mapping[str, _WeightOrigin]
 
     def compute(self, student: nn.Module) -> dict[str, Tensor]:
-        """Compute the trained weights of the module, by name; gradients reach the student."""
+        """Compute the module's trained weights by name from a student; gradients flow back to the student."""
         parameters = dict(student.named_parameters())
         return {name: origin.compute(parameters) for name, origin in self.origins.items()}
 
 
 def trace_prepared_weights(student: nn.Module, prepare: Prepare) -> PreparedWeights | None:
-    """Rewrite a student for export, and find the parameter that each weight of the rewritten module is made from.
+    """Rewrite a student for export, and find from which of its parameters each weight of the result is computed.
 
     Exporters multiply the queries' weights by a scale, transpose the last layer's keys, and divide channels with
     outliers. What was done is found by changing the student's parameters and comparing the rewritten modules.
@@ -176,7 +176,9 @@ def trace_prepared_weights(student: nn.Module, prepare: Prepare) -> PreparedWeig
 def _find_origins(
     before: Mapping[str, Tensor], student: nn.Module, prepare: Prepare, names: list[str]
 ) -> dict[str, _WeightOrigin] | None:
-    """Find the origin of every tensor that changes with the named parameters; None if one changes in an unknown way.
+    """Return how each tensor that changes with the named parameters follows from them; None if one cannot be explained.
+
+    Allowed are multiples of one parameter, as it is or transposed.
 
     An origin found with one random change of the parameters has to predict the tensor after a second one.
     """
@@ -199,7 +201,7 @@ def _find_origins(
 
 
 def _with_noise(student: nn.Module, names: list[str], seed: int) -> nn.Module:
-    """Copy a model and add random noise to the named parameters, so that no two of them are alike."""
+    """Return a copy of a model with random noise added to the named parameters, so that no two of them are alike."""
     model, random = copy.deepcopy(student), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -210,7 +212,7 @@ def _with_noise(student: nn.Module, names: list[str], seed: int) -> nn.Module:
 
 
 def _match_parameter(value: Tensor, parameters: Mapping[str, Tensor]) -> _WeightOrigin | None:
-    """Find the parameter of which a tensor is a multiple, as it is or transposed."""
+    """Find a parameter of which a tensor is a multiple, directly or transposed; None if there is none."""
     for name, parameter in parameters.items():
         for transposed in (False, True) if parameter.ndim == 2 else (False,):
             candidate = parameter.t() if transposed else parameter
@@ -220,7 +222,7 @@ def _match_parameter(value: Tensor, parameters: Mapping[str, Tensor]) -> _Weight
 
 
 def _find_factor(value: Tensor, base: Tensor) -> Tensor | None:
-    """Return the factor with ``base * factor == value``: one number, or one for each row; None if there is none."""
+    """Return the factor (a number, or one per row) with ``base * factor == value``; None if there is none."""
     at = base.abs().argmax()
     number = value.flatten()[at] / base.flatten()[at]
     if _is_close(base[:1] * number, value[:1]) and _is_close(base * number, value):
@@ -233,7 +235,7 @@ def _find_factor(value: Tensor, base: Tensor) -> Tensor | None:
 
 
 def _with_division(origin: _WeightOrigin, undivided: Tensor, divided: Tensor) -> _WeightOrigin:
-    """Multiply an origin's factor by the powers of two that the division of outlier channels put into the weight."""
+    """Return an origin whose factor includes the powers of two by which the exporter divided outlier channels."""
     if torch.equal(undivided, divided):
         return origin
     powers = torch.where(undivided == 0, torch.ones_like(undivided), divided / undivided)
@@ -241,18 +243,19 @@ def _with_division(origin: _WeightOrigin, undivided: Tensor, divided: Tensor) ->
 
 
 def _covers_matrices(module: nn.Module, origins: Mapping[str, _WeightOrigin]) -> bool:
-    """Return whether every linear layer is trained, except those that read an embedding table."""
+    """Return whether the weight of every linear layer has a known origin, apart from tied embedding tables."""
     table_ids = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
     names = [n for n, m in module.named_modules() if isinstance(m, nn.Linear) and id(m.weight) not in table_ids]
     return bool(names) and all(f"{name}.weight" in origins for name in names)
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters and buffers of a module by name, without gradients."""
+    """Return all parameters and buffers of a module by name, detached from gradients."""
     return {name: value.detach() for name, value in (*module.named_parameters(), *module.named_buffers())}
 
 
 def _is_close(actual: Tensor, expected: Tensor) -> bool:
+    """Return whether two tensors are equal within 1e-5 of the largest expected number."""
     return bool((actual - expected).abs().max() <= _TOLERANCE * expected.abs().max())
 
 
@@ -261,7 +264,7 @@ def _is_close(actual: Tensor, expected: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class RangeSite:
-    """A place with an activation range: the input or the output of a linear layer.
+    """The input or the output of a linear layer, where activations are rounded within a range.
 
     Attributes:
         layer: Path of the linear layer.
@@ -273,7 +276,9 @@ class RangeSite:
 
 
 class Ranges(nn.Module):
-    """Trainable activation ranges, ``low * exp(a)`` to ``high * exp(b)``, so that neither end changes its sign.
+    """Trainable lower and upper ends of activation ranges, ``low * exp(a)`` and ``high * exp(b)``.
+
+    Neither end can change its sign.
 
     Args:
         measured: Smallest and largest number of each range, where training begins.
@@ -294,12 +299,12 @@ class Ranges(nn.Module):
         self.lower, self.upper = nn.Parameter(torch.zeros(len(ends))), nn.Parameter(torch.zeros(len(ends)))
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        """Return the current lower and upper ends of all ranges, [N] each."""
+        """Return the current lower ends and the current upper ends of all N ranges, [N] each."""
         return self.low * (self.moves * self.lower).exp(), self.high * (self.moves * self.upper).exp()
 
 
 class RoundedModule:
-    """A rewritten module that runs with the rounded numbers of a quantization scheme.
+    """Runs the module that a student is exported from with weights and activations rounded as in the quantized file.
 
     Args:
         module: The module, in eval mode.
@@ -317,7 +322,7 @@ class RoundedModule:
         self._layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
 
     def measure_ranges(self, feeds: Iterable[Sequence[Tensor]]) -> Ranges:
-        """Run rows without rounding, and return the smallest and largest number at each site.
+        """Run rows without rounding, and return the activation ranges of all linear layers' inputs and outputs.
 
         The output of relu6 has the fixed range 0 to 6, and so has an output that only relu6 reads.
 
@@ -336,7 +341,7 @@ class RoundedModule:
         return Ranges(ranges, mode.fixed | mode.shared)
 
     def __call__(self, weights: Mapping[str, Tensor], ranges: Ranges, feed: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Run the module with rounded numbers.
+        """Run the module with rounded weights and activations, and return its outputs.
 
         Args:
             weights: The trained weights by name; see `PreparedWeights.compute`.
@@ -348,20 +353,20 @@ class RoundedModule:
         return outputs
 
     def rules_of(self, layer: str) -> RoundingRules | None:
-        """Return the rules of the linear layer at a path; None if the layer stays float."""
+        """Return how the linear layer at a path is rounded; None if the layer stays float."""
         weight = f"{layer}.weight"
         if weight in self.rules.left:
             return None
         return next((rules for weights, rules in self.rules.seconds if weight in weights), self.rules)
 
     def trained_sites(self, layer: str) -> list[RangeSite]:
-        """Return the sites of the linear layer at a path whose ranges a file takes from training."""
+        """Return the input and output of a linear layer, those whose trained range a quantized file uses."""
         rules = self.rules_of(layer)
         shares_input = rules is not None and rules.shared_inputs
         return [RangeSite(layer, is_input) for is_input in (True, False) if not (is_input and shares_input)]
 
     def layer_of(self, weight: Tensor, weights: Mapping[str, Tensor]) -> str:
-        """Return the path of the linear layer that a tensor is the weight of, or an empty string.
+        """Return the path of the linear layer that has the given weight tensor; an empty string if none has.
 
         Args:
             weight: The tensor.
@@ -374,7 +379,7 @@ class RoundedModule:
 
 
 class _MeasureRanges(TorchFunctionMode):
-    """Widens ranges by the inputs and outputs of linear layers, while it is entered.
+    """Torch function mode that records the smallest and largest input and output of linear layers.
 
     Attributes:
         sites: Number of the range at each site.
@@ -396,7 +401,7 @@ class _MeasureRanges(TorchFunctionMode):
         self.shared: set[int] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a torch function; note outputs of relu6, and measure linear layers that are rounded in static ranges."""
+        """Call a torch function, and record outputs of ReLU6 and the ranges of linear layers."""
         output = func(*args, **(kwargs or {}))
         if _is_relu6(func, args, kwargs or {}):
             self.clipped.append(output)
@@ -413,7 +418,7 @@ class _MeasureRanges(TorchFunctionMode):
         return output
 
     def _widen(self, site: RangeSite, values: Tensor) -> None:
-        """Widen the range at a site by a tensor; a tensor that was seen in this row brings its range."""
+        """Widen the range of a layer's input or output to include a tensor; layers with the same input share one."""
         known = next((n for tensor, n in self.seen if tensor is values), None)
         if site not in self.sites:
             self.sites[site] = len(self.ranges) if known is None else known
@@ -428,7 +433,7 @@ class _MeasureRanges(TorchFunctionMode):
 
 
 class _RoundNumbers(TorchFunctionMode):
-    """Rounds the operands of linear layers and of embedding lookups, while it is entered."""
+    """Torch function mode that rounds the operands of linear layers and embedding lookups."""
 
     def __init__(self, owner: RoundedModule, weights: Mapping[str, Tensor], ranges: Ranges) -> None:
         super().__init__()
@@ -439,7 +444,7 @@ class _RoundNumbers(TorchFunctionMode):
         self._constants = {b.untyped_storage().data_ptr() for b in owner.module.buffers()}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a torch function, with rounded operands if it reads stored weights."""
+        """Call a torch function; linear layers and embedding lookups get rounded operands."""
         if func is F.linear:
             return self._linear(*args, **(kwargs or {}))
         if func is F.embedding:
@@ -447,7 +452,7 @@ class _RoundNumbers(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Compute a linear layer with input, weight and output rounded as the scheme rounds them."""
+        """Compute a linear layer whose input, weight and output are rounded as the scheme prescribes."""
         layer = self._owner.layer_of(weight, self._weights)
         rules = self._owner.rules_of(layer)
         if rules is None:
@@ -461,7 +466,7 @@ class _RoundNumbers(TorchFunctionMode):
         return self._round_at(RangeSite(layer, is_input=False), output) if rules.outputs else output
 
     def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
-        """Look rows up in the rounded table; tables are rounded once, because they are not trained."""
+        """Look up rows of an embedding table in its rounded copy, which is computed once."""
         rules = self._owner.rules
         is_constant = rules.fixed_positions and indices.untyped_storage().data_ptr() in self._constants
         if is_constant or table.numel() <= rules.small:
@@ -475,20 +480,22 @@ class _RoundNumbers(TorchFunctionMode):
         return F.embedding(indices, self._owner.tables[table.data_ptr()], *more, **named)
 
     def _round_at(self, site: RangeSite, values: Tensor) -> Tensor:
-        """Round values in the range at a site; without a range there, return them as they are."""
+        """Round values within the range of a layer's input or output; return them unchanged if it has no range."""
         number = self._owner.sites.get(site)
         return values if number is None else _round_in_range(values, self._low[number], self._high[number])
 
 
 def _round_straight_through(values: Tensor, rounding: Rounding) -> Tensor:
-    """Round values, with the gradient of the identity."""
+    """Round values, but pass gradients on as if they were not rounded."""
     with torch.no_grad():
         change = rounding(values) - values
     return values + change
 
 
 def _round_in_range(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Round to 256 equally spaced numbers from `low` to `high`, one of them zero; values and ends get gradients.
+    """Round values to 256 equally spaced numbers from `low` to `high`, one of them zero.
+
+    Values and both ends get gradients.
 
     Args:
         values: Any shape.

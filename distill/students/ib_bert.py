@@ -64,7 +64,7 @@ _FIXED = {"use_bottleneck": True, "use_bottleneck_attention": False, "key_query_
 
 
 class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
-    """Sizes of an IB-BERT; the defaults are IB-BERT-large (Sun et al. 2020, arXiv 2004.02984, table 1).
+    """Configuration of an IB-BERT; defaults are IB-BERT-large (Sun et al. 2020, arXiv 2004.02984, table 1).
 
     It is a configuration of MobileBERT with other values (config/uncased_L-24_H-1024_B-512_A-4.json of the original
     code), which transformers' MobileBERT cannot run. GELU is the tanh form, as in the original code.
@@ -90,7 +90,7 @@ class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
     normalization_type: str = "layer_norm"
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Raise InputError if the values describe another architecture."""
+        """Raise InputError if the values describe another architecture than IB-BERT's."""
         super().__post_init__(**kwargs)
         problems = []
         for name, value in _FIXED.items():
@@ -105,7 +105,7 @@ class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
 
 
 class IbBertSelfAttention(MobileBertSelfAttention):  # type: ignore[misc]
-    """Attention whose queries, keys and values are projections of the block's input, [B, S, inter-block width]."""
+    """Self-attention that computes queries, keys and values from the block's input, [B, S, inter-block width]."""
 
     def __init__(self, config: IbBertConfig) -> None:
         super().__init__(config)
@@ -115,7 +115,7 @@ class IbBertSelfAttention(MobileBertSelfAttention):  # type: ignore[misc]
 
 
 class IbBertLayer(MobileBertLayer):  # type: ignore[misc]
-    """One block, [B, S, inter-block width] to [B, S, inter-block width]."""
+    """One block of the encoder, [B, S, inter-block width] to [B, S, inter-block width]."""
 
     def __init__(self, config: IbBertConfig) -> None:
         super().__init__(config)
@@ -124,7 +124,7 @@ class IbBertLayer(MobileBertLayer):  # type: ignore[misc]
 
 
 class IbBertEncoder(MobileBertEncoder):  # type: ignore[misc]
-    """The stack of blocks."""
+    """All blocks of the encoder, one after the other."""
 
     def __init__(self, config: IbBertConfig) -> None:
         nn.Module.__init__(self)
@@ -132,7 +132,7 @@ class IbBertEncoder(MobileBertEncoder):  # type: ignore[misc]
 
 
 class IbBertModel(MobileBertModel):  # type: ignore[misc]
-    """The encoder: token ids to hidden states, and a tanh pooler for the next-sentence head.
+    """The encoder without a head: from token ids to hidden states, with a tanh pooler for the next-sentence head.
 
     Args:
         config: Sizes.
@@ -218,12 +218,16 @@ class IbBertForQuestionAnswering(MobileBertForQuestionAnswering):  # type: ignor
 
 
 def _head_dropout(config: IbBertConfig) -> nn.Dropout:
+    """Return the dropout before a classification head, at the configured rate."""
     rate = config.classifier_dropout
     return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 
 
 def _set_epsilon(norm: nn.Module, config: IbBertConfig) -> None:
-    """Give a LayerNorm the configured epsilon; transformers leaves two at PyTorch's 1e-5, the original has 1e-12."""
+    """Set the epsilon of a LayerNorm to the configured one; transformers leaves two norms at PyTorch's 1e-5.
+
+    The original code has 1e-12.
+    """
     if isinstance(norm, nn.LayerNorm):
         norm.eps = config.layer_norm_eps
 
@@ -276,7 +280,7 @@ _TIED = {
 
 
 def rename_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename an original checkpoint to the weights of `IbBertForPreTraining` and ``MobileBertForPreTraining``.
+    """Rename the TensorFlow variables of an original checkpoint to PyTorch parameters of IB-BERT or MobileBERT.
 
     Args:
         state: Variables by TensorFlow name (``bert/encoder/layer_0/bottleneck/input/dense/kernel``). Those of the
@@ -308,7 +312,7 @@ def rename_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _rename_variable(name: str) -> str | None:
-    """Return the PyTorch name of an original variable (without ``:0``); None if there is no such variable."""
+    """Return the PyTorch parameter name of a TensorFlow variable (without ``:0``); None for an unknown variable."""
     for pattern, new_name in _MODULE_NAMES:
         if match := re.fullmatch(pattern, name):
             return match.expand(new_name) if _is_parameter(new_name) else None
@@ -326,4 +330,5 @@ def _rename_variable(name: str) -> str | None:
 
 
 def _is_parameter(name: str) -> bool:
+    """Return whether a PyTorch name is that of a parameter, not of a module."""
     return name.endswith((".weight", ".bias"))

@@ -16,7 +16,7 @@ _TEACHER_LAYERS = "student.teacher_layers"
 
 
 def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, where: str = "layers") -> list[int]:
-    """Return the teacher layer (from 1) for each student layer.
+    """Return, for each student layer, the number (from 1) of the teacher layer that it learns from.
 
     TinyBERT's ``g(m) = m * N / M`` (arXiv 1909.10351, section 3.1), rounded if N is not a multiple of M.
 
@@ -24,7 +24,7 @@ def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, w
         student: Student layers M.
         teacher: Teacher layers N.
         listed: An explicit map, M numbers from 1 to N.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Returns:
         M numbers from 1 to N.
@@ -45,14 +45,14 @@ def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, w
 
 
 def shorten_layer_lists(config: Any, family: Family, layers: int, listed: Sequence[int] | None) -> None:
-    """Shorten the entries of a configuration that depend on the number of layers to those of a student.
+    """Shorten the per-layer lists in a configuration, such as ``layer_types``, to a student's number of layers.
 
     Entries with one value for each layer keep those of the layers that the student starts from. Kinds of attention are
     the first ones of the teacher. There are at most as many shared layers as layers.
 
     Args:
         config: The teacher's configuration, copied; changed in place.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         layers: The student's layers.
         listed: Teacher layers (from 1) that the recipe lists.
 
@@ -77,7 +77,7 @@ def shorten_layer_lists(config: Any, family: Family, layers: int, listed: Sequen
 
 
 def copied_layers(teacher: Any, student: Any, family: Family, listed: Sequence[int] | None) -> list[int]:
-    """Return the teacher's stored layer (from 1) for each stored layer of a student of the same class.
+    """Return, for each stored layer of a student, the number (from 1) of the teacher's layer that it is copied from.
 
     Args:
         teacher: The teacher's configuration.
@@ -100,7 +100,7 @@ def copied_layers(teacher: Any, student: Any, family: Family, listed: Sequence[i
 
 
 def _map_shared_layers(chosen: Sequence[int], teacher_depth: int, teacher_stored: int, stored: int) -> list[int]:
-    """Return the teacher's shared layer (from 1) for each shared layer of the student.
+    """Return, for each weight-shared layer of the student, the teacher's shared layer (from 1) that it is copied from.
 
     transformers runs layer ``int(n / (depth / stored))`` in step n.
     """
@@ -120,7 +120,7 @@ def _map_shared_layers(chosen: Sequence[int], teacher_depth: int, teacher_stored
 
 
 def _match_kinds(chosen: list[int], teacher_kinds: list[str], student_kinds: list[str], listed: bool) -> list[int]:
-    """Return for each student layer the nearest teacher layer of its kind of attention, in ascending order if possible.
+    """Return, for each student layer, the nearest teacher layer with its kind of attention, ascending if possible.
 
     The first layer is only copied to the first: it has no normalization before its attention, and the others have one.
     A listed choice is not changed, but raises InputError if it does not fit.

@@ -26,7 +26,7 @@ _TASK_HEADS = ("classifier.", "qa_outputs.")
 
 @dataclass(frozen=True)
 class _Block:
-    """Sizes of a student's block.
+    """Sizes of one block of a student.
 
     Attributes:
         outer: Width between blocks, for a teacher without bottlenecks.
@@ -54,7 +54,7 @@ _BLOCKS: Mapping[MobileBertSize, _Block] = {
 def transfer_student(
     teacher: Any, size: MobileBertSize, seed: int, head: str | None = None
 ) -> MobileBertPreTrainedModel:
-    """Build a student of knowledge transfer, before its training.
+    """Build an untrained MobileBERT student for MobileBERT's knowledge transfer from a teacher.
 
     Its blocks are random. With a teacher that has bottlenecks the rest is copied from it; with another teacher
     it is random too, until `pocketbert.distill.teacher.state_adapter.reduce_embeddings`.
@@ -89,7 +89,7 @@ def transfer_student(
 
 
 def _copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
-    """Copy the weights outside the encoder that teacher and student have under the same name.
+    """Copy the weights outside the encoder blocks from teacher to student; return the names of the copied weights.
 
     As in the original code, by the original's names: the tables of words, segments and positions, the projection of
     three neighbours to the inter-block width, the masked-LM head (transform, norm, extra output matrix, bias) and the
@@ -140,7 +140,7 @@ def _copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
 
 
 def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
-    """Return the configuration of a student that can be compared with its teacher block by block.
+    """Return the configuration of a MobileBERT student that can be compared with its teacher block by block.
 
     Vocabulary, lengths and depth are the teacher's, and so are heads and the widths outside the blocks if the teacher
     has bottlenecks; otherwise these are the published ones. The blocks, NoNorm, ReLU, dropout only in the attention
@@ -197,7 +197,7 @@ def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
 
 
 def has_bottlenecks(config: Any) -> bool:
-    """Return whether the blocks of a configuration have another width inside, as those of IB-BERT and MobileBERT."""
+    """Return whether a configuration's blocks have another width inside than between them, as in MobileBERT."""
     return isinstance(config, MobileBertConfig) and bool(config.use_bottleneck)
 
 

@@ -23,7 +23,7 @@ _INITIAL_STD = 0.02
 
 
 class LayerProjection(nn.Module):
-    """``H W + b`` of hidden states: W_h and W_e of TinyBERT (Jiao et al. 2020, arXiv 1909.10351, eqs. 8 and 9).
+    """Linear maps ``H W + b`` from a student's hidden states to the teacher's width, as W_h and W_e of TinyBERT.
 
     The paper has two matrices, W_h for all layers and W_e for the embeddings. `Projection.SHARED` is the released code:
     one for both, with a bias; `Projection.PER_LAYER` is what the published "v2" checkpoints hold: one for the
@@ -33,7 +33,7 @@ class LayerProjection(nn.Module):
         width: Student's width d.
         teacher_width: Teacher's width D.
         layers: Student's layers.
-        kind: How many maps.
+        kind: Whether there is one map for all states or one for each.
     """
 
     def __init__(self, width: int, teacher_width: int, layers: int, kind: Projection) -> None:
@@ -46,7 +46,7 @@ class LayerProjection(nn.Module):
             nn.init.zeros_(linear.get_parameter("bias"))
 
     def forward(self, number: int, state: Tensor) -> Tensor:
-        """Project a hidden state to the teacher's width, [B, S, D].
+        """Map a hidden state of the student to the teacher's width, [B, S, D].
 
         Args:
             number: Number of the state; 0 is the embeddings, m the output of the student's layer m.
@@ -57,7 +57,7 @@ class LayerProjection(nn.Module):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Arguments of the constructor as JSON values, for `restore_projection`."""
+        """Constructor arguments as JSON values, for `restore_projection`."""
         return {
             "width": self.width,
             "teacher_width": self.teacher_width,
@@ -67,11 +67,11 @@ class LayerProjection(nn.Module):
 
 
 def restore_projection(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LayerProjection:
-    """Create a projection as it was saved.
+    """Create a projection from the arguments and weights that an earlier stage saved.
 
     Args:
-        facts: Its `LayerProjection.facts`.
-        weights: Its state dict.
+        facts: The projection's `LayerProjection.facts`.
+        weights: The projection's state dict.
     """
     with torch.random.fork_rng(devices=[]):
         projection = LayerProjection(facts["width"], facts["teacher_width"], facts["layers"], Projection(facts["kind"]))
@@ -88,7 +88,7 @@ def attach_projection(
     *,
     carried: LayerProjection | None = None,
 ) -> LayerProjection | None:
-    """Add a trainable projection to the teacher's width to a student, for the time of training.
+    """Add a trainable projection from the student's to the teacher's width to a student, and return it.
 
     It becomes a submodule: the training loop optimises it, and checkpoints hold it. Remove it with
     `detach_projection` before the student is saved, or its encoder is copied.
@@ -100,10 +100,10 @@ def attach_projection(
     Args:
         student: A transformers model.
         teacher_width: Width of the teacher's hidden states.
-        kind: How many maps.
+        kind: Whether there is one map for all states or one for each.
         seed: Seed of the run; weights are normal with standard deviation 0.02, biases 0, whatever torch's global random
             state.
-        where: Recipe key of the stage, for errors.
+        where: Recipe key of the stage, which error messages name.
         carried: The projection that an earlier stage trained, to use instead of a new one.
 
     Returns:
@@ -133,7 +133,7 @@ def attach_projection(
 
 
 def detach_projection(student: Any) -> LayerProjection | None:
-    """Remove a student's projection.
+    """Remove the projection from a student, and return it.
 
     Args:
         student: A transformers model.
@@ -148,13 +148,13 @@ def detach_projection(student: Any) -> LayerProjection | None:
 
 
 def attached_projection(student: Any) -> LayerProjection | None:
-    """Return the projection that is attached to a student, if any."""
+    """Return the projection that is attached to a student; None if there is none."""
     projection: LayerProjection | None = getattr(student, _SUBMODULE, None)
     return projection
 
 
 def projected(student: Any, number: int, state: Tensor) -> Tensor:
-    """Return a student's hidden state in its teacher's width, [B, S, D]; without a projection, the state itself.
+    """Return a student's hidden state mapped to the teacher's width, [B, S, D]; without a projection, unchanged.
 
     Args:
         student: The student.
@@ -166,4 +166,5 @@ def projected(student: Any, number: int, state: Tensor) -> Tensor:
 
 
 def _describe(projection: LayerProjection) -> str:
+    """Return the kind and the sizes of a projection in words."""
     return f"{projection.kind} from {projection.width} to {projection.teacher_width} for {projection.layers} layers"

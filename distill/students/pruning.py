@@ -23,7 +23,7 @@ _MASK = "attention_mask"
 
 @dataclass(frozen=True)
 class Pruned:
-    """A model with fewer feed-forward neurons.
+    """A model copy with fewer feed-forward neurons, and which neurons were kept.
 
     Attributes:
         model: Of the class of the original model, with weights of its own; in evaluation mode.
@@ -39,7 +39,7 @@ class Pruned:
 
     @property
     def sentence(self) -> str:
-        """A sentence about the pruning, for the log of a run."""
+        """Sentence about how much was pruned, for the log of a run."""
         count = len(next(iter(self.kept.values())))
         least, most = min(self.shares.values()), max(self.shares.values())
         return (
@@ -49,14 +49,14 @@ class Pruned:
 
 
 def pruned(model: Any, family: Family, intermediate: int, rows: Iterable[Mapping[str, Tensor]]) -> Pruned:
-    """Copy a model, leaving in each layer its most important feed-forward neurons.
+    """Return a copy of a model that has only the most important feed-forward neurons of each layer.
 
     Attention heads stay as they are: transformers computes the size of a head as the width divided by the number of
     heads.
 
     Args:
         model: A transformers model with any head; it is not changed.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         intermediate: Neurons that stay in each layer.
         rows: Batches to measure importance on, with ``attention_mask`` and the inputs of the family's row, each [B, L].
 
@@ -100,7 +100,7 @@ def pruned(model: Any, family: Family, intermediate: int, rows: Iterable[Mapping
 
 @dataclass(frozen=True)
 class _FeedForward:
-    """The two matrices of a feed-forward part.
+    """The two linear layers of a feed-forward part: into the neurons and out of them.
 
     Attributes:
         up_path: Path in the model of the matrix into the neurons.
@@ -117,7 +117,7 @@ class _FeedForward:
 
 
 def _find_feed_forward_parts(model: Any, family: Family) -> list[_FeedForward]:
-    """Find the feed-forward parts of a model, in the order of its layers; those of a shared layer once.
+    """Return the feed-forward parts of a model's layers, in order; those of a shared layer only once.
 
     In an entry of the family's row "*" is any number, the same in both paths. Raises ValueError if a layer has none at
     the paths of the row.
@@ -143,7 +143,9 @@ def _find_feed_forward_parts(model: Any, family: Family) -> list[_FeedForward]:
 
 
 def _measure_importance(model: Any, family: Family, rows: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Measure the importance of the feed-forward neurons of a model, [neurons] fp64, by the path of the matrix into them.
+    """Measure the importance of every feed-forward neuron of a model on real text.
+
+    Returns [neurons] fp64 for each feed-forward part, by the path of its first linear layer.
 
     It is mean |activation| over all tokens, times the Euclidean norm of the outgoing weights; a shared layer has the
     mean over all its runs. Every row is run by itself without its padding, so that padding has no influence. Raises
@@ -169,12 +171,12 @@ def _measure_importance(model: Any, family: Family, rows: Iterable[Mapping[str, 
 
 
 class _ActivationSums:
-    """Sums of absolute activations, by the path of the matrix into the neurons.
+    """Sums of the neurons' absolute activations, by the path of the linear layer into the neurons.
 
     Attributes:
         tokens: Real tokens of the running row; set before each forward pass.
-        sums: [neurons], fp64.
-        counts: Number of summed tokens.
+        sums: Sum of absolute activations of each neuron, [neurons] fp64, by path.
+        counts: Number of summed tokens, by path.
     """
 
     def __init__(self) -> None:
@@ -183,10 +185,10 @@ class _ActivationSums:
         self.counts: dict[str, int] = {}
 
     def hook(self, path: str) -> Any:
-        """Return a forward pre-hook that adds a layer's input, [1, L, neurons] or [L, 1, neurons]."""
+        """Return a forward pre-hook that adds a layer's input to the sums, [1, L, neurons] or [L, 1, neurons]."""
 
         def add(_module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            """Add the activations of one run."""
+            """Add the absolute activations of one forward pass."""
             states = arguments[0]
             # some encoders pad a row themselves, on the right, to a multiple of their window
             real = states.reshape(-1, states.shape[-1])[: self.tokens].double().abs()
@@ -197,7 +199,7 @@ class _ActivationSums:
 
 
 def _single_rows(rows: Iterable[Mapping[str, Tensor]], names: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
-    """Yield each row of each batch by itself, without its padding, [1, L] each."""
+    """Yield the model inputs of each row of each batch by itself, without padding, [1, L] each."""
     for batch in rows:
         for number, mask in enumerate(batch[_MASK]):
             real = mask.bool()

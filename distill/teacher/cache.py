@@ -56,7 +56,7 @@ _Array = NDArray[np.float32]
 
 
 class _Part(BaseModel):
-    """One array of a row's record.
+    """Name and shape of one array in a row's record.
 
     Attributes:
         signal: Kind of signal; ``logits`` stands for all task outputs.
@@ -71,18 +71,18 @@ class _Part(BaseModel):
     shape: tuple[int, ...]
 
     def token_slices(self, first: int, tokens: int) -> tuple[slice, ...]:
-        """Return the positions of a row's own values in its padded array."""
+        """Return the slices that select a row's real tokens in an array padded to the batch's length."""
         return tuple(slice(first, first + tokens) if n == _TOKENS else slice(None) for n in self.shape)
 
     def sizes(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many numbers are stored for rows of these numbers of tokens, same shape."""
+        """Return how many numbers this array has for rows with the given numbers of tokens, same shape."""
         per_token = math.prod(n for n in self.shape if n != _TOKENS)
         sizes: NDArray[np.int64] = per_token * lengths ** self.shape.count(_TOKENS)
         return sizes
 
 
 class _Layout(BaseModel):
-    """Arrays of a record.
+    """Names and shapes of all arrays in a row's record, and their number type.
 
     Attributes:
         parts: The arrays, in order.
@@ -96,32 +96,32 @@ class _Layout(BaseModel):
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
-        """Little-endian number type on disk."""
+        """Number type of the records on disk, little-endian."""
         return np.dtype("<f2" if self.half else "<f4")
 
     def starts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where each of N records begins, counted in numbers, and where the last one ends: [N + 1]."""
+        """Return the offset of each of N records in the file, in numbers, and the end of the last one, [N + 1]."""
         sizes = sum((part.sizes(lengths) for part in self.parts), np.zeros(len(lengths), np.int64))
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
 
 class _Description(BaseModel):
-    """Key and layout of a cache; ``cache.json``."""
+    """Content of ``cache.json``: the cache's key and its layout."""
 
     key: str
     layout: _Layout
 
 
 class CachedTeacher:
-    """A teacher's signals read from a cache of `cached_teacher`; the teacher itself is not needed any more.
+    """Reads a teacher's signals from the files of `cached_teacher`; the teacher model is not needed any more.
 
     A batch must hold ``rows`` (row numbers, int64 [B]) and ``attention_mask`` [B, S], padded on either side. At padded positions
     outputs and hidden states are 0, and scores -1e4 at padded keys.
 
     Args:
         folder: Folder of the cache.
-        key: Digest of what it must have been made from.
-        wanted: The signals in it, which every call returns.
+        key: Digest of the weights, rows, signals and versions that the cache must have been made from.
+        wanted: The signals in the cache, which every call returns.
 
     Raises:
         InputError: If there is no complete cache, or it was made from something else.
@@ -150,7 +150,7 @@ class CachedTeacher:
         self._records = np.memmap(folder / _RECORDS, self._layout.dtype, "r") if actual_bytes else np.empty(0)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
-        """Return the signals of one batch, fp32, padded as the batch is, on its device.
+        """Read the teacher's outputs for the rows of a batch; fp32, padded as the batch is, on its device.
 
         Raises:
             RuntimeError: If a row of the batch has not the tokens that the cached row had.
@@ -180,7 +180,7 @@ class CachedTeacher:
 
 
 def _empty_array(part: _Part, mask: NDArray[np.bool_]) -> _Array:
-    """Return the padded array of a part for a batch, with the values of padded positions."""
+    """Return a padded array for one signal of a batch: zeros, and -1e4 at padded keys of attention scores."""
     width = mask.shape[1]
     array = np.zeros((len(mask), *(width if n == _TOKENS else n for n in part.shape)), np.float32)
     if part.signal is Signal.ATTENTION:
@@ -199,7 +199,7 @@ def cached_teacher(
     half: bool = False,
     where: str = "cache",
 ) -> CachedTeacher:
-    """Open the cache of a teacher's outputs, or build it where there is none that fits.
+    """Open the cache of a teacher's outputs for all training rows; build it first if there is none that fits.
 
     A cache made from anything else (other weights, rows, order, signals, versions) is replaced. Building starts anew after a
     kill; an incomplete cache is never read, and a second process waits for the first.
@@ -211,13 +211,13 @@ def cached_teacher(
 
     Args:
         teacher: Model with a head, on the device to compute on.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         data: Rows of the same text at every step.
         wanted: Signals to store.
-        folder: The cache.
+        folder: Folder of the cache.
         batch: Rows per forward pass while building.
         half: Store fp16 instead of fp32.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Raises:
         InputError: If relations are wanted, the cache would be too large, the rows change with the step, a signal does not fit
@@ -261,7 +261,7 @@ def cached_teacher(
 
 
 def weights_digest(model: Any) -> str:
-    """Return the hex digest of a transformers model: names, shapes and bytes of its weights, and its configuration."""
+    """Return the hex digest of a model's class, configuration, and weights (names, shapes and bytes)."""
     config = {k: v for k, v in model.config.to_dict().items() if not k.startswith("_")}
     digest = hashlib.sha256(sha256_json([type(model).__name__, _to_json_types(config)]).encode())
     for name, value in sorted(model.state_dict().items()):
@@ -271,7 +271,7 @@ def weights_digest(model: Any) -> str:
 
 
 def _rows_digest(data: TrainData, family: Family) -> str:
-    """Return the hex digest of the inputs of all rows, in order; labels do not count.
+    """Return the hex digest of the model inputs of all rows, in order; labels are left out.
 
     Raises:
         InputError: If the first rows differ between two steps: a teacher's outputs for one masking of a row are not those for
@@ -298,11 +298,12 @@ def _rows_digest(data: TrainData, family: Family) -> str:
 
 
 def _bytes(value: Tensor) -> bytes:
+    """Return the raw bytes of a tensor."""
     return value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _to_json_types(value: Any) -> Any:
-    """Convert a configuration to JSON types: keys of ``id2label`` are numbers before a model is saved, and text afterwards."""
+    """Convert a configuration to JSON types, with string keys, so that it is the same before and after saving."""
     if isinstance(value, dict):
         return {str(k): _to_json_types(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -314,7 +315,7 @@ def _to_json_types(value: Any) -> Any:
 
 
 def _layout_of(taught: Taught, half: bool) -> _Layout:
-    """Return the arrays of a row's record and their shapes, given the teacher's signals for any batch."""
+    """Return the layout of a row's record, derived from a teacher's outputs for any batch."""
     parts = []
     for (signal, name), value in _signals(taught).items():
         if signal is Signal.ATTENTION:
@@ -332,7 +333,7 @@ def _layout_of(taught: Taught, half: bool) -> _Layout:
 
 
 def _signals(taught: Taught) -> dict[tuple[Signal, str], Tensor]:
-    """Return the signals of a batch by kind and name, in the order of a record."""
+    """Return a teacher's outputs for a batch as one mapping by (signal, name), in the order of a record."""
     return {
         **{(Signal.LOGITS, name): value for name, value in taught.outputs.items()},
         **{(Signal.HIDDEN, str(n)): value for n, value in taught.hidden.items()},
@@ -341,14 +342,14 @@ def _signals(taught: Taught) -> dict[tuple[Signal, str], Tensor]:
 
 
 def _estimate_bytes(layout: _Layout, lengths: Sequence[int], signal: Signal | None = None) -> int:
-    """Return the size of a cache's records on disk for rows of these numbers of tokens, or the share of one signal."""
+    """Return the disk size of a cache for rows with these numbers of tokens, or the share of one signal in it."""
     tokens = np.asarray(lengths, np.int64)
     parts = [p for p in layout.parts if signal in (None, p.signal)]
     return sum(int(p.sizes(tokens).sum()) for p in parts) * layout.dtype.itemsize
 
 
 def _check_size(layout: _Layout, lengths: Sequence[int], limit: int, where: str) -> None:
-    """Raise InputError if a cache would be larger than `limit`, with its size, what costs most, and each change that would do."""
+    """Raise InputError if a cache would be larger than `limit`; the message lists what costs most, and fixes."""
     total = _estimate_bytes(layout, lengths)
     if total <= limit:
         return
@@ -374,6 +375,7 @@ def _check_size(layout: _Layout, lengths: Sequence[int], limit: int, where: str)
 
 
 def _gib(count: int) -> str:
+    """Format a number of bytes as GiB."""
     return f"{count / (1 << 30):.3g} GiB"
 
 
@@ -381,7 +383,7 @@ def _gib(count: int) -> str:
 
 
 def _write_records(online: OnlineTeacher, data: TrainData, layout: _Layout, path: Path, batch: int, where: str) -> None:
-    """Run the teacher over all rows and write their records."""
+    """Run the teacher over all rows, and write its outputs as one record per row into a file."""
     lengths = np.asarray(data.lengths, np.int64)
     starts, size = layout.starts(lengths), layout.dtype.itemsize
     device = next(online.teacher.parameters()).device
@@ -404,11 +406,12 @@ def _write_records(online: OnlineTeacher, data: TrainData, layout: _Layout, path
 
 
 def _inputs(data: TrainData, rows: Sequence[int], device: torch.device) -> dict[str, Tensor]:
+    """Return the teacher's inputs for the given rows, on a device."""
     return {name: value.to(device) for name, value in select_teacher_inputs(data.batch(rows, 0)).items()}
 
 
 def _stored_bytes(values: _Array, layout: _Layout, part: _Part, where: str) -> bytes:
-    """Return values in the layout's number type, or raise InputError if they do not fit it."""
+    """Convert values to the cache's number type, and return their bytes; raise InputError if they overflow it."""
     with np.errstate(over="ignore"):
         stored = values.astype(layout.dtype)
     if not np.isfinite(stored).all():

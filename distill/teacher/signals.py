@@ -23,7 +23,7 @@ _OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "predic
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which signals an objective compares.
+    """Selection of the teacher's outputs, hidden states, attention scores and relations that an objective compares.
 
     Attributes:
         outputs: Whether the task outputs are compared.
@@ -43,11 +43,11 @@ class Wanted:
             object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
 
     def __bool__(self) -> bool:
-        """Return whether any signal is compared."""
+        """Return whether anything is selected."""
         return bool(self.outputs or self.hidden or self.attention or self.relations)
 
     def covers(self, other: Wanted) -> bool:
-        """Return whether all signals of `other` are among these."""
+        """Return whether everything that `other` selects is selected here too."""
         return (
             self.outputs >= other.outputs
             and set(self.hidden) >= set(other.hidden)
@@ -58,7 +58,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Taught:
-    """A teacher's signals for one batch of B rows, padded to S tokens, without gradients.
+    """A teacher's outputs, hidden states, attention scores and relations for a batch of B rows, padded to S tokens.
+
+    They have no gradients.
 
     Values at padded positions mean nothing and differ between an online and a cached teacher; losses leave them out.
 
@@ -79,7 +81,7 @@ class Taught:
 
 
 class TeacherSignals(Protocol):
-    """A source of a teacher's signals, computed or cached."""
+    """Interface of a source of the teacher's signals: a model that is run, or a cache."""
 
     @property
     def wanted(self) -> Wanted:
@@ -87,16 +89,16 @@ class TeacherSignals(Protocol):
         ...
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
-        """Return the signals of one batch, on the batch's device."""
+        """Return the teacher's signals for a batch, on the batch's device."""
         ...
 
 
 def choose_signals(teacher: Any, family: Family, wanted: Wanted, given: TeacherSignals | None = None) -> TeacherSignals:
-    """Return the source of an objective's signals: `given`, else the teacher running next to the student.
+    """Return `given`, after checking that it has all wanted signals, or else a new `OnlineTeacher`.
 
     Args:
         teacher: A transformers model.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         wanted: Signals that the objective compares.
         given: Another source, such as a cache.
 
@@ -110,7 +112,7 @@ def choose_signals(teacher: Any, family: Family, wanted: Wanted, given: TeacherS
 
 
 class OnlineTeacher:
-    """A teacher that runs on every batch.
+    """A source of signals that runs the teacher on every batch.
 
     It needs no disk, and takes any text at any step: the right source for general distillation on hidden states, attention and
     relations, where a cache would be larger than the teacher is slow. For task data, whose rows recur many times, see
@@ -120,7 +122,7 @@ class OnlineTeacher:
     Args:
         teacher: A transformers model; its attention implementation is switched to the capturing one, it
             is put into eval mode, and moved to the device of the batches.
-        family: Its row of the family table.
+        family: Its row of the family table (names, layer paths, inputs).
         wanted: Signals that every call returns.
 
     Raises:
@@ -141,7 +143,7 @@ class OnlineTeacher:
         self._recorder = record_attention(teacher, family, wanted.attention, wanted.relations, stop=not runs_to_end)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
-        """Run the teacher, unless nothing is wanted, and return its signals.
+        """Run the teacher on a batch, and return its signals; without running it if none are wanted.
 
         Args:
             batch: The family's inputs by name, each [B, S]; other entries are ignored.
@@ -168,7 +170,7 @@ class OnlineTeacher:
 
 
 def move_teacher(teacher: Any, device: torch.device) -> None:
-    """Put a teacher into eval mode on the device of the batch; the training loop moves only the student."""
+    """Put a teacher into eval mode, and move it to a batch's device; the training loop moves only the student."""
     if next(teacher.parameters()).device != device:
         teacher.to(device)
     if teacher.training:
@@ -176,7 +178,7 @@ def move_teacher(teacher: Any, device: torch.device) -> None:
 
 
 def checked_hidden_states(result: Any, depth: int) -> tuple[Tensor, ...]:
-    """Return the hidden states of a transformers result after checking their number.
+    """Return the hidden states of a transformers output; raise RuntimeError unless there is one per layer plus one.
 
     Args:
         result: The output of a model with ``output_hidden_states``.

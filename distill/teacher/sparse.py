@@ -57,7 +57,7 @@ _POLL_S = 0.2
 
 
 class _StoreSettings(BaseModel):
-    """What the numbers in a store depend on, in addition to row and epoch.
+    """Everything that decides the stored logits of a given row and epoch; a store with other settings is stale.
 
     Bytes per masked token: ``6 + (k + samples) * (i + w)`` with i = 2 up to 65,536 tokens in the vocabulary,
     else 4, and w = 2 for fp16 weights, 4 for fp32. With k + samples = 64, fp16 and BERT's vocabulary that
@@ -70,8 +70,8 @@ class _StoreSettings(BaseModel):
         seed: Seed of the samples.
         rows: Number of rows.
         vocabulary: Number of tokens.
-        k: Tokens kept exactly.
-        samples: Draws from the others.
+        k: Number of tokens kept exactly for each masked token.
+        samples: Number of samples from the other tokens.
         temperature: T of the distributions.
         half: Whether weights are fp16: off by up to 2^-11 of themselves, below 6e-5 by up to 3e-8.
     """
@@ -91,7 +91,7 @@ class _StoreSettings(BaseModel):
 
     @property
     def record(self) -> np.dtype[np.void]:
-        """Type of one masked token's record, without gaps, little-endian."""
+        """NumPy type of the record of one masked token, little-endian and without gaps."""
         slots = (self.k + self.samples,)
         ids, weights = ("<u2" if self.vocabulary <= 1 << 16 else "<i4"), ("<f2" if self.half else "<f4")
         return np.dtype(
@@ -105,12 +105,12 @@ class _StoreSettings(BaseModel):
 
     @property
     def bytes_per_position(self) -> int:
-        """Bytes on disk for each masked token."""
+        """Number of bytes on disk for each masked token."""
         return self.record.itemsize
 
 
 class _Description(BaseModel):
-    """Settings and epoch of a folder of records; ``store.json``."""
+    """Content of an epoch's ``store.json``: the store's settings and the number of the epoch."""
 
     settings: _StoreSettings
     epoch: int
@@ -118,10 +118,10 @@ class _Description(BaseModel):
 
 @dataclass(frozen=True)
 class SparseTeacher:
-    """A teacher's logits for the masked tokens of every step, read from a store.
+    """Reads a teacher's stored logits for the masked tokens of each training step.
 
     Attributes:
-        store: The store.
+        store: The store on disk.
         per_epoch: Steps of an epoch; see `BatchOrder`.
     """
 
@@ -130,11 +130,11 @@ class SparseTeacher:
 
     @property
     def temperature(self) -> float:
-        """T that the distributions were softened with."""
+        """Temperature T with which the stored distributions were softened."""
         return self.store.settings.temperature
 
     def __call__(self, batch: dict[str, Tensor]) -> SparseLogits:
-        """Return the teacher's logits for the masked tokens of a step's batch, or of part of it, on the batch's device.
+        """Read the teacher's logits for the masked tokens of a batch, or of part of it; on the batch's device.
 
         Args:
             batch: A batch of `GeneralSet`: ``attention_mask``, ``labels`` [B, S], ``rows`` and ``steps`` [B].
@@ -158,7 +158,7 @@ def sparse_teacher(
     half: bool = True,
     where: str = "cache",
 ) -> SparseTeacher:
-    """Open the store of a teacher's logits, after computing whatever is missing in it.
+    """Open the store of a teacher's logits for all training steps, after computing those that are missing.
 
     A store of anything else (weights, rows, masks, batches, seed, temperature, versions) is replaced.
 
@@ -166,10 +166,10 @@ def sparse_teacher(
         teacher: Masked-language model in eval mode, not wrapped.
         data: The rows of the stage.
         order: The batches of the stage.
-        stage: Its steps, its temperature, and how much is kept of each distribution.
-        folder: The store.
-        half: Keep fp16 weights; see `_StoreSettings`.
-        where: Recipe key, for errors.
+        stage: Settings: steps, temperature, and how much is kept of each distribution.
+        folder: Folder of the store.
+        half: Store weights as fp16; see `_StoreSettings`.
+        where: Recipe key that error messages name.
 
     Raises:
         InputError: If more tokens are to be kept than there are, or `folder` holds something else.
@@ -189,7 +189,7 @@ def _settings_of(
     half: bool = True,
     where: str = "cache",
 ) -> _StoreSettings:
-    """Return the settings of the store of a stage; `cache` is how much is kept of each distribution.
+    """Return the settings of a stage's store of logits; `cache` gives how many tokens of each distribution are kept.
 
     Raises:
         InputError: If more tokens are to be kept exactly than the vocabulary has.
@@ -213,7 +213,7 @@ def _settings_of(
 
 
 def _rows_digest(rows: TokenRows) -> str:
-    """Return the hex digest of the tokens of all rows, in order."""
+    """Return the hex digest of the token ids of all rows, in order."""
     digest = hashlib.sha256(np.asarray(rows.lengths, "<i8").tobytes())
     for start in range(0, len(rows.lengths), _DIGEST_ROWS):
         ids = rows.ids(range(start, min(start + _DIGEST_ROWS, len(rows.lengths))))
@@ -233,7 +233,7 @@ def _build_store(
     *,
     portion: int = _PORTION,
 ) -> SparseTeacher:
-    """Fill a store: run the teacher on the batch of every step, epoch by epoch; epochs that are complete are kept.
+    """Run the teacher on the batches of all steps, and store its logits; epochs that are complete are kept.
 
     A build that was killed goes on with the epoch it was in. Under a launcher process 0 alone computes and writes, the others
     wait for it. The teacher computes in fp32, on the accelerator where there is one, `portion` rows at a time, and is then moved
@@ -266,7 +266,7 @@ def _build_store(
 
 
 def _check_room(store: _SparseStore, data: GeneralSet, order: BatchOrder, missing: dict[int, range]) -> None:
-    """Raise an error if a folder of something else would be replaced, or the missing epochs do not fit on the disk."""
+    """Raise InputError if a folder of something else is in the way, MachineError if the disk has too little room."""
     problems = [
         Problem(str(store.path(e)), "exists and is not a store of sparse logits; it is not replaced.", "Move it away.")
         for e in missing
@@ -286,7 +286,10 @@ def _check_room(store: _SparseStore, data: GeneralSet, order: BatchOrder, missin
 
 @contextmanager
 def _in_fp32(teacher: Any) -> Iterator[LmHead]:
-    """Move the teacher to the accelerator, without gradients and autocast, and back when the block ends."""
+    """Yield the teacher's masked-LM head with the teacher on the accelerator, in fp32 and without gradients.
+
+    The teacher is moved back when the block ends.
+    """
     original = next(teacher.parameters()).device
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else original
     try:
@@ -298,7 +301,7 @@ def _in_fp32(teacher: Any) -> Iterator[LmHead]:
 
 
 def _write_logits(teacher: Any, head: LmHead, batch: dict[str, Tensor], epoch: int, writer: _SparseWriter) -> None:
-    """Compute the teacher's logits for the masked tokens of a batch and write them."""
+    """Compute the teacher's logits for a batch's masked tokens, and write a sample of them to the epoch's files."""
     settings, device = writer.settings, next(teacher.parameters()).device
     inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
     logits = head.run(teacher, inputs, flat_indices(batch["labels"] != IGNORED_LABEL).to(device)).logits
@@ -313,7 +316,7 @@ def _write_logits(teacher: Any, head: LmHead, batch: dict[str, Tensor], epoch: i
 
 
 def _masked_positions(batch: dict[str, Tensor]) -> list[list[int]]:
-    """Return the positions of the masked tokens of each row, counted without padding, which may stand before them."""
+    """Return the positions of each row's masked tokens, counted from the row's first real token."""
     positions, masked = batch["attention_mask"].cpu().cumsum(1) - 1, (batch["labels"] != IGNORED_LABEL).cpu()
     return [row[chosen].tolist() for row, chosen in zip(positions, masked, strict=True)]
 
@@ -322,11 +325,11 @@ def _masked_positions(batch: dict[str, Tensor]) -> list[list[int]]:
 
 
 class _SparseStore:
-    """Sparse logits by (epoch, row).
+    """Folder of sampled logits, by epoch and row.
 
     Args:
-        folder: Holds one folder per epoch.
-        settings: What the store is of; epochs with other settings are refused.
+        folder: Folder that holds one folder per epoch.
+        settings: What decides the stored logits; epochs with other settings are refused.
     """
 
     def __init__(self, folder: Path, settings: _StoreSettings) -> None:
@@ -338,11 +341,11 @@ class _SparseStore:
         return self.folder / f"epoch-{epoch:05d}"
 
     def has(self, epoch: int) -> bool:
-        """Return whether an epoch is complete; it may still have other settings."""
+        """Return whether an epoch is complete; its settings are not compared."""
         return (self.path(epoch) / _DESCRIPTION).is_file()
 
     def holds(self, epoch: int, rows: Sequence[int] | NDArray[np.int64]) -> bool:
-        """Return whether an epoch with these settings is complete and has all of some rows."""
+        """Return whether an epoch is complete, has these settings, and contains all the given rows."""
         try:
             index, _ = self._open_epoch(epoch)
         except (InputError, OSError, ValueError, EOFError):
@@ -351,7 +354,7 @@ class _SparseStore:
 
     @contextmanager
     def writing(self, epoch: int) -> Iterator[_SparseWriter]:
-        """Write an epoch, counted from 0, replacing an older one when the block ends without an error."""
+        """Yield a writer for an epoch (from 0); its files replace older ones when the block ends without an error."""
         with build_folder(self.path(epoch), FolderContents(_DESCRIPTION, (_RECORDS, _INDEX))) as work:
             with (work / _RECORDS).open("wb") as stream:
                 writer = _SparseWriter(self.settings, stream)
@@ -362,7 +365,7 @@ class _SparseStore:
         self._open = None
 
     def read(self, epoch: int, rows: Sequence[int], positions: Sequence[Sequence[int]]) -> SparseLogits:
-        """Return the sparse logits of some rows, row after row, on the CPU.
+        """Return the stored logits of the given rows' masked tokens, row after row, on the CPU.
 
         Args:
             epoch: Number of the epoch.
@@ -394,7 +397,10 @@ class _SparseStore:
         )
 
     def _open_epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """Return the index and the memory-mapped records of an epoch, which stay open until another one is read."""
+        """Return an epoch's index (see `_SparseWriter.index`) and its memory-mapped records.
+
+        They stay open until another epoch is read.
+        """
         if self._open is None or self._open[0] != epoch:
             path = self.path(epoch)
             self._check_description(path, epoch)
@@ -407,7 +413,7 @@ class _SparseStore:
         return self._open[1], self._open[2]
 
     def _check_description(self, path: Path, epoch: int) -> None:
-        """Raise InputError, with every difference, if an epoch's folder has other settings than the store."""
+        """Raise InputError with every difference if an epoch's folder has other settings than this store."""
         try:
             description = _Description.model_validate(read_json(path / _DESCRIPTION))
         except ValidationError as error:
@@ -423,7 +429,7 @@ class _SparseStore:
 
 
 class _SparseWriter:
-    """Writes the rows of one epoch in any order.
+    """Writes the sampled logits of one epoch's rows, in any order of rows.
 
     Attributes:
         index: Where each row's records begin and how many there are, [rows, 2]; -1 where a row was not written.
@@ -434,12 +440,12 @@ class _SparseWriter:
         self.index = np.full((settings.rows, 2), -1, np.int64)
 
     def add(self, rows: Sequence[int], positions: Sequence[Sequence[int]], teacher: SparseLogits) -> None:
-        """Write some rows.
+        """Write the sampled logits of the given rows' masked tokens.
 
         Args:
             rows: Row numbers.
             positions: Positions of the masked tokens of each row, ascending, counted without padding.
-            teacher: Logits at all these positions, row after row.
+            teacher: Sampled logits at all these positions, row after row.
 
         Raises:
             ValueError: If the logits do not fit the store's settings, or a row comes twice.

@@ -23,7 +23,7 @@ _ROWS, _BATCH = 256, 32
 
 @dataclass(frozen=True)
 class StateAdapter:
-    """The linear map ``(h - c) B`` onto the directions in which the teacher's states vary most; B has orthonormal columns.
+    """Linear map ``(h - c) B`` from a teacher's states to their principal components; B has orthonormal columns.
 
     MobileBERT's own teacher has blocks of the student's width, so that no map is needed. This one replaces it for other
     teachers: a deviation from the paper (Sun et al. 2020, arXiv 2004.02984). There is one map for all layers, as the blocks of
@@ -42,11 +42,11 @@ class StateAdapter:
 
     @property
     def width(self) -> int:
-        """d, the student's width."""
+        """The student's width d, to which states are mapped."""
         return self.basis.shape[1]
 
     def __call__(self, states: Tensor) -> Tensor:
-        """Map states [..., D] to the student's width, [..., d]."""
+        """Map teacher states [..., D] to the student's width, [..., d]."""
         if self.basis.device != states.device:
             object.__setattr__(self, "centre", self.centre.to(states.device))
             object.__setattr__(self, "basis", self.basis.to(states.device))
@@ -58,15 +58,17 @@ class StateAdapter:
 
 @torch.no_grad()
 def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> StateAdapter:
-    """Compute the principal components of a teacher's states from all layers and unpadded tokens of the first 256 rows.
+    """Compute a map from a teacher's states to their principal components, from the real tokens of 256 rows.
+
+    The states of all layers and the embeddings are used.
 
     It runs on the CPU, with the loop's number of threads, so that a resumed run computes the same ones whatever device its
     teacher was on.
 
     Args:
         teacher: Frozen model; put into eval mode.
-        family: Its row of the family table.
-        rows: Text as the student will read it.
+        family: Its row of the family table (names, layer paths, inputs).
+        rows: Training rows, as the student will read them.
         width: d, at most the teacher's D.
     """
     torch.set_num_threads(default_threads())
@@ -98,7 +100,7 @@ def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> St
 
 @torch.no_grad()
 def reduce_embeddings(teacher: Any, student: Any, adapter: StateAdapter) -> None:
-    """Initialise a student's embeddings from a wider teacher's, reduced to the student's width.
+    """Initialise a student's embeddings from those of a wider teacher, reduced to the student's width.
 
     The word table gets the principal components of the teacher's, and the embedding transformation maps the token's own
     components to where the adapter puts the word, with zeros for its two neighbours. Positions and segments are mapped by the
@@ -106,9 +108,9 @@ def reduce_embeddings(teacher: Any, student: Any, adapter: StateAdapter) -> None
     rest.
 
     Args:
-        teacher: With tables for words, positions and segments, as BERT has them.
+        teacher: A model with embedding tables for words, positions and segments, as BERT has them.
         student: A MobileBERT with trigram input, of the adapter's width; changed in place.
-        adapter: From the teacher's states to the student's width.
+        adapter: Map from the teacher's states to the student's width.
     """
     source, target = teacher.base_model.embeddings, student.base_model.embeddings
     words = source.word_embeddings.weight.double()

@@ -36,7 +36,9 @@ _Rows = Sequence[int] | NDArray[np.int64]
 
 
 class Dropped(BaseModel):
-    """What did not become rows, by reason, counted in texts; `short` and, unless packed, `unknown` in rows.
+    """Numbers of texts and rows that were left out of a corpus, by reason.
+
+    Counted in texts; `short` and, unless packed, `unknown` in rows.
 
     Attributes:
         empty: Texts without tokens.
@@ -52,7 +54,7 @@ class Dropped(BaseModel):
 
 
 class Shard(BaseModel):
-    """One file of rows."""
+    """Description of one Arrow file of a corpus: its name, rows, tokens, bytes and hash."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -64,7 +66,7 @@ class Shard(BaseModel):
 
 
 class CorpusInfo(BaseModel):
-    """How a corpus was made, and its files; ``corpus.json``.
+    """Content of a corpus' ``corpus.json``: settings, tokenizer, sizes, and its files.
 
     Attributes:
         schema_version: Version of this file.
@@ -94,30 +96,30 @@ class CorpusInfo(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Hash of everything above, the shards' own hashes included: a stage that reads the corpus depends on it."""
+        """Hash of all these fields, the files' hashes included; a stage that reads the corpus depends on it."""
         return sha256_json(self.model_dump(mode="json"))
 
 
 class TokenRows(Protocol):
-    """Rows of token ids: a `Corpus`, a `_Mixture` of several, or `EncodedRows`."""
+    """Interface of tokenized rows: a `Corpus`, a mixture of corpora, or `EncodedRows`."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each row, [N]."""
+        """Number of tokens of each row, [N]."""
         ...
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Occurrences of each token, [V]."""
+        """Number of occurrences of each token id, [V]."""
         ...
 
     def ids(self, rows: _Rows) -> list[NDArray[np.int64]]:
-        """Return the token ids of some rows."""
+        """Return an array of token ids for each of the given row numbers."""
         ...
 
 
 class Corpus:
-    """A corpus on disk; see `open_corpus`.
+    """Tokenized rows in memory-mapped files of a folder; see `open_corpus`.
 
     Attributes:
         folder: The corpus' folder.
@@ -144,7 +146,7 @@ class Corpus:
         return len(self.lengths)
 
     def ids(self, rows: _Rows) -> list[NDArray[np.int64]]:
-        """Read the token ids of some rows from the memory map.
+        """Read the token ids of the given rows from the memory-mapped files.
 
         Args:
             rows: Row numbers from 0, in any order, repeats allowed.
@@ -164,7 +166,7 @@ class Corpus:
         return ids
 
     def verify(self) -> None:
-        """Hash every file and compare with ``corpus.json``; finds changed ids, which opening does not.
+        """Compare the hash of every file with ``corpus.json``; this finds changed token ids, which opening does not.
 
         Raises:
             InputError: Naming every file that is not as it was written.
@@ -181,10 +183,10 @@ class Corpus:
 
 
 class EncodedRows:
-    """Tokenized rows of a data set in memory; implements `TokenRows`.
+    """Tokenized rows of a data set, held in memory; implements `TokenRows`.
 
     Args:
-        encoded: N rows.
+        encoded: N tokenized rows.
         vocabulary: Number of tokens V.
     """
 
@@ -195,12 +197,12 @@ class EncodedRows:
         self.counts: NDArray[np.int64] = np.bincount(all_ids, minlength=vocabulary).astype(np.int64)
 
     def ids(self, rows: _Rows) -> list[NDArray[np.int64]]:
-        """Return the token ids of some rows."""
+        """Return an array of token ids for each of the given row numbers."""
         return [self._encoded[int(i)].ids for i in rows]
 
 
 def _row_index(rows: _Rows, count: int) -> NDArray[np.int64]:
-    """Return row numbers as an array, or raise IndexError if there is no such row."""
+    """Convert row numbers to an array [n]; raise IndexError if one is outside 0 to `count` - 1."""
     index = np.asarray(rows, np.int64).reshape(-1)
     if index.size and not 0 <= index.min() <= index.max() < count:
         raise IndexError(f"rows {index.min()} to {index.max()} asked for, there are {count}")
@@ -211,7 +213,7 @@ def _row_index(rows: _Rows, count: int) -> NDArray[np.int64]:
 
 
 def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
-    """Open a corpus without reading its rows.
+    """Open a corpus folder without reading its rows, after comparing its files' sizes with ``corpus.json``.
 
     Sizes, row and token counts of every file are compared with ``corpus.json``; what takes time on a large corpus,
     hashing the rows' own bytes, is `Corpus.verify`.
@@ -221,7 +223,7 @@ def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
         tokenizer_digest: Digest of the model's tokenizer, when the corpus is for a model.
 
     Returns:
-        The corpus.
+        The corpus, whose rows are read on demand.
 
     Raises:
         InputError: If this is no corpus, one that is damaged, or one of another tokenizer.
@@ -251,7 +253,7 @@ def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
 
 
 def _read_counts(folder: Path, info: CorpusInfo) -> NDArray[np.int64]:
-    """Read counts.npy and compare it with corpus.json."""
+    """Read counts.npy, the number of occurrences of each token id, and compare its size and sum with corpus.json."""
     path = folder / COUNTS
     try:
         counts: NDArray[Any] = np.load(path, allow_pickle=False)
@@ -265,10 +267,10 @@ def _read_counts(folder: Path, info: CorpusInfo) -> NDArray[np.int64]:
 
 
 def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDArray[Any]]]:
-    """Memory-map a file of rows and compare it with corpus.json.
+    """Memory-map one Arrow file of a corpus, and compare its size and its numbers of rows and tokens with corpus.json.
 
     Returns:
-        For each chunk where its rows begin and end, [rows + 1], and the ids of all rows.
+        For each chunk of the file the offsets at which its rows begin and end, [rows + 1], and the ids of all rows.
     """
     import pyarrow
 
@@ -303,10 +305,12 @@ def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDA
 
 
 def _damaged(path: Path, reason: str) -> InputError:
+    """Return the InputError for a damaged corpus file."""
     return InputError(_damage(path, reason))
 
 
 def _damage(path: Path, reason: str) -> Problem:
+    """Return the problem that describes a damaged corpus file."""
     return Problem(str(path), f"damaged corpus: {reason.rstrip('.')}.", "Write the corpus again.")
 
 
@@ -315,12 +319,12 @@ def _damage(path: Path, reason: str) -> Problem:
 
 @dataclass(frozen=True)
 class _Mixture:
-    """Rows sampled from corpora; see `mix_corpora`.
+    """Rows sampled from several corpora; see `mix_corpora`.
 
     Attributes:
-        corpora: The sources.
-        sources: Number of the source of each of the N rows, [N] int64.
-        places: Its row number there, [N] int64.
+        corpora: The corpora that rows are taken from.
+        sources: Index in `corpora` for each of the N rows, [N] int64.
+        places: Row number of each row in its corpus, [N] int64.
         lengths: Tokens of each row, [N] int64.
         counts: Occurrences of each token, [V] int64: the sources' own counts in proportion to the rows taken from
             them, so exact only for whole sources.
@@ -337,19 +341,19 @@ class _Mixture:
         return len(self.lengths)
 
     def ids(self, rows: _Rows) -> list[NDArray[np.int64]]:
-        """Return the token ids of some rows; see `Corpus.ids`."""
+        """Return an array of token ids for each of the given row numbers; see `Corpus.ids`."""
         index = _row_index(rows, len(self))
         return [self.corpora[self.sources[i]].ids(self.places[i : i + 1])[0] for i in index]
 
 
 def mix_corpora(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int) -> _Mixture:
-    """Sample rows from corpora, or from a single one.
+    """Sample rows at random from one or several corpora, a given share of them from each.
 
     From each source rows are taken without replacement until all were taken once, then again all in a new order. The sample
     depends on the seed, the shares and the sizes of the sources alone.
 
     Args:
-        corpora: The sources, made with the same tokenizer.
+        corpora: The corpora to take rows from, made with the same tokenizer.
         shares: Share of the rows from each source; positive, scaled to sum to 1. Rounded by largest remainder.
         rows: N, at least 1.
         seed: Decides which rows, and their order.
@@ -385,7 +389,7 @@ def mix_corpora(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, s
 
 
 def _check_mixture(corpora: Sequence[Corpus], shares: Sequence[float], rows: int) -> None:
-    """Raise InputError with everything that is wrong with the arguments of `mix_corpora`."""
+    """Raise one InputError with everything that is wrong with the arguments of `mix_corpora`."""
     problems = []
     if not corpora or len(corpora) != len(shares):
         problems.append(Problem("shares", f"{len(shares)} shares for {len(corpora)} corpora; one each is needed."))
@@ -410,7 +414,10 @@ def _check_mixture(corpora: Sequence[Corpus], shares: Sequence[float], rows: int
 
 
 def _apportion(shares: Sequence[float], rows: int) -> NDArray[np.int64]:
-    """Return whole numbers in proportion to `shares` that sum to `rows`: largest remainder, earlier sources first."""
+    """Divide `rows` among sources in proportion to `shares`; return whole numbers that sum to `rows`.
+
+    By largest remainder, earlier sources first.
+    """
     exact = np.asarray(shares, np.float64) / sum(shares) * rows
     whole = np.floor(exact).astype(np.int64)
     by_remainder = np.argsort(whole - exact, kind="stable")
@@ -419,7 +426,7 @@ def _apportion(shares: Sequence[float], rows: int) -> NDArray[np.int64]:
 
 
 def _sample_rows(available: int, count: int, seed: int, source: int) -> NDArray[np.int64]:
-    """Draw `count` row numbers below `available`, each once before any comes again."""
+    """Draw `count` random row numbers below `available`; no row is drawn again before all were drawn once."""
     rounds = -(-count // available)
     orders = [generator(seed, "mix/rows", source, r).permutation(available) for r in range(rounds)]
     sample: NDArray[np.int64] = np.concatenate(orders)[:count]

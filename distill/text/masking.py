@@ -39,7 +39,7 @@ _UNUSED_MASK_ID = 0
 
 @dataclass(frozen=True)
 class Masked:
-    """A batch with masked tokens.
+    """Input ids of a batch after masking, and the labels to predict.
 
     Attributes:
         input_ids: The input of the models, [B, S] int64.
@@ -51,10 +51,10 @@ class Masked:
 
 
 class MaskingScheme(Protocol):
-    """Masks tokens of batches; see `masking_of`."""
+    """Interface of a masking scheme: it chooses the tokens of a batch that are masked, and what replaces them."""
 
     def apply(self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int) -> Masked:
-        """Mask tokens of a global batch.
+        """Mask tokens of a step's whole batch; return the new input ids and the labels.
 
         The choice depends on (seed, purpose, step, row number, place among the row's own tokens): neither how the batch is
         padded nor the order of its rows changes it.
@@ -66,28 +66,28 @@ class MaskingScheme(Protocol):
             step: The optimiser step.
 
         Returns:
-            New arrays.
+            New arrays of input ids and labels.
         """
         ...
 
     def estimate(self, lengths: NDArray[np.int64]) -> int:
-        """Return how many tokens will be masked in a batch of rows of such lengths, [B]."""
+        """Return how many tokens will be masked in a batch whose rows have these numbers of tokens, [B]."""
         ...
 
     def key(self) -> list[Any]:
-        """Return everything that decides what is masked, as JSON: caches made with another key are stale."""
+        """Return all settings that decide what is masked, as JSON values; a cache made with another key is stale."""
         ...
 
 
 class SimilarWords(Protocol):
-    """Similar words by their tokens; `pocketbert.distill.word_vectors` implements it."""
+    """Interface that finds words similar to a word, both given as token ids; see `pocketbert.distill.word_vectors`."""
 
     def of(self, word: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
-        """Return words similar to one, each as many tokens and none the word itself; empty where none is known."""
+        """Return the token ids of words similar to `word`, each with as many tokens as it; empty if none is known."""
         ...
 
     def key(self) -> list[Any]:
-        """Return everything that decides which words are similar, as JSON."""
+        """Return all settings and data that decide which words are similar, as JSON values."""
         ...
 
 
@@ -101,17 +101,17 @@ def masking_of(
     smoothing: float = 0.7,
     similar: SimilarWords | None = None,
 ) -> MaskingScheme:
-    """Build the masking of one stage.
+    """Return the masking scheme of a stage, such as whole-word or span masking.
 
     Args:
         kind: How the masked tokens are chosen.
         counts: Occurrences of each token in the corpus, [V].
-        tokenizer: The teacher's.
+        tokenizer: The teacher's tokenizer.
         seed: Seed of the run.
-        purpose: Name of the stage (``distill.0``): keys the noise, and names the stage in errors.
+        purpose: Name of the stage (``distill.0``): random choices depend on it, and errors name it.
         share: Share of the tokens to mask; unused by `none`.
-        smoothing: Exponent of the frequency; of `frequency` only.
-        similar: Similar words; needed by `similar`, and by nothing else.
+        smoothing: Exponent of the frequency; used by `frequency` only.
+        similar: Source of similar words; needed by the kind `similar` only.
 
     Raises:
         InputError: If the kind needs a mask token and the tokenizer has none, or it needs the beginnings of words and the
@@ -162,7 +162,7 @@ def masking_of(
 
 @dataclass(frozen=True)
 class Masking:
-    """Frequency-smoothed masking over a whole batch, as XLM (arXiv 1901.07291, section 3.2) and DistilBERT do it.
+    """Masking over a whole batch with a preference for rare tokens, as in XLM (arXiv 1901.07291) and DistilBERT.
 
     Of a batch with n tokens that are not padding, ``ceil(share * n)`` are predicted. They are drawn without
     replacement with weight ``max(count, 1) ** -smoothing`` each, special tokens 0, over all rows at once: a row of
@@ -174,10 +174,10 @@ class Masking:
 
     Attributes:
         counts: Occurrences of each token in the corpus, [V].
-        mask_id: The mask token.
-        special_ids: Tokens that are never predicted, the unknown token among them.
+        mask_id: Id of the mask token.
+        special_ids: Ids of tokens that are never predicted, the unknown token among them.
         seed: Seed of the run.
-        purpose: Name of the stage (``distill.0``); keys the noise.
+        purpose: Name of the stage (``distill.0``); random choices depend on it.
         share: Share of the tokens to predict; special ones count here too, as in the released code.
         smoothing: Exponent of the frequency; 0 makes all tokens equally likely.
     """
@@ -191,7 +191,10 @@ class Masking:
     smoothing: float = 0.7
 
     def apply(self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int) -> Masked:
-        """Mask tokens; see `MaskingScheme.apply`. Where fewer tokens than wanted may be masked, all of them are."""
+        """Mask tokens of a step's whole batch; see `MaskingScheme.apply`.
+
+        Where fewer tokens may be masked than wanted, all of them are.
+        """
         real = mask.astype(bool)
         lengths = real.sum(1)
         # three uniform numbers for each real token, row after row
@@ -212,25 +215,25 @@ class Masking:
         return masked
 
     def estimate(self, lengths: NDArray[np.int64]) -> int:
-        """Return how many tokens are predicted in a batch of rows of such lengths, [B]."""
+        """Return how many tokens are masked in a batch whose rows have these numbers of tokens, [B]."""
         # rounded first: 0.15 * 20 must stay 3, whatever the last bit of the product is
         return math.ceil(round(self.share * int(lengths.sum()), 9))
 
     def key(self) -> list[Any]:
-        """Return what decides the masks; see `MaskingScheme.key`."""
+        """Return the settings that decide the masks; see `MaskingScheme.key`."""
         counts = hashlib.sha256(np.asarray(self.counts, "<i8").tobytes()).hexdigest()
         special = sorted(self.special_ids)
         return [self.seed, self.purpose, self.share, self.smoothing, self.mask_id, special, counts]
 
     def weights(self) -> NDArray[np.float64]:
-        """Return the relative chance of each vocabulary entry to be drawn, [V]."""
+        """Return the relative chance that a token is masked, by token id, [V]; 0 for special tokens."""
         weights: NDArray[np.float64] = np.maximum(self.counts, 1).astype(np.float64) ** -self.smoothing
         weights[list(self.special_ids)] = 0.0
         return weights
 
 
 def _draw_weighted(weights: NDArray[np.float64], noise: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Draw positions without replacement in proportion to their weights.
+    """Draw `count` positions without replacement, with chances in proportion to their weights.
 
     Each position gets an exponential time of rate w, and the earliest are drawn: this has the distribution of sequential draws
     (Efraimidis and Spirakis 2006), and each position needs only its own noise.
@@ -238,7 +241,7 @@ def _draw_weighted(weights: NDArray[np.float64], noise: NDArray[np.float64], cou
     Args:
         weights: Weight of each position, [n]; those of weight 0 are never drawn.
         noise: A uniform number in [0, 1) for each, [n].
-        count: Number of positions.
+        count: Number of positions to draw.
     """
     possible = np.flatnonzero(weights)
     times = -np.log1p(-noise[possible]) / weights[possible]
@@ -246,7 +249,7 @@ def _draw_weighted(weights: NDArray[np.float64], noise: NDArray[np.float64], cou
 
 
 def _replace_tokens(tokens: _Ids, action: _Noise, random_tokens: _Ids, mask_id: int) -> _Ids:
-    """Replace masked tokens by the mask token (80 %), the token itself (10 %) or a random token (10 %), [n] each.
+    """Return what replaces masked tokens: the mask token (80 %), the token itself (10 %) or a random one (10 %), [n].
 
     Devlin et al. 2019, arXiv 1810.04805, section 3.1, task 1. `action` is a uniform number in [0, 1) for each token.
     """
@@ -260,31 +263,37 @@ def _replace_tokens(tokens: _Ids, action: _Noise, random_tokens: _Ids, mask_id: 
 
 @dataclass(frozen=True)
 class _NoMasking:
-    """Text as it is, nothing to predict; TinyBERT's general data. Needs no mask token."""
+    """Masking scheme that leaves the text as it is, with nothing to predict, as for TinyBERT's general data.
+
+    It needs no mask token.
+    """
 
     def apply(self, ids: _Ids, mask: _Ids, rows: Sequence[int], step: int) -> Masked:
+        """Return the batch as it is, with nothing to predict."""
         return Masked(ids.copy(), np.full_like(ids, IGNORED_LABEL))
 
     def estimate(self, lengths: _Ids) -> int:
+        """Return 0, as no token is masked."""
         return 0
 
     def key(self) -> list[Any]:
+        """Return the settings that decide the masks: there are none."""
         return ["none"]
 
 
 @dataclass(frozen=True)
 class _RowMasking(ABC):
-    """Masks a share of the tokens of each row, at least one where any may be masked.
+    """Base of the schemes that mask a share of each row's tokens, at least one token where any may be masked.
 
     Of a row of n tokens, special ones counted, ``max(1, round(share * n))`` are to be masked, as in BERT's code
     (``create_pretraining_data.py``). Noise is a function of (seed, purpose, step, row number, place in the row).
 
     Attributes:
         vocabulary: V; random tokens are drawn uniformly from all of it.
-        mask_id: The mask token.
-        wordless: Tokens that are never masked: special and unknown ones.
+        mask_id: Id of the mask token.
+        wordless: Ids of tokens that are never masked: special and unknown ones.
         seed: Seed of the run.
-        purpose: Name of the stage (``distill.0``); keys the noise.
+        purpose: Name of the stage (``distill.0``); random choices depend on it.
         share: Share of the tokens to mask.
     """
 
@@ -296,7 +305,7 @@ class _RowMasking(ABC):
     share: float = 0.15
 
     def apply(self, ids: _Ids, mask: _Ids, rows: Sequence[int], step: int) -> Masked:
-        """Mask tokens; see `MaskingScheme.apply`."""
+        """Mask tokens of each row of a batch; see `MaskingScheme.apply`."""
         apart = np.zeros(self.vocabulary, np.bool_)
         apart[list(self.wordless)] = True
         real = mask.astype(bool)
@@ -319,27 +328,30 @@ class _RowMasking(ABC):
         return masked
 
     def estimate(self, lengths: _Ids) -> int:
-        """Return the most tokens that are masked in rows of such lengths, [B], except where all words of a row are too long."""
+        """Return an upper limit of the tokens masked in rows with these numbers of tokens, [B].
+
+        More are masked only in rows whose words are all too long.
+        """
         return int(self._mask_counts(lengths).sum())
 
     def key(self) -> list[Any]:
-        """Return what decides the masks; see `MaskingScheme.key`."""
+        """Return the settings that decide the masks; see `MaskingScheme.key`."""
         kind = type(self).__name__.removeprefix("_")  # stored in caches: keep the names of the classes
         wordless = sorted(self.wordless)
         return [kind, self.seed, self.purpose, self.share, self.vocabulary, self.mask_id, wordless]
 
     def _mask_counts(self, lengths: _Ids) -> _Ids:
-        """Return how many tokens of rows of such lengths are to be masked, [B] both."""
+        """Return how many tokens of each row are to be masked, given the rows' numbers of tokens, [B] both."""
         # rounded to 9 digits first: 0.15 * 30 must be 4.5, whatever the last bit of the product is
         return np.maximum(1, np.rint(np.round(self.share * lengths, 9))).astype(np.int64)
 
     @abstractmethod
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Choose the masked tokens of one row.
+        """Choose the tokens of one row that are masked.
 
         Args:
-            tokens: Its n tokens.
-            apart: Those that may not be masked, [n].
+            tokens: The row's n token ids.
+            apart: True at tokens that may not be masked, [n].
             count: How many are to be masked, at least 1.
             noise: Uniform numbers in [0, 1), [n, 4]; the last column is used elsewhere.
 
@@ -348,7 +360,7 @@ class _RowMasking(ABC):
         """
 
     def _replace(self, ids: _Ids, positions: tuple[_Ids, ...], action: _Noise, random_number: _Noise) -> _Ids:
-        """Return the tokens that replace the masked ones, [n].
+        """Return the tokens that are put in the places of the masked ones, [n].
 
         Args:
             ids: Original tokens, [B, S].
@@ -361,13 +373,14 @@ class _RowMasking(ABC):
 
 
 class _DynamicMasking(_RowMasking):
-    """Single tokens, all alike, anew at every step.
+    """Masking of single tokens, all equally likely, drawn anew at every step.
 
     Devlin et al. 2019, arXiv 1810.04805, section 3.1; anew at every step as in Liu et al. 2019, arXiv 1907.11692,
     section 4.1.
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
+        """Choose `count` single tokens of a row at random; see `_RowMasking._choose`."""
         possible = np.flatnonzero(~apart)
         chosen = possible[np.argsort(noise[possible, 0], kind="stable")[:count]]
         return chosen, noise[chosen, 1]
@@ -375,7 +388,7 @@ class _DynamicMasking(_RowMasking):
 
 @dataclass(frozen=True, kw_only=True)
 class _WordMasking(_RowMasking):
-    """Masks words as a whole.
+    """Base of the schemes that mask words as a whole.
 
     Attributes:
         continues: Which tokens continue a word, [V]; `pocketbert.distill.text.tokenizer.continues_word`.
@@ -384,10 +397,11 @@ class _WordMasking(_RowMasking):
     continues: NDArray[np.bool_]
 
     def key(self) -> list[Any]:
+        """Return the settings that decide the masks, and a digest of the tokens that continue a word."""
         return [*super().key(), sha256_json(np.flatnonzero(self.continues).tolist())]
 
     def _words(self, tokens: _Ids, apart: NDArray[np.bool_]) -> tuple[_Ids, _Ids]:
-        """Return the first token of each word that may be masked, and the end behind its last one, [W] each."""
+        """Return where each maskable word of a row begins, and where it ends (exclusive), [W] each."""
         starts = np.flatnonzero(word_starts(self.continues[tokens], apart))
         ends = np.append(starts[1:], len(tokens))
         maskable = ~apart[starts]
@@ -395,7 +409,7 @@ class _WordMasking(_RowMasking):
 
 
 class _WholeWordMasking(_WordMasking):
-    """Whole words, all alike: all pieces of a word, or none of them.
+    """Masking of whole words, all equally likely: either all pieces of a word are masked or none.
 
     Words are taken in random order; one with more pieces than may still be masked is passed over, as in BERT's code
     (``do_whole_word_mask``; BERT-wwm, Cui et al. 2019, arXiv 1906.08101), so that the share is never exceeded and
@@ -404,7 +418,7 @@ class _WholeWordMasking(_WordMasking):
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Choose words in random order, passing over those with more tokens than are left of `count`."""
+        """Choose words of a row in random order up to `count` tokens; words that do not fit any more are skipped."""
         firsts, ends = self._words(tokens, apart)
         order = np.argsort(noise[firsts, 0], kind="stable")
         sizes = ends - firsts
@@ -422,13 +436,16 @@ class _WholeWordMasking(_WordMasking):
 
 
 class _SpanMasking(_WordMasking):
-    """Spans of neighbouring words, drawn as SpanBERT does.
+    """Masking of spans of neighbouring words, drawn as SpanBERT does.
 
     The replacement is decided for each span: all its tokens become the mask token, or stay, or become random tokens.
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Return the positions of the tokens in whole-word n-grams drawn until `count` tokens are reached, and their noise."""
+        """Choose random spans of words up to `count` tokens; return their positions and a random number per token.
+
+        The number is the same for all tokens of a span.
+        """
         firsts, ends = self._words(tokens, apart)
         spans = np.array(_draw_spans(firsts, ends, count, noise[:, :2]), np.int64).reshape(-1, 2)
         starts, stops = firsts[spans[:, 0]], ends[spans[:, 1] - 1]
@@ -436,14 +453,17 @@ class _SpanMasking(_WordMasking):
 
 
 class _NgramMasking(_WordMasking):
-    """Runs of 1 to 4 neighbouring words, with chances of 40, 30, 20 and 10 %.
+    """Masking of runs of 1 to 4 neighbouring words, with chances of 40, 30, 20 and 10 %.
 
     Cui et al. 2020 (MacBERT), arXiv 2004.13922, section 3; the words are drawn by `_draw_spans`. The replacement is
     decided for each word: all its tokens become the mask token, or stay, or become random tokens.
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Return the tokens of drawn runs of words, and a random number for each that is the same within a word."""
+        """Choose random runs of words; return their tokens' positions and a random number per token.
+
+        The number is the same for all tokens of a word.
+        """
         firsts, ends = self._words(tokens, apart)
         spans = _draw_spans(firsts, ends, count, noise[:, :2], _NGRAM_CHANCES)
         words = [word for first, last in spans for word in range(first, last)]
@@ -453,23 +473,24 @@ class _NgramMasking(_WordMasking):
 
 @dataclass(frozen=True, kw_only=True)
 class _SimilarMasking(_NgramMasking):
-    """The same runs, in which a word is replaced by a similar one where others have the mask token: "MLM as correction".
+    """N-gram masking that replaces words by similar words where other schemes put the mask token ("MLM as correction").
 
     Cui et al. 2020 (MacBERT), arXiv 2004.13922, section 3: 80 % of the words become a similar word, each of a run by itself,
     10 % a random one, 10 % stay; where no similar word is known, a random one is taken. A similar word has as many tokens as
     the word, so that every token keeps its place, and a random word is as many random tokens.
 
     Attributes:
-        similar: The similar words.
+        similar: Source of similar words.
     """
 
     similar: SimilarWords
 
     def key(self) -> list[Any]:
+        """Return the settings that decide the masks and the similar words."""
         return [*super().key(), *self.similar.key()]
 
     def _replace(self, ids: _Ids, positions: tuple[_Ids, ...], action: _Noise, random_number: _Noise) -> _Ids:
-        """Return the tokens that replace the masked ones, word by word where these are similar words."""
+        """Return the tokens that are put in the places of the masked ones; similar words are put in word by word."""
         tokens, (rows, columns) = ids[positions], positions
         random_tokens = (random_number * self.vocabulary).astype(np.int64)
         # -1 stands for a similar word where other schemes have the mask token, and is filled in word by word
@@ -493,7 +514,7 @@ _WORD_SCHEMES: dict[MaskingKind, type[_WholeWordMasking | _SpanMasking | _NgramM
 
 
 def _join_ranges(starts: _Ids, ends: _Ids) -> _Ids:
-    """Return all positions from each start to before its end, range after range."""
+    """Return the positions from each start up to its end (exclusive), all ranges in one array."""
     sizes = ends - starts
     skipped = starts - np.cumsum(sizes) + sizes
     positions: _Ids = np.arange(sizes.sum()) + np.repeat(skipped, sizes)
@@ -517,7 +538,7 @@ def _draw_spans(
     noise: NDArray[np.float64],
     chances: NDArray[np.float64] = _SPAN_CHANCES,
 ) -> list[tuple[int, int]]:
-    """Draw spans of whole words until enough tokens are masked.
+    """Draw random spans of whole words until `count` tokens are masked; return each span's first and end word.
 
     Repeatedly a length is drawn, by default from ``Geo(p = 0.2)``, at most 10 words, and a first word, uniformly among those
     not masked yet (Joshi et al. 2020, arXiv 1907.10529, section 3.1). A span ends early before a masked word, before
@@ -525,14 +546,16 @@ def _draw_spans(
     cuts that word in two. Where no word of the row fits, the shortest is masked.
 
     Args:
-        firsts: First token of each word, ascending, [W].
-        ends: Behind its last token, [W]; words whose end is not the next one's first are not neighbours.
+        firsts: Position of the first token of each word, ascending, [W].
+        ends: Position behind the last token of each word, [W]; words whose end is not the next one's first are not
+            neighbours.
         count: How many tokens to mask, at least 1.
         noise: Uniform numbers in [0, 1), [n, 2] with n >= W.
         chances: Chance of each length from 1 on.
 
     Returns:
-        First and behind-last *word* of each span, none of which overlap, in the order in which they were drawn.
+        For each span the number of its first *word* and of the word behind its last; spans do not overlap, and are in
+        the order in which they were drawn.
     """
     sizes = ends - firsts
     joined = firsts[1:] == ends[:-1]

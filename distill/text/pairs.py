@@ -44,7 +44,7 @@ _Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PairedRows:
-    """Rows of a corpus as pairs of segments.
+    """Rows of a corpus as pairs of segments, with next-sentence labels.
 
     Attributes:
         encoded: B inputs with their segments.
@@ -58,12 +58,12 @@ class PairedRows:
 
 @dataclass(frozen=True)
 class GeneralSet:
-    """Rows of a corpus, as pairs where asked for, with masked tokens; implements `TrainData`.
+    """Rows of a corpus as training batches with masked tokens, optionally as pairs of segments; implements `TrainData`.
 
     Attributes:
         corpus: Tokenized rows.
-        tokenizer: Pads batches.
-        masking: Chooses the masked tokens.
+        tokenizer: Tokenizer that pads batches.
+        masking: Scheme that chooses the masked tokens.
         pairs: Makes two segments of each row, before tokens are masked; None leaves rows as they are.
     """
 
@@ -74,12 +74,12 @@ class GeneralSet:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each row; of pairs the most that they have."""
+        """Number of tokens of each row; for pairs, the most that it can have."""
         lengths: list[int] = self.corpus.lengths.tolist()
         return lengths
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Return the tensors of a *global* batch, a function of only (rows, step).
+        """Return the tensors of a step's whole batch (of all processes); they depend only on rows and step.
 
         Frequency-smoothed masking decides over all rows of the step: a process that trains on a part of them masks
         them all and takes its part of the result.
@@ -108,20 +108,20 @@ class GeneralSet:
         return tensors
 
     def key(self) -> list[Any]:
-        """Return everything that decides the batches of the corpus' rows, as JSON: caches made with another key are stale."""
+        """Return all settings that decide the batches, as JSON values; a cache made with another key is stale."""
         pairs = [] if self.pairs is None else self.pairs.key()
         return [*self.masking.key(), self.tokenizer.padding_side, self.tokenizer.pad_id, *pairs]
 
 
 @dataclass(frozen=True)
 class PairLayout:
-    """Special tokens around two texts, ``[CLS] A [SEP] B [SEP]``, and the segment of each token.
+    """Special tokens that a tokenizer puts around a pair of texts, ``[CLS] A [SEP] B [SEP]``, and all segment ids.
 
     Attributes:
         before: Special tokens before the first text, [b].
-        between: Between the texts, [m].
-        after: After the second one, [a].
-        segments: Segments of `before`, the first text, `between`, the second text and `after`.
+        between: Special tokens between the texts, [m].
+        after: Special tokens after the second text, [a].
+        segments: Segment ids of `before`, the first text, `between`, the second text and `after`.
     """
 
     before: _Ids
@@ -131,11 +131,11 @@ class PairLayout:
 
     @property
     def special(self) -> int:
-        """Number of special tokens."""
+        """Number of special tokens in a pair."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def join(self, first: _Ids, second: _Ids) -> Encoded:
-        """Join the tokens of two texts, [n] and [k], to one input."""
+        """Join the token ids of two texts, [n] and [k], and the special tokens to one encoded pair."""
         before, first_segment, between, second_segment, after = self.segments
         ids = np.concatenate([self.before, first, self.between, second, self.after])
         types = [before, np.full(len(first), first_segment), between, np.full(len(second), second_segment), after]
@@ -144,7 +144,7 @@ class PairLayout:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Two segments of each row, as for next-sentence prediction; `pairs_of` makes one.
+    """Cuts each row of a corpus into two segments, as for next-sentence prediction; see `pairs_of`.
 
     Devlin et al. 2019, arXiv 1810.04805, section 3.1, task 2, and the released ``create_pretraining_data.py``, with
     words in place of sentences, which ids do not show. A row is cut at a random word into A and B. With chance 1/2
@@ -163,10 +163,10 @@ class Pairs:
     Attributes:
         layout: Special tokens and segments of a pair.
         continues: Which tokens continue a word, [V]; all False cuts between any two tokens.
-        wordless: Tokens that belong to no word.
+        wordless: Ids of tokens that belong to no word.
         seed: Seed of the run.
-        purpose: Name of the stage (``distill.0``); keys the noise.
-        second: What the second segment is where it does not follow.
+        purpose: Name of the stage (``distill.0``); random choices depend on it.
+        second: Where the second segment is from if it does not follow the first: another row, or swapped.
     """
 
     layout: PairLayout
@@ -177,7 +177,7 @@ class Pairs:
     second: SecondSegment = SecondSegment.ELSEWHERE
 
     def build(self, corpus: TokenRows, rows: Sequence[int], step: int) -> PairedRows:
-        """Make pairs of some rows.
+        """Return the given rows as pairs of segments with their next-sentence labels.
 
         Args:
             corpus: The rows, and the others that second segments are taken from.
@@ -206,7 +206,7 @@ class Pairs:
         return PairedRows(encoded, labels)
 
     def key(self) -> list[Any]:
-        """Return everything that decides the pairs of a corpus, as JSON; see `MaskingScheme.key`."""
+        """Return all settings that decide how pairs are made, as JSON values; see `MaskingScheme.key`."""
         layout, continues = self.layout, sha256_json(np.flatnonzero(self.continues).tolist())
         special = [part.tolist() for part in (layout.before, layout.between, layout.after)]
         segments = [np.asarray(part).tolist() for part in layout.segments]
@@ -216,7 +216,7 @@ class Pairs:
     def _cut_row(
         self, ids: _Ids, row: int, noise: NDArray[np.float64], row_count: int
     ) -> tuple[_Ids, int | None, int | None]:
-        """Choose the length of a row, where it is cut, and where its second segment is taken from.
+        """Choose a row's length, the place where it is cut in two, and the row that its second segment is taken from.
 
         Returns:
             Its tokens without special ones, [n]; the first token of the second segment, None to keep the row as one segment;
@@ -237,7 +237,7 @@ class Pairs:
         return tokens, int(possible[int(noise[_CUT] * len(possible))]), other_row
 
     def _random_piece(self, ids: _Ids, length: int, noise: float) -> _Ids:
-        """Return the tokens of a row, or a random piece of `length` of them that begins at a word."""
+        """Return `length` tokens of a row from a random word on, or all its tokens if it is not longer."""
         tokens, starts, _ = self._read_row(ids)
         if len(tokens) <= length:
             return tokens
@@ -246,7 +246,7 @@ class Pairs:
         return tokens[first : first + length]
 
     def _read_row(self, ids: _Ids) -> tuple[_Ids, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return a row's tokens without special ones, where words begin, and where another text begins; [n] each."""
+        """Return a row's tokens without special ones, and whether a word or another text begins at each; [n] each."""
         is_special, is_apart = self._token_tables
         kept = np.flatnonzero(~is_special[ids])
         starts = word_starts(self.continues[ids], is_apart[ids])[kept]
@@ -254,7 +254,7 @@ class Pairs:
 
     @cached_property
     def _token_tables(self) -> NDArray[np.bool_]:
-        """Which tokens are special tokens of the layout, and which belong to no word, [2, V]."""
+        """For each token id, whether it is a special token of the layout, and whether it belongs to no word, [2, V]."""
         tables = np.zeros((2, len(self.continues)), np.bool_)
         tables[:, np.concatenate([self.layout.before, self.layout.between, self.layout.after])] = True
         tables[1, list(self.wordless)] = True
@@ -262,6 +262,7 @@ class Pairs:
 
 
 def _one_segment(ids: _Ids) -> Encoded:
+    """Return token ids as an encoded row of one segment."""
     return Encoded(ids, np.zeros(len(ids), np.int64), truncated=False)
 
 
@@ -272,14 +273,15 @@ def pairs_of(
     purpose: str,
     second: SecondSegment = SecondSegment.ELSEWHERE,
 ) -> Pairs:
-    """Build the pairs of a corpus, with the special tokens that a tokenizer puts around two texts.
+    """Return the `Pairs` of a stage, which cut a corpus' rows in two with the tokenizer's special tokens for pairs.
 
     Args:
-        tokenizer: The teacher's. Where its vocabulary does not mark the beginnings of words, rows are cut between any tokens.
-        vocabulary: V of the corpus: its `counts` have so many entries.
+        tokenizer: The teacher's tokenizer. Where its vocabulary does not mark the beginnings of words, rows are cut
+            between any tokens.
+        vocabulary: Vocabulary size V of the corpus, the length of its `counts`.
         seed: Seed of the run.
-        purpose: Name of the stage (``distill.0``): keys the noise, and names the stage in errors.
-        second: What the second segment is where it does not follow.
+        purpose: Name of the stage (``distill.0``): random choices depend on it, and errors name it.
+        second: Where the second segment is from if it does not follow the first: another row, or swapped.
 
     Raises:
         InputError: If the tokenizer has no layout for two texts.
@@ -292,12 +294,12 @@ def pairs_of(
 
 
 def _pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
-    """Tokenize a pair of single words, and return the layout that the tokenizer's own post-processor gives it.
+    """Return the special tokens and segment ids that a tokenizer gives a pair of texts, found by tokenizing one.
 
     Args:
-        tokenizer: Of any family: BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, RoBERTa's
+        tokenizer: Tokenizer of any family: BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, RoBERTa's
             ``<s> A </s></s> B </s>`` with segment 0 alone.
-        where: Recipe key, for errors.
+        where: Recipe key that error messages name.
 
     Raises:
         InputError: If its longest input has no room for two texts, or it puts nothing between them.

@@ -26,7 +26,7 @@ PROBES = ("a", "the", "1", "一")
 
 
 class CorpusTokenizer:
-    """Turns texts of any length into ids.
+    """Tokenizer for texts of any length: returns ids without truncation, padding or special tokens.
 
     Attributes:
         tokenizer: The tokenizer of the tokenizers library, without padding and truncation.
@@ -62,12 +62,12 @@ class CorpusTokenizer:
         self.vocabulary_size = max(self.tokenizer.get_vocab().values()) + 1
 
     def tokens(self, texts: Sequence[str]) -> list[_Ids]:
-        """Return the ids of each text, without special tokens around it, never truncated."""
+        """Return the token ids of each text, without special tokens and never truncated."""
         encoded = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(e.ids, np.int64) for e in encoded]
 
     def _special_tokens_around_text(self, file: Path) -> tuple[_Ids, _Ids]:
-        """Tokenize a short text, and return the special tokens before and after it."""
+        """Return the ids of the special tokens that the tokenizer puts before and after a text."""
         for probe in PROBES:
             encoded = self.tokenizer.encode(probe)
             positions = np.flatnonzero(np.array(encoded.special_tokens_mask) == 0)
@@ -82,7 +82,7 @@ class CorpusTokenizer:
 
 
 def tokenizer_digest(path: Path) -> str:
-    """Return the hash of what decides the ids of a text: all of ``tokenizer.json`` but its padding and truncation.
+    """Return the hash of a ``tokenizer.json`` without its padding and truncation: all that decides a text's ids.
 
     Args:
         path: ``tokenizer.json`` or the folder that holds it.
@@ -95,7 +95,7 @@ def tokenizer_digest(path: Path) -> str:
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Read the id of every token of a tokenizer, added tokens included.
+    """Return the id of every token of a tokenizer, by its spelling, added tokens included.
 
     Args:
         path: ``tokenizer.json`` or the folder that holds it.
@@ -108,10 +108,12 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _tokenizer_file(path: Path) -> Path:
+    """Return the path of tokenizer.json, given it or its folder."""
     return path / "tokenizer.json" if path.is_dir() else path
 
 
 def _open_tokenizer(file: Path) -> Tokenizer:
+    """Open a tokenizer.json with the tokenizers library; raise InputError if it is no tokenizer."""
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
@@ -119,7 +121,7 @@ def _open_tokenizer(file: Path) -> Tokenizer:
 
 
 def _read_tokenizer_json(path: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the path of tokenizer.json and its content, or raise InputError if it is none."""
+    """Return the path and the content of a tokenizer.json; raise InputError if the file is no tokenizer."""
     file = _tokenizer_file(path)
     if not file.is_file():
         raise InputError(Problem(str(file), "file not found.", "Save the tokenizer as tokenizer.json."))
@@ -130,6 +132,7 @@ def _read_tokenizer_json(path: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def _digest(content: dict[str, Any]) -> str:
+    """Return the hash of tokenizer.json without padding and truncation."""
     return sha256_json({k: v for k, v in content.items() if k not in ("padding", "truncation")})
 
 
@@ -144,7 +147,7 @@ _UNKNOWN = ("[UNK]", "<unk>")
 
 
 def continues_word(tokenizer: TextTokenizer, size: int) -> NDArray[np.bool_] | None:
-    """Return which tokens of a vocabulary continue a word, by how they are spelt.
+    """Return which token ids continue a word, and which begin one, judged by the tokens' spelling.
 
     The mark that most tokens carry decides the kind of vocabulary:
 
@@ -159,11 +162,12 @@ def continues_word(tokenizer: TextTokenizer, size: int) -> NDArray[np.bool_] | N
     A token behind a special or unknown one begins a word however it is spelt; see `word_starts`.
 
     Args:
-        tokenizer: Spells the tokens.
+        tokenizer: Tokenizer that gives the spelling of each token.
         size: V, the highest id plus one.
 
     Returns:
-        [V]; None where no token carries one of these marks: the words of such a vocabulary cannot be recognized.
+        True for tokens that continue a word, [V]; None where no token carries one of these marks: the words of such a
+        vocabulary cannot be recognized.
     """
     tokens = [tokenizer.token(i) for i in range(size)]
     marks = {mark: sum(t.startswith(mark) for t in tokens) for mark in (_WORDPIECE, _BYTES, _SENTENCEPIECE)}
@@ -182,7 +186,7 @@ def continues_word(tokenizer: TextTokenizer, size: int) -> NDArray[np.bool_] | N
 
 
 def word_starts(continues: NDArray[np.bool_], apart: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return where words begin in a row of n tokens.
+    """Return at which of a row's n tokens a word begins.
 
     Args:
         continues: Whether each token continues a word by its spelling, [n].
@@ -198,12 +202,12 @@ def word_starts(continues: NDArray[np.bool_], apart: NDArray[np.bool_]) -> NDArr
 
 
 def wordless_ids(tokenizer: TextTokenizer, size: int) -> list[int]:
-    """Return the ids that are never predicted: special tokens and the unknown token, ascending.
+    """Return the ids that are never masked: special tokens and the unknown token, ascending.
 
     The unknown token is found by its name, as some tokenizer files do not declare it special.
 
     Args:
-        tokenizer: The teacher's.
+        tokenizer: The teacher's tokenizer.
         size: V, the highest id plus one.
     """
     unknown = (i for i in range(size) if tokenizer.token(i) in _UNKNOWN)

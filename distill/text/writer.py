@@ -45,7 +45,7 @@ def write_corpus(
     rows_per_shard: int = 50_000,
     total: int | None = None,
 ) -> CorpusInfo:
-    """Tokenize texts into a corpus.
+    """Tokenize texts, and write them as rows of token ids into a corpus folder.
 
     The same texts, tokenizer and settings give the same bytes, as long as pyarrow and tokenizers stay the same.
 
@@ -105,7 +105,7 @@ def write_corpus(
 def _check_arguments(
     tokenizer: CorpusTokenizer, settings: CorpusSettings, destination: Path, rows_per_shard: int
 ) -> None:
-    """Raise InputError with everything that is wrong with the arguments of `write_corpus`."""
+    """Raise one InputError with everything that is wrong with the arguments of `write_corpus`."""
     problems = []
     special = len(tokenizer.before) + len(tokenizer.after)
     if settings.length <= special:
@@ -127,7 +127,7 @@ def _check_arguments(
 def _write_rows(
     texts: Iterable[str], tokenizer: CorpusTokenizer, builder: _RowBuilder, shards: _ShardWriter, meter: Meter
 ) -> int:
-    """Tokenize texts batch by batch and write the rows that `builder` makes of them; return the number of texts."""
+    """Tokenize texts batch by batch, and write the rows built from them to the shards; return the number of texts."""
     text_count = 0
     for batch in _batch_texts(texts):
         text_count += len(batch)
@@ -144,7 +144,7 @@ def _write_rows(
 
 
 def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield lists of texts that are tokenized together, or raise InputError if an entry is no text."""
+    """Yield lists of texts to tokenize together; raise InputError if an entry is no string."""
     batch: list[str] = []
     characters = 0
     for number, text in enumerate(texts, 1):
@@ -163,13 +163,13 @@ def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 class _RowBuilder:
-    """Makes rows of texts.
+    """Base of the two ways to build rows of token ids from tokenized texts.
 
     Attributes:
-        dropped: What did not become rows, so far.
+        dropped: Numbers of texts and rows that were left out so far.
 
     Args:
-        settings: Lengths and limits.
+        settings: Lengths of rows and limits of what is dropped.
         tokenizer: Source of the special tokens; the first one that it puts after a text separates packed texts.
     """
 
@@ -178,29 +178,29 @@ class _RowBuilder:
         self.dropped = Dropped()
 
     def add(self, tokens: _Ids) -> Iterator[_Ids]:
-        """Yield the rows that are complete with one more text, given as ids without special tokens."""
+        """Take the token ids of one more text, without special tokens, and yield the rows that are complete with it."""
         raise NotImplementedError
 
     def finish(self) -> Iterator[_Ids]:
-        """Yield the rows that are left when all texts are added."""
+        """Yield the rows that remain after the last text."""
         return iter(())
 
     def _has_many_unknown(self, ids: _Ids, row_length: int) -> bool:
-        """Return whether the unknown tokens among `ids` reach their largest share of a row."""
+        """Return whether unknown tokens among `ids` reach the share of a row at which it is dropped."""
         unknown_id = self.tokenizer.unknown_id
         unknown = 0 if unknown_id is None else int(np.count_nonzero(ids == unknown_id))
         return unknown >= self.settings.unknown_share * row_length
 
 
 class _CutTexts(_RowBuilder):
-    """One row per text; longer texts are cut into pieces, each wrapped in special tokens like a separate text.
+    """Builds one row per text; longer texts are cut into pieces, each wrapped in special tokens like a separate text.
 
     As in the code of DistilBERT (Sanh et al. 2019, arXiv 1910.01108), where too short and too unknown rows are
     dropped after cutting; that code cuts the wrapped text, which makes its first piece one token shorter than here.
     """
 
     def add(self, tokens: _Ids) -> Iterator[_Ids]:
-        """Yield the rows of one text."""
+        """Yield the rows that one text is cut into."""
         before, after = self.tokenizer.before, self.tokenizer.after
         room = self.settings.length - len(before) - len(after)
         self.dropped.empty += not tokens.size
@@ -215,7 +215,7 @@ class _CutTexts(_RowBuilder):
 
 
 class _PackTexts(_RowBuilder):
-    """Rows filled with consecutive texts: ``[CLS] text [SEP] text [SEP] ... [SEP]``.
+    """Builds rows that are filled with consecutive texts: ``[CLS] text [SEP] text [SEP] ... [SEP]``.
 
     A text that does not fit is cut; its rest begins the next row. Every row but the last has `length` tokens, or one
     less where a single free place could hold no token and its ``[SEP]``. A text is judged by its share of unknown
@@ -231,7 +231,7 @@ class _PackTexts(_RowBuilder):
         self._used = 0
 
     def add(self, tokens: _Ids) -> Iterator[_Ids]:
-        """Yield the rows that this text completes."""
+        """Append one text to the row in progress, and yield the rows that are full."""
         if not tokens.size:
             self.dropped.empty += 1
             return
@@ -248,7 +248,7 @@ class _PackTexts(_RowBuilder):
                 yield self._take_row()
 
     def finish(self) -> Iterator[_Ids]:
-        """Yield the last row, if it is long enough."""
+        """Yield the last, incomplete row if it is long enough."""
         if self._parts:
             row = self._take_row()
             if len(row) >= self.settings.shortest:
@@ -257,6 +257,7 @@ class _PackTexts(_RowBuilder):
                 self.dropped.short += 1
 
     def _take_row(self) -> _Ids:
+        """Return the row in progress with its special tokens, and begin an empty one."""
         row = np.concatenate([self.tokenizer.before, *self._parts, self._end])
         self._parts, self._used = [], 0
         return row
@@ -266,11 +267,11 @@ class _PackTexts(_RowBuilder):
 
 
 class _ShardWriter:
-    """Writes rows into one Arrow file after the other, and counts their tokens.
+    """Writes rows of token ids into one Arrow file after the other, and counts how often each token occurs.
 
     Attributes:
         counts: Occurrences of each token, [V] int64.
-        done: The complete files.
+        done: Descriptions of the complete files.
         rows: Rows added so far.
 
     Args:
@@ -289,7 +290,7 @@ class _ShardWriter:
         self._shard_rows = self._shard_tokens = 0
 
     def add(self, row: NDArray[np.int64]) -> None:
-        """Append one row."""
+        """Append one row, and begin a new file after `rows_per_shard` rows."""
         self._pending.append(row)
         self.rows += 1
         full = self._shard_rows + len(self._pending) >= self.limit
@@ -299,17 +300,17 @@ class _ShardWriter:
             self._end_shard()
 
     def flush(self) -> None:
-        """Write the pending rows, and end the last file."""
+        """Write the rows that are still in memory, and close the last file."""
         self._write_pending()
         self._end_shard()
 
     def close(self) -> None:
-        """Close an unfinished file after an error."""
+        """Close an unfinished file, for use after an error."""
         if self._writer is not None:
             self._writer.close()
 
     def _write_pending(self) -> None:
-        """Write the pending rows as a record batch, and count their tokens."""
+        """Write the rows in memory as one Arrow record batch, and count their tokens."""
         if not self._pending:
             return
         import pyarrow
@@ -327,7 +328,7 @@ class _ShardWriter:
         self._pending = []
 
     def _end_shard(self) -> None:
-        """Close the open file, if there is one, and describe it in `done`."""
+        """Close the open file, if there is one, and append its description to `done`."""
         if self._writer is None:
             return
         self._writer.close()
@@ -346,4 +347,5 @@ class _ShardWriter:
             print_note(f"  {shard.file}: {shard.rows:,} rows, {shard.tokens:,} tokens")
 
     def _shard_path(self) -> Path:
+        """Return the path of the file that is being written."""
         return self.folder / f"rows-{len(self.done):05}.arrow"

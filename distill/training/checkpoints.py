@@ -32,11 +32,11 @@ _FIX = "Put back the files of a checkpoint, or move the folder away to train thi
 
 
 class _BrokenError(Exception):
-    """The reason why a checkpoint cannot be used."""
+    """Raised with the reason why a checkpoint cannot be used."""
 
 
 def save_checkpoint(folder: Path, progress: Progress, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write one checkpoint into the run's work folder, point to it, keep the one before, and remove older ones.
+    """Write a checkpoint folder, make it the newest one in the pointer file, and delete all older ones but one.
 
     It holds the model's trainable weights, as frozen ones are the same at every start, and the optimizer's moments. Only
     folders that this function wrote are removed. Anything else with the new one's name is moved aside.
@@ -56,12 +56,12 @@ def save_checkpoint(folder: Path, progress: Progress, model: torch.nn.Module, op
 
 
 def saved_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint: trainable weights by name, and the optimizer's moments by ``field/name``."""
+    """Return the tensors that a checkpoint stores: trainable weights by name, optimizer moments by ``field/name``."""
     return {**_trainable_weights(model), **_moments(model, optimizer)}
 
 
 def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress | None:
-    """Resume from the newest checkpoint, or, with a note, from the one before where the newest is damaged.
+    """Load the newest undamaged checkpoint into model and optimizer, and return its progress.
 
     Returns:
         The progress of the run, or None if there is no checkpoint.
@@ -91,7 +91,7 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim
 
 
 def _checkpoints_to_try(work: Path) -> list[Path]:
-    """Return the checkpoint that the pointer names and those before it, the newest first.
+    """Return the folders of the checkpoint named by the pointer file and of the complete ones before it, newest first.
 
     Raises:
         InputError: If the pointer's content is not the name of a checkpoint, and there is no checkpoint either.
@@ -112,7 +112,7 @@ def _checkpoints_to_try(work: Path) -> list[Path]:
 def _read_checkpoint(
     checkpoint: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[Progress, dict[str, Tensor], dict[str, Tensor]]:
-    """Read a checkpoint completely and check that it fits model and optimizer, before either is changed.
+    """Read a checkpoint, and check that its tensors fit model and optimizer; neither is changed.
 
     Returns:
         The progress, the weights by name, and the moments by ``field/name``.
@@ -131,7 +131,7 @@ def _read_checkpoint(
 
 
 def _read_progress(checkpoint: Path) -> Progress:
-    """Read the progress of a checkpoint, which must belong to the step in the folder's name."""
+    """Read progress.json of a checkpoint, and check that its step is that of the folder's name."""
     path = checkpoint / _PROGRESS
     if not path.is_file():
         raise _BrokenError(f"{_PROGRESS} is missing")
@@ -146,7 +146,7 @@ def _read_progress(checkpoint: Path) -> Progress:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file, all of which must be finite."""
+    """Read the tensors of a safetensors file by name; raise an error if one holds a NaN or an infinity."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except FileNotFoundError:
@@ -166,7 +166,7 @@ def _complete_checkpoints(work: Path) -> list[int]:
 
 
 def _is_complete(checkpoint: Path) -> bool:
-    """Return whether a folder is a checkpoint of `save_checkpoint`, judged by its progress file."""
+    """Return whether a folder is a complete checkpoint: not a link, and with a readable progress file."""
     if checkpoint.is_symlink():
         return False
     try:
@@ -177,21 +177,23 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def _foreign_entries(checkpoint: Path) -> list[str]:
-    """List the entries of a folder that are not part of a checkpoint; all of them where it is not a complete one."""
+    """List the files in a folder that do not belong to a checkpoint; all files if the checkpoint is not complete."""
     entries = sorted(p.name for p in checkpoint.iterdir())
     return [n for n in entries if n not in (_WEIGHTS, _MOMENTS, _PROGRESS)] if _is_complete(checkpoint) else entries
 
 
 def _checkpoint_name(step: int) -> str:
+    """Return the folder name of the checkpoint of a step."""
     return f"step-{step:07d}"
 
 
 def _trainable_weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Return the trainable weights of a model by name."""
     return {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
 
 
 def _moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's state by ``field/name``."""
+    """Return the optimizer's state tensors by ``field/name``, such as ``exp_avg/`` and the parameter's name."""
     names = {id(p): k for k, p in model.named_parameters()}
     return {
         f"{field}/{names[id(parameter)]}": value.detach().contiguous()
@@ -201,6 +203,6 @@ def _moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def _optimized_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.nn.Parameter]:
-    """Return the optimizer's parameters by their names in the model."""
+    """Return the parameters that the optimizer updates, by their names in the model."""
     names = {id(p): k for k, p in model.named_parameters()}
     return {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}

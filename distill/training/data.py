@@ -36,25 +36,28 @@ _WINDOW = 64
 
 
 class TrainData(Protocol):
-    """Rows that the training loop can train on."""
+    """Interface of training rows: their lengths, and the batch of any rows as tensors."""
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Tokens of each row."""
+        """Number of tokens of each row."""
         ...
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Return tensors of some rows by name, padded to the longest; random choices depend only on (seed, step, row)."""
+        """Return a batch of the given rows as tensors by name, padded to the longest row.
+
+        Random choices depend only on (seed, step, row).
+        """
         ...
 
 
 @dataclass(frozen=True)
 class TrainSet:
-    """Tokenized training rows.
+    """Tokenized training rows with their targets, in memory; implements `TrainData`.
 
     Attributes:
         rows: N rows with their targets.
-        tokenizer: Pads batches.
+        tokenizer: Tokenizer that pads batches.
     """
 
     rows: Prepared
@@ -62,11 +65,11 @@ class TrainSet:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each row."""
+        """Number of tokens of each row."""
         return [len(e) for e in self.rows.encoded]
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Return the model's inputs [B, L], the targets by name, and the row numbers ``rows`` [B] of some rows.
+        """Return a batch of the given rows: model inputs [B, L], targets by name, and row numbers ``rows`` [B].
 
         Targets with one value per token are padded with `IGNORED_LABEL`.
 
@@ -91,13 +94,13 @@ class TrainSet:
 
 
 class PackedSet:
-    """Training rows with the batches of `TrainSet`, stored in 5 bytes a token instead of some 900 a row.
+    """Training rows in compact arrays: 5 bytes a token instead of some 900 a row; gives the batches of `TrainSet`.
 
     Augmentation makes millions of rows.
 
     Args:
-        portions: The rows, some at a time; their targets are arrays with one entry per row.
-        tokenizer: Pads batches.
+        portions: The tokenized rows, some at a time; their targets are arrays with one entry per row.
+        tokenizer: Tokenizer that pads batches.
     """
 
     def __init__(self, portions: Iterable[Prepared], tokenizer: TextTokenizer) -> None:
@@ -116,12 +119,12 @@ class PackedSet:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Tokens of each row."""
+        """Number of tokens of each row."""
         lengths: list[int] = self._lengths.tolist()
         return lengths
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Return the tensors of some rows; see `TrainSet.batch`."""
+        """Return a batch of the given rows as tensors by name; see `TrainSet.batch`."""
         numbers = np.asarray(rows, np.int64)
         targets = {name: values[numbers] for name, values in self._targets.items()}
         encoded = []
@@ -135,7 +138,7 @@ class PackedSet:
 
 
 def select_teacher_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a batch with the inputs under `TEACHER_PREFIX`, if there are any, in place of the student's."""
+    """Return a copy of a batch with the teacher's inputs (names under `TEACHER_PREFIX`) in place of the student's."""
     teacher = {
         name.removeprefix(TEACHER_PREFIX): value for name, value in batch.items() if name.startswith(TEACHER_PREFIX)
     }
@@ -143,7 +146,7 @@ def select_teacher_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class BatchOrder:
-    """The rows of each step's batch, a function of only (seed, purpose, step).
+    """Order of the training rows: which rows make up the batch of each step, decided by (seed, purpose, step) alone.
 
     Each epoch is a new permutation, cut into windows whose rows are sorted by length and batched; the batches are then
     shuffled. Rows that do not fill a last batch wait for the next epoch.
@@ -168,7 +171,7 @@ class BatchOrder:
         self._batches: NDArray[np.int64] = np.empty((0, self.batch), np.int64)
 
     def rows(self, step: int) -> NDArray[np.int64]:
-        """Return the row numbers of a step's batch, [batch] int64."""
+        """Return the row numbers that make up the batch of a training step, [batch] int64."""
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             self._batches, self._epoch = self._shuffle(epoch), epoch
@@ -176,7 +179,7 @@ class BatchOrder:
         return rows
 
     def _shuffle(self, epoch: int) -> NDArray[np.int64]:
-        """Return the batches of an epoch in order, [per_epoch, batch]."""
+        """Return the row numbers of all batches of an epoch in their random order, [per_epoch, batch]."""
         random = generator(self.seed, f"order/{self.purpose}", epoch)
         rows = random.permutation(len(self.lengths))[: self.per_epoch * self.batch]
         window = _WINDOW * self.batch
@@ -188,7 +191,7 @@ class BatchOrder:
 
 
 def split_batch(rows: int, rank: int, world: int, most: int | None = None) -> list[slice]:
-    """Divide the rows of a step's batch among processes, and return the share of one of them in portions.
+    """Return the row ranges of a batch that process `rank` computes, cut into portions of at most `most` rows.
 
     Each process takes neighbouring rows, as many as the others or one more. Where there are more processes than rows, the last
     take none and still get one empty portion: every process must take part in the exchange of gradients.
@@ -207,5 +210,5 @@ def split_batch(rows: int, rank: int, world: int, most: int | None = None) -> li
 
 
 def take_rows(batch: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
-    """Take some rows of a batch, as wide as the whole: padding must not depend on how it was divided."""
+    """Return a slice of the rows of a batch; padding stays as wide as in the whole batch."""
     return {name: value[rows] for name, value in batch.items()}

@@ -25,14 +25,14 @@ normal number of fp16. Gradients that do not fit then never will."""
 
 
 class NotFiniteError(GateError):
-    """A training step met a NaN or an infinity; exit code 3.
+    """Raised when a training step computes a NaN or an infinity; exit code 3.
 
     The optimiser did not use what was not finite, and no checkpoint holds it.
 
     Args:
         purpose: What was trained (``finetune``, ``distill.0``).
         step: The step, from 1, as in ``metrics.jsonl``.
-        message: Values, what is kept, and the fix.
+        message: What was not finite, which checkpoint is kept, and the fix.
     """
 
     def __init__(self, purpose: str, step: int, message: str) -> None:
@@ -42,7 +42,7 @@ class NotFiniteError(GateError):
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step computed, before the optimizer uses it. It is the same in all processes, so they decide alike.
+    """Loss, terms and gradient norm of a training step before the optimizer uses them; the same in all processes.
 
     Attributes:
         loss: Weighted loss over the rows of all processes.
@@ -63,11 +63,11 @@ class StepResult:
 
     @property
     def finite(self) -> bool:
-        """Whether the optimizer may use the gradients."""
+        """Whether loss, terms and gradient norm are all finite, so that the optimizer may use the gradients."""
         return self.loss_is_finite and isfinite(self.norm)
 
     def __str__(self) -> str:
-        """Describe what is not finite; terms that are not come before the others."""
+        """Describe in a sentence which of loss, terms and gradient norm is not finite."""
         ordered = sorted(self.terms.items(), key=lambda term: isfinite(term[1]))
         terms = f"terms: {', '.join(f'{name} {value:.4g}' for name, value in ordered) or 'none'}"
         if self.loss_is_finite:
@@ -86,11 +86,11 @@ def first_not_finite(named_tensors: Iterable[tuple[str, Tensor]]) -> str | None:
 
 @dataclass(frozen=True)
 class NonFiniteErrors:
-    """Creates the errors of one training run.
+    """Creates the `NotFiniteError` of a training run with its message: facts, kept checkpoint, and advice.
 
     Attributes:
         purpose: Name of the stage; begins the message.
-        settings: Steps and rates.
+        settings: Number of steps and learning rates.
         dtype: Number type of the matrix products.
         work: Folder of the checkpoints.
     """
@@ -103,11 +103,11 @@ class NonFiniteErrors:
     def for_step(
         self, result: StepResult, progress: Progress, saved_step: int, model: nn.Module, scale: float | None = None
     ) -> NotFiniteError:
-        """Create the error for a step that the optimizer must not make.
+        """Create the error for a step whose loss, terms or gradients are not finite.
 
         Args:
             result: The losses and gradients of the step.
-            progress: The steps before it.
+            progress: State of the run, with the losses of the steps before.
             saved_step: Step of the newest checkpoint; 0 without one.
             model: The model with its weights before the step.
             scale: The smallest loss scale that was tried, where only the gradients were not finite.
@@ -135,16 +135,17 @@ class NonFiniteErrors:
         return self._error(progress.step + 1, facts, saved_step, advice)
 
     def for_weights(self, name: str, progress: Progress, saved_step: int) -> NotFiniteError:
-        """Create the error for a weight or moment that no checkpoint may hold, though every loss and gradient was finite."""
+        """Create the error for a weight or moment that is not finite although every loss and gradient was."""
         fact = f"after step {progress.step} of {self.settings.steps}, '{name}' holds a NaN or an infinity; nothing was saved."
         return self._error(progress.step, [fact], saved_step, self._advice_for_weights())
 
     def _advice_for_weights(self) -> str:
         # the losses and gradients before were finite: the optimizer's own arithmetic did it
+        """Return the advice for weights or moments that are not finite."""
         return f"Raise eps ({self.settings.eps:.3g}), or lower lr (its peak is {self.settings.lr:.3g})."
 
     def _error(self, step: int, facts: list[str], saved_step: int, advice: str) -> NotFiniteError:
-        """Create the error whose message has the facts, the checkpoint that is kept, and the fix."""
+        """Create the error with a message of facts, the newest checkpoint, and advice."""
         kept = "No checkpoint was written before: the same command begins this stage again."
         if saved_step:
             kept = (

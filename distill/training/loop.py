@@ -46,7 +46,7 @@ reading from it. One that fails is noticed within seconds, whatever this is."""
 
 
 class Objective(Protocol):
-    """What one training step computes: a loss as named terms.
+    """A loss function for training: runs the model on a batch and returns the named terms of its loss.
 
     An objective some of whose terms are means over tokens is a `pocketbert.distill.losses.common.Counting` as well: without
     that, what it computes on part of a batch could not be weighed against the rest. One that decides about optimiser and
@@ -60,21 +60,21 @@ class Objective(Protocol):
     weights: dict[str, float]
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Mapping[str, Term | Tensor]:
-        """Return the terms of the loss by name, means over the batch; their weighted sum is minimised.
+        """Run the model on a batch, and return the loss terms by name; training minimises their weighted sum.
 
         Args:
             model: The trained model itself, without any wrapper.
             batch: Tensors with rows first: a step's batch, or part of it. Never without rows.
 
         Returns:
-            A plain scalar counts as a mean over rows.
+            Loss terms by name; a plain scalar counts as a mean over rows.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a training.
+    """The result of a training run: recorded losses, number type, and number of threads.
 
     Attributes:
         history: Losses every 20 steps.
@@ -97,21 +97,21 @@ def train(
     work: Path,
     metrics: Path | None = None,
 ) -> Outcome:
-    """Train a model in place to the last step; see `TrainingLoop`.
+    """Train a model in place, from its last checkpoint to the stage's last step, writing checkpoints and metrics.
 
     Args:
         model: The model to train.
-        objective: Computes the terms of the loss.
+        objective: Loss function that computes the named terms.
         data: Training rows.
-        settings: Steps, batch, rates.
+        settings: Number of steps, batch size, learning rates.
         seed: Seed of the run.
-        purpose: Name of the stage (``finetune``, ``distill.0``); keys the random choices.
+        purpose: Name of the stage (``finetune``, ``distill.0``); random choices depend on it.
         work: Folder of the checkpoints.
         metrics: A .jsonl file that gets one line per record; replaced on resume so that no step is twice.
             Process 0 alone writes it.
 
     Returns:
-        The losses, and what they were computed with.
+        The recorded losses, the number type, and the number of threads.
 
     Raises:
         NotFiniteError: If a loss, a gradient or a weight is NaN or infinite; the last two checkpoints stay.
@@ -149,7 +149,7 @@ def train(
 
 @contextmanager
 def _restore_afterwards(model: nn.Module) -> Iterator[None]:
-    """Restore a model's dropout rates, trainable weights and forward pass when the block ends.
+    """Restore a model's dropout rates, trainable parameters and forward pass when the `with` block ends.
 
     Otherwise the next stage would inherit the settings of this one, and a model that was trained in bf16 would be scored in
     bf16, because Accelerate puts a forward pass under autocast on the model: the scores of its files, which compute in fp32,
@@ -172,7 +172,7 @@ def _restore_afterwards(model: nn.Module) -> Iterator[None]:
 
 
 class TrainingLoop:
-    """A training run that is advanced step by step, from its checkpoint if the work folder has one.
+    """A training run, advanced one optimizer step at a time; it resumes from the checkpoint in its work folder.
 
     A run that was killed at any moment and is started again with the same arguments, machine, threads and number of processes
     ends with bit-identical weights: order and dropout are functions of (seed, purpose, step), and moments and weights are
@@ -231,16 +231,16 @@ class TrainingLoop:
 
     @property
     def main(self) -> bool:
-        """Whether this process writes."""
+        """Whether this process is the one that writes checkpoints and messages."""
         return bool(self._accelerator.is_main_process)
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done."""
+        """Whether all training steps are done."""
         return self.progress.step >= self.settings.steps
 
     def step(self) -> float:
-        """Make one optimizer step.
+        """Make one optimizer step, and return its loss.
 
         Where gradients are scaled for fp16 and do not fit it, the same step is tried again with half the scale: same rows, same
         dropout. Only the attempt that moves the weights counts.
@@ -273,7 +273,7 @@ class TrainingLoop:
         raise self._errors.for_step(result, self.progress, self._saved_step, self._model, scale)
 
     def save(self) -> None:
-        """Write a checkpoint, in process 0.
+        """Write a checkpoint of weights, moments and progress, in process 0; check first that all numbers are finite.
 
         Raises:
             NotFiniteError: In all processes, if a weight or a moment is NaN or infinite. The checkpoints before stay.
@@ -288,7 +288,7 @@ class TrainingLoop:
         self._saved_step = self.progress.step
 
     def _backward(self, step: int) -> tuple[float, dict[str, float]]:
-        """Compute the gradients of the global loss in every process; return the loss and its terms."""
+        """Compute the gradients of a step's loss over the rows of all processes; return the loss and its terms."""
         accelerator, world = self._accelerator, self._accelerator.num_processes
         rank = accelerator.process_index
         batch = self.data.batch(self._order.rows(step).tolist(), step)
@@ -318,7 +318,7 @@ class TrainingLoop:
         return total.pop(""), total
 
     def _check_counts(self, terms: dict[str, Term], counts: dict[str, float], split: bool) -> None:
-        """Compare, once, the objective's counts of items with those of its terms: a wrong count is a wrong loss."""
+        """Raise RuntimeError if the objective's count of a term's items differs from the term's own; checked once."""
         if self._counts_checked or not (split or isinstance(self.objective, Counting)):
             return
         self._counts_checked = True
@@ -330,7 +330,7 @@ class TrainingLoop:
                 )
 
     def _check_same_checkpoint(self) -> None:
-        """Raise InputError if the processes resumed from different steps."""
+        """Raise InputError if the processes of this run resumed from checkpoints of different steps."""
         accelerator = self._accelerator
         if accelerator.num_processes == 1:
             return
@@ -347,7 +347,7 @@ class TrainingLoop:
 
 
 class _WeightedLoss(nn.Module):
-    """The share of the global loss of a portion of the batch, as one module.
+    """Module that computes what a portion of a batch adds to the loss of the whole batch.
 
     DDP wraps the loss and not the model, so that it finds which parameters the loss reaches, by whatever way: captured
     attention scores are no output of the model, and a classifier's logits are one without being used.
@@ -363,7 +363,7 @@ class _WeightedLoss(nn.Module):
     def forward(
         self, portion: dict[str, Tensor], counts: dict[str, float], batch_counts: dict[str, float]
     ) -> tuple[Tensor, dict[str, Term]]:
-        """Return the weighted loss, and the shares of the terms without gradients.
+        """Return what a portion adds to the batch's weighted loss, and the terms' shares by name, without gradients.
 
         Args:
             portion: Tensors with rows first; there may be no rows.
@@ -380,7 +380,7 @@ class _WeightedLoss(nn.Module):
 
 
 def _course_of(settings: Updates, objective: object) -> Course:
-    """Return the ``course`` of an objective that has one, else AdamW with the settings' schedule.
+    """Return a run's optimizer and schedule: the objective's ``course`` if it has one, else AdamW.
 
     Raises:
         ValueError: If the objective has none, and the settings have no schedule.
@@ -394,7 +394,7 @@ def _course_of(settings: Updates, objective: object) -> Course:
 
 
 def _make_accelerator(dtype: torch.dtype) -> Any:
-    """Create the Accelerator of this process.
+    """Create the Hugging Face Accelerator of this process for bf16 or fp32 training.
 
     Raises:
         InputError: If it finds another number of processes than the launcher started.
@@ -438,7 +438,7 @@ def _keep_freed_memory() -> None:
 
 
 def training_dtype(model: nn.Module | None = None) -> torch.dtype:
-    """Return the dtype of a training run's matrix products on this machine: bf16 where the hardware computes in it, else fp32.
+    """Return the dtype of matrix products in training on this machine: bf16 if the hardware computes it, else fp32.
 
     Args:
         model: The model to train: some families cannot be trained in bf16. Without it, the dtype of the others.
@@ -454,7 +454,7 @@ def training_dtype(model: nn.Module | None = None) -> torch.dtype:
 
 
 def _bf16_is_fast() -> bool:
-    """Return whether bf16 products run on hardware made for them.
+    """Return whether this machine's GPU or CPU has hardware for bf16 matrix products.
 
     On a CPU without avx512_bf16 or AMX, bf16 autocast was measured 3 times slower than fp32.
     """
@@ -465,7 +465,7 @@ def _bf16_is_fast() -> bool:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[Any]:
-    """Put a teacher into eval mode without gradients; its weights are trainable again when the block ends."""
+    """Put a teacher into eval mode without gradients; its weights are trainable again when the `with` block ends."""
     trainable = [(p, p.requires_grad) for p in model.parameters()]
     try:
         yield model.eval().requires_grad_(False)
@@ -475,7 +475,7 @@ def frozen(model: nn.Module) -> Iterator[Any]:
 
 
 def mark_as_prepared(model: nn.Module) -> None:
-    """Mark a model that was read from disk as prepared by Accelerate, as if the stage before had trained the same object.
+    """Mark a model read from disk as already prepared by Accelerate, as a model that the stage before trained would be.
 
     Accelerate prepares a marked model no second time: in bf16 that decides about rounding.
     """

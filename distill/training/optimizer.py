@@ -17,17 +17,17 @@ from pocketbert.core.types import Schedule
 
 
 class Course(Protocol):
-    """An optimizer with the schedule of its learning rates."""
+    """Interface of an optimizer together with its learning-rate schedule."""
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Create the optimizer of a model's trainable weights.
+        """Create the optimizer for a model's trainable weights.
 
         Its state has the fields ``step``, ``exp_avg`` and ``exp_avg_sq``, which checkpoints store.
         """
         ...
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Set the learning rates of a step before its forward pass, as a function of the step alone.
+        """Set the optimizer's learning rates for a step, before its forward pass; they depend on the step alone.
 
         Args:
             optimizer: The one that `optimizer` returned.
@@ -40,17 +40,17 @@ class Course(Protocol):
 
 
 class AdamWCourse:
-    """AdamW with one learning rate for all weights, and no weight decay of biases and norms.
+    """AdamW with one learning rate for all weights and a warm-up; biases and norms have no weight decay.
 
     Args:
-        settings: Steps and rates.
+        settings: Number of steps and learning rates.
     """
 
     def __init__(self, settings: Optimisation) -> None:
         self._settings = settings
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Create AdamW, which updates all weights in one fused pass."""
+        """Create a fused AdamW over a model's trainable weights."""
         settings = self._settings
         trained = [p for p in model.parameters() if p.requires_grad]
         return torch.optim.AdamW(
@@ -62,7 +62,7 @@ class AdamWCourse:
         )
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Set the step's learning rate in all parameter groups, and return it."""
+        """Set a step's learning rate in all parameter groups of the optimizer, and return it."""
         rate = _learning_rate(step, self._settings)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -70,7 +70,7 @@ class AdamWCourse:
 
 
 def _learning_rate(step: int, settings: Optimisation) -> float:
-    """Return the learning rate of a step, counted from 0: a linear warm-up, then a linear decay to 0, or none."""
+    """Return the learning rate of a step (from 0): a linear warm-up, then constant or a linear decay to 0."""
     warmup_steps = max(1, round(settings.warmup * settings.steps))
     if step < warmup_steps:
         return settings.lr * (step + 1) / warmup_steps
@@ -139,7 +139,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient.
+        """Update every parameter that has a gradient by one LAMB step.
 
         Args:
             closure: Computes the loss and its gradients anew.
@@ -158,7 +158,7 @@ class Lamb(torch.optim.Optimizer):
         return loss
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Update the parameters of a group by the equations above, each operation in one call for all of them."""
+        """Update the parameters of one group by LAMB's equations, with one fused call per operation."""
         beta1, beta2 = group["betas"]
         gradients = [p.grad for p in parameters if p.grad is not None]
         for parameter in parameters:

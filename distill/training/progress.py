@@ -26,7 +26,7 @@ _STEPS = "_steps/"
 
 
 class StepRecord(BaseModel):
-    """Losses of one logged step.
+    """Mean losses since the last record, as logged at one training step.
 
     Attributes:
         step: Steps done.
@@ -42,11 +42,11 @@ class StepRecord(BaseModel):
 
 
 class Progress(BaseModel):
-    """The state of a training run beside weights and optimizer; ``progress.json`` of a checkpoint.
+    """State of a training run besides weights and optimizer, stored in a checkpoint as ``progress.json``.
 
     Attributes:
         step: Steps done.
-        history: Losses so far.
+        history: Records of the mean losses so far.
         pending: Sums since the last record: loss and terms by name, and the number of steps that each was in.
         scaler: State of the loss scaler; empty without one.
     """
@@ -57,11 +57,12 @@ class Progress(BaseModel):
     scaler: dict[str, int | float] = {}
 
     def add_step(self, loss: float, terms: Mapping[str, float], rate: float, every: int, steps: int) -> None:
-        """Count a finished step, and add a record to the history where one is due.
+        """Add a finished step's losses to the pending sums, and every `every` steps append their means to the history.
 
         Args:
             loss: Weighted loss of the step.
-            terms: Its unweighted terms; a term may be in some steps only, and its mean is over these.
+            terms: The step's unweighted loss terms by name; a term may be in some steps only, and its mean is over
+                these.
             rate: Learning rate.
             every: Steps between two records.
             steps: Steps of the whole run; the last one has a record.
@@ -77,7 +78,7 @@ class Progress(BaseModel):
             self.pending = {}
 
     def newest_mean_loss(self) -> tuple[int, int, float] | None:
-        """Return the mean loss of the steps since the last record, else that of the last record; None at the start.
+        """Return the mean loss of the newest steps: those since the last record, else those of it; None at the start.
 
         Returns:
             The first and the last of these steps, from 1, and the mean of their weighted losses.
@@ -92,12 +93,12 @@ class Progress(BaseModel):
 
 
 def write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:
-    """Replace the lines of one training stage in a .jsonl file by its records; lines of other stages stay.
+    """Write the records of a training stage into a .jsonl file, replacing its old lines; other stages' lines stay.
 
     Args:
         path: The file; None to write nothing.
         purpose: Name of the stage.
-        progress: Holds the records.
+        progress: State of the run, whose records are written.
     """
     if path is None:
         return
@@ -108,7 +109,7 @@ def write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:
 
 
 def read_steps_done(work: Path) -> list[tuple[str, int]]:
-    """Read how far the training runs are whose checkpoints lie in or below a folder.
+    """Return the steps that each training run in or below a work folder has done, by its newest checkpoint.
 
     Args:
         work: The work folder of a stage.

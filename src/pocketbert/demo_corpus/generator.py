@@ -47,7 +47,7 @@ _TRIES_A_ROW = 400
 
 @dataclass(frozen=True)
 class Row:
-    """One utterance with its intent and its slots.
+    """One utterance with its intent label and the BIO tags of its slots.
 
     Attributes:
         text: The utterance; words are separated by exactly one space.
@@ -65,7 +65,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The three splits of the corpus; no utterance is in two of them.
+    """The rows of the train, dev and test splits; no utterance is in two of them.
 
     Attributes:
         train: Rows to learn from.
@@ -78,12 +78,12 @@ class Corpus:
     test: tuple[Row, ...]
 
     def splits(self) -> dict[str, tuple[Row, ...]]:
-        """Return the splits by name, in the order train, dev, test."""
+        """Return the rows of each split by its name: train, dev, test."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
 
 def generate(seed: int = 20260101) -> Corpus:
-    """Generate the corpus.
+    """Generate the demo corpus: the rows of all three splits, from the templates of `intents.json`.
 
     Every intent has its own stream of choices in every split, and rows are ordered by a digest, so editing one intent leaves
     the rows of the others, and their order, as they are.
@@ -92,7 +92,7 @@ def generate(seed: int = 20260101) -> Corpus:
         seed: Decides every choice; equal seeds give equal corpora on every machine.
 
     Returns:
-        The corpus.
+        The rows of the train, dev and test splits.
 
     Raises:
         ValueError: If an intent has too few phrasings for its number of rows, or two intents share an utterance.
@@ -114,7 +114,7 @@ def generate(seed: int = 20260101) -> Corpus:
 
 
 def _draw_rows(intent: Intent, split: str, seed: int, utterances: set[str]) -> list[Row]:
-    """Draw the rows of an intent in a split.
+    """Draw the rows of one intent for a split; no utterance is drawn twice.
 
     `utterances` holds the intent's utterances without case and punctuation: one that is in there is drawn anew, and those of
     the new rows are added.
@@ -136,7 +136,10 @@ def _draw_rows(intent: Intent, split: str, seed: int, utterances: set[str]) -> l
 
 
 def _draw_utterance(intent: Intent, split: str, row_number: int, attempt: int, stream: Stream) -> list[Word]:
-    """Draw one utterance: for dev and test by turns from wording of their own and from that of train."""
+    """Draw one utterance of an intent, with wording and slot values that the split may use.
+
+    Dev and test use by turns wording of their own and that of train.
+    """
     if split == "train":
         # by turns, so that phrasings with many variants do not crowd out the others
         template = intent.train[attempt % len(intent.train)]
@@ -149,13 +152,13 @@ def _draw_utterance(intent: Intent, split: str, row_number: int, attempt: int, s
 
 
 def write(corpus: Corpus, folder: Path) -> dict[str, Path]:
-    """Write each split as gzip-compressed JSON lines.
+    """Write each split into a gzip-compressed JSON lines file, and return the paths.
 
     The lines are the same bytes everywhere. The gzip header holds neither a name nor a time, so the files are the same bytes
     too wherever Python is built with the same zlib.
 
     Args:
-        corpus: The corpus.
+        corpus: The corpus to write.
         folder: Where `train.jsonl.gz`, `dev.jsonl.gz` and `test.jsonl.gz` go; made if it is absent.
 
     Returns:

@@ -33,7 +33,7 @@ _ALTERNATION = re.compile(r"\(([^()]*)\)")
 
 @dataclass(frozen=True)
 class Intent:
-    """One command that the assistant understands.
+    """One command that the assistant understands, with its sentence templates.
 
     Attributes:
         name: The label.
@@ -50,13 +50,13 @@ class Intent:
     weight: float = 1.0
 
     def held(self, split: str) -> tuple[str, ...]:
-        """Return the templates that only `split`, `dev` or `test`, may use."""
+        """Return the templates that only the given split, `dev` or `test`, may use."""
         return {"dev": self.dev, "test": self.test}[split]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The values that can fill a slot.
+    """A named list of values that can fill a slot in a template.
 
     Attributes:
         name: Name of the vocabulary in templates.
@@ -78,7 +78,7 @@ class Word:
 
 
 class Stream:
-    """Pseudo-random choices that depend on nothing but the stream's name.
+    """Pseudo-random number generator that is seeded by a name, with the same numbers in every Python version.
 
     Only `random.Random.random` is used underneath: it is the one method whose sequence the standard library promises to keep
     from one Python version to the next.
@@ -91,20 +91,20 @@ class Stream:
         self._random = random.Random(name)
 
     def chance(self, share: float) -> bool:
-        """Return True for about `share` of the calls."""
+        """Return True with probability `share`."""
         return self._random.random() < share
 
     def below(self, limit: int) -> int:
-        """Return a whole number from 0 up to, not including, `limit`."""
+        """Return a random whole number from 0 to `limit` - 1."""
         return int(self._random.random() * limit)
 
     def pick(self, choices: Sequence[T]) -> T:
-        """Return one of `choices`, a sequence with at least one entry."""
+        """Return a random entry of a sequence, which must not be empty."""
         return choices[self.below(len(choices))]
 
 
 def read_intents() -> tuple[Intent, ...]:
-    """Read intents.json: all intents of the corpus, sorted by name."""
+    """Read all intents with their templates from intents.json, sorted by name."""
     intents = []
     for name, entry in sorted(_read_json("intents.json").items()):
         templates = {split: tuple(entry[split]) for split in ("train", "dev", "test")}
@@ -118,19 +118,23 @@ def read_intents() -> tuple[Intent, ...]:
 
 
 def read_vocabularies() -> dict[str, Vocabulary]:
-    """Read slot_values.json: all vocabularies that templates may use, by name."""
+    """Read all slot vocabularies from slot_values.json, by name."""
     content = _read_json("slot_values.json")
     return {name: Vocabulary(name, tuple(entry["seen"]), tuple(entry["held"])) for name, entry in content.items()}
 
 
 def _read_json(file_name: str) -> dict[str, Any]:
+    """Return the content of a JSON file of this package."""
     content: dict[str, Any] = json.loads(resources.files(__package__).joinpath(file_name).read_text(encoding="utf-8"))
     return content
 
 
 @functools.cache
 def list_variants(template: str) -> tuple[str, ...]:
-    """List the lines that a template's alternations allow, in order, each once; slots stay in place."""
+    """List the lines that a template gives with each choice of its alternatives `(a|b)`; slots are not filled.
+
+    In order, each once.
+    """
     # re.split with one group yields literal text and alternation bodies by turns
     parts = _ALTERNATION.split(template)
     options = [part.split("|") if index % 2 else [part] for index, part in enumerate(parts)]
@@ -141,7 +145,7 @@ def list_variants(template: str) -> tuple[str, ...]:
 def expand_template(
     template: str, vocabularies: Mapping[str, Vocabulary], stream: Stream, held_share: float
 ) -> list[Word]:
-    """Draw one utterance from a template.
+    """Draw one utterance from a template: choose its alternatives at random, and fill its slots.
 
     Args:
         template: A template line.

@@ -59,15 +59,15 @@ _QUESTION_PAIRS = frozenset({("do", "i"), ("do", "you"), ("have", "i"), ("have",
 
 
 def make_spoken(words: list[Word], stream: Stream, *, held: bool) -> list[Word]:
-    """Turn a plain utterance into one that somebody would say or type.
+    """Return an utterance as somebody would say or type it: with polite words, fillers, slips, and letter case.
 
     Args:
-        words: The plain utterance.
+        words: Tagged words of the plain utterance.
         stream: Source of the random choices.
-        held: Whether politeness that train never has may be used.
+        held: Whether polite phrases that train never has may be used.
 
     Returns:
-        The utterance, perhaps with more words.
+        Tagged words of the new utterance, perhaps more than before.
     """
     first, second = words[0].text, words[1].text if len(words) > 1 else ""
     is_command = words[0].tag == "O" and first in _COMMAND_VERBS
@@ -88,7 +88,7 @@ def make_spoken(words: list[Word], stream: Stream, *, held: bool) -> list[Word]:
 
 
 def _add_hesitation(words: list[Word], stream: Stream) -> list[Word]:
-    """Repeat a short untagged word, or insert a filler at the beginning or between two words, not inside a slot value."""
+    """Return the words with a short untagged word repeated, or with a filler such as "uh" outside slot values."""
     if stream.chance(0.3):
         short = [position for position in _untagged_positions(words) if len(words[position].text) < 5]
         if short:
@@ -100,7 +100,7 @@ def _add_hesitation(words: list[Word], stream: Stream) -> list[Word]:
 
 
 def _add_typing_slip(words: list[Word], stream: Stream) -> list[Word]:
-    """Leave out, double or swap a letter within an untagged word."""
+    """Return the words with one letter left out, doubled or swapped in a long word outside slots."""
     # five letters and more: a slip in "on" or "off" would change what the utterance means
     long = [position for position in _untagged_positions(words) if len(words[position].text) > 4]
     if not long:
@@ -117,7 +117,7 @@ def _add_typing_slip(words: list[Word], stream: Stream) -> list[Word]:
 
 
 def _write_with_case(words: list[Word], stream: Stream, is_question: bool) -> list[Word]:
-    """Write the utterance in lower case, as it is, in capitals, or as a sentence with or without a final mark."""
+    """Return the words in lower case, unchanged, in capitals, or as a sentence with or without a final mark."""
     style = stream.below(100)
     if style < 55:
         return [replace(word, text=word.text.lower()) for word in words]
@@ -137,9 +137,10 @@ def _write_with_case(words: list[Word], stream: Stream, is_question: bool) -> li
 
 
 def _untagged(text: str) -> list[Word]:
+    """Return the words of a text, none of them in a slot."""
     return [Word(word, "O") for word in text.split()]
 
 
 def _untagged_positions(words: list[Word]) -> list[int]:
-    """Return the positions of words outside slots that consist of letters only."""
+    """Return the positions of words outside slot values that consist of letters only."""
     return [position for position, word in enumerate(words) if word.tag == "O" and word.text.isalpha()]
