@@ -70,7 +70,7 @@ _NO_NUMBERS = "its answers are no finite numbers, or of another shape than those
 
 @dataclass(frozen=True)
 class SearchInputs(CandidateInputs):
-    """The exported model of a search and its rows: no row that ranks or chooses files is scored.
+    """The exported model of a search and its rows; rows that rank or choose files are not among those that score.
 
     Attributes:
         choosing: Rows whose score decides whether a candidate is inside.
@@ -106,7 +106,9 @@ class SearchInputs(CandidateInputs):
 
 
 def read_search_inputs(model: RunModel, bases: Mapping[Format, Path]) -> SearchInputs:
-    """Read the rows of a recipe, and divide those for evaluation by the hash of their text.
+    """Read the rows of a recipe, and split the evaluation rows into those that choose files and those that score.
+
+    The hash of a row's text decides where it goes.
 
     Args:
         model: The exported model, with a recipe that names both files of rows.
@@ -146,7 +148,7 @@ def search_files(
     folder: Path,
     errors: Mapping[str, float] | None = None,
 ) -> list[FormatResult]:
-    """Find the best file of each format.
+    """Find the best quantized file of each format inside a budget; return the result of each format.
 
     Args:
         inputs: Exported files and rows.
@@ -168,7 +170,7 @@ def search_files(
 
 
 def exported_file_error(inputs: SearchInputs, folder: Path) -> float:
-    """Compare the exported file of a smaller student with that of the own student, in the first format.
+    """Measure how far a smaller student's exported file is from the recipe's own student's, in one format.
 
     Args:
         inputs: Those of the smaller student.
@@ -182,7 +184,7 @@ def exported_file_error(inputs: SearchInputs, folder: Path) -> float:
 
 
 class _FormatSearch:
-    """The search in one format.
+    """The search for the best quantized file of one format.
 
     Args:
         files: Writes and measures the candidates.
@@ -203,7 +205,7 @@ class _FormatSearch:
         self.candidates: dict[str, Candidate] = {}
 
     def run(self) -> FormatResult:
-        """Write, rank, measure and choose."""
+        """Write, rank and measure candidate files, choose the best one inside the budget, and return the result."""
         for number, spec in enumerate(self.specs.values()):
             self.candidates[spec.name] = self._write_and_rank(spec, is_smallest=number == 0)
         chosen = self._best_of_small_enough()
@@ -220,7 +222,9 @@ class _FormatSearch:
         return FormatResult(self.files.format, self.files.metric, every, chosen, nearest)
 
     def _write_and_rank(self, spec: CandidateSpec, is_smallest: bool) -> Candidate:
-        """Write and rank a candidate, unless it is surely too large or surely worse than another one.
+        """Write a candidate file and compare it with the exported one; return its record with the figures.
+
+        A file that is surely too large or surely worse than another one is not written; its record has the reason.
 
         The candidate that should be the smallest is written in any case.
         """
@@ -245,7 +249,7 @@ class _FormatSearch:
         return candidate.model_copy(update={"inside": choosing.is_inside(candidate, self.budget)})
 
     def _predicted_worse(self, spec: CandidateSpec) -> str:
-        """Return why a smaller student's candidate need not be written; empty if it must be.
+        """Return why a smaller student's candidate file need not be written; empty if it has to be.
 
         The errors of a student and of a scheme are independent, so their squares add. If latency is limited, every
         file has to be timed.
@@ -264,13 +268,13 @@ class _FormatSearch:
         return ""
 
     def _best_of_small_enough(self) -> Candidate | None:
-        """Measure the sound candidates that are small enough, and return the best of all."""
+        """Measure the sound candidate files inside the size limit, and return the best of all."""
         sound = [c for c in self.candidates.values() if c.sound]
         self._measure([c.name for c in sound if choosing.is_within(c, self.budget, "max_size_mb")])
         return choosing.best_candidate(list(self.candidates.values()), self.budget)
 
     def _measure(self, names: Sequence[str]) -> None:
-        """Time candidates if latency is limited, then check and score the fast ones on the front.
+        """Time candidate files if latency is limited, then check and score the fast ones on the Pareto front.
 
         A candidate that fails leaves the front, so that others come forward; this goes on until all on the front are
         scored.
@@ -288,7 +292,7 @@ class _FormatSearch:
                 self._check_and_score(name)
 
     def _check_and_score(self, name: str) -> None:
-        """Compare the stored numbers of a candidate with the model's and measure its loss; note what is wrong."""
+        """Check the numbers stored in a candidate file and measure its loss; record both, or the failure."""
         failure = self.files.check(self.specs[name]).failure
         drop = math.nan if failure else self.files.score_drop(self.specs[name])
         if failure or math.isnan(drop):
@@ -300,7 +304,9 @@ class _FormatSearch:
         print_note(f"  {choosing.describe_candidate(self.candidates[name], self.files.metric)}")
 
     def _add_mixed_candidates(self, chosen: Candidate | None) -> bool:
-        """Write files that leave the most sensitive roles float, where one may be better than the best whole scheme.
+        """Write files with the most sensitive roles left float, where one may beat the best file.
+
+        Roles are places of weights in a layer, such as query.
 
         Smaller students get none: their files are compared with those of another student, which hides single roles.
 
@@ -325,7 +331,7 @@ class _FormatSearch:
         return any_written
 
     def _mixed_predicted_worse(self, mixed: MixedCandidate, chosen: Candidate | None) -> str:
-        """Return why a file with roles left float need not be written; empty if it must be."""
+        """Return why a file with some roles left float need not be written; empty if it has to be."""
         note = f"not written: about {mixed.bytes / 1e6:.1f} MB and an RMS difference of about {mixed.rel:.3g} are predicted"
         if chosen is not None and chosen.rel is not None and not self.budget.smallest_wins and chosen.rel <= mixed.rel:
             return f"{note}, and {chosen.name} is closer"
@@ -335,7 +341,7 @@ class _FormatSearch:
         return ""
 
     def _new_record(self, spec: CandidateSpec) -> Candidate:
-        """Return the record of a candidate without figures."""
+        """Return the record of a candidate file without figures."""
         file = spec.file
         return Candidate(
             path=file.path,
@@ -348,7 +354,7 @@ class _FormatSearch:
         )
 
     def _update(self, name: str, **figures: object) -> None:
-        """Add figures to the record of a candidate, and decide again whether it is inside."""
+        """Add figures to a candidate's record, and decide anew whether it is inside the budget."""
         candidate = self.candidates[name].model_copy(update=figures)
         self.candidates[name] = candidate.model_copy(update={"inside": choosing.is_inside(candidate, self.budget)})
 
@@ -357,7 +363,7 @@ class _FormatSearch:
 
 
 class Checked(Figure):
-    """The comparison of the numbers in a candidate with those of the model.
+    """The outcome of comparing the numbers stored in a candidate file with the model's.
 
     Attributes:
         failure: What is wrong; empty if nothing is.
@@ -367,7 +373,7 @@ class Checked(Figure):
 
 
 class Scored(Figure):
-    """The score of a file on the rows that choose.
+    """The score of a file on the evaluation rows that choose files.
 
     Attributes:
         metric: The deciding metric.
@@ -379,7 +385,7 @@ class Scored(Figure):
 
 
 class Timed(Figure):
-    """Latencies of files that were measured together.
+    """The latencies of candidate files that were measured in turns.
 
     Attributes:
         p90_ms: 90th percentile by name.
@@ -389,7 +395,7 @@ class Timed(Figure):
 
 
 class SearchFiles(CandidateFiles):
-    """The candidates of one format in a search: in addition checked, scored and timed.
+    """The candidate files of one format in a budget search, which also checks, scores and times them.
 
     Args:
         inputs: Exported files and rows.
@@ -407,7 +413,7 @@ class SearchFiles(CandidateFiles):
         self.reference = self if other is None else SearchFiles(other, format, folder, cache)
 
     def check(self, spec: CandidateSpec) -> Checked:
-        """Compare the numbers stored in a candidate with the model's."""
+        """Compare the numbers stored in a candidate file with those of the torch model; return what is wrong."""
 
         def compare() -> Checked:
             subject = open_model_file(self.inputs.model, spec.file, self.ensure_written(spec))
@@ -417,7 +423,10 @@ class SearchFiles(CandidateFiles):
         return self.recall_figure(Checked, spec, [], compare)
 
     def score_drop(self, spec: CandidateSpec) -> float:
-        """Return the loss of the deciding metric on the rows that choose, as a fraction; NaN if undefined."""
+        """Return how much of the metric a file loses against the exported one, as a fraction; NaN if undefined.
+
+        Both are scored on the rows that choose files.
+        """
         before, after = self.reference._score(self.reference.base), self._score(spec)
         return METRICS[before.metric].drop(before.value, after.value)
 
@@ -427,7 +436,7 @@ class SearchFiles(CandidateFiles):
         return self._score(self.base).metric
 
     def _score(self, spec: CandidateSpec) -> Scored:
-        """Score a candidate, or the exported file, on the rows that choose."""
+        """Score a candidate file, or the exported file, on the rows that choose files."""
 
         def score() -> Scored:
             """Run the file on the rows."""
@@ -440,7 +449,7 @@ class SearchFiles(CandidateFiles):
         return self.recall_figure(Scored, spec, [self.inputs.choosing_digest], score)
 
     def time(self, specs: Sequence[CandidateSpec]) -> dict[str, float]:
-        """Measure the latency of candidates in interleaved rounds; returns the 90th percentile in ms by name."""
+        """Time candidate files in turns; return the 90th percentile of each in ms, by its name."""
         from pocketbert.benchmarks.measurement import BenchmarkOptions, Variant
 
         model = self.inputs.model
@@ -473,7 +482,7 @@ class SearchFiles(CandidateFiles):
 
 
 def require_chosen_files(results: Sequence[FormatResult], budget: BudgetSection, option: str) -> None:
-    """Raise if a format has no file inside the budget.
+    """Raise an error if a format has no file inside the budget.
 
     Args:
         results: The result of each format.
@@ -498,7 +507,7 @@ def search_record(
     rows: str,
     students: Sequence[ConsideredStudent] = (),
 ) -> BudgetSearch:
-    """Return the record of a finished search for the artefact folder.
+    """Return the record of a finished budget search that the artefact folder keeps.
 
     Args:
         results: The result of each format.

@@ -112,7 +112,7 @@ def quantized_step(format: Format, scheme: Scheme) -> str:
 def _model_file(
     step: str, format: Format, scheme: Scheme, client: Client | None = None, runtime: Runtime | None = None
 ) -> ModelFile:
-    """Return a planned file, named after client, scheme and runtime; the format's base scheme is left out of the name."""
+    """Return a planned file, named after client, scheme and runtime; the base scheme is left out of the name."""
     stem = client.value if client else FORMATS[format].stem
     is_base = scheme is FORMATS[format].base
     name = stem + ("" if is_base else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
